@@ -1,0 +1,146 @@
+"""Every error that the engine raises, and who is at fault.
+
+    StoreError
+    ├── UsageError              the caller: bad topic name, message too large, unknown option   (also ValueError)
+    │   ├── UnknownTopicError   the caller named a topic that the store does not have
+    │   ├── ReadOnlyError       the caller wrote to a store that was opened for reading
+    │   └── MarkerError         the caller repeats an older unit: rewound or copied checkpoint
+    ├── NotAStoreError          the path is no RocketMQ store, or one that we must not touch    .path
+    ├── StoreLockedError        a Java broker, or a stuck holder of one of our locks; retry      .pid
+    ├── LeaseHeldError          another live member holds the lease                              .holder
+    ├── StoreFullError          no space; nothing was written; retry after freeing some
+    ├── StoreFailedError        an fsync or I/O error made further writes unsafe; reopen
+    ├── CorruptionError         bytes on disk contradict the format                    .path .offset .reason
+    │   ├── CorruptRecordError  a message frame
+    │   ├── CorruptQueueError   a consume queue entry
+    │   ├── CorruptIndexError   a hash index file
+    │   └── CorruptConfigError  a JSON, checkpoint or side file
+    ├── StagingError            a staged file is missing or not what its task wrote; rerun the batch
+    ├── DataLossError           a planned range is gone: retention, or another store             .ranges
+    └── OffsetOutOfRangeError   the offset is not in the queue             .requested .minimum .maximum
+
+All of them pickle with their fields, because Spark moves them between processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def _rebuild(cls: type[StoreError], message: str, fields: dict[str, Any]) -> StoreError:
+    error = cls.__new__(cls)
+    Exception.__init__(error, message)
+    error.__dict__.update(fields)
+    return error
+
+
+class StoreError(Exception):
+    """Root of the tree; `retryable` says whether the same call may succeed later without a change by the caller."""
+
+    retryable = False
+
+    def __reduce__(self) -> tuple[Callable[..., StoreError], tuple[Any, ...]]:
+        return _rebuild, (type(self), str(self), dict(self.__dict__))
+
+
+class UsageError(StoreError, ValueError):
+    """The caller asked for something that cannot be done; nothing was written."""
+
+
+class UnknownTopicError(UsageError):
+    """The store has no such topic."""
+
+
+class ReadOnlyError(UsageError):
+    """A write on a store that was opened with `read_only=True`."""
+
+
+class MarkerError(UsageError):
+    """A unit whose value is smaller than the newest one of its key: a rewound or copied checkpoint."""
+
+
+class NotAStoreError(StoreError):
+    """`path` is not a RocketMQ store, or one that this version must not open."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+
+
+class StoreLockedError(StoreError):
+    """A lock was not free within its timeout; `pid` is its holder, or None if that could not be found out."""
+
+    retryable = True
+
+    def __init__(self, message: str, pid: int | None = None) -> None:
+        super().__init__(message)
+        self.pid = pid
+
+
+class LeaseHeldError(StoreError):
+    """Another live member holds the lease; `holder` is what it wrote about itself."""
+
+    def __init__(self, message: str, holder: str) -> None:
+        super().__init__(message)
+        self.holder = holder
+
+
+class StoreFullError(StoreError):
+    """The disk is full; nothing of this append is visible."""
+
+    retryable = True
+
+
+class StoreFailedError(StoreError):
+    """A flush failed: what is on disk is unknown. Reads go on; writes are refused until the store was repaired."""
+
+
+class CorruptionError(StoreError):
+    """Bytes on disk contradict the format: `path`, byte `offset` in it (or in the log), `reason`."""
+
+    def __init__(self, path: str, offset: int, reason: str) -> None:
+        super().__init__(f"{path}: at byte {offset}: {reason}")
+        self.path = path
+        self.offset = offset
+        self.reason = reason
+
+
+class CorruptRecordError(CorruptionError):
+    """A message frame."""
+
+
+class CorruptQueueError(CorruptionError):
+    """A consume queue entry."""
+
+
+class CorruptIndexError(CorruptionError):
+    """A hash index file."""
+
+
+class CorruptConfigError(CorruptionError):
+    """A JSON file, the checkpoint, or a side file under pyrmq/."""
+
+
+class StagingError(StoreError):
+    """A staged file is missing or differs from what its task reported; the whole commit was refused."""
+
+    retryable = True
+
+
+class DataLossError(StoreError):
+    """Messages that were planned to be read are gone; `ranges` is [(topic, queue_id, start, end), ...]."""
+
+    def __init__(self, message: str, ranges: list[tuple[str, int, int, int]]) -> None:
+        super().__init__(message)
+        self.ranges = ranges
+
+
+class OffsetOutOfRangeError(StoreError):
+    """`requested` is not in [`minimum`, `maximum`] of the queue."""
+
+    def __init__(self, message: str, requested: int, minimum: int, maximum: int) -> None:
+        super().__init__(message)
+        self.requested = requested
+        self.minimum = minimum
+        self.maximum = maximum

@@ -1,0 +1,1 @@
+"""Bytes <-> values of every file of the store. No I/O, no clock."""

@@ -1,0 +1,1 @@
+"""The commit log, its views (consume queues, hash index), and recovery."""
