@@ -1,0 +1,235 @@
+"""Small files that survive a crash: atomic replacement, fsync, and opens that follow no symbolic link.
+
+Every operation that can fail or lose data calls `hook(operation, path)` first, so that a test can make exactly the k-th
+one fail. Operations: "open", "write", "fsync", "rename", "link", "unlink", "fsync_directory", "mkdir".
+
+Assumptions about the medium: a rename is atomic; bytes are durable after fsync(2) of the file, names after fsync(2)
+of the directory. Linux only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rmq_store.errors import (
+    CorruptConfigError,
+    NotAStoreError,
+    StoreError,
+    StoreFailedError,
+    StoreFullError,
+    UsageError,
+)
+
+FILE_MODE = 0o600
+DIRECTORY_MODE = 0o700
+
+hook: Callable[[str, str], None] | None = None
+"""Called with (operation, path) before every operation of this layer; whatever it raises happens instead of it."""
+
+_temporary_numbers = itertools.count()
+
+
+def before(operation: str, path: str | Path) -> None:
+    """Tell `hook` what is about to happen; other modules of this layer call it for their own operations."""
+    if hook is not None:
+        hook(operation, str(path))
+
+
+def translate(error: OSError, path: str | Path) -> StoreError:
+    """Return the typed error for a failed write to `path`: full, not allowed, or failed."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return StoreFullError(f"{path}: {error.strerror}")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return UsageError(f"{path}: cannot be written: {error.strerror}")
+    return StoreFailedError(f"{path}: {error.strerror or error}")
+
+
+@contextlib.contextmanager
+def _typed(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise translate(error, path) from error
+
+
+def open_nofollow(path: str | Path, flags: int, mode: int = FILE_MODE) -> int:
+    """Open a regular file and return its descriptor, close-on-exec.
+
+    Only the last component of `path` is guarded: whoever owns the root may put it or `config/` on another disk.
+
+    Raises:
+        FileNotFoundError: no such file and no O_CREAT in `flags`.
+        NotAStoreError: a symbolic link, or something else that is not a regular file.
+        OSError: as open(2).
+    """
+    before("open", path)
+    try:
+        # O_NONBLOCK does nothing to a regular file; without it a FIFO put in our place would block for ever.
+        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, mode)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise NotAStoreError(str(path), "expected a regular file, found something else") from error
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise NotAStoreError(str(path), "expected a regular file, found something else")
+    return fd
+
+
+def write_fully(fd: int, data: bytes | memoryview, offset: int, path: str | Path = "") -> None:
+    """`pwrite` all of `data` at byte `offset`; a short write is continued. OSError as pwrite(2)."""
+    before("write", path)
+    view = memoryview(data)
+    while view.nbytes:
+        count = os.pwrite(fd, view, offset)
+        view = view[count:]
+        offset += count
+
+
+def fsync_file(fd: int, path: str | Path = "") -> None:
+    """Make the bytes and the size of an open file durable. OSError as fsync(2): after one the content is unknown."""
+    before("fsync", path)
+    os.fsync(fd)
+
+
+def fsync_directory(path: str | Path) -> None:
+    """Make the names in a directory durable. OSError as fsync(2)."""
+    before("fsync_directory", path)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_directory(path: str | Path) -> bool:
+    """Create one directory (0700) durably below an existing one; False if it was there.
+
+    Raises:
+        FileNotFoundError: the parent does not exist.
+        NotAStoreError: the name is taken by something that is not a directory, or by a symbolic link.
+        StoreFullError, StoreFailedError, UsageError: as `translate`.
+    """
+    path = Path(path)
+    with _typed(path):
+        before("mkdir", path)
+        try:
+            path.mkdir(DIRECTORY_MODE)
+        except FileExistsError as error:
+            if not stat.S_ISDIR(path.lstat().st_mode):
+                raise NotAStoreError(str(path), "expected a directory, found something else") from error
+            return False
+        fsync_directory(path.parent)
+    return True
+
+
+def read_limited(path: str | Path, limit_bytes: int) -> bytes:
+    """Return the whole content of a small file.
+
+    Raises:
+        FileNotFoundError: no such file.
+        CorruptConfigError: it is larger than `limit_bytes`; nothing of that size was allocated.
+        NotAStoreError: not a regular file.
+    """
+    fd = open_nofollow(path, os.O_RDONLY)
+    try:
+        pieces = []
+        # One byte more than allowed, so that a file which grows meanwhile is seen to be too large as well.
+        missing = limit_bytes + 1
+        if os.fstat(fd).st_size <= limit_bytes:
+            while missing and (piece := os.read(fd, min(missing, 1 << 20))):
+                pieces.append(piece)
+                missing -= len(piece)
+            if missing:
+                return b"".join(pieces)
+    finally:
+        os.close(fd)
+    raise CorruptConfigError(str(path), limit_bytes, f"larger than {limit_bytes} bytes")
+
+
+def write_atomically(path: str | Path, data: bytes, *, backup: str | Path | None = None) -> None:
+    """Replace (or create) a file so that a crash at any point leaves the old or the new content, never a mixture.
+
+    On return the new content is durable. `path` names a whole file at every moment. With `backup`, that name (same
+    directory) holds the replaced content afterwards. Concurrent writers do not harm each other, but the last one wins:
+    who merges must hold a lock. A symbolic link at `path` is replaced, not followed.
+
+    Raises:
+        FileNotFoundError: the directory does not exist.
+        StoreFullError: no space; `path` is unchanged.
+        StoreFailedError: an I/O error; `path` has the old content, or the new one that may not survive a power cut.
+        UsageError: no permission.
+    """
+    path = Path(path)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{next(_temporary_numbers)}.tmp")
+    with _typed(path):
+        try:
+            _write_new(temporary, data)
+            if backup is not None:
+                _keep_as(path, Path(backup))
+            before("rename", path)
+            temporary.rename(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+        fsync_directory(path.parent)
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    # A leftover of this name can only be of a dead process whose pid we got: nobody else writes it.
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+    fd = open_nofollow(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        write_fully(fd, data, 0, path)
+        fsync_file(fd, path)
+    finally:
+        os.close(fd)
+
+
+def _keep_as(path: Path, backup: Path) -> None:
+    """Give the file at `path` the second name `backup`; the rename that follows takes the first one away.
+
+    A hard link instead of a copy: the old bytes are durable already, and `path` never goes missing.
+    """
+    spare = backup.with_name(f"{backup.name}.{os.getpid()}-{next(_temporary_numbers)}.tmp")
+    try:
+        before("link", backup)
+        try:
+            os.link(path, spare, follow_symlinks=False)
+        except FileNotFoundError:
+            return
+        except PermissionError:
+            # File systems without hard links (FAT, some FUSE ones) answer EPERM.
+            _write_new(spare, path.read_bytes())
+        before("rename", backup)
+        spare.rename(backup)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            spare.unlink()
+        raise
+
+
+def remove_leftovers(path: str | Path) -> int:
+    """Unlink temporary files that killed processes left of writes to `path`; returns how many.
+
+    The caller holds the lock that serialises the writers of `path`: a temporary file of a live one would be lost too.
+    """
+    path = Path(path)
+    count = 0
+    for entry in path.parent.iterdir():
+        if entry.name.startswith(f"{path.name}.") and entry.name.endswith(".tmp"):
+            before("unlink", entry)
+            with contextlib.suppress(FileNotFoundError):
+                entry.unlink()
+                count += 1
+    return count

@@ -1,0 +1,274 @@
+"""Record locks that exclude other processes, Java brokers included.
+
+The kernel knows two kinds of record locks on byte ranges of a file, and they exclude each other:
+
+    POSIX locks (F_SETLK)    what Java's FileChannel.tryLock takes; owned by a process; gone as soon as that process
+                             closes *any* descriptor of the file
+    OFD locks (F_OFD_SETLK)  what we take; owned by an open file description; gone when its last descriptor is closed,
+                             so a killed holder frees them at once
+
+RocketMQ holds byte 0 of `<root>/lock` exclusively while a broker runs (DefaultMessageStore#start: tryLock(0, 1)); a
+process of ours holds it shared, so brokers and we keep each other out. Layout of a lock file:
+
+    0-3    "lock", written by Java; not read by anybody
+    16-23  pid of the newest holder of byte 0, decimal, padded with spaces; meaningful only while byte 0 is locked,
+           because the kernel names no process for OFD locks
+
+Locks are never broken: a dead holder has none, and a live one may still write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from rmq_store.errors import StoreLockedError, UsageError
+from rmq_store.files.durable import open_nofollow, translate
+
+LockKind = Literal["free", "shared", "exclusive"]
+
+# struct flock of 64-bit Linux: l_type, l_whence, 4 bytes of padding, l_start, l_len, l_pid, 4 bytes of padding.
+_FLOCK = struct.Struct("@hhqqi4x")
+assert _FLOCK.size == 32
+
+_PID_START = 16
+_PID_LENGTH = 8
+
+# A waiter looks again after 50 us, then ever later: the locks are held for microseconds to milliseconds.
+_FIRST_WAIT_S = 50e-6
+_LONGEST_WAIT_S = 5e-3
+
+
+class LockState(NamedTuple):
+    """What somebody holds on the byte, and the pid of one holder (None: free, or not to be found out)."""
+
+    kind: LockKind
+    pid: int | None
+
+
+def process_is_alive(pid: int) -> bool:
+    """Say whether a process of this pid (> 0) exists; not necessarily the one that wrote the pid down."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # It exists and belongs to another user.
+    return True
+
+
+class OfdLock:
+    """A lock on one byte of a file; one object is one holder, whichever thread uses it.
+
+    Taking a lock that this object already holds does not succeed: `try_*` say False, `acquire_exclusive` waits. So two
+    threads sharing an object exclude each other, although the kernel would not separate them. Any thread may release.
+
+    The file is created (0600) when a lock is first taken, never by `who`. A forked child holds nothing: its copy of
+    the object is free, and opens the file anew when it takes the lock itself.
+    """
+
+    def __init__(self, path: str | Path, *, byte: int = 0) -> None:
+        if sys.platform != "linux" or sys.maxsize < 1 << 32:
+            raise UsageError("stores can be shared between processes on 64-bit Linux only")
+        self.path = Path(path)
+        self.byte = byte
+        self._fd = -1
+        self._kind: LockKind = "free"
+        self._turn = threading.Lock()
+        _locks.add(self)
+
+    @property
+    def held(self) -> LockKind:
+        """What this object holds now; "free" in a forked child."""
+        return self._kind
+
+    def try_shared(self) -> bool:
+        """Take the lock beside other shared holders; False if somebody holds it exclusively, or this object does."""
+        return self._try("shared")
+
+    def try_exclusive(self) -> bool:
+        """Take the lock alone; False if anybody holds it."""
+        return self._try("exclusive")
+
+    def acquire_exclusive(self, timeout_ms: int) -> None:
+        """Take the lock alone, waiting for it.
+
+        Raises:
+            StoreLockedError: somebody still held it after `timeout_ms`; names a holder's pid where that is known.
+        """
+        deadline_s = time.monotonic() + timeout_ms / 1000
+        if not self._turn.acquire(timeout=timeout_ms / 1000):
+            raise self._timed_out(timeout_ms)
+        try:
+            wait_s = _FIRST_WAIT_S
+            while not self._take("exclusive"):
+                if time.monotonic() + wait_s > deadline_s:
+                    raise self._timed_out(timeout_ms)
+                time.sleep(wait_s)
+                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+        except BaseException:
+            self._turn.release()
+            raise
+
+    @contextlib.contextmanager
+    def exclusive(self, timeout_ms: int) -> Iterator[None]:
+        """Hold the lock alone for a `with` block; raises as `acquire_exclusive`."""
+        self.acquire_exclusive(timeout_ms)
+        try:
+            yield
+        finally:
+            self.release()
+
+    def try_upgrade(self) -> bool:
+        """Turn this shared lock into an exclusive one; False, and still shared, if there are other holders."""
+        assert self._kind == "shared"
+        return self._take("exclusive")
+
+    def downgrade(self) -> None:
+        """Turn this exclusive lock into a shared one, without a moment in which it is free."""
+        assert self._kind == "exclusive"
+        taken = self._take("shared")
+        assert taken
+
+    def release(self) -> None:
+        """Give the lock up; does nothing if this object holds none."""
+        if self._kind != "free":
+            # Unlocked by name, not by closing: a child that is being forked right now may have the description too.
+            self._kind = "free"
+            self._set(fcntl.F_UNLCK)
+            self._turn.release()
+
+    def close(self) -> None:
+        """Release, and close the file; the object can be used again."""
+        self.release()
+        with _opening:
+            fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def who(self) -> LockState:
+        """Look who holds the byte now, this object included; touches nothing, also where the file does not exist."""
+        try:
+            fd = open_nofollow(self.path, os.O_RDONLY)
+        except FileNotFoundError:
+            return LockState("free", None)
+        try:
+            # Asked through a description of its own: the kernel does not report a holder to itself.
+            request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, self.byte, 1, 0)
+            kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, request))
+            if kind == fcntl.F_UNLCK:
+                return LockState("free", None)
+            if pid <= 0 and self.byte == 0:
+                pid = _parse_pid(os.pread(fd, _PID_LENGTH, _PID_START))
+            return LockState("shared" if kind == fcntl.F_RDLCK else "exclusive", pid if pid > 0 else None)
+        finally:
+            os.close(fd)
+
+    def _try(self, kind: LockKind) -> bool:
+        if not self._turn.acquire(blocking=False):
+            return False
+        taken = False
+        try:
+            taken = self._take(kind)
+        finally:
+            if not taken:
+                self._turn.release()
+        return taken
+
+    def _take(self, kind: LockKind) -> bool:
+        """Take or convert the lock; the caller has the turn."""
+        while True:
+            if self._fd < 0:
+                self._open()
+            if not self._set(fcntl.F_RDLCK if kind == "shared" else fcntl.F_WRLCK):
+                return False
+            if os.fstat(self._fd).st_nlink:
+                break
+            # The file was unlinked after we had opened it: a lock on it would exclude nobody who opens it now.
+            with _opening:
+                os.close(self._fd)
+                self._fd = -1
+        self._kind = kind
+        if self.byte == 0:
+            # A courtesy to who waits; a full disk must not make the lock unusable.
+            with contextlib.suppress(OSError):
+                os.pwrite(self._fd, b"%*d" % (_PID_LENGTH, os.getpid()), _PID_START)
+        return True
+
+    def _open(self) -> None:
+        with _opening:
+            try:
+                self._fd = open_nofollow(self.path, os.O_RDWR | os.O_CREAT)
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                raise translate(error, self.path) from error
+
+    def _set(self, kind: int) -> bool:
+        request = _FLOCK.pack(kind, os.SEEK_SET, self.byte, 1, 0)
+        try:
+            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, request)
+        except (BlockingIOError, PermissionError):  # EAGAIN or EACCES: both mean "held by somebody"
+            return False
+        except OSError as error:
+            raise UsageError(f"{self.path}: this file system offers no record locks: {error.strerror}") from error
+        return True
+
+    def _timed_out(self, timeout_ms: int) -> StoreLockedError:
+        state = self.who()
+        holder = "another process" if state.pid is None else f"process {state.pid}"
+        return StoreLockedError(f"{self.path}: not free within {timeout_ms} ms, held by {holder}", state.pid)
+
+    def _forget(self) -> None:
+        """In a forked child: drop the parent's description, which goes on holding the parent's lock."""
+        fd, self._fd = self._fd, -1
+        self._kind = "free"
+        self._turn = threading.Lock()
+        if fd >= 0:
+            os.close(fd)
+
+
+def _parse_pid(text: bytes) -> int:
+    """Return the pid in a lock file; 0 if there is none, or its process is gone."""
+    digits = text.strip(b" ")
+    if not digits.isdigit():
+        return 0
+    pid = int(digits)
+    return pid if pid > 0 and process_is_alive(pid) else 0
+
+
+# Held while a descriptor is opened and noted down, and during fork: a child must know every descriptor it inherits.
+_opening = threading.Lock()
+_locks: weakref.WeakSet[OfdLock] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    global _opening
+    _opening = threading.Lock()
+    for lock in list(_locks):
+        lock._forget()
+
+
+os.register_at_fork(
+    before=lambda: _opening.acquire(),
+    after_in_parent=lambda: _opening.release(),
+    after_in_child=_forget_in_child,
+)
+
+
+def lock_shared_quietly(fd: int) -> None:
+    """Share byte 0 of an open file with everybody who does the same, for as long as the descriptor is open.
+
+    Nothing happens if somebody holds it exclusively, or the file system has no record locks: the caller reads anyway.
+    """
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 1, 0))
