@@ -1,0 +1,80 @@
+"""Compressed bodies: zlib, LZ4 frame, Zstandard, told apart by bits 8-10 of sysFlag (control plane, one body a call).
+
+Source: CompressionType.java, Compressor implementations of the client; the store itself never looks into a body.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Literal
+
+import pyarrow as pa
+
+from rmq_store.format.frame_check import COMPRESSION_MASK, SysFlag
+
+CompressionKind = Literal["zlib", "lz4", "zstd"]
+
+_FLAG_OF_KIND: dict[CompressionKind, SysFlag] = {
+    "lz4": SysFlag.COMPRESSION_LZ4,
+    "zstd": SysFlag.COMPRESSION_ZSTD,
+    "zlib": SysFlag.COMPRESSION_ZLIB,
+}
+_CODEC_OF_FLAG = {int(SysFlag.COMPRESSION_LZ4): "lz4", int(SysFlag.COMPRESSION_ZSTD): "zstd"}
+_ZLIB_FLAGS = (0, int(SysFlag.COMPRESSION_ZLIB))  # 0: clients before 5.0
+
+
+class DecompressionError(ValueError):
+    """The body is not what its sysFlag says, or larger than the caller allows."""
+
+
+def decompress(body: bytes, sys_flag: int, limit_bytes: int) -> bytes:
+    """The body as it was sent; `body` itself if sysFlag does not say COMPRESSED.
+
+    Memory stays near `limit_bytes`, whatever the body claims. Bytes behind the end of a zlib stream are ignored.
+
+    Raises:
+        DecompressionError: broken or cut data, an unknown compression type, or more than `limit_bytes`.
+    """
+    if not sys_flag & SysFlag.COMPRESSED:
+        return body
+    kind = sys_flag & COMPRESSION_MASK
+    if kind in _ZLIB_FLAGS:
+        plain = _inflate(body, limit_bytes)
+    elif kind in _CODEC_OF_FLAG:
+        plain = _read_stream(body, _CODEC_OF_FLAG[kind], limit_bytes)
+    else:
+        raise DecompressionError(f"unknown compression type {kind >> 8}")
+    if len(plain) > limit_bytes:
+        raise DecompressionError(f"the body has more than {limit_bytes} bytes when decompressed")
+    return plain
+
+
+def _inflate(body: bytes, limit_bytes: int) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        plain = inflater.decompress(body, limit_bytes + 1)
+    except zlib.error as error:
+        raise DecompressionError(f"not a zlib stream: {error}") from error
+    if not inflater.eof and len(plain) <= limit_bytes:
+        raise DecompressionError("the zlib stream is cut off")
+    return plain
+
+
+def _read_stream(body: bytes, codec: str, limit_bytes: int) -> bytes:
+    if not body:
+        raise DecompressionError(f"not a {codec} frame: no bytes")
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(body), codec) as stream:
+            plain: bytes = stream.read(limit_bytes + 1)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DecompressionError(f"not a {codec} frame: {error}") from error
+    return plain
+
+
+def compress(body: bytes, kind: CompressionKind, level: int = 5) -> tuple[bytes, int]:
+    """The compressed body, and the sysFlag bits that say how: COMPRESSED and the type, as 5.x clients set them."""
+    if kind == "zlib":
+        packed = zlib.compress(body, level)
+    else:
+        packed = pa.Codec(kind, compression_level=level).compress(body, asbytes=True)
+    return packed, int(SysFlag.COMPRESSED | _FLAG_OF_KIND[kind])

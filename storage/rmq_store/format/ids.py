@@ -1,0 +1,128 @@
+"""Message ids: the offset id that a broker gives, and the unique id that a producer gives (data plane for columns).
+
+    offset id   store host (4 or 16 bytes, port int32), commit-log offset int64                        upper-case hex
+    unique id   ip (4 or 16), pid int16, loader hash int32, ms since month start int32, counter int16  upper-case hex
+
+Both take 32 characters with IPv4 and 56 with IPv6.
+Source: MessageDecoder.java (createMessageId, decodeMessageId), MessageClientIDSetter.java.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import threading
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rmq_store.errors import UsageError
+from rmq_store.format.host import Host
+
+_HEX = re.compile(r"(?:[0-9a-fA-F]{32}|[0-9a-fA-F]{56})", re.ASCII)
+_UNIQUE_TAIL = struct.Struct(">HIIH")
+# The two hex digits of every byte value, as one uint16 in memory order.
+_HEX_PAIRS = np.frombuffer("".join(f"{value:02X}" for value in range(256)).encode(), np.uint16)
+_COUNTER_BITS = 16
+_SEQUENCE_MASK = (1 << 48) - 1
+
+
+def offset_message_id(host: Host, commit_log_offset: int) -> str:
+    """The id under which the broker at `host` finds the frame that starts at `commit_log_offset`."""
+    return (host.pack() + commit_log_offset.to_bytes(8, "big")).hex().upper()
+
+
+def parse_offset_message_id(text: str) -> tuple[Host, int]:
+    """The inverse of `offset_message_id`; lower case is accepted. `text` may be a unique id: the two look alike.
+
+    Raises:
+        UsageError: not 32 or 56 hex digits, or a negative offset.
+    """
+    raw = _unhex("offset message id", text)
+    offset = int.from_bytes(raw[-8:], "big", signed=True)
+    if offset < 0:
+        raise UsageError(f"not an offset message id, its offset is negative: {text!r}")
+    return Host.unpack(raw[:-8]), offset
+
+
+def offset_message_ids(hosts: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> pa.StringArray:
+    """`offset_message_id` of n rows: `hosts` is (n, 8) or (n, 20) uint8 as in the frames, `offsets` (n,)."""
+    tails = np.ascontiguousarray(offsets, ">i8").view(np.uint8).reshape(-1, 8)
+    return _hex_strings(np.concatenate((hosts, tails), axis=1))
+
+
+class UniqueId(NamedTuple):
+    """The parts of a unique id; `offset_ms` counts from the local start of some month."""
+
+    address: bytes
+    pid: int
+    loader_hash: int
+    offset_ms: int
+    counter: int
+
+    def time_ms(self, now_ms: int, month_start_ms: int, previous_month_start_ms: int) -> int:
+        """When the id was made: in this month, or in the previous one if that would be in the future."""
+        time_ms = month_start_ms + self.offset_ms
+        return time_ms if time_ms <= now_ms else previous_month_start_ms + self.offset_ms
+
+
+def parse_unique_id(text: str) -> UniqueId:
+    """Take a unique id apart.
+
+    Raises:
+        UsageError: not 32 or 56 hex digits.
+    """
+    raw = _unhex("unique id", text)
+    return UniqueId(raw[:-12], *_UNIQUE_TAIL.unpack(raw[-12:]))
+
+
+class UniqueIdGenerator:
+    """Makes unique ids; thread-safe, and no id comes twice from one generator.
+
+    ms and counter form one 48-bit number that only grows: more than 65536 ids in a ms, or a clock that goes back,
+    take ids of the following ms. In a new month the ms start again, so the loader hash is raised by one.
+    Two generators are told apart by `pid` and `loader_hash`: make one after a fork, never take it across.
+    """
+
+    def __init__(self, ip: bytes, pid: int, loader_hash: int) -> None:
+        assert len(ip) in (4, 16)
+        self._ip = ip
+        self._pid = pid & 0xFFFF
+        self._loader_hash = loader_hash
+        self._month_start_ms: int | None = None
+        self._next = 0
+        self._lock = threading.Lock()
+
+    def next_ids(self, count: int, now_ms: int, month_start_ms: int) -> pa.StringArray:
+        """`count` new ids; `month_start_ms` is the local start of the month of `now_ms`."""
+        with self._lock:
+            if self._month_start_ms is None:
+                self._month_start_ms = month_start_ms
+            elif month_start_ms > self._month_start_ms:
+                self._month_start_ms = month_start_ms
+                self._loader_hash += 1
+                self._next = 0
+            start = max(self._next, max(0, now_ms - self._month_start_ms) << _COUNTER_BITS)
+            self._next = start + count
+            prefix = self._ip + struct.pack(">HI", self._pid, self._loader_hash & 0xFFFFFFFF)
+        sequence = (np.arange(start, start + count, dtype=np.int64) & _SEQUENCE_MASK).astype(">i8")
+        raw = np.empty((count, len(prefix) + 6), np.uint8)
+        raw[:, : len(prefix)] = np.frombuffer(prefix, np.uint8)
+        raw[:, len(prefix) :] = sequence.view(np.uint8).reshape(count, 8)[:, 2:]
+        return _hex_strings(raw)
+
+
+def _unhex(what: str, text: str) -> bytes:
+    if not _HEX.fullmatch(text):
+        raise UsageError(f"not an {what} (32 or 56 hex digits): {text[:80]!r}")
+    return bytes.fromhex(text)
+
+
+def _hex_strings(rows: npt.NDArray[np.uint8]) -> pa.StringArray:
+    """One upper-case hex text for each row of bytes."""
+    count, width = rows.shape
+    digits = _HEX_PAIRS[rows]
+    offsets = np.arange(0, (count + 1) * width * 2, width * 2, dtype=np.int32)
+    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(digits))

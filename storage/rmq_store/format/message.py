@@ -1,0 +1,297 @@
+"""Messages as values, and their frames one at a time (control plane). The layout is drawn in `frame_check`.
+
+Source: MessageExtEncoder.java (encode), MessageDecoder.java (decode).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from rmq_store.errors import CorruptRecordError, UsageError
+from rmq_store.format import properties as names
+from rmq_store.format.frame_check import (
+    BLANK_MAGIC,
+    CRC_MASK,
+    CRC_PROPERTY_BYTES,
+    CRC_PROPERTY_PREFIX,
+    HOSTS_V6_MASK,
+    MESSAGE_MAGIC_V1,
+    MESSAGE_MAGIC_V2,
+    TRANSACTION_MASK,
+    FrameCheck,
+    SysFlag,
+    check_frame,
+    crc_property,
+)
+from rmq_store.format.host import Host
+
+__all__ = [
+    "BLANK_MAGIC",
+    "MESSAGE_MAGIC_V1",
+    "MESSAGE_MAGIC_V2",
+    "FrameCheck",
+    "Host",
+    "Message",
+    "StoredMessage",
+    "SysFlag",
+    "check_frame",
+    "decode_frame",
+    "encode_blank",
+    "encode_frame",
+]
+
+# All fields before the body, by the two V6 bits (born, store) of sys_flag.
+_HEADERS = tuple(
+    struct.Struct(f">iiiiiqqiq{born}siq{store}siiqi") for born, store in ((4, 4), (16, 4), (4, 16), (16, 16))
+)
+_V1_TOPIC_BYTES_MAX = 127
+_EMPTY: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a caller sends.
+
+    `keys` is text with keys separated by single spaces, or a sequence of keys without spaces. `queue_id` None lets
+    the store choose; messages with the same `sharding_key` go to the same queue. `born_timestamp_ms` None means now.
+    """
+
+    topic: str
+    body: bytes
+    tags: str | None = None
+    keys: str | Sequence[str] | None = None
+    properties: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
+    flag: int = 0
+    queue_id: int | None = None
+    sharding_key: str | None = None
+    born_timestamp_ms: int | None = None
+
+    def stored_properties(self, unique_id: str | None = None) -> dict[str, str]:
+        """All properties in the order in which they are stored: the named fields, then `properties`.
+
+        A field that is None or empty leaves the property of its name as it is in `properties`.
+        """
+        keys = self.keys if self.keys is None or isinstance(self.keys, str) else " ".join(self.keys)
+        named = {
+            names.UNIQUE_KEY: unique_id,
+            names.KEYS: keys,
+            names.TAGS: self.tags,
+            names.SHARDING_KEY: self.sharding_key,
+        }
+        stored = {name: value for name, value in named.items() if value}
+        for name, value in self.properties.items():
+            stored.setdefault(name, value)
+        return stored
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """Every field of a frame. `body` is as stored (perhaps compressed), `properties_raw` includes a CRC property."""
+
+    total_size: int
+    body_crc: int
+    queue_id: int
+    flag: int
+    queue_offset: int
+    commit_log_offset: int
+    sys_flag: int
+    born_timestamp_ms: int
+    born_host: Host
+    store_timestamp_ms: int
+    store_host: Host
+    reconsume_times: int
+    prepared_transaction_offset: int
+    body: bytes
+    topic: str
+    properties: dict[str, str]
+    properties_raw: bytes
+
+    @property
+    def offset_msg_id(self) -> str:
+        """Store host and commit-log offset in hex: the id under which the broker itself finds the frame."""
+        return (self.store_host.pack() + self.commit_log_offset.to_bytes(8, "big")).hex().upper()
+
+    @property
+    def msg_id(self) -> str:
+        """What the Java client shows as getMsgId(): UNIQ_KEY, else the offset id."""
+        return self.properties.get(names.UNIQUE_KEY) or self.offset_msg_id
+
+    @property
+    def tags(self) -> str | None:
+        """The TAGS property."""
+        return self.properties.get(names.TAGS)
+
+    @property
+    def keys(self) -> str | None:
+        """The KEYS property: keys separated by single spaces."""
+        return self.properties.get(names.KEYS)
+
+    @property
+    def is_dispatchable(self) -> bool:
+        """Whether the message has a consume-queue entry: all but the transaction types PREPARED and ROLLBACK."""
+        return self.sys_flag & TRANSACTION_MASK in (0, SysFlag.TRANSACTION_COMMIT)
+
+    def encode(self, *, crc_property: bool = False) -> bytes:
+        """The frame again. With `crc_property` a fresh checksum replaces or joins the stored properties."""
+        return encode_frame(
+            topic=self.topic,
+            body=self.body,
+            properties=self.properties_raw,
+            queue_id=self.queue_id,
+            queue_offset=self.queue_offset,
+            commit_log_offset=self.commit_log_offset,
+            born_timestamp_ms=self.born_timestamp_ms,
+            born_host=self.born_host,
+            store_timestamp_ms=self.store_timestamp_ms,
+            store_host=self.store_host,
+            flag=self.flag,
+            sys_flag=self.sys_flag,
+            reconsume_times=self.reconsume_times,
+            prepared_transaction_offset=self.prepared_transaction_offset,
+            crc_property=crc_property,
+        )
+
+
+def encode_frame(
+    *,
+    topic: str,
+    body: bytes,
+    properties: bytes,
+    queue_id: int,
+    queue_offset: int,
+    commit_log_offset: int,
+    born_timestamp_ms: int,
+    born_host: Host,
+    store_timestamp_ms: int,
+    store_host: Host,
+    flag: int = 0,
+    sys_flag: int = 0,
+    reconsume_times: int = 0,
+    prepared_transaction_offset: int = 0,
+    crc_property: bool = False,
+) -> bytes:
+    """Write one frame, bit for bit as Java does; `properties` comes from `encode_properties` and is stored unchanged.
+
+    V2 is chosen when the topic takes more than 127 bytes, and the V6 bits of `sys_flag` from the hosts. With
+    `crc_property` a stored one at the end is replaced, otherwise the checksum is appended.
+
+    Raises:
+        UsageError: properties over 32767 bytes (checksum included), or a field that does not fit its width.
+    """
+    topic_bytes = topic.encode()
+    if crc_property:
+        properties = _without_crc(properties)
+        if properties and not properties.endswith(b"\x02"):
+            properties += b"\x02"
+    properties_length = len(properties) + (CRC_PROPERTY_BYTES if crc_property else 0)
+    if properties_length > names.PROPERTIES_BYTES_MAX:
+        raise UsageError(f"properties take {properties_length} bytes, more than {names.PROPERTIES_BYTES_MAX}")
+
+    variant = born_host.is_ipv6 | store_host.is_ipv6 << 1
+    header = _HEADERS[variant]
+    is_v1 = len(topic_bytes) <= _V1_TOPIC_BYTES_MAX
+    total_size = header.size + len(body) + (1 if is_v1 else 2) + len(topic_bytes) + 2 + properties_length
+    try:
+        frame = b"".join(
+            (
+                header.pack(
+                    total_size,
+                    MESSAGE_MAGIC_V1 if is_v1 else MESSAGE_MAGIC_V2,
+                    zlib.crc32(body) & CRC_MASK,
+                    queue_id,
+                    flag,
+                    queue_offset,
+                    commit_log_offset,
+                    sys_flag & ~HOSTS_V6_MASK | variant << 4,
+                    born_timestamp_ms,
+                    *born_host,
+                    store_timestamp_ms,
+                    *store_host,
+                    reconsume_times,
+                    prepared_transaction_offset,
+                    len(body),
+                ),
+                body,
+                len(topic_bytes).to_bytes(1 if is_v1 else 2, "big"),
+                topic_bytes,
+                properties_length.to_bytes(2, "big"),
+                properties,
+            )
+        )
+    except (struct.error, OverflowError) as error:
+        raise UsageError(f"a field of the message does not fit the frame: {error}") from error
+    return frame + _crc_property(zlib.crc32(frame)) if crc_property else frame
+
+
+_crc_property = crc_property  # the parameters above hide the function
+
+
+def _without_crc(properties: bytes) -> bytes:
+    tail = properties[-CRC_PROPERTY_BYTES:]
+    return properties[:-CRC_PROPERTY_BYTES] if tail.startswith(CRC_PROPERTY_PREFIX) else properties
+
+
+def encode_blank(size_bytes: int) -> bytes:
+    """The 8 bytes that fill the last `size_bytes` of a segment; the rest of them is not written."""
+    return struct.pack(">ii", size_bytes, BLANK_MAGIC)
+
+
+def decode_frame(view: memoryview, position: int, limit: int) -> StoredMessage:
+    """Read the message at `view[position:limit]`; its lengths are checked, its CRC is not. All fields are copies.
+
+    Raises:
+        CorruptRecordError: no whole message lies there; `.offset` is `position`, `.path` is empty: the caller knows it.
+    """
+    check = check_frame(view, position, limit, expect_offset=None, check_crc=False)
+    if check.kind != "message":
+        raise CorruptRecordError("", position, check.reason or "a blank, not a message")
+    _, magic = struct.unpack_from(">ii", view, position)
+    (sys_flag,) = struct.unpack_from(">i", view, position + 36)
+    header = _HEADERS[sys_flag >> 4 & 3]
+    (
+        total_size,
+        _,
+        body_crc,
+        queue_id,
+        flag,
+        queue_offset,
+        commit_log_offset,
+        sys_flag,
+        born_timestamp_ms,
+        born_address,
+        born_port,
+        store_timestamp_ms,
+        store_address,
+        store_port,
+        reconsume_times,
+        prepared_transaction_offset,
+        body_length,
+    ) = header.unpack_from(view, position)
+    body_start = position + header.size
+    body_end = body_start + body_length
+    topic_start = body_end + (1 if magic == MESSAGE_MAGIC_V1 else 2)
+    topic_end = topic_start + int.from_bytes(view[body_end:topic_start], "big")
+    properties_raw = bytes(view[topic_end + 2 : position + total_size])
+    return StoredMessage(
+        total_size=total_size,
+        body_crc=body_crc,
+        queue_id=queue_id,
+        flag=flag,
+        queue_offset=queue_offset,
+        commit_log_offset=commit_log_offset,
+        sys_flag=sys_flag,
+        born_timestamp_ms=born_timestamp_ms,
+        born_host=Host(born_address, born_port),
+        store_timestamp_ms=store_timestamp_ms,
+        store_host=Host(store_address, store_port),
+        reconsume_times=reconsume_times,
+        prepared_transaction_offset=prepared_transaction_offset,
+        body=bytes(view[body_start:body_end]),
+        topic=names.decode_utf8(bytes(view[topic_start:topic_end])),
+        properties=names.parse_properties(properties_raw),
+        properties_raw=properties_raw,
+    )

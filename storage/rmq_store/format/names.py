@@ -1,0 +1,127 @@
+"""Names: topics, groups, system topics, and the files and directories of a store.
+
+A topic name becomes a directory name: it is checked by a full ASCII match before any path is built from it.
+Source: TopicValidator.java, MixAll.java (getRetryTopic, getDLQTopic), UtilAll.java (offset2FileName,
+timeMillisToHumanString), StorePathConfigHelper.java.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, tzinfo
+
+from rmq_store.errors import UsageError
+
+COMMIT_LOG_DIRECTORY = "commitlog"
+CONSUME_QUEUE_DIRECTORY = "consumequeue"
+INDEX_DIRECTORY = "index"
+CONFIG_DIRECTORY = "config"
+CHECKPOINT_FILE = "checkpoint"
+ABORT_FILE = "abort"
+LOCK_FILE = "lock"
+
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+SYSTEM_PREFIX = "rmq_sys_"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRANSACTION_CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+AUTO_CREATE_TOPIC = "TBW102"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+
+_SYSTEM_TOPICS = frozenset(
+    (
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        OP_HALF_TOPIC,
+        TRANSACTION_CHECK_MAX_TIME_TOPIC,
+        TRACE_TOPIC,
+        AUTO_CREATE_TOPIC,
+        "BenchmarkTest",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "CHECKPOINT_TOPIC",
+        # since 5.5.0
+        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+    )
+)
+
+TOPIC_LENGTH_MAX = 127
+RETRY_TOPIC_LENGTH_MAX = 255
+GROUP_LENGTH_MAX = 120
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
+_SEGMENT_NAME = re.compile(r"[0-9]{20}", re.ASCII)
+_INDEX_NAME = re.compile(r"[0-9]{17}", re.ASCII)
+_OFFSET_MAX = (1 << 63) - 1
+
+
+def validate_topic(name: str) -> None:
+    """Refuse what RocketMQ refuses: other characters than `[%|a-zA-Z0-9_-]`, over 127 (retry and DLQ topics: 255).
+
+    Raises:
+        UsageError: says what is wrong with the name.
+    """
+    special = isinstance(name, str) and name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    _validate("topic", name, RETRY_TOPIC_LENGTH_MAX if special else TOPIC_LENGTH_MAX)
+
+
+def validate_group(name: str) -> None:
+    """Refuse a consumer group with other characters than `[%|a-zA-Z0-9_-]` or longer than 120.
+
+    Raises:
+        UsageError: says what is wrong with the name.
+    """
+    _validate("group", name, GROUP_LENGTH_MAX)
+
+
+def _validate(what: str, name: str, length_max: int) -> None:
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"a {what} needs a name, got {name!r}")
+    if len(name) > length_max:
+        raise UsageError(f"the {what} name has {len(name)} characters, more than {length_max}: {name[:40]!r}...")
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"the {what} name {name!r} holds characters other than %|a-zA-Z0-9_-")
+
+
+def is_system_topic(name: str) -> bool:
+    """True for the topics that belong to the broker; retry and DLQ topics belong to users."""
+    return name in _SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
+
+
+def retry_topic(group: str) -> str:
+    """`%RETRY%group`, where a group's failed messages come back."""
+    return RETRY_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    """`%DLQ%group`, where messages end that failed too often."""
+    return DLQ_PREFIX + group
+
+
+def segment_name(offset: int) -> str:
+    """File name of a commit-log, consume-queue or timer-log segment: its start in bytes, 20 digits."""
+    assert 0 <= offset <= _OFFSET_MAX
+    return f"{offset:020d}"
+
+
+def parse_segment_name(name: str) -> int | None:
+    """Start in bytes of the segment `name`, or None if that is no segment's name."""
+    if not _SEGMENT_NAME.fullmatch(name):
+        return None
+    offset = int(name)
+    return offset if offset <= _OFFSET_MAX else None
+
+
+def index_file_name(time_ms: int, zone: tzinfo | None = None) -> str:
+    """Name of an index file created at `time_ms`: yyyyMMddHHmmssSSS in `zone`, None = the process's time zone."""
+    local = datetime.fromtimestamp(time_ms // 1000, UTC).astimezone(zone)
+    return f"{local:%Y%m%d%H%M%S}{time_ms % 1000:03d}"
+
+
+def is_index_file_name(name: str) -> bool:
+    """True for 17 digits; other files in `index/` are none of RocketMQ's."""
+    return _INDEX_NAME.fullmatch(name) is not None
