@@ -20,6 +20,7 @@ _FLAG_OF_KIND: dict[CompressionKind, SysFlag] = {
     "zlib": SysFlag.COMPRESSION_ZLIB,
 }
 _CODEC_OF_FLAG = {int(SysFlag.COMPRESSION_LZ4): "lz4", int(SysFlag.COMPRESSION_ZSTD): "zstd"}
+_CHUNK_BYTES = 64 * 1024
 _ZLIB_FLAGS = (0, int(SysFlag.COMPRESSION_ZLIB))  # 0: clients before 5.0
 
 
@@ -30,7 +31,8 @@ class DecompressionError(ValueError):
 def decompress(body: bytes, sys_flag: int, limit_bytes: int) -> bytes:
     """The body as it was sent; `body` itself if sysFlag does not say COMPRESSED.
 
-    Memory stays near `limit_bytes`, whatever the body claims. Bytes behind the end of a zlib stream are ignored.
+    Memory stays near `limit_bytes`, plus the window of a Zstandard frame (at most 128 MiB), whatever the body claims.
+    Bytes behind the end of a zlib stream are ignored.
 
     Raises:
         DecompressionError: broken or cut data, an unknown compression type, or more than `limit_bytes`.
@@ -65,10 +67,13 @@ def _read_stream(body: bytes, codec: str, limit_bytes: int) -> bytes:
         raise DecompressionError(f"not a {codec} frame: no bytes")
     try:
         with pa.CompressedInputStream(pa.BufferReader(body), codec) as stream:
-            plain: bytes = stream.read(limit_bytes + 1)
+            chunks = [stream.read(min(_CHUNK_BYTES, limit_bytes + 1))]
+            # A read allocates all that it is asked for: ask for much only if there is much.
+            if len(chunks[0]) == _CHUNK_BYTES:
+                chunks.append(stream.read(limit_bytes + 1 - _CHUNK_BYTES))
     except (OSError, pa.ArrowInvalid) as error:
         raise DecompressionError(f"not a {codec} frame: {error}") from error
-    return plain
+    return b"".join(chunks)
 
 
 def compress(body: bytes, kind: CompressionKind, level: int = 5) -> tuple[bytes, int]:

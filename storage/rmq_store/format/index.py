@@ -1,0 +1,193 @@
+"""The hash index file: header, slots, entries chained from newest to oldest in their slot (data plane).
+
+Header, then one int32 for each slot (number of its newest entry, 0 = empty), then entry 0 (never used), 1, 2, ...:
+
+    bytes  field                 meaning
+    0-7    begin_timestamp       int64, ms, store time of the first entry
+    8-15   end_timestamp         int64, ms, store time of the last entry
+    16-23  begin_phy_offset      int64, commit-log offset of the first entry
+    24-31  end_phy_offset        int64, commit-log offset of the last entry
+    32-35  hash_slot_count       int32, slots in use
+    36-39  index_count           int32, number of the next entry; starts at 1
+
+    entry  field                 meaning
+    0-3    key_hash              int32, index_hash of topic + "#" + key
+    4-11   phy_offset            int64, commit-log offset of the frame
+    12-15  time_diff             int32, s, store time after begin_timestamp
+    16-19  previous              int32, next older entry of the slot, 0 = none
+
+Source: IndexHeader.java, IndexFile.java (putKey).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import astuple, dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rmq_store.errors import CorruptIndexError
+
+Int32Array = npt.NDArray[np.int32]
+Int64Array = npt.NDArray[np.int64]
+IntArray = npt.NDArray[np.integer[Any]]
+
+HEADER = np.dtype(
+    [
+        ("begin_timestamp", ">i8"),
+        ("end_timestamp", ">i8"),
+        ("begin_phy_offset", ">i8"),
+        ("end_phy_offset", ">i8"),
+        ("hash_slot_count", ">i4"),
+        ("index_count", ">i4"),
+    ]
+)
+ENTRY = np.dtype([("key_hash", ">i4"), ("phy_offset", ">i8"), ("time_diff", ">i4"), ("previous", ">i4")])
+SLOT = np.dtype(">i4")
+HEADER_BYTES = 40
+ENTRY_BYTES = 20
+SLOT_BYTES = 4
+_HEADER = struct.Struct(">qqqqii")
+assert _HEADER.size == HEADER.itemsize == HEADER_BYTES
+assert ENTRY.itemsize == ENTRY_BYTES
+
+_INT32_MAX = (1 << 31) - 1
+
+
+def slot_position(slot: int) -> int:
+    """Byte position of slot number `slot` in the file."""
+    return HEADER_BYTES + SLOT_BYTES * slot
+
+
+def entry_position(slot_count: int, number: int) -> int:
+    """Byte position of entry `number` in a file of `slot_count` slots."""
+    return HEADER_BYTES + SLOT_BYTES * slot_count + ENTRY_BYTES * number
+
+
+def file_size(slot_count: int, index_count_max: int) -> int:
+    """Size in bytes: maxHashSlotNum, maxIndexNum. Entry 0 is unused, so it holds `index_count_max` - 1 entries."""
+    return entry_position(slot_count, index_count_max)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexHeader:
+    """The header as a value."""
+
+    begin_timestamp: int = 0
+    end_timestamp: int = 0
+    begin_phy_offset: int = 0
+    end_phy_offset: int = 0
+    hash_slot_count: int = 0
+    index_count: int = 1
+
+    @classmethod
+    def unpack(cls, raw: bytes | memoryview, path: str = "index") -> IndexHeader:
+        """Read the first 40 bytes; an index count below 1 is read as 1, as in Java.
+
+        Raises:
+            CorruptIndexError: the file at `path` is shorter than a header.
+        """
+        if len(raw) < HEADER_BYTES:
+            raise CorruptIndexError(path, len(raw), f"an index header has {HEADER_BYTES} bytes")
+        header = cls(*_HEADER.unpack_from(raw))
+        return replace(header, index_count=max(1, header.index_count))
+
+    def pack(self) -> bytes:
+        """The 40 bytes."""
+        return _HEADER.pack(*astuple(self))
+
+    def next_file(self) -> IndexHeader:
+        """Header of the file after this one: begin and end are this one's end until the first entry comes."""
+        return IndexHeader(self.end_timestamp, self.end_timestamp, self.end_phy_offset, self.end_phy_offset)
+
+    def with_entries(
+        self, entry_count: int, new_slots: int, *, first: tuple[int, int], last: tuple[int, int]
+    ) -> IndexHeader:
+        """After `entry_count` more entries, `new_slots` of them in empty slots; `first`, `last`: (offset, store ms)."""
+        begin_offset, begin_ms = first if self.index_count <= 1 else (self.begin_phy_offset, self.begin_timestamp)
+        return replace(
+            self,
+            begin_timestamp=begin_ms,
+            end_timestamp=last[1],
+            begin_phy_offset=begin_offset,
+            end_phy_offset=last[0],
+            hash_slot_count=self.hash_slot_count + new_slots,
+            index_count=self.index_count + entry_count,
+        )
+
+
+def time_diffs(store_timestamps_ms: Int64Array, header: IndexHeader) -> Int32Array:
+    """`time_diff` of entries that are put in this order behind `header`'s: (n,) int32, whole s, 0 .. 2^31 - 1.
+
+    The first entry of a file counts from what the header holds *before* it: in the second and later files that is
+    the end of the file before (a quirk that queries live with), and only then from its own time.
+    """
+    begins = np.full(len(store_timestamps_ms), header.begin_timestamp, np.int64)
+    if header.index_count <= 1:
+        begins[1:] = store_timestamps_ms[:1]
+    seconds = np.clip((store_timestamps_ms - begins) // 1000, 0, _INT32_MAX)
+    seconds[begins <= 0] = 0
+    result: Int32Array = seconds.astype(np.int32)
+    return result
+
+
+def encode_entries(
+    key_hashes: IntArray, phy_offsets: IntArray, time_diffs_s: IntArray, previous: IntArray
+) -> npt.NDArray[np.void]:
+    """(n,) ENTRY, contiguous, from four arrays (n,)."""
+    encoded = np.empty(len(key_hashes), ENTRY)
+    encoded["key_hash"] = key_hashes
+    encoded["phy_offset"] = phy_offsets
+    encoded["time_diff"] = time_diffs_s
+    encoded["previous"] = previous
+    return encoded
+
+
+class Chain(NamedTuple):
+    """How new entries hang on the slots.
+
+    `previous` (n,) int32 belongs into the entries; slot `slots[k]` gets the value `values[k]` ((u,) int64 ascending
+    and int32); `new_slots` of these were empty.
+    """
+
+    previous: Int32Array
+    slots: Int64Array
+    values: Int32Array
+    new_slots: int
+
+
+def build_chain(slot_numbers: IntArray, slot_values: IntArray, first_number: int) -> Chain:
+    """Chain n new entries, numbered from `first_number`, into their slots.
+
+    `slot_numbers` (n,) is hash % slot_count of each new entry, `slot_values` (n,) what that slot holds now. A slot
+    value that is no number of an older entry counts as empty. What putKey does one by one is done by one sort.
+    """
+    assert len(slot_numbers) == len(slot_values)
+    count = len(slot_numbers)
+    numbers = np.arange(first_number, first_number + count, dtype=np.int64)
+    # Slot number above entry number in one int64: sorts several times faster than a stable argsort does.
+    ordered = np.sort(slot_numbers.astype(np.int64) << 32 | numbers)
+    slots = ordered >> 32
+    ordered_numbers = ordered & 0xFFFFFFFF
+    starts = np.ones(count, np.bool_)
+    np.not_equal(slots[1:], slots[:-1], out=starts[1:])
+
+    sorted_previous = np.zeros(count, np.int64)
+    sorted_previous[1:] = ordered_numbers[:-1]
+    before = slot_values[ordered_numbers[starts] - first_number].astype(np.int64)
+    before[(before <= 0) | (before >= first_number)] = 0
+    sorted_previous[starts] = before
+    previous = np.empty(count, np.int32)
+    previous[ordered_numbers - first_number] = sorted_previous
+    ends = np.roll(starts, -1)  # the last of a run stands before the next run's first
+    return Chain(previous, slots[starts], ordered_numbers[ends].astype(np.int32), int(np.count_nonzero(before == 0)))
+
+
+def rebuild_slots(entry_hashes: IntArray, slot_count: int) -> npt.NDArray[np.int32]:
+    """All slots of a file whose entries 1 .. n have these key hashes: (slot_count,) SLOT, big-endian as on disk."""
+    slots = np.zeros(slot_count, SLOT)
+    # With repeated slots numpy keeps the last value assigned: the newest entry.
+    slots[np.asarray(entry_hashes, np.int64) % slot_count] = np.arange(1, len(entry_hashes) + 1)
+    return slots
