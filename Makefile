@@ -1,0 +1,56 @@
+# Everything runs from .venv, which the first target that needs it makes. `make help` lists the targets.
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+CHECK_HOST := sh tools/check_host.sh
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv java demo test slow compat bench lint types check clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: $(STAMP) ## make or refresh .venv with everything needed here (the other targets do it by themselves)
+
+# Editable, so that only a change of the dependencies asks for another round. An environment whose interpreter is gone
+# (a removed or upgraded Python) is made anew.
+$(STAMP): setup.py pyproject.toml
+	@python=$$($(CHECK_HOST) python) || exit 1; \
+	"$(PY)" -c '' 2>/dev/null || "$$python" -m venv --clear "$(VENV)" || exit 1; \
+	echo "Installing into $(VENV): Spark is about 450 MB, so the first time takes some minutes."; \
+	"$(PY)" -m pip install --quiet --disable-pip-version-check -e '.[spark,dev]' \
+	    || { echo "The packages could not be installed; pip's message above says which one. Is the network reachable?" >&2; exit 1; }; \
+	touch "$@"
+
+java:
+	@$(CHECK_HOST) java
+
+demo: java $(STAMP) ## show the main job on a store that a real RocketMQ broker wrote
+	@$(PY) examples/demo.py
+
+test: java $(STAMP) ## run the tests (less than ten minutes)
+	@$(PY) -m pytest -m "not slow and not compat" $(PYTEST_ARGS)
+
+slow: java $(STAMP) ## run the tests that `make test` leaves out because they take long
+	@$(PY) -m pytest -m "slow" $(PYTEST_ARGS)
+
+compat: java $(STAMP) ## let RocketMQ's own Java classes read and write our stores (needs Maven)
+	@$(PY) -m pytest -m "compat" $(PYTEST_ARGS)
+
+bench: java $(STAMP) ## measure store, source and sink beside Spark's null source and sink
+	@PYTHONPATH=tests $(PY) -m bench
+
+lint: $(STAMP) ## ruff: style and banned calls
+	@$(PY) -m ruff check .
+
+types: $(STAMP) ## mypy --strict over both packages
+	@$(PY) -m mypy
+
+check: ## what CI runs: lint, types, compat, test
+	@.ci/run
+
+clean: ## remove .venv and everything that was built or cached
+	rm -rf $(VENV) build dist *.egg-info tests/compat/java/target .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

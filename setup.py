@@ -1,0 +1,80 @@
+"""Distribution `pyspark-rmq`: two source roots, two packages.
+
+`storage/` and `connector/` are roots, not packages: top-level packages of those names would collide in site-packages
+with modules of other people.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from setuptools import find_packages, setup
+from setuptools.command import editable_wheel
+
+HERE = Path(__file__).parent.resolve()
+SOURCE_ROOTS = ("storage", "connector")
+PACKAGE_DIR = {
+    package: f"{root}/{package.replace('.', '/')}"
+    for root in SOURCE_ROOTS
+    for package in find_packages(str(HERE / root))
+}
+
+EXTRAS = {
+    "spark": ["pyspark>=4.2"],
+    "kafka": ["kafka-python>=3.0,<4"],
+    "reliable": ["sqlalchemy>=2.0,<3", "redis>=5"],
+    "notebook": ["jupyterlab>=4", "matplotlib>=3.8", "nbmake>=1.5"],
+    "dev": [
+        "build>=1.2",
+        "hypothesis>=6.100",
+        "mypy>=2",
+        "pytest>=9",
+        "pytest-timeout>=2.4",
+        "ruff>=0.17",
+        "setuptools>=77",
+        "wheel>=0.45",
+    ],
+}
+
+
+class EditableOnPath(editable_wheel.editable_wheel):
+    """`pip install -e .` as plain path entries: one line for each source root.
+
+    Left alone, setuptools serves a project with several roots through an import hook. Imports work with it, but Spark
+    finds data sources by listing the modules on sys.path (`pkgutil.iter_modules()`), and what a hook serves is on no
+    list: `format("rmq")` would then be unknown in editable installs only. Should setuptools stop calling this private
+    method, the mode asked for below (strict, a tree of links) still leaves the packages on a path.
+    """
+
+    def _select_strategy(self, name: str, tag: str, build_lib: Any) -> Any:
+        return editable_wheel._StaticPth(self.distribution, name, [HERE / root for root in SOURCE_ROOTS])
+
+
+setup(
+    name="pyspark-rmq",
+    version="0.1.0",
+    description="Apache RocketMQ's message store as an embedded Python engine, and a PySpark data source over it",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8") if (HERE / "README.md").exists() else "",
+    long_description_content_type="text/markdown",
+    license_expression="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.11",
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Intended Audience :: Developers",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Topic :: Database :: Database Engines/Servers",
+        "Topic :: System :: Distributed Computing",
+        "Typing :: Typed",
+    ],
+    packages=sorted(PACKAGE_DIR),
+    package_dir=PACKAGE_DIR,
+    package_data={"rmq_store": ["py.typed"], "pyspark_rmq": ["py.typed"]},
+    install_requires=["numpy>=2.0", "pyarrow>=18.0", "click>=8.1", "rich>=13.7"],
+    extras_require=EXTRAS,
+    entry_points={"console_scripts": ["rmq = rmq_store.cli:main"]},
+    cmdclass={"editable_wheel": EditableOnPath},
+    options={"editable_wheel": {"mode": "strict"}},
+)

@@ -1,0 +1,198 @@
+"""Who may import whom, read off the source.
+
+A layer that reaches up, or a connector that reaches into the engine's inside, is found here before it has grown roots.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOTS = {"rmq_store": ROOT / "storage", "pyspark_rmq": ROOT / "connector"}
+
+# Part of rmq_store -> the parts that it may import. Every part may also import itself.
+LAYERS: dict[str, set[str]] = {
+    "errors": set(),
+    "format": {"errors"},
+    "files": {"errors"},
+    "clock": {"errors", "files"},
+    "log": {"errors", "clock", "format", "files"},
+    "verify": {"errors", "clock", "format", "files", "log"},
+    "broker": {"errors", "clock", "format", "files", "log", "verify"},
+    "staging": {"errors", "clock", "format", "files", "log", "broker"},
+    "client": {"errors", "clock", "format", "files", "log", "broker", "staging"},
+}
+FREE = {"cli", "__init__"}  # the command and the public names may use all of the parts
+RUN_TIME = {"numpy", "pyarrow"}
+COMMAND = {"click", "rich"}
+NO_IMPORT = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml"}
+NO_CALL = {"eval", "exec", "compile", "__import__"}
+# What would make `format` do I/O or look at a clock.
+IMPURE = {"os", "io", "mmap", "fcntl", "pathlib", "shutil", "tempfile", "subprocess", "time", "random", "secrets"}
+
+
+def modules(package: str) -> list[tuple[str, Path]]:
+    """(dotted module name, file) of everything in the package; a package's own name for its __init__.py."""
+    found = []
+    for path in sorted((ROOTS[package] / package).rglob("*.py")):
+        parts = list(path.relative_to(ROOTS[package]).with_suffix("").parts)
+        found.append((".".join(parts[:-1] if parts[-1] == "__init__" else parts), path))
+    return found
+
+
+def imports(name: str, path: Path) -> Iterator[tuple[str, int]]:
+    """(absolute name of what is imported, line), relative imports and `from package import module` resolved."""
+    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                yield f"{base}.{alias.name}", node.lineno
+
+
+def part(dotted: str) -> str:
+    """`format` of `rmq_store.format.index`; `__init__` of `rmq_store` itself."""
+    return dotted.split(".")[1] if "." in dotted else "__init__"
+
+
+ENGINE = modules("rmq_store")
+CONNECTOR = modules("pyspark_rmq")
+
+
+def test_every_part_of_the_engine_has_a_rule() -> None:
+    parts = {part(name) for name, _ in ENGINE}
+    assert parts >= {"errors", "format", "files", "log", "broker"}
+    assert parts <= LAYERS.keys() | FREE, "a new part needs a line in LAYERS, and in docs/design.md"
+
+
+@pytest.mark.parametrize(("name", "path"), ENGINE, ids=[name for name, _ in ENGINE])
+def test_a_layer_of_the_engine_imports_only_what_lies_below_it(name: str, path: Path) -> None:
+    own = part(name)
+    refused = []
+    for target, line in imports(name, path):
+        top = target.split(".")[0]
+        if top in ("pyspark", "pyspark_rmq", "py4j"):
+            refused.append(f"{path}:{line} imports {target}: the engine must work without Spark")
+        elif top == "rmq_store" and own not in FREE and part(target) not in LAYERS[own] | {own}:
+            refused.append(f"{path}:{line} imports {target}: {own} may import {sorted(LAYERS[own])}")
+        elif top in COMMAND and own != "cli":
+            refused.append(f"{path}:{line} imports {target}: only the command may")
+    assert refused == []
+
+
+@pytest.mark.parametrize(("name", "path"), ENGINE, ids=[name for name, _ in ENGINE])
+def test_the_engine_uses_only_the_standard_library_and_its_run_time_dependencies(name: str, path: Path) -> None:
+    allowed = sys.stdlib_module_names | RUN_TIME | COMMAND | {"rmq_store"}
+    assert [(target, line) for target, line in imports(name, path) if target.split(".")[0] not in allowed] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "path"), [module for module in ENGINE if part(module[0]) == "format"], ids=lambda value: str(value)
+)
+def test_formats_do_no_io_and_see_no_clock(name: str, path: Path) -> None:
+    assert [(target, line) for target, line in imports(name, path) if target.split(".")[0] in IMPURE] == []
+    # The socket module also holds the text forms of addresses; nothing else of it is for a format.
+    used = [
+        node.attr
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "socket"
+    ]
+    assert all(attribute.startswith(("AF_", "inet_")) for attribute in used), used
+
+
+@pytest.mark.parametrize(("name", "path"), ENGINE, ids=[name for name, _ in ENGINE])
+def test_only_the_file_layer_takes_locks(name: str, path: Path) -> None:
+    """One flock or POSIX lock taken elsewhere would be lost, silently, when any descriptor of its file is closed."""
+    if part(name) != "files":
+        assert [(target, line) for target, line in imports(name, path) if target.split(".")[0] == "fcntl"] == []
+
+
+@pytest.mark.parametrize(("name", "path"), CONNECTOR, ids=[name for name, _ in CONNECTOR])
+def test_the_connector_uses_only_public_names_of_the_engine(name: str, path: Path) -> None:
+    """`from rmq_store import Store` is public; of its modules, `errors` and `staging` are."""
+    refused = []
+    for target, line in imports(name, path):
+        pieces = target.split(".")
+        if pieces[0] != "rmq_store":
+            continue
+        if len(pieces) > 1 and pieces[1] in LAYERS.keys() | FREE and pieces[1] not in ("errors", "staging"):
+            refused.append(f"{path}:{line} imports {target}, which is inside the engine")
+    assert refused == []
+
+
+@pytest.mark.parametrize(("name", "path"), ENGINE + CONNECTOR, ids=[name for name, _ in ENGINE + CONNECTOR])
+def test_nothing_is_unpickled_or_evaluated(name: str, path: Path) -> None:
+    """Bytes from a store are data; one `pickle.loads` would turn a copied store into somebody's program."""
+    imported = [(target, line) for target, line in imports(name, path) if NO_IMPORT & set(target.split("."))]
+    called = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        if isinstance(node.func, ast.Name) and node.func.id in NO_CALL:
+            called.append((node.func.id, node.lineno))
+        # numpy.load and friends
+        called += [("allow_pickle", node.lineno) for word in node.keywords if word.arg == "allow_pickle"]
+    assert imported + called == []
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The modules that a fresh interpreter has after `statement`, without those that it always has."""
+    script = f"import sys; before = set(sys.modules); {statement}; print(*sorted(set(sys.modules) - before))"
+    roots = [str(root) for root in ROOTS.values()]
+    code = f"import sys; sys.path[:0] = {roots!r}; {script}"
+    done = subprocess.run([sys.executable, "-I", "-c", code], check=True, capture_output=True, text=True)
+    return {module.split(".")[0] for module in done.stdout.split()}
+
+
+def test_importing_the_connector_loads_nothing_heavy() -> None:
+    """Spark's look-up imports every `pyspark_*` module in one process, and one that fails takes all sources with it.
+
+    What pyspark itself loads is not counted: the look-up has it already.
+    """
+    loaded = loaded_by("import pyspark.sql.datasource; before = set(sys.modules); import pyspark_rmq")
+    assert "pyspark_rmq" in loaded
+    assert not loaded & {"numpy", "pyarrow", "pandas", "rmq_store", "click", "rich"}
+
+
+BLOCKED = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"numpy", "pyarrow", "pandas", "rmq_store"}:
+            raise ImportError(f"blocked: {name}")
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+def test_the_connector_still_imports_where_its_dependencies_are_broken() -> None:
+    path = f"sys.path.insert(0, {str(ROOTS['pyspark_rmq'])!r})"
+    code = "\n".join([BLOCKED, path, "import pyspark_rmq", "print(pyspark_rmq.DefaultSource.name())"])
+    done = subprocess.run([sys.executable, "-I", "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "rmq"
+
+
+def test_importing_the_engine_does_not_load_spark_or_the_command() -> None:
+    loaded = loaded_by("import rmq_store")
+    assert "rmq_store" in loaded
+    assert not loaded & {"pyspark", "pyspark_rmq", "py4j", "click", "rich", "pandas"}
+
+
+@pytest.mark.parametrize(
+    "statement", ["from rmq_store.format import x", "from ..log import y", "import pyspark", "from .. import broker"]
+)
+def test_the_reader_of_imports_sees_every_spelling(tmp_path: Path, statement: str) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(f"def f():\n    {statement}\n")
+    ((target, line),) = imports("rmq_store.files.module", path)
+    assert line == 2
+    assert target in {"rmq_store.format.x", "rmq_store.log.y", "pyspark", "rmq_store.broker"}

@@ -1,0 +1,128 @@
+"""Spark finds `format("rmq")` after each way of installing, without `register()`.
+
+The look-up is `pkgutil.iter_modules()` over sys.path, for names that begin with `pyspark_`. What an import hook serves
+is not listed, and setuptools' editable installs use such a hook for a project with several source roots: everything
+imports, all tests pass, and only Spark does not find the source. So each kind of install is made for real, in an
+environment of its own that borrows the big dependencies of this one.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "storage", "connector")
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
+# No network, and nothing compiled or cached that this test would leave behind.
+OFFLINE = ("--no-index", "--no-deps", "--no-build-isolation", "--no-cache-dir")
+
+LOOK_UP = """
+import importlib.metadata, json, pathlib, pkgutil, sys
+listed = {module.name for module in pkgutil.iter_modules()}
+import pyspark_rmq, rmq_store
+print(json.dumps({
+    "listed": sorted(listed & {"pyspark_rmq", "rmq_store", "storage", "connector"}),
+    "files": [pyspark_rmq.__file__, rmq_store.__file__],
+    "name": pyspark_rmq.DefaultSource.name(),
+    "typed": [(pathlib.Path(module.__file__).parent / "py.typed").exists() for module in (pyspark_rmq, rmq_store)],
+    "version": importlib.metadata.version("pyspark-rmq"),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what is shipped: builds leave things in the tree that they build from."""
+    copy = tmp_path_factory.mktemp("project")
+    skip = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.pyc")
+    for name in SHIPPED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, copy / name, ignore=skip)
+        else:
+            shutil.copy(source, copy / name)
+    return copy
+
+
+def call(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+class Environment:
+    """A virtual environment without pip that sees this one's packages behind its own."""
+
+    def __init__(self, path: Path) -> None:
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", path], check=True)
+        self.python = path / "bin" / "python"
+        self.path = path
+        site = next((path / "lib").glob("python3*")) / "site-packages"
+        # Directories named in a .pth file are only appended: no .pth file of *theirs* runs, so an editable install of
+        # this project there (`make venv` makes one) stays invisible.
+        borrowed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+        (site / "zz_borrowed.pth").write_text("".join(f"{path}\n" for path in sorted(borrowed)))
+
+    def install(self, *arguments: str | Path) -> None:
+        run = call(*PIP, "--python", self.python, "install", *OFFLINE, *arguments)
+        assert run.returncode == 0, run.stdout + run.stderr
+
+    def look_up(self) -> dict[str, object]:
+        # -I: neither PYTHONPATH nor the working directory may help.
+        run = call(self.python, "-I", "-c", LOOK_UP)
+        assert run.returncode == 0, run.stderr
+        answer: dict[str, object] = json.loads(run.stdout)
+        return answer
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Environment:
+    return Environment(tmp_path / "env")
+
+
+def check(answer: dict[str, object], home: Path) -> None:
+    assert answer["listed"] == ["pyspark_rmq", "rmq_store"], "Spark lists modules; the source roots are no packages"
+    assert answer["name"] == "rmq"
+    assert answer["typed"] == [True, True]
+    assert answer["version"] == "0.1.0"
+    files = answer["files"]
+    assert isinstance(files, list)
+    assert all(Path(file).is_relative_to(home) for file in files), files
+
+
+def test_found_after_a_plain_install(environment: Environment, project: Path) -> None:
+    environment.install(project)
+    check(environment.look_up(), environment.path)
+
+
+def test_found_after_an_editable_install(environment: Environment, project: Path) -> None:
+    environment.install("--editable", project)
+    check(environment.look_up(), project)
+
+
+def test_found_after_installing_a_wheel(environment: Environment, project: Path, tmp_path: Path) -> None:
+    wheels = tmp_path / "wheels"
+    build = call(*PIP, "wheel", *OFFLINE, "--wheel-dir", wheels, project)
+    assert build.returncode == 0, build.stdout + build.stderr
+    (wheel,) = wheels.iterdir()
+    assert wheel.name == "pyspark_rmq-0.1.0-py3-none-any.whl"
+    environment.install(wheel)
+    check(environment.look_up(), environment.path)
+
+
+def test_the_command_is_installed(environment: Environment, project: Path) -> None:
+    environment.install(project)
+    run = call(environment.path / "bin" / "rmq", "--help")
+    assert run.returncode == 0, run.stderr
+    assert "topics" in run.stdout
+
+
+def test_an_environment_of_a_test_does_not_see_this_project_by_itself(environment: Environment) -> None:
+    """Otherwise the tests above would pass with nothing installed."""
+    run = call(environment.python, "-I", "-c", "import pyspark_rmq")
+    assert "ModuleNotFoundError" in run.stderr
