@@ -91,6 +91,15 @@ class OfdLock:
         """What this object holds now; "free" in a forked child."""
         return self._kind
 
+    def is_current(self) -> bool:
+        """Say whether this object holds a lock that others can see: the path still names the file that is locked."""
+        if self._kind == "free":
+            return False
+        try:
+            return os.path.samestat(os.fstat(self._fd), self.path.lstat())
+        except FileNotFoundError:
+            return False
+
     def try_shared(self) -> bool:
         """Take the lock beside other shared holders; False if somebody holds it exclusively, or this object does."""
         return self._try("shared")

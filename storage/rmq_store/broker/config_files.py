@@ -1,0 +1,180 @@
+"""RocketMQ's JSON tables under `config/`: read by anybody at any time, changed by one process at a time.
+
+    config/<name>.json        the table, always there once it was written
+    config/<name>.json.bak    the content before the last change; read when the table is missing, empty or unparsable
+    pyrmq/config.lock         held while a table is changed, so that no change is lost
+
+A change re-reads the table under the lock and merges into what is there, so fields and entries that this version does
+not know survive. `dataVersion` counts the changes. After a crash at any point the table is the old or the new one.
+Sources: ConfigManager.java (load, loadBak, persist), DataVersion.java, MixAll#string2File.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from rmq_store.clock import system_clock
+from rmq_store.errors import CorruptConfigError
+from rmq_store.files.durable import make_directory, read_limited, remove_leftovers, write_atomically
+from rmq_store.files.lock import OfdLock
+from rmq_store.format.config_json import SIZE_MAX, ConfigJsonError, Style, dumps, loads
+from rmq_store.format.names import CONFIG_DIRECTORY
+
+Table = dict[str, Any]
+Stamp = tuple[tuple[int, int, int] | None, ...]
+
+LOCK_TIMEOUT_MS = 10_000
+
+# fastjson 1 (4.x, early 5.x) opens a map with integer keys and goes on in the same line; fastjson 2 breaks the line.
+_INLINE_INTEGER_KEY = re.compile(rb'(?<!\\)":\{-?[0-9]')
+
+
+class ConfigFile:
+    """One table of the store at `root`; holds no descriptor and no cache, so it may be shared by threads.
+
+    `name` is the file name in `config/`. `lock` makes a new lock object for one change; None: `pyrmq/config.lock`.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        name: str,
+        *,
+        clock: Callable[[], int] = system_clock,
+        lock: Callable[[], OfdLock] | None = None,
+        lock_timeout_ms: int = LOCK_TIMEOUT_MS,
+    ) -> None:
+        self._root = Path(root)
+        self.path = self._root / CONFIG_DIRECTORY / name
+        self.backup = self.path.with_name(f"{name}.bak")
+        self._clock = clock
+        self._lock = lock or (lambda: OfdLock(self._root / "pyrmq" / "config.lock"))
+        self._lock_timeout_ms = lock_timeout_ms
+
+    def load(self) -> Table:
+        """Return the table as it is on disk now, {} if there is none yet. Takes no lock and touches nothing.
+
+        Raises:
+            CorruptConfigError: neither the file nor its backup can be parsed.
+        """
+        return self._read()[0]
+
+    def stamp(self) -> Stamp:
+        """Identity of the two files now, (inode, mtime in ns, size) each: equal stamps, equal content."""
+        return tuple(_stamp(path) for path in (self.path, self.backup))
+
+    def update(self, mutate: Callable[[Table], bool | None]) -> None:
+        """Change the table: `mutate` gets what is on disk and changes it in place; False says that it changed nothing.
+
+        On return the change is durable. What `mutate` raises leaves the files as they were.
+
+        Raises:
+            StoreLockedError: another process held the config lock for `lock_timeout_ms`.
+            CorruptConfigError: neither the file nor its backup can be parsed; both are left alone.
+            StoreFullError, StoreFailedError: as `write_atomically`.
+        """
+        make_directory(self._root / "pyrmq")
+        make_directory(self.path.parent)
+        lock = self._lock()
+        try:
+            with lock.exclusive(self._lock_timeout_ms):
+                remove_leftovers(self.path)
+                table, text, is_main = self._read()
+                style = _style(table, text)
+                if mutate(table) is False:
+                    return
+                _bump(table, is_new=not text, now_ms=self._clock())
+                # The backup is replaced only by a table that could be read: never by the torn file it stands in for.
+                write_atomically(
+                    self.path, dumps(table, style=style).encode(), backup=self.backup if is_main else None
+                )
+        finally:
+            lock.close()
+
+    def _read(self) -> tuple[Table, bytes, bool]:
+        """Return (table, its text, whether that is the main file's)."""
+        problem: CorruptConfigError | None = None
+        for path in (self.path, self.backup):
+            try:
+                text = read_limited(path, SIZE_MAX)
+                if text:
+                    return loads(text), text, path == self.path
+            except FileNotFoundError:
+                pass
+            except CorruptConfigError as error:
+                problem = problem or error
+            except ConfigJsonError as error:
+                problem = problem or CorruptConfigError(str(path), 0, f"not the JSON of a table: {error}")
+        if problem:
+            # Java starts with an empty table here, and then writes that: every topic or offset is gone for good.
+            raise problem
+        return {}, b"", False
+
+    def part(self, table: Table, name: str) -> Table:
+        """Return the object `name` of a loaded table, adding an empty one; CorruptConfigError for another type."""
+        value = table.setdefault(name, {})
+        if not isinstance(value, dict):
+            raise self.corrupt(f"{name} is not an object")
+        return value
+
+    def corrupt(self, reason: str) -> CorruptConfigError:
+        """Return the error for a table that parses, but holds what it must not."""
+        return CorruptConfigError(str(self.path), 0, reason)
+
+
+T = TypeVar("T")
+
+
+class CachedView(Generic[T]):
+    """What `decode` makes of a table, kept until the file changes. The value is shared: `decode` returns frozen ones.
+
+    Only for looking: a change starts from the file, under the lock.
+    """
+
+    def __init__(self, file: ConfigFile, decode: Callable[[Table], T]) -> None:
+        self._file = file
+        self._decode = decode
+        self._cached: tuple[Stamp, T] | None = None
+
+    def get(self) -> T:
+        """Return the decoded table as of now; two stat calls if it did not change. CorruptConfigError as `load`."""
+        stamp = self._file.stamp()
+        cached = self._cached
+        if cached is None or cached[0] != stamp:
+            # The stamp is the older of the two: a change in between is read now, and once more at the next call.
+            cached = stamp, self._decode(self._file.load())
+            self._cached = cached
+        return cached[1]
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _style(table: Table, text: bytes) -> Style:
+    if _INLINE_INTEGER_KEY.search(text):
+        return "4.x"
+    version = table.get("dataVersion")
+    return "5.x" if not text or (isinstance(version, dict) and "stateVersion" in version) else "4.x"
+
+
+def _bump(table: Table, *, is_new: bool, now_ms: int) -> None:
+    """Count the change in `dataVersion`, which has no stateVersion in 4.x and is missing from its offset tables."""
+    if is_new:
+        # First, as in Java's alphabetical order of fields.
+        rest = dict(table)
+        table.clear()
+        table["dataVersion"] = {"counter": 0, "stateVersion": 0}
+        table.update((name, value) for name, value in rest.items() if name != "dataVersion")
+    version = table.get("dataVersion")
+    if isinstance(version, dict):
+        counter = version.get("counter")
+        version["counter"] = counter + 1 if type(counter) is int else 1
+        version["timestamp"] = now_ms

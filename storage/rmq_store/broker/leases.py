@@ -1,0 +1,189 @@
+"""Who is using a group: one file per member or queue lock, locked by the process that holds it.
+
+    pyrmq/groups/<group>/<name>.lease
+        0       locked (OFD) while the lease is held
+        16-23   pid of the holder, written by the lock
+        32-51   last heartbeat, ms since 1970, decimal, padded with spaces
+        64-     JSON {"name", "owner", "pid", "started_ms"}, padded with spaces to byte 4096
+
+The lock decides alone: free means that the holder is dead or gone, and the lease is taken over at once. A heartbeat
+that is 120 s old says that the holder is stuck; its lease is still not taken away, because it may go on and commit.
+The content only tells who it is. RocketMQ keeps the same facts in the broker's memory (ConsumerManager.java,
+RebalanceLockManager.java).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rmq_store.clock import system_clock
+from rmq_store.errors import LeaseHeldError
+from rmq_store.files.durable import make_directory, open_nofollow, write_fully
+from rmq_store.files.lock import OfdLock
+from rmq_store.format.names import validate_group, validate_topic
+
+STUCK_AFTER_MS = 120_000  # ConsumerManager.java CHANNEL_EXPIRED_TIMEOUT
+OWNER_LENGTH_MAX = 256
+
+_HEARTBEAT_START, _HEARTBEAT_LENGTH = 32, 20
+# A name of 255 and an owner of 256 characters, each at most 12 bytes as escaped JSON, fit.
+_NOTE_START, _NOTE_LENGTH = 64, 4096 - 64
+_TIME_END_MS = 253_402_300_800_000  # the year 10000, which datetime does not reach
+_SUFFIX = ".lease"
+# A file name has at most 255 bytes; retry topics have up to 255 characters without a suffix.
+_PLAIN_LENGTH_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseInfo:
+    """What the holder of a lease wrote about itself; None where that could not be read."""
+
+    name: str
+    owner: str
+    pid: int | None
+    started_ms: int | None
+    heartbeat_ms: int | None
+
+    def is_stuck(self, now_ms: int) -> bool:
+        """True if the holder lives but gave no sign for STUCK_AFTER_MS."""
+        return self.heartbeat_ms is not None and now_ms - self.heartbeat_ms > STUCK_AFTER_MS
+
+
+class Lease:
+    """One lease of a group: on a topic, on a queue, or on a member id; `name` has the characters of a topic name.
+
+    Raises:
+        UsageError: a bad group or name.
+    """
+
+    def __init__(self, root: str | Path, group: str, name: str, *, clock: Callable[[], int] = system_clock) -> None:
+        validate_group(group)
+        validate_topic(name)
+        self.group = group
+        self.name = name
+        self._root = Path(root)
+        self._path = _directory(self._root, group) / (_file_stem(name) + _SUFFIX)
+        self._clock = clock
+        self._lock = OfdLock(self._path)
+
+    def acquire(self, owner: str) -> None:
+        """Take the lease, or fail at once; `owner` says to others who holds it (cut after 256 characters).
+
+        Raises:
+            LeaseHeldError: another live member holds it, in this process or another one; `.holder` is its text.
+        """
+        for directory in reversed([self._path.parent, *self._path.parent.parents[:2]]):
+            make_directory(directory)
+        if not self._lock.try_exclusive():
+            raise self._held_by_other()
+        try:
+            now_ms = self._clock()
+            note = {"name": self.name, "owner": owner[:OWNER_LENGTH_MAX], "pid": os.getpid(), "started_ms": now_ms}
+            self._write(_HEARTBEAT_START, _heartbeat(now_ms))
+            self._write(_NOTE_START, json.dumps(note).encode().ljust(_NOTE_LENGTH))
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def held(self) -> bool:
+        """Say whether this object holds the lease now; look again before every commit. False in a forked child."""
+        return self._lock.is_current()
+
+    def heartbeat(self) -> bool:
+        """Say that the holder is alive, at least every minute; False, and nothing written, if the lease is lost."""
+        if not self.held():
+            return False
+        self._write(_HEARTBEAT_START, _heartbeat(self._clock()))
+        return True
+
+    def release(self) -> None:
+        """Give the lease back; does nothing if it is not held."""
+        if self.held():
+            # While it is locked: whoever waits for this file sees that it is unlinked, and opens the next one.
+            self._path.unlink(missing_ok=True)
+        self._lock.close()
+
+    def holder(self) -> LeaseInfo | None:
+        """Look who holds the lease, this object included; None if nobody does. Touches nothing."""
+        return _look(self._path)
+
+    def _held_by_other(self) -> LeaseHeldError:
+        info = self.holder() or LeaseInfo(self.name, "", None, None, None)
+        now_ms = self._clock()
+        facts = [f"process {info.pid}"] if info.pid is not None else []
+        if info.started_ms is not None:
+            facts.append(f"since {datetime.fromtimestamp(info.started_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC")
+        if info.is_stuck(now_ms) and info.heartbeat_ms is not None:
+            facts.append(f"stuck: no heartbeat for {(now_ms - info.heartbeat_ms) // 1000} s")
+        who = f"{info.owner!r} ({', '.join(facts)})" if facts else "another member"
+        return LeaseHeldError(f"group {self.group!r}: {self.name!r} is held by {who}", info.owner)
+
+    def _write(self, start: int, data: bytes) -> None:
+        fd = open_nofollow(self._path, os.O_WRONLY)
+        try:
+            write_fully(fd, data, start, self._path)
+        finally:
+            os.close(fd)
+
+
+def live_leases(root: str | Path, group: str) -> list[LeaseInfo]:
+    """Return who holds a lease of the group now, sorted by name. Touches nothing.
+
+    Raises:
+        UsageError: a bad group name.
+    """
+    validate_group(group)
+    try:
+        entries = sorted(_directory(Path(root), group).iterdir())
+    except FileNotFoundError:
+        return []
+    found = (_look(entry) for entry in entries if entry.name.endswith(_SUFFIX))
+    return sorted((info for info in found if info is not None), key=lambda info: info.name)
+
+
+def _directory(root: Path, group: str) -> Path:
+    return root / "pyrmq" / "groups" / group
+
+
+def _file_stem(name: str) -> str:
+    if len(name) <= _PLAIN_LENGTH_MAX:
+        return name
+    return f"{name[:100]}.{hashlib.sha256(name.encode()).hexdigest()}"
+
+
+def _heartbeat(now_ms: int) -> bytes:
+    return b"%*d" % (_HEARTBEAT_LENGTH, now_ms)
+
+
+def _look(path: Path) -> LeaseInfo | None:
+    """Return what the holder of a lease file wrote; None if it is not locked. The content may be anything."""
+    state = OfdLock(path).who()
+    if state.kind == "free":
+        return None
+    unknown = LeaseInfo(path.name.removesuffix(_SUFFIX), "", state.pid, None, None)
+    try:
+        fd = open_nofollow(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return unknown
+    try:
+        content = os.pread(fd, _NOTE_START + _NOTE_LENGTH, 0)
+    finally:
+        os.close(fd)
+    try:
+        note = json.loads(content[_NOTE_START:])
+        heartbeat_ms = int(content[_HEARTBEAT_START : _HEARTBEAT_START + _HEARTBEAT_LENGTH])
+        info = LeaseInfo(note["name"], note["owner"], note["pid"], note["started_ms"], heartbeat_ms)
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return unknown
+    if not isinstance(info.name, str) or not isinstance(info.owner, str):
+        return unknown
+    if type(info.started_ms) is not int or not 0 <= info.started_ms < _TIME_END_MS:
+        return unknown
+    # The pid differs for the microseconds in which a new holder has the lock and the old one's text still stands.
+    return info if info.pid == state.pid else unknown

@@ -1,0 +1,223 @@
+"""Topics and their queues: `config/topics.json`.
+
+    topicConfigTable{topic: {attributes, order, perm, readQueueNums, topicFilterType, topicName, topicSysFlag,
+                             writeQueueNums}}
+
+Topics exist from a full match of their name on; whether a sender may create one is decided by the store. What a broker
+does not write, and fields that we do not know, are kept. Sources: TopicConfigManager.java, TopicConfig.java,
+PermName.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from rmq_store.broker.config_files import CachedView, ConfigFile, Table
+from rmq_store.clock import system_clock
+from rmq_store.errors import CorruptConfigError, UnknownTopicError, UsageError
+from rmq_store.format import names
+
+PERM_PRIORITY = 8
+PERM_READ = 4
+PERM_WRITE = 2
+PERM_INHERIT = 1
+
+# Java's limit is 2^31 - 1. A table is walked queue by queue, so one hostile number must not make that endless.
+QUEUE_COUNT_MAX = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """A topic: queues 0 .. `read_queue_nums` can be read, 0 .. `write_queue_nums` get new messages (half-open).
+
+    `perm` is a sum of the PERM_ bits. The defaults are those of Java's TopicConfig for fields that a file leaves out.
+    """
+
+    topic_name: str
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = PERM_READ | PERM_WRITE
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def readable(self) -> bool:
+        """True if consumers may read it."""
+        return bool(self.perm & PERM_READ)
+
+    @property
+    def writable(self) -> bool:
+        """True if producers may send to it."""
+        return bool(self.perm & PERM_WRITE)
+
+
+def _topic(name: str, queue_count: int, perm: int = PERM_READ | PERM_WRITE) -> TopicConfig:
+    return TopicConfig(name, queue_count, queue_count, perm)
+
+
+DEFAULT_TOPICS = (
+    _topic("SELF_TEST_TOPIC", 1),
+    _topic(names.AUTO_CREATE_TOPIC, 8, PERM_READ | PERM_WRITE | PERM_INHERIT),
+    _topic("BenchmarkTest", 1024),
+    _topic("OFFSET_MOVED_EVENT", 1),
+    _topic(names.SCHEDULE_TOPIC, 18),
+    _topic(names.HALF_TOPIC, 1),
+    _topic(names.OP_HALF_TOPIC, 1),
+)
+"""What a broker's fresh table holds, without the topics that carry its own or its cluster's name."""
+
+
+class TopicTable:
+    """The topics of the store at `root`. Safe for threads; other processes' changes are seen at the next call."""
+
+    def __init__(self, root: str | Path, *, clock: Callable[[], int] = system_clock) -> None:
+        self._file = ConfigFile(root, "topics.json", clock=clock)
+        self._view = CachedView(self._file, self._decode)
+
+    def all(self) -> Mapping[str, TopicConfig]:
+        """Return every topic by name, read-only.
+
+        Raises:
+            CorruptConfigError: the table and its backup are unreadable, or an entry holds what no topic can have.
+        """
+        return self._view.get()
+
+    def get(self, name: str) -> TopicConfig:
+        """Return one topic; UnknownTopicError if there is none of this name."""
+        topic = self.all().get(name)
+        if topic is None:
+            raise UnknownTopicError(f"no topic {name!r} in {self._file.path}")
+        return topic
+
+    def create(self, topic: TopicConfig, *, exist_ok: bool = False) -> TopicConfig:
+        """Add a topic durably and return it; with `exist_ok`, return the one that is there unchanged.
+
+        Raises:
+            UsageError: bad name, queue count, perm or attributes; or the topic exists.
+        """
+        existing = self.create_all([topic], exist_ok=exist_ok)
+        return existing.get(topic.topic_name, topic)
+
+    def create_all(self, topics: Sequence[TopicConfig], *, exist_ok: bool = False) -> Mapping[str, TopicConfig]:
+        """Add topics in one change; return those that were there before. Raises as `create`; then none is added."""
+        for topic in topics:
+            _check(topic)
+        found: dict[str, TopicConfig] = {}
+
+        def mutate(table: Table) -> bool:
+            entries = self._file.part(table, "topicConfigTable")
+            for topic in topics:
+                if topic.topic_name not in entries:
+                    entries[topic.topic_name] = _encode(topic)
+                elif exist_ok:
+                    found[topic.topic_name] = self._decode_entry(topic.topic_name, entries[topic.topic_name])
+                else:
+                    raise UsageError(f"topic {topic.topic_name!r} exists")
+            return len(found) < len(topics)
+
+        current = self.all() if exist_ok else {}
+        if topics and all(topic.topic_name in current for topic in topics):
+            return {topic.topic_name: current[topic.topic_name] for topic in topics}
+        self._file.update(mutate)
+        return found
+
+    def update(self, topic: TopicConfig) -> None:
+        """Replace what is known of an existing topic durably; fields of newer versions stay.
+
+        Raises:
+            UnknownTopicError: no such topic.
+            UsageError: as `create`.
+        """
+        _check(topic)
+
+        def mutate(table: Table) -> None:
+            entry = self._file.part(table, "topicConfigTable").get(topic.topic_name)
+            if not isinstance(entry, dict):
+                raise UnknownTopicError(f"no topic {topic.topic_name!r} in {self._file.path}")
+            entry.update(_encode(topic))
+
+        self._file.update(mutate)
+
+    def delete(self, name: str) -> bool:
+        """Remove a topic durably; False if there was none. Its queue files are not touched.
+
+        Raises:
+            UsageError: a topic of the broker itself.
+        """
+        if names.is_system_topic(name):
+            raise UsageError(f"topic {name!r} belongs to the broker and cannot be deleted")
+        found = False
+
+        def mutate(table: Table) -> bool:
+            nonlocal found
+            found = self._file.part(table, "topicConfigTable").pop(name, None) is not None
+            return found
+
+        self._file.update(mutate)
+        return found
+
+    def _decode(self, table: Table) -> Mapping[str, TopicConfig]:
+        entries = self._file.part(table, "topicConfigTable")
+        return MappingProxyType({name: self._decode_entry(name, entry) for name, entry in entries.items()})
+
+    def _decode_entry(self, name: str, entry: Any) -> TopicConfig:
+        if not isinstance(entry, dict):
+            raise self._corrupt(name, "not an object")
+        attributes = entry.get("attributes", {})
+        if not isinstance(attributes, dict):
+            raise self._corrupt(name, "attributes is not an object")
+        topic = TopicConfig(
+            topic_name=name,
+            read_queue_nums=entry.get("readQueueNums", 16),
+            write_queue_nums=entry.get("writeQueueNums", 16),
+            perm=entry.get("perm", PERM_READ | PERM_WRITE),
+            topic_filter_type=entry.get("topicFilterType", "SINGLE_TAG"),
+            topic_sys_flag=entry.get("topicSysFlag", 0),
+            order=entry.get("order", False),
+            attributes=attributes,
+        )
+        try:
+            _check(topic)
+        except UsageError as error:
+            raise self._corrupt(name, str(error)) from error
+        return topic
+
+    def _corrupt(self, name: str, reason: str) -> CorruptConfigError:
+        return self._file.corrupt(f"topic {str(name)[:255]!r}: {reason}")
+
+
+def _check(topic: TopicConfig) -> None:
+    """Refuse with UsageError what no topic can have; the name first, because it becomes a directory."""
+    names.validate_topic(topic.topic_name)
+    for what, count in (("read", topic.read_queue_nums), ("write", topic.write_queue_nums)):
+        if type(count) is not int or not 0 <= count <= QUEUE_COUNT_MAX:
+            raise UsageError(f"{what} queue count {count!r} is not an integer in 0..{QUEUE_COUNT_MAX}")
+    if type(topic.perm) is not int or not 0 <= topic.perm < 16:
+        raise UsageError(f"perm {topic.perm!r} is not an integer in 0..15")
+    if type(topic.topic_sys_flag) is not int or not -(1 << 31) <= topic.topic_sys_flag < 1 << 31:
+        raise UsageError(f"topicSysFlag {topic.topic_sys_flag!r} is not a 32-bit integer")
+    if not isinstance(topic.topic_filter_type, str):
+        raise UsageError(f"topicFilterType {topic.topic_filter_type!r} is not a text")
+    if not isinstance(topic.order, bool):
+        raise UsageError(f"order {topic.order!r} is not true or false")
+    if not all(isinstance(text, str) for pair in topic.attributes.items() for text in pair):
+        raise UsageError("attributes are texts by text")
+
+
+def _encode(topic: TopicConfig) -> Table:
+    return {
+        "attributes": dict(topic.attributes),
+        "order": topic.order,
+        "perm": topic.perm,
+        "readQueueNums": topic.read_queue_nums,
+        "topicFilterType": topic.topic_filter_type,
+        "topicName": topic.topic_name,
+        "topicSysFlag": topic.topic_sys_flag,
+        "writeQueueNums": topic.write_queue_nums,
+    }

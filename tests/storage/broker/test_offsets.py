@@ -1,0 +1,236 @@
+"""Committed offsets: a broker's files, merging, moving backwards, and processes that commit at the same time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rmq_store.broker.offsets import DelayOffsetTable, OffsetTable
+from rmq_store.errors import CorruptConfigError, UsageError
+from rmq_store.format.config_json import dumps, loads
+
+OLD_STYLE = """{
+	"offsetTable":{
+		"topicTest@group":{0:33,1:32
+		}
+	}
+}"""
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> OffsetTable:
+    return OffsetTable(tmp_path, clock=lambda: 1234)
+
+
+def write(root: Path, content: Any, name: str = "consumerOffset.json") -> Path:
+    (root / "config").mkdir(exist_ok=True)
+    path = root / "config" / name
+    path.write_text(content if isinstance(content, str) else dumps(content))
+    return path
+
+
+def test_a_brokers_offsets_are_read(golden: Path) -> None:
+    table = OffsetTable(golden / "store")
+    assert table.committed("cg_partial") == {("OrderTopic", 0): 225, ("OrderTopic", 1): 175, ("OrderTopic", 2): 100}
+    assert table.committed("cg_orders")[("%RETRY%cg_orders", 0)] == 1483
+    assert table.committed("nobody") == {}
+    stored = loads((golden / "store/config/consumerOffset.json").read_text())["offsetTable"]
+    assert sum(map(len, table.all().values())) == sum(map(len, stored.values()))
+    assert DelayOffsetTable(golden / "store").all() == {1: 10, 2: 10, 3: 603, 4: 603, 5: 297, 18: 0}
+
+
+def test_a_commit_changes_its_own_keys_of_a_brokers_file_and_nothing_else(golden: Path, tmp_path: Path) -> None:
+    shutil.copytree(golden / "store" / "config", tmp_path / "config")
+    path = tmp_path / "config" / "consumerOffset.json"
+    old = loads(path.read_text())
+    OffsetTable(tmp_path).commit("cg_partial", {("OrderTopic", 1): 180, ("New", 0): 5})
+    new = loads(path.read_text())
+    old["offsetTable"]["OrderTopic@cg_partial"][1] = 180
+    old["offsetTable"]["New@cg_partial"] = {0: 5}
+    assert new["offsetTable"] == old["offsetTable"]
+    assert {g: set(t) for g, t in new["groupTopicMap"].items()} == {
+        **{g: set(t) for g, t in old["groupTopicMap"].items()}, "cg_partial": {"OrderTopic", "New"}
+    }  # fmt: skip
+
+
+def test_a_file_of_the_old_style_stays_in_it(table: OffsetTable, tmp_path: Path) -> None:
+    path = write(tmp_path, OLD_STYLE)
+    table.commit("group", {("topicTest", 1): 40})
+    assert path.read_text() == OLD_STYLE.replace("1:32", "1:40")
+
+
+def test_a_new_file_has_the_fields_of_java_in_its_order(table: OffsetTable, tmp_path: Path) -> None:
+    table.commit("g", {("t", 1): 2, ("t", 0): 1})
+    assert (tmp_path / "config" / "consumerOffset.json").read_text() == dumps(
+        {
+            "dataVersion": {"counter": 1, "stateVersion": 0, "timestamp": 1234},
+            "groupTopicMap": {"g": ["t"]},
+            "offsetTable": {"t@g": {0: 1, 1: 2}},
+        },
+        style="5.x",
+    )
+
+
+def test_a_commit_may_move_an_offset_backwards(table: OffsetTable) -> None:
+    table.commit("g", {("t", 0): 10, ("t", 1): 10})
+    table.commit("g", {("t", 0): 3})
+    assert table.committed("g") == {("t", 0): 3, ("t", 1): 10}
+
+
+def test_numbers_of_numpy_are_numbers(table: OffsetTable) -> None:
+    table.commit("g", {("t", np.int32(1)): np.int64(7)})
+    assert table.committed("g") == {("t", 1): 7}
+
+
+def test_a_commit_of_what_is_there_already_writes_nothing(table: OffsetTable, tmp_path: Path) -> None:
+    table.commit("g", {("t", 0): 10})
+    before = (tmp_path / "config" / "consumerOffset.json").stat()
+    table.commit("g", {("t", 0): 10})
+    table.commit("g", {})
+    assert (tmp_path / "config" / "consumerOffset.json").stat() == before
+
+
+def test_what_the_caller_gets_is_its_own(table: OffsetTable) -> None:
+    table.commit("g", {("t", 0): 10})
+    table.committed("g").clear()
+    assert table.committed("g") == {("t", 0): 10}
+    with pytest.raises(TypeError):
+        table.all()["g"][("t", 0)] = 5  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("group", "offsets"),
+    [
+        ("a@b", {("t", 0): 1}), ("", {("t", 0): 1}), ("g", {("t@x", 0): 1}), ("g", {("../t", 0): 1}),
+        ("g", {("t", -1): 1}), ("g", {("t", 0): -1}), ("g", {("t", 0): 1 << 63}), ("g", {("t", 0): 1.0}),
+        ("g", {("t", True): 1}), ("g", {("t", "0"): 1}), ("g", {("t", 0): None}),
+    ],
+)  # fmt: skip
+def test_bad_names_and_numbers_are_refused_and_nothing_is_written(
+    table: OffsetTable, tmp_path: Path, group: str, offsets: Any
+) -> None:
+    with pytest.raises(UsageError):
+        table.commit(group, offsets)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_quoted_queue_ids_are_read_and_merged_with_unquoted_ones(table: OffsetTable, tmp_path: Path) -> None:
+    path = write(tmp_path, {"offsetTable": {"t@g": {"0": 5, "1": 6}}})
+    assert table.committed("g") == {("t", 0): 5, ("t", 1): 6}
+    table.commit("g", {("t", 0): 7})
+    assert loads(path.read_text())["offsetTable"]["t@g"] == {0: 7, 1: 6}
+
+
+def test_keys_that_are_no_pair_of_names_are_not_shown_and_survive(table: OffsetTable, tmp_path: Path) -> None:
+    strange = {"noseparator": {0: 1}, "a@b@c": {0: 1}, "../t@g": {0: 1}, "@g": {0: 1}, "t@": "whatever"}
+    path = write(tmp_path, {"offsetTable": strange})
+    assert table.all() == {}
+    table.commit("g", {("t", 0): 1})
+    assert loads(path.read_text())["offsetTable"] == {**strange, "t@g": {0: 1}}
+
+
+@pytest.mark.parametrize(
+    "content", [[], {"t@g": []}, {"t@g": {"x": 1}}, {"t@g": {0: "1"}}, {"t@g": {0: True}}, {"t@g": {"9" * 5000: 1}}]
+)
+def test_offsets_of_another_shape_are_corrupt_and_stay(table: OffsetTable, tmp_path: Path, content: Any) -> None:
+    path = write(tmp_path, {"offsetTable": content})
+    before = path.read_bytes()
+    with pytest.raises(CorruptConfigError, match=r"consumerOffset\.json"):
+        table.all()
+    with pytest.raises(CorruptConfigError):
+        table.commit("g", {("t", 0): 1})
+    assert path.read_bytes() == before
+
+
+def test_offsets_are_removed_by_group_by_topic_or_by_both(table: OffsetTable, tmp_path: Path) -> None:
+    for group in ("g", "h"):
+        table.commit(group, {("t", 0): 1, ("u", 0): 1})
+    with pytest.raises(UsageError):
+        table.remove()
+    assert table.remove(group="g", topic="t") == 1
+    assert table.remove(topic="u") == 2
+    assert table.remove(group="absent") == 0
+    assert table.all() == {"h": {("t", 0): 1}}
+    stored = loads((tmp_path / "config" / "consumerOffset.json").read_text())
+    assert stored["groupTopicMap"] == {"h": ["t"]}
+
+
+def test_delay_levels_merge_in_the_same_way(tmp_path: Path) -> None:
+    table = DelayOffsetTable(tmp_path, clock=lambda: 1234)
+    assert table.all() == {}
+    table.commit({3: 10, 18: 0})
+    DelayOffsetTable(tmp_path).commit({1: 4, 3: 5})
+    assert table.all() == {1: 4, 3: 5, 18: 0}
+    with pytest.raises(UsageError):
+        table.commit({1: -1})
+    assert (tmp_path / "config" / "delayOffset.json").read_text() == dumps(
+        {
+            "dataVersion": {"counter": 2, "stateVersion": 0, "timestamp": loads(
+                (tmp_path / "config" / "delayOffset.json").read_text())["dataVersion"]["timestamp"]},
+            "offsetTable": {1: 4, 3: 5, 18: 0},
+        },
+    )  # fmt: skip
+
+
+def test_a_delay_table_of_another_shape_is_corrupt(tmp_path: Path) -> None:
+    write(tmp_path, {"offsetTable": [1]}, "delayOffset.json")
+    with pytest.raises(CorruptConfigError):
+        DelayOffsetTable(tmp_path).all()
+
+
+COMMITTER = """
+import sys
+from rmq_store.broker.offsets import OffsetTable
+table = OffsetTable(sys.argv[1])
+for offset in range(1, int(sys.argv[3]) + 1):
+    table.commit(sys.argv[2], {("t", offset % 4): offset})
+    print(offset, flush=True)
+"""
+
+
+def start(root: Path, group: str, count: int) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen(
+        [sys.executable, "-c", COMMITTER, str(root), group, str(count)],
+        env=environment, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_two_processes_that_commit_different_groups_200_times_each_lose_nothing(tmp_path: Path) -> None:
+    processes = [start(tmp_path, group, 200) for group in ("g", "h")]
+    for process in processes:
+        process.communicate()
+        assert process.returncode == 0
+    expected = {("t", queue): 200 - (200 - queue) % 4 for queue in range(4)}
+    table = OffsetTable(tmp_path)
+    assert table.all() == {"g": expected, "h": expected}
+    assert loads((tmp_path / "config" / "consumerOffset.json").read_text())["dataVersion"]["counter"] == 400
+
+
+def test_a_committer_killed_at_random_loses_no_acknowledged_commit_and_blocks_nobody(tmp_path: Path) -> None:
+    table = OffsetTable(tmp_path)
+    table.commit("other", {("t", 0): 7})
+    for round_number in range(6):
+        group = f"g{round_number}"
+        process = start(tmp_path, group, 1_000_000)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.013 * round_number)
+        process.send_signal(signal.SIGKILL)
+        acknowledged = max([1, *(int(line) for line in process.stdout.read().split())])
+        process.wait()
+        process.stdout.close()
+        newest = max(table.committed(group).values())
+        assert acknowledged <= newest <= acknowledged + 1
+        table.commit("other", {("t", 1): round_number})
+        assert table.committed("other") == {("t", 0): 7, ("t", 1): round_number}
+    assert not list((tmp_path / "config").glob("*.tmp"))
