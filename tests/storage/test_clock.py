@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rmq_store import clock as clock_module
 from rmq_store.clock import ClockFile, system_clock
 from rmq_store.errors import CorruptConfigError, NotAStoreError, UsageError
 
@@ -44,7 +45,8 @@ def test_a_clock_never_goes_backwards(tmp_path: Path) -> None:
 
 def test_another_process_moves_the_clock_and_a_forked_child_sees_it(tmp_path: Path) -> None:
     clock = ClockFile.create(tmp_path / "clock", 1000)
-    program = "import sys; from rmq_store.clock import ClockFile; ClockFile(sys.argv[1]).advance(7)"
+    program = "import sys; from rmq_store import clock as clock_module
+from rmq_store.clock import ClockFile; ClockFile(sys.argv[1]).advance(7)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", program, str(clock.path)], env=environment, check=True)
     assert clock() == 1007
@@ -55,7 +57,11 @@ def test_another_process_moves_the_clock_and_a_forked_child_sees_it(tmp_path: Pa
     assert clock() == 1010
 
 
-def test_no_advance_is_lost_between_threads_and_no_reader_sees_time_jump_back(tmp_path: Path) -> None:
+def test_no_advance_is_lost_between_threads_and_no_reader_sees_time_jump_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Lets the other thread run between reading the clock and setting it: without the lock, advances get lost.
+    monkeypatch.setattr(clock_module, "_check_time", lambda time_ms: time.sleep(0.0001))
     clock = ClockFile.create(tmp_path / "clock", 0)
     threads = [threading.Thread(target=lambda: [clock.advance(1 << 31) for _ in range(50)]) for _ in range(2)]
     for thread in threads:

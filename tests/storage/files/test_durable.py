@@ -143,8 +143,11 @@ def test_a_huge_sparse_file_is_refused_without_reading_it(tmp_path: Path) -> Non
         durable.read_limited(path, 1 << 20)
 
 
-def test_a_directory_is_private_made_once_and_never_taken_from_a_link(tmp_path: Path) -> None:
+def test_a_directory_is_private_made_once_and_never_taken_from_a_link(
+    tmp_path: Path, operations: list[tuple[str, str]]
+) -> None:
     assert durable.make_directory(tmp_path / "d") is True
+    assert operations == [("mkdir", "d"), ("fsync_directory", tmp_path.name)]
     assert durable.make_directory(tmp_path / "d") is False
     assert stat.S_IMODE((tmp_path / "d").stat().st_mode) == 0o700
     (tmp_path / "link").symlink_to(tmp_path / "d")
