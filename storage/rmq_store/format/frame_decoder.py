@@ -1,0 +1,148 @@
+"""Frames of the commit log as Arrow columns, a whole batch at once (data plane).
+
+Only the columns that are wanted are made: the property string, hosts and bodies are not touched otherwise.
+Source: MessageDecoder.java (decode), MessageClientExt.java (getMsgId), MessageExt.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.errors import CorruptRecordError, UsageError
+from rmq_store.format import properties as names
+from rmq_store.format.compression import DecompressionError, decompress
+from rmq_store.format.frame_check import SysFlag
+from rmq_store.format.frame_fields import FrameHeaders, frame_columns
+from rmq_store.format.host_columns import host_message_ids, host_texts
+from rmq_store.format.property_columns import PropertyPieces, split_properties
+from rmq_store.format.schema import MESSAGE_SCHEMA, TIMESTAMP_TYPE
+
+# A datetime cannot show years outside 1..9999, and every Python user of the batch would fail on such a row.
+_TIMESTAMP_MS_MIN = -62_135_596_800_000
+_TIMESTAMP_MS_MAX = 253_402_300_799_999
+
+
+def decode_frames(
+    buffer: pa.Buffer,
+    positions: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int32],
+    *,
+    base_offset: int,
+    columns: Sequence[str],
+    broker_name: str,
+    raw_body: bool,
+    body_limit_bytes: int,
+) -> pa.RecordBatch:
+    """The messages at `positions` (n,) of a mapped segment, each of `sizes` (n,) bytes; any order, repeats allowed.
+
+    `columns` are names of MESSAGE_SCHEMA and the columns of the answer, in that order. `base_offset` is the commit-log
+    offset of the buffer's first byte. Compressed bodies are decompressed, and the COMPRESSED bit of their `sysFlag`
+    cleared as 5.x clients do, unless `raw_body`. Timestamps outside the years 1..9999 become the nearest inside.
+    The batch owns its memory: the segment may be unmapped.
+
+    Raises:
+        CorruptRecordError: a frame is not what its entry says, is not at its physicalOffset, or its body cannot be
+            decompressed within `body_limit_bytes`; `.offset` is the frame's in the log, `.path` is empty.
+        UsageError: an unknown column, or more than 2 GiB in one column: ask for fewer frames.
+    """
+    unknown = [name for name in columns if name not in _MAKERS]
+    if unknown:
+        raise UsageError(f"no such message column: {unknown[0]!r}; there are {', '.join(_MAKERS)}")
+    headers = frame_columns(buffer, positions, sizes, base_offset=base_offset)
+    decoding = _Decoding(headers, broker_name, None if raw_body else body_limit_bytes)
+    return pa.RecordBatch.from_arrays(
+        [_MAKERS[name](decoding) for name in columns],
+        schema=pa.schema([MESSAGE_SCHEMA.field(name) for name in columns]),
+    )
+
+
+class _Decoding:
+    """One call of `decode_frames`: the checked headers, and what more than one column needs."""
+
+    def __init__(self, headers: FrameHeaders, broker_name: str, body_limit_bytes: int | None) -> None:
+        self.headers = headers
+        self.broker_name = broker_name
+        self._body_limit_bytes = body_limit_bytes  # None: bodies stay as they are stored
+
+    @cached_property
+    def properties(self) -> PropertyPieces:
+        return split_properties(self.headers.property_strings())
+
+    def sys_flags(self) -> pa.Array:
+        flags = self.headers.sys_flag
+        return pa.array(flags if self._body_limit_bytes is None else flags & ~np.int32(SysFlag.COMPRESSED))
+
+    def bodies(self) -> pa.BinaryArray:
+        stored = self.headers.bodies()
+        limit_bytes = self._body_limit_bytes
+        compressed = np.flatnonzero(self.headers.flagged(SysFlag.COMPRESSED))
+        if limit_bytes is None or len(compressed) == 0:
+            return stored
+        plain = [self._decompress(stored[int(row)].as_py(), int(row), limit_bytes) for row in compressed]
+        if sum(map(len, plain)) + stored.nbytes >= 1 << 31:
+            raise UsageError(f"{len(stored)} rows do not fit one batch when decompressed: ask for fewer rows")
+        choice = np.arange(len(stored))
+        choice[compressed] = len(stored) + np.arange(len(compressed))
+        return pa.concat_arrays([stored, pa.array(plain, pa.binary())]).take(pa.array(choice))
+
+    def _decompress(self, body: bytes, row: int, limit_bytes: int) -> bytes:
+        try:
+            return decompress(body, int(self.headers.sys_flag[row]), limit_bytes)
+        except DecompressionError as error:
+            raise CorruptRecordError("", int(self.headers.physical_offset[row]), str(error)) from error
+
+    def message_ids(self) -> pa.StringArray:
+        unique = self.properties.column(names.UNIQUE_KEY)
+        if not unique.null_count:
+            return unique
+        rows = np.flatnonzero(unique.is_null().to_numpy(zero_copy_only=False))
+        headers = self.headers
+        made = host_message_ids(
+            headers.data,
+            headers.store_host_position[rows],
+            headers.flagged(SysFlag.STORE_HOST_V6)[rows],
+            headers.physical_offset[rows],
+        )
+        return pc.replace_with_mask(unique, unique.is_null(), made)
+
+
+def _timestamps(times_ms: npt.NDArray[np.int64]) -> pa.Array:
+    times_us = np.clip(times_ms, _TIMESTAMP_MS_MIN, _TIMESTAMP_MS_MAX)
+    times_us *= 1000
+    return pa.array(times_us).view(TIMESTAMP_TYPE)
+
+
+def _born_hosts(headers: FrameHeaders) -> pa.StringArray:
+    return host_texts(headers.data, headers.born_host_position, headers.flagged(SysFlag.BORN_HOST_V6))
+
+
+def _store_hosts(headers: FrameHeaders) -> pa.StringArray:
+    return host_texts(headers.data, headers.store_host_position, headers.flagged(SysFlag.STORE_HOST_V6))
+
+
+_MAKERS: dict[str, Callable[[_Decoding], pa.Array]] = {
+    "topic": lambda d: d.headers.topics(),
+    "queueId": lambda d: pa.array(d.headers.queue_id),
+    "queueOffset": lambda d: pa.array(d.headers.queue_offset),
+    "msgId": _Decoding.message_ids,
+    "body": _Decoding.bodies,
+    "tags": lambda d: d.properties.column(names.TAGS),
+    "keys": lambda d: d.properties.column(names.KEYS),
+    "properties": lambda d: d.properties.to_map(),
+    "reconsumeTimes": lambda d: pa.array(d.headers.reconsume_times),
+    "flag": lambda d: pa.array(d.headers.flag),
+    "sysFlag": _Decoding.sys_flags,
+    "bornTimestamp": lambda d: _timestamps(d.headers.born_timestamp),
+    "bornHost": lambda d: _born_hosts(d.headers),
+    "storeTimestamp": lambda d: _timestamps(d.headers.store_timestamp),
+    "storeHost": lambda d: _store_hosts(d.headers),
+    "commitLogOffset": lambda d: pa.array(d.headers.physical_offset),
+    "brokerName": lambda d: pa.repeat(pa.scalar(d.broker_name, pa.string()), len(d.headers.positions)),
+}
+assert list(_MAKERS) == MESSAGE_SCHEMA.names

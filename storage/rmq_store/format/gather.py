@@ -1,0 +1,72 @@
+"""Collect many pieces of one buffer at once (data plane): fixed-size fields with numpy, slices with Arrow.
+
+Nothing here checks bounds for slices: the caller has proved every length before it comes here. Results are copies.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rmq_store.errors import UsageError
+from rmq_store.format.properties import decode_utf8
+
+Bytes = npt.NDArray[np.uint8]
+Positions = npt.NDArray[np.int64]
+
+SLICES_BYTES_MAX = (1 << 31) - 1  # what the int32 offsets of a binary array can address
+
+
+def gather_fields(data: Bytes, positions: Positions, dtype: npt.DTypeLike) -> npt.NDArray[np.void]:
+    """Copy one `dtype` from each byte position, aligned or not: (n,) dtype.
+
+    A dtype with fields is moved as plain bytes, which numpy does by memcpy instead of field by field.
+    """
+    wanted = np.dtype(dtype)
+    if len(positions) == 0:
+        return np.empty(0, wanted)
+    moved = np.dtype((np.void, wanted.itemsize)) if wanted.names else wanted
+    # One overlapping window at every byte; numpy itself refuses a position behind the last window.
+    windows = np.ndarray((len(data) - wanted.itemsize + 1,), moved, data, strides=(1,))
+    return windows[positions].view(wanted)
+
+
+def take_slices(buffer: pa.Buffer, starts: Positions, ends: Positions) -> pa.BinaryArray:
+    """Copy `buffer[starts[i]:ends[i]]` for every i, in any order: a binary array of n rows.
+
+    Raises:
+        UsageError: together they have 2 GiB or more; ask for fewer rows.
+    """
+    count = len(starts)
+    total_bytes = int(np.sum(ends - starts))
+    if total_bytes > SLICES_BYTES_MAX or buffer.size > SLICES_BYTES_MAX:
+        raise UsageError(f"{count} rows with {total_bytes} bytes do not fit one batch: ask for fewer rows")
+    if count == 0:
+        return pa.array([], pa.binary())
+    # The slots of this array are, in turn, a wanted slice and the gap behind it; only the wanted ones are ever read.
+    # The last offset ends a gap too: it makes the mean length, by which Arrow reserves memory, that of the slices.
+    offsets = np.empty(2 * count + 1, np.int32)
+    offsets[0:-1:2] = starts
+    offsets[1::2] = ends
+    offsets[-1] = min(int(starts[0]) + 2 * total_bytes, buffer.size)
+    slots = pa.BinaryArray.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(offsets), buffer])
+    return slots.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
+
+
+def as_text(values: pa.Array) -> pa.StringArray:
+    """Binary rows as text; if any row is malformed UTF-8, malformed bytes become U+FFFD as in Java."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([None if raw is None else decode_utf8(raw) for raw in values.to_pylist()], pa.string())
+
+
+def value_bytes(values: pa.Array) -> tuple[npt.NDArray[np.int64], Bytes]:
+    """Offsets (n+1,) and bytes of a string or binary array, large or not: row i is `data[offsets[i]:offsets[i + 1]]`."""
+    if len(values) == 0:
+        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
+    large = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
+    stored = np.frombuffer(values.buffers()[1], np.int64 if large else np.int32)
+    offsets = stored[values.offset : values.offset + len(values) + 1].astype(np.int64)
+    return offsets, np.frombuffer(values.buffers()[2] or b"", np.uint8)

@@ -1,0 +1,166 @@
+r"""The property strings of many frames at once (data plane): the same answers as `properties.parse_properties`.
+
+All pieces `name %x01 value %x02` of a column are found with a few passes over its bytes; then the wanted names and
+values are collected with one Arrow `take` each. No Python object is made per message.
+Source: MessageDecoder.java (string2messageProperties).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.format import properties as names
+from rmq_store.format.gather import Bytes, Positions, as_text, gather_fields, take_slices, value_bytes
+
+_NAME_VALUE_SEPARATOR = 1
+_PROPERTY_SEPARATOR = 2
+_WORD_BYTES = 8
+_DENSE_ROW_PIECES_MAX = 32
+
+
+class PropertyColumns(NamedTuple):
+    """What `parse_property_column` answers; n rows each, `tags`, `keys` and `uniq_key` null where absent."""
+
+    properties: pa.MapArray
+    tags: pa.StringArray
+    keys: pa.StringArray
+    uniq_key: pa.StringArray
+
+
+def parse_property_column(column: pa.Array) -> PropertyColumns:
+    """`parse_properties` of every row of a binary array; a null row has no properties. Never raises for its bytes."""
+    pieces = split_properties(column)
+    return PropertyColumns(
+        pieces.to_map(), pieces.column(names.TAGS), pieces.column(names.KEYS), pieces.column(names.UNIQUE_KEY)
+    )
+
+
+def split_properties(column: pa.Array) -> PropertyPieces:
+    """Find every property in a binary array, one property string a row (UTF-8, repaired as Java does if it is not)."""
+    count = len(column)
+    text = as_text(column.fill_null(b"") if column.null_count else column)
+    offsets, data = value_bytes(text)
+    filled = offsets[1:] > offsets[:-1]
+    if not bool((data[offsets[1:][filled] - 1] == _PROPERTY_SEPARATOR).all()):
+        # Some row was written by 4.9.1 .. 5.1.4, without the last separator: now every row ends with one.
+        text = pc.binary_join_element_wise(text, "", "\x02")
+        offsets, data = value_bytes(text)
+    first, last = int(offsets[0]), int(offsets[-1])
+    data, offsets = data[first:last], offsets - first
+
+    ends = np.flatnonzero(data == _PROPERTY_SEPARATOR)
+    starts = np.empty_like(ends)
+    starts[:1] = 0
+    starts[1:] = ends[:-1] + 1
+    counts = np.diff(np.searchsorted(ends, offsets))
+    separators = np.flatnonzero(data == _NAME_VALUE_SEPARATOR)
+    if len(separators) != len(ends) or not bool(((starts < separators) & (separators + 1 < ends)).all()):
+        # Not exactly one separator in each piece: take the first behind each start, drop pieces that are none.
+        found = np.searchsorted(separators, starts)
+        separators = np.append(separators, len(data))[found]
+        good = (starts < separators) & (separators + 1 < ends)
+        counts = np.bincount(np.repeat(np.arange(count), counts)[good], minlength=count)
+        starts, separators, ends = starts[good], separators[good], ends[good]
+    return PropertyPieces(data, counts.astype(np.int64), starts, separators, ends)
+
+
+@dataclass
+class PropertyPieces:
+    """All properties of a column: piece i is `data[starts[i]:separators[i]]` = name, up to `ends[i]` its value.
+
+    `counts` (n,) says how many pieces each row has; `data` is valid UTF-8. Duplicates are still there.
+    """
+
+    data: Bytes
+    counts: Positions
+    starts: Positions
+    separators: Positions
+    ends: Positions
+
+    def column(self, name: str) -> pa.StringArray:
+        """The values of one property, (n,) string, null where absent; of duplicates the last, of UNIQ_KEY the first."""
+        count = len(self.counts)
+        hits = np.flatnonzero(self._named(name))
+        rows = self._rows[hits]
+        if len(hits) == count and bool((rows == np.arange(count)).all()):
+            return self._values(hits)
+        piece_of_row = np.full(count, -1, np.int64)
+        in_winning_order = slice(None, None, -1 if name == names.UNIQUE_KEY else 1)
+        piece_of_row[rows[in_winning_order]] = np.arange(len(hits))[in_winning_order]
+        return self._values(hits).take(pa.array(piece_of_row, mask=piece_of_row < 0))
+
+    def to_map(self) -> pa.MapArray:
+        """All properties but `__CRC32#` as map<string, string>, no name twice in a row."""
+        kept = ~self._named(names.CRC32)
+        pieces = self if bool(kept.all()) else self._filter(kept)
+        name_array = pieces._take(pieces.starts, pieces.separators)
+        winners = pieces._winners(name_array)
+        if winners is not None:
+            pieces, name_array = pieces._filter(winners), name_array.filter(pa.array(winners))
+        offsets = np.zeros(len(pieces.counts) + 1, np.int32)
+        np.cumsum(pieces.counts, out=offsets[1:])
+        return pa.MapArray.from_arrays(pa.array(offsets), name_array, pieces._values(slice(None)))
+
+    @cached_property
+    def _rows(self) -> Positions:
+        """Which row each piece belongs to."""
+        return np.repeat(np.arange(len(self.counts)), self.counts)
+
+    @cached_property
+    def _first_words(self) -> npt.NDArray[np.uint64]:
+        """The first 8 bytes from each start on, the first one lowest; zeros behind the end of the data."""
+        data = self.data if len(self.data) >= _WORD_BYTES else np.append(self.data, np.zeros(_WORD_BYTES, np.uint8))
+        places = np.minimum(self.starts, len(data) - _WORD_BYTES)
+        words = gather_fields(data, places, "<u8").view(np.uint64)
+        return words >> ((self.starts - places) * 8).astype(np.uint64)
+
+    def _named(self, name: str) -> npt.NDArray[np.bool_]:
+        """Which pieces have this name, of at most 8 ASCII characters."""
+        length = len(name)
+        assert length <= _WORD_BYTES
+        word = np.uint64(int.from_bytes(name.encode(), "little"))
+        mask = np.uint64((1 << 8 * length) - 1)
+        named: npt.NDArray[np.bool_] = (self.separators - self.starts == length) & (self._first_words & mask == word)
+        return named
+
+    def _winners(self, name_array: pa.StringArray) -> npt.NDArray[np.bool_] | None:
+        """Which pieces stay when of the same names in a row only one does; None: all."""
+        if len(name_array) == 0:
+            return None
+        codes = name_array.dictionary_encode()
+        identity = self._rows * len(codes.dictionary) + codes.indices.to_numpy()
+        most = int(self.counts.max())
+        if most <= _DENSE_ROW_PIECES_MAX:
+            # Rows are short: compare each piece with its next ones, which is cheaper than sorting all.
+            if not any((identity[step:] == identity[:-step]).any() for step in range(1, most)):
+                return None
+        order = np.argsort(identity, kind="stable")
+        ordered = identity[order]
+        changes = ordered[1:] != ordered[:-1]
+        if bool(changes.all()):
+            return None
+        last = np.append(changes, True)
+        first = np.append(True, changes)
+        winners = np.empty(len(order), np.bool_)
+        winners[order] = np.where(self._named(names.UNIQUE_KEY)[order], first, last)
+        return winners
+
+    def _filter(self, kept: npt.NDArray[np.bool_]) -> PropertyPieces:
+        counts = np.bincount(self._rows[kept], minlength=len(self.counts))
+        return PropertyPieces(
+            self.data, counts.astype(np.int64), self.starts[kept], self.separators[kept], self.ends[kept]
+        )
+
+    def _values(self, pieces: Positions | slice) -> pa.StringArray:
+        return self._take(self.separators[pieces] + 1, self.ends[pieces])
+
+    def _take(self, starts: Positions, ends: Positions) -> pa.StringArray:
+        # Cut at ASCII bytes out of valid UTF-8: valid too, so nothing needs to be checked again.
+        return take_slices(pa.py_buffer(self.data), starts, ends).view(pa.string())

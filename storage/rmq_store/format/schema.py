@@ -1,0 +1,55 @@
+"""The Arrow schemas that messages travel in: as read from the log, and encoded for it.
+
+MESSAGE_SCHEMA carries RocketMQ's own names (MessageExt.java, MessageQueue.java). `msgId` is what getMsgId() of the Java
+client shows: UNIQ_KEY, else the offset id; `tags` and `keys` are null when absent; hosts are `1.2.3.4:10911` or
+`[fe80::1]:10911`; timestamps are in microseconds because Spark has no others, and RocketMQ counts whole milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+PROPERTIES_TYPE: Final[pa.DataType] = pa.map_(pa.string(), pa.string())
+TIMESTAMP_TYPE: Final[pa.DataType] = pa.timestamp("us", tz="UTC")
+
+MESSAGE_SCHEMA: Final[pa.Schema] = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("queueId", pa.int32()),
+        ("queueOffset", pa.int64()),
+        ("msgId", pa.string()),
+        ("body", pa.binary()),
+        ("tags", pa.string()),
+        ("keys", pa.string()),
+        ("properties", PROPERTIES_TYPE),
+        ("reconsumeTimes", pa.int32()),
+        ("flag", pa.int32()),
+        ("sysFlag", pa.int32()),
+        ("bornTimestamp", TIMESTAMP_TYPE),
+        ("bornHost", pa.string()),
+        ("storeTimestamp", TIMESTAMP_TYPE),
+        ("storeHost", pa.string()),
+        ("commitLogOffset", pa.int64()),
+        ("brokerName", pa.string()),
+    ]
+)
+
+# What only a look at the property string answers; a read without any of them does not touch it.
+PROPERTY_COLUMNS: Final = frozenset(("msgId", "tags", "keys", "properties"))
+
+# frame: the bytes of one frame, in which queueOffset, physicalOffset and storeTimestamp are still zero.
+# crc: CRC-32 of that frame without its last 20 bytes, the reserved CRC property; 0 if there is none.
+# key_hashes: what the index gets for the message, in the order of its entries.
+ENCODED_SCHEMA: Final[pa.Schema] = pa.schema(
+    [
+        ("frame", pa.large_binary()),
+        ("topic", pa.dictionary(pa.int32(), pa.string())),
+        ("queue_id", pa.int32()),
+        ("dispatchable", pa.bool_()),
+        ("crc", pa.uint32()),
+        ("tags_code", pa.int64()),
+        ("key_hashes", pa.list_(pa.int32())),
+    ]
+)
