@@ -45,8 +45,7 @@ def test_a_clock_never_goes_backwards(tmp_path: Path) -> None:
 
 def test_another_process_moves_the_clock_and_a_forked_child_sees_it(tmp_path: Path) -> None:
     clock = ClockFile.create(tmp_path / "clock", 1000)
-    program = "import sys; from rmq_store import clock as clock_module
-from rmq_store.clock import ClockFile; ClockFile(sys.argv[1]).advance(7)"
+    program = "import sys; from rmq_store.clock import ClockFile; ClockFile(sys.argv[1]).advance(7)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", program, str(clock.path)], env=environment, check=True)
     assert clock() == 1007
