@@ -1,13 +1,14 @@
 """The checkpoint file: how far each part of the store was durable; 4096 bytes, zeros behind the fields (control plane).
 
-    bytes  field                 meaning
-    0-7    physic_msg_timestamp  int64, ms, store time of the newest flushed message of the commit log
-    8-15   logics_msg_timestamp  int64, ms, store time of the newest message that has its consume-queue entry
-    16-23  index_msg_timestamp   int64, ms, end time of the last index file that is full and flushed
-    24-31  master_flushed_offset int64, since 5.0
-    32-39  confirm_phy_offset    int64, since 5.1.1
+    bytes  field                   meaning
+    0-7    physic_msg_timestamp    int64, ms, store time of the newest flushed message of the commit log
+    8-15   logics_msg_timestamp    int64, ms, store time of the newest message that has its consume-queue entry
+    16-23  index_msg_timestamp     int64, ms, end time of the last index file that is full and flushed
+    24-31  master_flushed_offset   int64, since 5.0
+    32-39  confirm_phy_offset      int64, since 5.1.1
+    40-47  logics_physical_offset  int64, since 5.5: start of the newest frame that has its consume-queue entry
 
-A store without the file has zeros everywhere. 5.5.0 moves the second field once a minute, so it may lag.
+A store without the file has zeros everywhere. 5.5.0 moves logics_* once a minute, so they may lag.
 Source: StoreCheckpoint.java.
 """
 
@@ -28,9 +29,10 @@ FIELDS = np.dtype(
         ("index_msg_timestamp", ">i8"),
         ("master_flushed_offset", ">i8"),
         ("confirm_phy_offset", ">i8"),
+        ("logics_physical_offset", ">i8"),
     ]
 )
-_STRUCT = struct.Struct(">5q")
+_STRUCT = struct.Struct(">6q")
 assert _STRUCT.size == FIELDS.itemsize
 
 # StoreCheckpoint.getMinTimestamp: a message may be stored this much before it is counted.
@@ -46,6 +48,7 @@ class Checkpoint:
     index_msg_timestamp: int = 0
     master_flushed_offset: int = 0
     confirm_phy_offset: int = 0
+    logics_physical_offset: int = 0
 
     @classmethod
     def unpack(cls, raw: bytes, path: str = "checkpoint") -> Checkpoint:

@@ -16,7 +16,9 @@ Header, then one int32 for each slot (number of its newest entry, 0 = empty), th
     12-15  time_diff             int32, s, store time after begin_timestamp
     16-19  previous              int32, next older entry of the slot, 0 = none
 
-Source: IndexHeader.java, IndexFile.java (putKey).
+A message is put under its UNIQ_KEY, then each of its KEYS. 5.5.0 also puts it under "T#" + TAGS, so as if that were one
+more key, the last.
+Source: IndexHeader.java, IndexFile.java (putKey); files of a 5.5.0 broker.
 """
 
 from __future__ import annotations

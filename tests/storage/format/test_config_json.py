@@ -1,0 +1,162 @@
+"""Java's maps with integer keys are no JSON. What a broker wrote must be read, kept and written back as it was."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq_store.format.config_json import DEPTH_MAX, ConfigJsonError, dumps, loads
+
+FILE_OF_4X = """{
+	"dataVersion":{
+		"counter":0,
+		"stateVersion":0,
+		"timestamp":1795195694995
+	},
+	"groupTopicMap":{
+		"gg":["tt"]
+	},
+	"offsetTable":{
+		"topicTest@rocket_test_consumer_group":{0:33,1:32,2:32,3:33
+		},
+		"%RETRY%rocket_test_consumer_group@rocket_test_consumer_group":{0:6
+		}
+	}
+}"""
+
+int64 = st.integers(-(2**63), 2**63 - 1)
+scalars = st.none() | st.booleans() | int64 | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8)
+values = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5) | int64, inner, max_size=3)
+    ),
+    max_leaves=12,
+)  # fmt: skip
+documents = st.dictionaries(st.text(max_size=5) | int64, values, max_size=4)
+
+
+def config_files(store: Path) -> list[Path]:
+    files = [file for file in (store / "config").iterdir() if file.name != "timercheck" and file.stat().st_size]
+    assert len(files) > 8
+    return files
+
+
+def test_every_file_of_a_broker_comes_back_byte_for_byte(golden: Path, golden_crash: Path) -> None:
+    for store in (golden / "store", golden_crash / "store", golden_crash / "store-torn"):
+        for file in config_files(store):
+            raw = file.read_bytes()
+            style = "compact" if "etrics" in file.name else "5.x"
+            assert dumps(loads(raw), style).encode() == raw, file  # type: ignore[arg-type]
+
+
+def test_file_of_a_4_x_broker_comes_back_byte_for_byte() -> None:
+    loaded = loads(FILE_OF_4X)
+    assert loaded["offsetTable"]["topicTest@rocket_test_consumer_group"] == {0: 33, 1: 32, 2: 32, 3: 33}
+    assert dumps(loaded, "4.x") == FILE_OF_4X
+
+
+def test_integer_keys_may_be_quoted_but_are_told_apart() -> None:
+    assert loads('{"a":{0:1,"1":2, -3 : 4}}') == {"a": {0: 1, "1": 2, -3: 4}}
+
+
+def test_text_that_looks_like_a_key_inside_a_string_stays_text() -> None:
+    text = '{"a":"{0:1,2:3}","b{1:":",5:","c":"\\"},1:{"}'
+    assert loads(text) == {"a": "{0:1,2:3}", "b{1:": ",5:", "c": '"},1:{'}
+    assert dumps(loads(text), "compact") == text
+
+
+@given(documents, st.sampled_from(["4.x", "5.x", "compact"]))
+def test_any_document_comes_back_in_any_style(document: dict[object, object], style: str) -> None:
+    text = dumps(document, style)  # type: ignore[arg-type]
+    text.encode()
+    loaded = loads(text)
+    assert loaded == document
+    assert dumps(loaded, style) == text  # type: ignore[arg-type]
+
+
+@given(st.dictionaries(st.text(max_size=5), values.filter(lambda value: "{" not in repr(value)), max_size=4))
+def test_documents_without_integer_keys_are_plain_json(document: dict[str, object]) -> None:
+    assert json.loads(dumps(document)) == document
+    assert loads(json.dumps(document)) == document
+
+
+NO_DOCUMENTS = [
+    *("", " ", "null", "[]", "1", '"a"', "{", "}", '{"a"}', '{"a":}', '{"a":1,}', "{,}", '{"a":1 "b":2}', '{"a":1}}'),
+    *('{"a":1}x', '{"a":[1,]}', '{"a":[1 2]}', '{"a":[,]}', "{1:2", '{"a":{1}}', '{"a":"b"c}', '{"a":truex}'),
+    *("{'a':1}", "{a:1}", "{01:1}", "{1.0:1}", "{true:1}", "{1e3:1}", "{9223372036854775808:1}"),
+    *('{"a":01}', '{"a":+1}', '{"a":1.}', '{"a":.5}', '{"a":0x1}', '{"a":١}', '{"a":1e999}', '{"a":1_0}'),
+    *('{"a":NaN}', '{"a":Infinity}', '{"a":-Infinity}', '{"a":9223372036854775808}', '{"a":-9223372036854775809}'),
+    *('{"a":"\n"}', '{"a":"\\x"}', '{"a":"\\u12"}', '{"a":"', "\ufeff{}"),
+]
+
+
+@pytest.mark.parametrize("text", NO_DOCUMENTS)
+def test_what_no_broker_writes_is_refused(text: str) -> None:
+    with pytest.raises(ConfigJsonError, match="at character"):
+        loads(text)
+
+
+def test_bytes_that_are_no_utf8_are_refused() -> None:
+    with pytest.raises(ConfigJsonError, match="at byte 2"):
+        loads(b'{"\xff":1}')
+
+
+def test_hostile_text_is_refused_quickly_and_without_recursion_errors() -> None:
+    """Depth, long integers and strings without an end are where JSON readers take quadratic time or all the stack."""
+    for text in (
+        '{"a":' * 10**5,
+        '{"a":' + "[" * 10**5,
+        '{"a":' + "9" * 10**6 + "}",
+        '{"' + "\\\\" * 10**6,
+        '{"' + "a" * 10**6,
+    ):
+        with pytest.raises(ConfigJsonError):
+            loads(text)
+
+
+def test_depth_has_the_same_limit_in_both_directions() -> None:
+    nested: object = 1
+    for _ in range(DEPTH_MAX - 1):
+        nested = [nested]
+    fits = {"a": nested}
+    assert loads(dumps(fits)) == loads(dumps(fits, "compact")) == fits
+    with pytest.raises(ConfigJsonError, match="deeper"):
+        loads('{"a":' + dumps(fits, "compact") + "}")
+    for style in ("4.x", "5.x", "compact"):
+        with pytest.raises(ConfigJsonError, match="deeper"):
+            dumps({"a": [nested]}, style)  # type: ignore[arg-type]
+
+
+def test_size_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[loads.__module__], "SIZE_MAX", 10)
+    assert loads('{"a":1234}') == {"a": 1234}
+    with pytest.raises(ConfigJsonError, match="more than 10"):
+        loads('{"a":12345}')
+
+
+def test_duplicate_keys_are_read_as_java_reads_them() -> None:
+    assert loads('{"a":1,"a":2}') == {"a": 2}
+
+
+@pytest.mark.parametrize(
+    "value", [2**63, -(2**63) - 1, float("nan"), float("inf"), b"x", {1, 2}, {True: 1}, {1.5: 1}, {None: 1}]
+)
+def test_value_that_a_file_cannot_hold_is_refused(value: object) -> None:
+    for style in ("4.x", "5.x", "compact"):
+        with pytest.raises(ConfigJsonError, match="cannot hold"):
+            dumps({"a": value}, style)  # type: ignore[arg-type]
+
+
+def test_empty_containers_are_closed_at_once() -> None:
+    assert dumps({"a": {}, "b": []}) == '{\n\t"a":{},\n\t"b":[]\n}'
+    assert dumps({}) == "{}"
+
+
+def test_text_is_not_escaped_more_than_needed() -> None:
+    assert dumps({"a": '中/"\t'}, "compact") == '{"a":"中/\\"\\t"}'
