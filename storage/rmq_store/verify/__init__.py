@@ -1,0 +1,132 @@
+"""Check a whole store against itself in one pass over the log; nothing is written. Control plane.
+
+Only the standard library (struct, zlib, mmap, array, json), nothing of the engine: a mistake shared by writer and
+reader would be invisible to a checker built from their classes. Queue and index entries are compared while the log is
+scanned, so memory holds a few counters per queue and one slot table, never an object per message.
+
+    records   is this a record, and what do queues and index have to say about it
+    queues    consume queues <-> log
+    index     hash index files <-> log
+    report    what counts as damage, and what as the work of an unclean stop
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from .index import IndexCheck
+from .queues import QueueCheck
+from .records import MAGIC_START, Bytes, Frame, numbered_files, read_frame
+from .report import Ledger, Problem, Report
+
+__all__ = ["Problem", "Report", "verify_store"]
+
+PROGRESS_EVERY_RECORDS = 4096
+
+
+def verify_store(root: str | Path, progress: Callable[[int, int, int], None] | None = None) -> Report:
+    """Check the store at `root`, and say what was counted and found.
+
+    Args:
+        root: the store's directory; it may be open for writing elsewhere (then the report is at best "unclean").
+        progress: called now and then with (messages, bytes of the log done, bytes of the log in all).
+
+    Raises:
+        OSError: there is no `commitlog/` below `root`, or a file cannot be read.
+    """
+    return _Scan(Ledger(Path(root)), progress or (lambda messages, done_bytes, total_bytes: None)).run()
+
+
+class _Scan:
+    """The pass over the log that feeds the checks of the views."""
+
+    def __init__(self, ledger: Ledger, progress: Callable[[int, int, int], None]) -> None:
+        self.ledger, self.report, self.progress = ledger, ledger.report, progress
+        self.segments = [(int(p.name), f"commitlog/{p.name}") for p in numbered_files(ledger.root / "commitlog")]
+        self.segment_bytes = len(ledger.map(self.segments[0][1])) if self.segments else 0
+        self.report.log_start = self.report.log_end = self.segments[0][0] if self.segments else 0
+        self.queues, self.index = QueueCheck(ledger), IndexCheck(ledger, self.segments)
+        self.newest_ms = 0
+
+    def run(self) -> Report:
+        if self.ledger.unclean:
+            self.report.recovery.append("`abort` exists: the store is open now or was not closed")
+        for file in (self.ledger.root / "commitlog").iterdir():
+            if file.is_file() and not file.name.isdigit():
+                self.ledger.problem(f"commitlog/{file.name}", 0, "no segment; a broker refuses to load the store")
+        for number, (base, path) in enumerate(self.segments):
+            log = self.ledger.map(path)
+            expected = self.segments[0][0] + number * self.segment_bytes
+            if base != expected or len(log) != self.segment_bytes:
+                text = f"{len(log)} bytes, expected {self.segment_bytes} bytes in a file named {expected}"
+                self.ledger.problem(path, 0, text)
+            if not self._scan_segment(number, base, path, log):
+                break
+        self.queues.finish()
+        self.index.finish()
+        return self.report
+
+    def _scan_segment(self, number: int, base: int, path: str, log: Bytes) -> bool:
+        """Scan one segment; False if the log ends in it."""
+        position = records = 0
+        while position < len(log):
+            item = read_frame(log, position, base)
+            if isinstance(item, Frame):
+                self._message(path, position, base + position, item)
+                position += item.size
+            elif isinstance(item, int):
+                self.report.blanks += 1
+                position += item
+            else:
+                behind = self._next_record(log, position + 1, base)
+                if behind is None and self._is_last(number):
+                    self._tail(path, log, position, item)
+                    return False
+                stop = len(log) if behind is None else behind
+                self.ledger.bad_ranges.append((base + position, base + stop))
+                self.ledger.problem(path, position, f"{item}; {stop - position} bytes are no record")
+                position = stop
+            self.report.log_end = base + position
+            records += 1
+            if records % PROGRESS_EVERY_RECORDS == 0:
+                self._tell(number, position)
+        self._tell(number, position)
+        return True
+
+    def _tell(self, number: int, position: int) -> None:
+        done_bytes = number * self.segment_bytes + position
+        self.progress(self.report.messages, done_bytes, len(self.segments) * self.segment_bytes)
+
+    def _message(self, path: str, position: int, log_offset: int, frame: Frame) -> None:
+        self.report.messages += 1
+        self.report.messages_with_crc += frame.has_crc
+        # NOT and COMMIT are dispatched; inner batches (0x80) go to batchconsumequeue/, which is not checked.
+        if frame.flags & 0xC in (0x0, 0x8) and not frame.flags & 0x80:
+            self.queues.check(path, position, log_offset, frame)
+        self.index.check(log_offset, frame)
+        self.newest_ms = frame.store_ms
+
+    def _is_last(self, number: int) -> bool:
+        """Whether no later segment begins with a record."""
+        later = (read_frame(self.ledger.map(path), 0, base) for base, path in self.segments[number + 1 :])
+        return all(isinstance(item, str) for item in later)
+
+    def _next_record(self, log: Bytes, start: int, base: int) -> int | None:
+        """The next record behind bad bytes. One older than the last good record is what Java truncated, not erased."""
+        found = log.find(MAGIC_START, start + 4)
+        while found != -1:
+            item = read_frame(log, found - 4, base)
+            if isinstance(item, Frame) and item.store_ms >= self.newest_ms:
+                return found - 4
+            found = log.find(MAGIC_START, found + 1)
+        return None
+
+    def _tail(self, path: str, log: Bytes, position: int, reason: str) -> None:
+        """Judge the bytes at the log's end: zeros, a record that is not whole, or what an older truncation left."""
+        head = log[position : position + 36]
+        own_offset = (self.report.log_end or -1).to_bytes(8, "big", signed=True)
+        if head[4:7] == MAGIC_START or head[28:36] == own_offset:
+            self.ledger.repairable(path, position, f"the last record is not whole: {reason}")
+        elif any(head[:8]):
+            self.report.notes.append(f"{path}: old bytes behind the log's end at byte {position}")

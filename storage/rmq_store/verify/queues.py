@@ -1,0 +1,159 @@
+"""Consume queues against the log, in both directions, with a few counters per queue.
+
+Every message asks for its own entry and must have the next queue offset of its queue; so after the scan all entries in
+[first message, next offset) are accounted for, and only those outside are looked at one by one.
+
+Source of the rules: ConsumeQueue#putMessagePositionInfo, #fillPreBlank, #correctMinOffset.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .records import Frame, numbered_files, tags_code_is_right
+from .report import Ledger, Problem
+
+ENTRY = struct.Struct(">qiq")  # log offset, size, tags code
+NO_ENTRY = (0, 0, 0)
+PRE_BLANK = 0x7FFFFFFF  # the size of the units in front of the first entry of a queue that began above 0
+
+
+@dataclass(slots=True)
+class _Tally:
+    """The first of several findings of one kind, and their number."""
+
+    first: Problem | None = None
+    count: int = 0
+
+    def add(self, finding: Problem | None, count: int = 1) -> None:
+        self.first, self.count = self.first or finding, self.count + count
+
+
+@dataclass(slots=True)
+class _Queue:
+    """`size`: bytes of one file; [first, end): bytes of all; `next`: the queue offset that is expected next."""
+
+    path: str
+    size: int
+    first: int
+    end: int
+    next: int | None
+    wrong: _Tally
+    missing: _Tally
+
+
+class QueueCheck:
+    """Feed it every message that belongs in a queue, in log order; then call `finish`."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.queues = dict(self._list())
+
+    def _list(self) -> Iterator[tuple[tuple[bytes, int], _Queue]]:
+        root = self.ledger.root / "consumequeue"
+        topics = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+        for directory in (path for topic in topics for path in sorted(topic.iterdir())):
+            is_queue = directory.is_dir() and directory.name.isascii() and directory.name.isdigit()
+            if is_queue and not directory.parent.name.startswith("%LMQ%"):  # second entries of other topics' messages
+                files = numbered_files(directory)
+                path = directory.relative_to(self.ledger.root).as_posix()
+                size, first = (files[0].stat().st_size, int(files[0].name)) if files else (0, 0)
+                if size % ENTRY.size or any(int(f.name) != first + i * size for i, f in enumerate(files)):
+                    self.ledger.problem(path, 0, "the files of this queue do not follow each other")
+                queue = _Queue(path, size, first, first + size * len(files), None, _Tally(), _Tally())
+                yield (directory.parent.name.encode(errors="surrogateescape"), int(directory.name)), queue
+
+    def _entry(self, queue: _Queue, queue_offset: int) -> tuple[str, int, tuple[int, int, int]]:
+        """File, byte position and value of an entry; NO_ENTRY where there is none."""
+        byte = queue_offset * ENTRY.size
+        base = byte // queue.size * queue.size if queue.size else 0
+        path, position = f"{queue.path}/{base:020d}", byte - base
+        if not queue.first <= byte < queue.end or position + ENTRY.size > len(self.ledger.map(path)):
+            return path, position, NO_ENTRY
+        log_offset, size, tags_code = ENTRY.unpack_from(self.ledger.map(path), position)
+        return path, position, (log_offset, size, tags_code)
+
+    def check(self, path: str, position: int, log_offset: int, frame: Frame) -> None:
+        """Compare one message, found at `position` of the segment `path`, with its queue entry."""
+        topic, queue_id = frame.queue
+        queue = self.queues.get(frame.queue)
+        if queue is None:
+            name = f"consumequeue/{topic.decode(errors='backslashreplace')}/{queue_id}"
+            queue = self.queues[frame.queue] = _Queue(name, 0, 0, 0, None, _Tally(), _Tally())
+        where, at, entry = self._entry(queue, frame.queue_offset)
+        good = entry[:2] == (log_offset, frame.size) and tags_code_is_right(frame, entry[2])
+        if frame.queue_offset != queue.next:
+            self._jump(path, position, frame, queue, good)
+        if good:
+            queue.wrong.add(queue.missing.first, queue.missing.count)  # a hole, not a queue that lags behind
+            queue.missing = _Tally()
+            self.ledger.report.queue_entries += 1
+        elif entry == NO_ENTRY:
+            text = f"no entry for queue offset {frame.queue_offset}, log offset {log_offset}"
+            queue.missing.add(Problem(where, at, text))
+        else:
+            expected = f"({log_offset}, {frame.size}, tags code of {frame.properties.get(b'TAGS', b'')!r})"
+            queue.wrong.add(Problem(where, at, f"queue offset {frame.queue_offset} holds {entry}, expected {expected}"))
+        if good or queue.next is None or frame.queue_offset == queue.next:
+            queue.next = frame.queue_offset + 1
+
+    def _jump(self, path: str, position: int, frame: Frame, queue: _Queue, good: bool) -> None:
+        """A queue offset that does not follow the one before it: retention, lost records, a new topic, or damage."""
+        if queue.next is not None and frame.queue_offset == 0 and good:
+            # The topic was deleted and made again: its older messages keep their offsets, their entries are gone.
+            self.ledger.report.notes.append(f"{queue.path}: {queue.next} messages of an earlier topic of this name")
+            queue.wrong, queue.missing = _Tally(), _Tally()
+            return
+        start = queue.first // ENTRY.size if queue.next is None else queue.next
+        stop = min(frame.queue_offset, queue.end // ENTRY.size)
+        explained = stop == frame.queue_offset or queue.next is None
+        if start > frame.queue_offset or not (explained and all(self._unclaimed(queue, n) for n in range(start, stop))):
+            self.ledger.problem(path, position + 20, f"queue offset {frame.queue_offset}, expected {start}")
+
+    def _unclaimed(self, queue: _Queue, queue_offset: int) -> bool:
+        """Judge an entry that no message claimed; True if that is as it should be or has been reported elsewhere."""
+        path, position, (log_offset, size, _) = self._entry(queue, queue_offset)
+        if size == PRE_BLANK or (size > 0 and self.ledger.is_gone(log_offset)):
+            return True
+        if size > 0 or log_offset != 0:
+            text = f"queue offset {queue_offset} points at {log_offset}, which is no message of this queue"
+            queue.wrong.add(Problem(path, position, text))
+        return False
+
+    def finish(self) -> None:
+        """Judge what no message claimed: entries behind the last message, and messages without entries."""
+        report, topics = self.ledger.report, self._configured_topics()
+        report.queues = len(self.queues)
+        for (topic, _), queue in self.queues.items():
+            offset = queue.first // ENTRY.size if queue.next is None else queue.next
+            ahead = _Tally()
+            while (found := self._entry(queue, offset))[2][1] > 0:
+                if found[2][0] >= report.log_end and found[2][1] != PRE_BLANK:
+                    ahead.add(Problem(found[0], found[1], f"queue offset {offset} points behind the log's end"))
+                else:
+                    self._unclaimed(queue, offset)
+                offset += 1
+            if queue.missing.count and queue.size == 0 and topics is not None and topic not in topics:
+                report.notes.append(f"{queue.path}: {queue.missing.count} messages of a topic that was deleted")
+                queue.missing = _Tally()
+            for tally, tell in (
+                (queue.wrong, self.ledger.problem),
+                (queue.missing, self.ledger.repairable),
+                (ahead, self.ledger.repairable),
+            ):
+                if tally.first:
+                    more = f" (and {tally.count - 1} more of this queue)" if tally.count > 1 else ""
+                    tell(tally.first.path, tally.first.offset, tally.first.text + more)
+
+    def _configured_topics(self) -> set[bytes] | None:
+        """The topics in topics.json, None if it cannot be told."""
+        for name in ("config/topics.json", "config/topics.json.bak"):
+            try:
+                table = json.loads((self.ledger.root / name).read_text("utf-8"))["topicConfigTable"]
+                return {topic.encode(errors="surrogatepass") for topic in table}
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
+                continue
+        return None
