@@ -44,7 +44,7 @@ def body_crcs(bodies: pa.Array) -> Int32:
 
 
 def array_crcs(values: pa.Array, seeds: UInt32 | None = None) -> UInt32:
-    """CRC-32 (n,) of every row of a binary or large_binary array; with `seeds` (n,), crc(text) becomes crc(text + row)."""
+    """CRC-32 (n,) of each row of a binary or large_binary array; `seeds` (n,) turns crc(text) into crc(text + row)."""
     crc32 = zlib.crc32
     if len(values) == 0:
         return np.zeros(0, np.uint32)

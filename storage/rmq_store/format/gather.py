@@ -63,7 +63,7 @@ def as_text(values: pa.Array) -> pa.StringArray:
 
 
 def value_bytes(values: pa.Array) -> tuple[npt.NDArray[np.int64], Bytes]:
-    """Offsets (n+1,) and bytes of a string or binary array, large or not: row i is `data[offsets[i]:offsets[i + 1]]`."""
+    """Offsets (n+1,) and bytes of a string or binary array, large or not: row i is data[offsets[i]:offsets[i + 1]]."""
     if len(values) == 0:
         return np.zeros(1, np.int64), np.zeros(0, np.uint8)
     large = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)

@@ -1,0 +1,107 @@
+"""What the consume queues and the index need to know of frames, a whole batch at once (data plane).
+
+Source: CommitLog.java (checkMessageAndReturnSize: tagsCode), IndexService.java (buildIndex),
+ScheduleMessageService.java (computeDeliverTimestamp).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rmq_store.format import properties as names
+from rmq_store.format.frame_check import SysFlag
+from rmq_store.format.frame_fields import FrameHeaders, frame_columns
+from rmq_store.format.hashing import java_hashes
+from rmq_store.format.index_keys import index_key_hashes, topic_hashes
+from rmq_store.format.names import SCHEDULE_TOPIC
+from rmq_store.format.property_columns import PropertyPieces, split_properties
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+_JAVA_INT = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
+_INT32_MAX = (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class DispatchColumns:
+    """Of n frames: `topic` dictionary<int32, string>; the other arrays (n,), except `key_hashes` (sum of key_counts,).
+
+    `dispatchable` says which frames get a queue entry; `tags_code` is that entry's. `key_hashes` are the index hashes
+    of all frames one behind another, in the order of their index entries.
+    """
+
+    topic: pa.DictionaryArray
+    queue_id: Int32
+    queue_offset: Int64
+    tags_code: Int64
+    store_timestamp: Int64
+    dispatchable: npt.NDArray[np.bool_]
+    key_counts: Int32
+    key_hashes: Int32
+
+
+def dispatch_columns(
+    buffer: pa.Buffer, positions: Int64, sizes: Int32, base_offset: int, delay_level_ms: Sequence[int]
+) -> DispatchColumns:
+    """Read what queues and index get of the frames at `positions` (n,), `sizes` (n,) of a mapped segment.
+
+    `base_offset` is the commit-log offset of the buffer's first byte. `delay_level_ms[k]` is the delay of level k + 1:
+    the tags code of a message in SCHEDULE_TOPIC_XXXX with a level above 0 is when it is to be delivered.
+
+    Raises:
+        CorruptRecordError: a frame is not what its entry says; `.offset` is the frame's in the log, `.path` is empty.
+    """
+    headers = frame_columns(buffer, positions, sizes, base_offset=base_offset)
+    pieces = split_properties(headers.property_strings())
+    topics = headers.topics().dictionary_encode()
+    tags_code = java_hashes(pieces.column(names.TAGS).dictionary_encode()).astype(np.int64)
+    _set_deliver_times(tags_code, headers, topics, pieces, delay_level_ms)
+    # ROLLBACK is not indexed, PREPARED is.
+    indexed = headers.transaction_type != int(SysFlag.TRANSACTION_ROLLBACK)
+    key_counts, key_hashes = index_key_hashes(
+        topic_hashes(topics), pieces.column(names.UNIQUE_KEY), pieces.column(names.KEYS), indexed
+    )
+    return DispatchColumns(
+        topic=topics,
+        queue_id=headers.queue_id,
+        queue_offset=headers.queue_offset,
+        tags_code=tags_code,
+        store_timestamp=headers.store_timestamp,
+        dispatchable=headers.dispatchable,
+        key_counts=key_counts,
+        key_hashes=key_hashes,
+    )
+
+
+def _set_deliver_times(
+    tags_code: Int64,
+    headers: FrameHeaders,
+    topics: pa.DictionaryArray,
+    pieces: PropertyPieces,
+    delay_level_ms: Sequence[int],
+) -> None:
+    """Replace the tags codes of scheduled messages by their deliver time, in place."""
+    schedule_code = topics.dictionary.index(SCHEDULE_TOPIC).as_py()
+    if schedule_code < 0 or not delay_level_ms:
+        return
+    levels = pieces.column(names.DELAY_TIME_LEVEL).dictionary_encode()
+    # Level 0 in the last place, for messages without the property; a level above the table's counts as its last.
+    delays_ms = np.array(
+        [_delay_ms(text, delay_level_ms) for text in levels.dictionary.to_pylist()] + [0], np.int64
+    )
+    row_delays = delays_ms[levels.indices.fill_null(len(levels.dictionary)).to_numpy()]
+    scheduled = (topics.indices.to_numpy() == schedule_code) & (row_delays > 0)
+    tags_code[scheduled] = headers.store_timestamp[scheduled] + row_delays[scheduled]
+
+
+def _delay_ms(text: str, delay_level_ms: Sequence[int]) -> int:
+    """Delay of the level that `text` names, at most the last one; 0 for none, and for what Java's parseInt refuses."""
+    level = int(text) if _JAVA_INT.fullmatch(text) else 0
+    return delay_level_ms[min(level, len(delay_level_ms)) - 1] if 0 < level <= _INT32_MAX else 0
