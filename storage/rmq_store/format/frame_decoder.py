@@ -18,10 +18,13 @@ from rmq_store.errors import CorruptRecordError, UsageError
 from rmq_store.format import properties as names
 from rmq_store.format.compression import DecompressionError, decompress
 from rmq_store.format.frame_check import SysFlag
+from rmq_store.format.frame_dispatch import DispatchColumns, dispatch_columns
 from rmq_store.format.frame_fields import FrameHeaders, frame_columns
 from rmq_store.format.host_columns import host_message_ids, host_texts
 from rmq_store.format.property_columns import PropertyPieces, split_properties
 from rmq_store.format.schema import MESSAGE_SCHEMA, TIMESTAMP_TYPE
+
+__all__ = ["DispatchColumns", "FrameHeaders", "decode_frames", "dispatch_columns", "frame_columns"]
 
 # A datetime cannot show years outside 1..9999, and every Python user of the batch would fail on such a row.
 _TIMESTAMP_MS_MIN = -62_135_596_800_000
