@@ -213,10 +213,11 @@ def _keep_as(path: Path, backup: Path) -> None:
             _write_new(spare, path.read_bytes())
         before("rename", backup)
         spare.rename(backup)
-    except BaseException:
-        with contextlib.suppress(OSError):
+    finally:
+        # Also after success: where `backup` is this very file already, because a writer was killed between its two
+        # renames, rename(2) does nothing and leaves both names.
+        with contextlib.suppress(FileNotFoundError):
             spare.unlink()
-        raise
 
 
 def remove_leftovers(path: str | Path) -> int:

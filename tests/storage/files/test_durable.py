@@ -105,6 +105,15 @@ def test_a_file_system_without_hard_links_gets_a_copied_backup(
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a", "a.bak"]
 
 
+def test_after_a_writer_killed_between_its_two_renames_nothing_is_left_behind(tmp_path: Path) -> None:
+    path, backup = tmp_path / "a", tmp_path / "a.bak"
+    path.write_bytes(b"old")
+    backup.hardlink_to(path)
+    durable.write_atomically(path, b"new", backup=backup)
+    assert (path.read_bytes(), backup.read_bytes()) == (b"new", b"old")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a", "a.bak"]
+
+
 def test_a_symbolic_link_is_replaced_and_its_target_is_not_written(tmp_path: Path) -> None:
     target = tmp_path / "outside"
     target.write_bytes(b"precious")
