@@ -154,7 +154,7 @@ def check_frame(
     if topic_length <= 0 or properties_start > end:
         return FrameCheck("bad", total_size, f"topic length {topic_length} does not fit total size {total_size}")
     (properties_length,) = _INT16.unpack_from(view, properties_start - 2)
-    if properties_length < 0 or properties_start + properties_length != end:
+    if properties_start + properties_length != end:
         return FrameCheck("bad", total_size, f"the lengths inside do not add up to total size {total_size}")
 
     if check_crc:

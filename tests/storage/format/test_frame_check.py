@@ -94,6 +94,24 @@ def test_checksum_that_is_no_number_fits_no_frame() -> None:
     assert check(patched(raw, len(raw) - 5, ">b", ord("x"))).reason.startswith("the frame does not have the CRC")
 
 
+def test_checksum_is_looked_for_in_the_properties_only() -> None:
+    """Here topic, length and properties together look like one."""
+    raw = encode_frame(
+        topic="__CRC32#\x0112345",
+        body=b"",
+        properties=b"a\x01b\x02",
+        queue_id=1,
+        queue_offset=2,
+        commit_log_offset=1000,
+        born_timestamp_ms=3,
+        born_host=V4,
+        store_timestamp_ms=4,
+        store_host=V4,
+    )
+    assert raw[-20:-11] == b"__CRC32#\x01"
+    assert check(raw).kind == "message"
+
+
 @pytest.mark.parametrize(
     ("position", "form", "value", "reason"),
     [

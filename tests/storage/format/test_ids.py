@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -105,18 +106,24 @@ def test_no_id_comes_twice_whatever_the_clock_does(calls: list[tuple[int, int, i
     assert len(set(made)) == sum(count for count, _, _ in calls)
 
 
+class SlowTime(int):
+    """A time that lets other threads run while it is being looked at."""
+
+    def __sub__(self, other: int) -> int:
+        time.sleep(0.0005)
+        return int(self) - other
+
+
 def test_threads_share_one_generator() -> None:
-    ids, made, lock = generator(), [], threading.Lock()
+    ids, made = generator(), []
 
     def run() -> None:
-        for _ in range(50):
-            batch = ids.next_ids(20, 1000, 0).to_pylist()
-            with lock:
-                made.extend(batch)
+        for _ in range(20):
+            made.extend(ids.next_ids(3, SlowTime(1000), 0).to_pylist())
 
     threads = [threading.Thread(target=run) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(set(made)) == 4 * 50 * 20
+    assert len(set(made)) == 4 * 20 * 3
