@@ -1,0 +1,107 @@
+"""The consumer group of a stream: its lease, and what it commits. Control plane.
+
+Spark tells a source late, or never, that a batch is done: `commit(end)` comes with the planning of the next batch.
+But the `start` that it passes to `latestOffset` has moved past a batch as soon as, and not before, its sink
+succeeded. So both are reported here as completed, and repeated reports cost nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+from pyspark_rmq.home import Home, Lease
+from pyspark_rmq.offsets import Queue, QueueOffsets
+
+_log = logging.getLogger(__name__)
+
+# Spark needs up to two seconds to end the process of a stopped query, which then still holds the lease.
+CLAIM_TIMEOUT_S = 6.0
+_CLAIM_INTERVAL_S = 0.2
+
+# A lease without one for 120 s counts as stuck.
+_HEARTBEAT_INTERVAL_S = 30.0
+
+
+class GroupMember:
+    """This process as the consumer of a group. Never commits more than was reported as completed."""
+
+    def __init__(self, home: Home, group: str, owner: str, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._home = home
+        self._group = group
+        self._owner = owner
+        self._sleep = sleep
+        self._heartbeat_s = time.monotonic()
+        self._leases: dict[str, Lease] = {}
+        self._completed: dict[Queue, int] = {}
+
+    def claim(self, topics: Iterable[str]) -> None:
+        """Hold the leases of these topics. Raises `LeaseHeldError`, naming the holder, if one is not free in time."""
+        from rmq_store.errors import LeaseHeldError
+
+        self._heartbeat()
+        for topic in sorted(set(topics)):
+            if topic in self._leases:
+                continue
+            waited_s = 0.0
+            while True:
+                try:
+                    self._leases[topic] = self._home.lease(self._group, topic, self._owner)
+                    break
+                except LeaseHeldError as error:
+                    if waited_s >= CLAIM_TIMEOUT_S:
+                        raise LeaseHeldError(
+                            f"{error}; two queries that each read everything need two groups", error.holder
+                        ) from error
+                self._sleep(_CLAIM_INTERVAL_S)
+                waited_s += _CLAIM_INTERVAL_S
+
+    def completed(self, offsets: QueueOffsets) -> None:
+        """Commit the offsets that moved since the last call; `offsets` are the first ones that are *not* completed.
+
+        A queue that is reported for the first time is committed only if that moves the group forward: if somebody has
+        set its offset further ahead meanwhile, this query has not advanced and does not take that back.
+        """
+        from rmq_store.errors import LeaseHeldError
+
+        moved = {queue: offset for queue, offset in offsets.items() if self._completed.get(queue) != offset}
+        if not moved:
+            return
+        if any(queue not in self._completed for queue in moved):
+            stored = self._home.committed_offsets(self._group)
+            ahead = {queue for queue in moved.keys() - self._completed.keys() if stored.get(queue, -1) > moved[queue]}
+            for queue in sorted(ahead):
+                _log.warning(
+                    "group %r has committed %d for %s, this query stands at %d: it is set back when the query advances",
+                    self._group,
+                    stored[queue],
+                    queue,
+                    moved[queue],
+                )
+        else:
+            ahead = set()
+        commit = {queue: offset for queue, offset in moved.items() if queue not in ahead}
+        for topic in sorted({queue.topic for queue in commit}):
+            lease = self._leases.get(topic)
+            if lease is None or not lease.held():
+                raise LeaseHeldError(
+                    f"group {self._group!r} lost its lease on topic {topic!r}: nothing committed", "unknown"
+                )
+        if commit:
+            self._home.commit_offsets(self._group, commit)
+        self._completed.update(moved)
+
+    def _heartbeat(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._heartbeat_s < _HEARTBEAT_INTERVAL_S:
+            return
+        self._heartbeat_s = now_s
+        for lease in self._leases.values():
+            lease.heartbeat()
+
+    def leave(self) -> None:
+        """Give the leases back."""
+        for lease in self._leases.values():
+            lease.release()
+        self._leases.clear()

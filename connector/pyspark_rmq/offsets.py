@@ -1,0 +1,207 @@
+"""Positions: where a query starts, where it ends, and what a stream writes to its checkpoint. Control plane, no I/O.
+
+Users write positions with the words of Spark's Kafka source: `earliest`, `latest`, `group`, or JSON per topic and
+queue, `{"OrderTopic":{"0":23,"1":-2}}`, in which -2 stands for earliest and -1 for latest.
+
+A stream's own position is this JSON object (Spark keeps it in the checkpoint and compares it as text, so keys are
+sorted):
+
+    version   1; a newer one is refused
+    store     identity of the store, "" for a store that a broker wrote
+    topics    {topic: {queue: next queue offset}}: the first one that was not yet read
+    after     {topic: {queue: commit-log offset of the message before `next`}}: if another message is there now, the
+              store was replaced or rolled back; queues whose message before is unknown are left out
+    began     {topic: {queue: queue offset}}: queues that this batch saw for the first time, and where they were started
+
+`began` is there because Spark does not write the initial position down: after a restart it asks for it again, and
+"latest" is another place by then. The batch that was planned with the first answer must be repeated with it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, NoReturn
+
+POSITION_VERSION = 1
+
+EARLIEST = -2
+LATEST = -1
+
+# A queue offset, a queue id and a time in ms are signed 64-, 32- and 64-bit integers in RocketMQ.
+_INT64_MAX = 2**63 - 1
+_INT32_MAX = 2**31 - 1
+
+
+class Queue(NamedTuple):
+    """One queue of one topic; equal to the plain tuple `(topic, queue_id)` that the store uses as a key."""
+
+    topic: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.queue_id}"
+
+
+QueueOffsets = Mapping[Queue, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A position as the user wrote it.
+
+    `kind` is "earliest", "latest" or "group" (one word for all queues), "offsets" or "timestamps" (a value for each
+    queue in `values`: a queue offset, -2 or -1; or ms since the epoch), or "timestamp" (`timestamp_ms` for all
+    queues).
+    """
+
+    kind: Literal["earliest", "latest", "group", "offsets", "timestamp", "timestamps"]
+    values: QueueOffsets = field(default_factory=dict)
+    timestamp_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPosition:
+    """A position of a stream: the fields of the JSON object in the docstring of this module."""
+
+    store: str
+    next: QueueOffsets
+    after: QueueOffsets = field(default_factory=dict)
+    began: QueueOffsets = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON object; empty `after` and `began` are left out."""
+        value: dict[str, Any] = {"version": POSITION_VERSION, "store": self.store, "topics": _nested(self.next)}
+        if self.after:
+            value["after"] = _nested(self.after)
+        if self.began:
+            value["began"] = _nested(self.began)
+        return value
+
+    @classmethod
+    def from_json(cls, value: object) -> StreamPosition:
+        """Read the JSON object back. Raises `UsageError` if it is not one that this version wrote."""
+        where = "the stream's checkpoint"
+        if not isinstance(value, dict) or "version" not in value:
+            refuse(f"{where} holds a position that is not of this data source: {_shorten(value)}")
+        if value["version"] != POSITION_VERSION:
+            refuse(f"{where} was written by a newer version of this data source (position version {value['version']})")
+        store = value.get("store")
+        if not isinstance(store, str):
+            refuse(f"{where}: `store` is not a string: {_shorten(value)}")
+        return cls(
+            store,
+            _flat(value.get("topics"), where, 0, _INT64_MAX),
+            _flat(value.get("after", {}), where, 0, _INT64_MAX),
+            _flat(value.get("began", {}), where, 0, _INT64_MAX),
+        )
+
+
+def parse_offsets(text: str, option: str, words: tuple[str, ...]) -> Position:
+    """Parse `startingOffsets` or `endingOffsets`: one of `words`, or JSON per topic and queue.
+
+    -2 is refused if `words` lacks "earliest", -1 if it lacks "latest". Raises `UsageError` naming the option.
+    """
+    word = text.strip().lower()
+    if word in words:
+        return Position(word)  # type: ignore[arg-type]  # the words are a subset of the kinds
+    if not word.startswith("{"):
+        refuse(f'option {option}: {text!r} is neither {_or(words)} nor JSON such as {{"OrderTopic":{{"0":23,"1":-2}}}}')
+    values = _flat(_load(text, option), f"option {option}", EARLIEST, _INT64_MAX)
+    for queue, offset in values.items():
+        if (offset == EARLIEST and "earliest" not in words) or (offset == LATEST and "latest" not in words):
+            refuse(f"option {option}: {offset} ({_NAMES[offset]}) for queue {queue} is not possible here")
+    return Position("offsets", values)
+
+
+def parse_timestamps(text: str, option: str) -> Position:
+    """Parse JSON `{topic: {queue: ms since the epoch}}`. Raises `UsageError` naming the option."""
+    return Position("timestamps", _flat(_load(text, option), f"option {option}", 0, _INT64_MAX))
+
+
+def parse_assign(text: str, option: str = "assign") -> dict[str, tuple[int, ...]]:
+    """Parse JSON `{"OrderTopic":[0,1]}` into sorted queue ids per topic. Raises `UsageError` naming the option."""
+    value = _load(text, option)
+    if not isinstance(value, dict) or not value:
+        refuse(f'option {option}: expected JSON such as {{"OrderTopic":[0,1]}}, got {_shorten(text)}')
+    result: dict[str, tuple[int, ...]] = {}
+    for topic, queue_ids in value.items():
+        if not isinstance(queue_ids, list) or not queue_ids:
+            refuse(f"option {option}: topic {topic!r} needs a list of queue ids, got {_shorten(queue_ids)}")
+        ids = [_integer(queue_id, f"option {option}: a queue id of {topic!r}", 0, _INT32_MAX) for queue_id in queue_ids]
+        if len(set(ids)) != len(ids):
+            refuse(f"option {option}: topic {topic!r} names a queue twice")
+        result[topic] = tuple(sorted(ids))
+    return result
+
+
+def describe(ranges: list[tuple[str, int, int, int]]) -> str:
+    """Return ranges `(topic, queue_id, start, end)` as text: `OrderTopic-0 [12, 40), OrderTopic-1 [0, 7)`."""
+    return ", ".join(f"{topic}-{queue_id} [{start}, {end})" for topic, queue_id, start, end in sorted(ranges))
+
+
+def refuse(message: str) -> NoReturn:
+    """Raise `rmq_store.UsageError`; imported here, because parsing options must not cost an import of the engine."""
+    from rmq_store.errors import UsageError
+
+    raise UsageError(message)
+
+
+_NAMES = {EARLIEST: "earliest", LATEST: "latest"}
+
+
+def _nested(values: QueueOffsets) -> dict[str, dict[str, int]]:
+    nested: dict[str, dict[str, int]] = {}
+    for queue in sorted(values):
+        nested.setdefault(queue.topic, {})[str(queue.queue_id)] = values[queue]
+    return nested
+
+
+def _flat(value: object, where: str, lowest: int, highest: int) -> dict[Queue, int]:
+    if not isinstance(value, dict):
+        refuse(f'{where}: expected JSON such as {{"OrderTopic":{{"0":23}}}}, got {_shorten(value)}')
+    flat: dict[Queue, int] = {}
+    for topic, queues in value.items():
+        if not isinstance(queues, dict):
+            refuse(f"{where}: topic {topic!r} needs an object from queue id to number, got {_shorten(queues)}")
+        for key, number in queues.items():
+            # isdecimal() is also true for digits of other scripts, which int() takes: two spellings of one queue.
+            if not (key.isascii() and key.isdecimal()) or int(key) > _INT32_MAX:
+                refuse(f"{where}: {key!r} is not a queue id of topic {topic!r}")
+            flat[Queue(topic, int(key))] = _integer(number, f"{where}: queue {topic}-{key}", lowest, highest)
+    return flat
+
+
+def _integer(value: object, where: str, lowest: int, highest: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+        refuse(f"{where}: {_shorten(value)} is not an integer of at least {lowest}")
+    return value
+
+
+def _load(text: str, option: str) -> object:
+    try:
+        return json.loads(text, object_pairs_hook=_unique_keys(option))
+    except json.JSONDecodeError as error:
+        refuse(f"option {option} is not JSON: {error} in {_shorten(text)}")
+    except RecursionError:
+        refuse(f"option {option} is nested too deeply")
+
+
+def _unique_keys(option: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
+    def build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        value = dict(pairs)
+        if len(value) != len(pairs):
+            refuse(f"option {option} names a topic or queue twice: {', '.join(name for name, _ in pairs)}")
+        return value
+
+    return build
+
+
+def _or(words: tuple[str, ...]) -> str:
+    return " or ".join(repr(word) for word in words) if words else "a known word"
+
+
+def _shorten(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else text[:197] + "..."

@@ -1,0 +1,372 @@
+"""Every option of the data source: name, meaning, default, and where it may be used. docs/options.md is made of it.
+
+Names and meanings are those of Spark's Kafka source wherever the meaning is the same, RocketMQ's where RocketMQ has
+one. Nothing heavy is imported here: options are parsed in every short-lived process that Spark starts for planning
+and committing.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pyspark_rmq.offsets import Position, parse_assign, parse_offsets, parse_timestamps, refuse
+
+Use = Literal["batch read", "stream read", "batch write", "stream write"]
+
+READ: frozenset[Use] = frozenset({"batch read", "stream read"})
+WRITE: frozenset[Use] = frozenset({"batch write", "stream write"})
+BATCH_READ: frozenset[Use] = frozenset({"batch read"})
+STREAM_READ: frozenset[Use] = frozenset({"stream read"})
+BATCH_WRITE: frozenset[Use] = frozenset({"batch write"})
+
+FROM_LAST = "CONSUME_FROM_LAST_OFFSET"
+FROM_FIRST = "CONSUME_FROM_FIRST_OFFSET"
+FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+_UNITS_MS = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: `parse(text, name)` returns its value or raises `UsageError`; the other fields are for people."""
+
+    name: str
+    uses: frozenset[Use]
+    parse: Callable[[str, str], Any]
+    kind: str
+    default: str
+    doc: str
+
+
+def _text(text: str, name: str) -> str:
+    value = text.strip()
+    if not value:
+        refuse(f"option {name} is empty")
+    return value
+
+
+def _boolean(text: str, name: str) -> bool:
+    value = text.strip().lower()
+    if value not in ("true", "false"):
+        refuse(f"option {name}: {text!r} is neither true nor false")
+    return value == "true"
+
+
+def _integer(lowest: int) -> Callable[[str, str], int]:
+    def parse(text: str, name: str) -> int:
+        value = text.strip()
+        if not re.fullmatch(r"[0-9]{1,18}", value) or int(value) < lowest:
+            refuse(f"option {name}: {text!r} is not an integer of at least {lowest}")
+        return int(value)
+
+    return parse
+
+
+def _duration_ms(text: str, name: str) -> int:
+    match = re.fullmatch(r"([0-9]{1,12})\s*(ms|s|m|min|h|d)?", text.strip().lower())
+    if match is None:
+        refuse(f"option {name}: {text!r} is not a duration such as 500ms, 30s, 15m or 1h")
+    return int(match[1]) * _UNITS_MS[match[2]]
+
+
+def _topics(text: str, name: str) -> tuple[str, ...]:
+    topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not topics:
+        refuse(f"option {name} names no topic")
+    return topics
+
+
+def _pattern(text: str, name: str) -> str:
+    try:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        refuse(f"option {name}: {text!r} is not a regular expression: {error}")
+    return text
+
+
+def _tags(text: str, name: str) -> str | None:
+    # FilterAPI.buildSubscriptionData: "*" and an empty expression subscribe to everything.
+    value = text.strip()
+    if value in ("", "*"):
+        return None
+    if not all(tag.strip() for tag in value.split("||")):
+        refuse(f"option {name}: {text!r} has an empty tag; write it as 'TagA || TagB'")
+    return value
+
+
+def _where(text: str, name: str) -> str:
+    value = text.strip().upper()
+    if value not in (FROM_LAST, FROM_FIRST, FROM_TIMESTAMP):
+        refuse(f"option {name}: {text!r} is none of {FROM_LAST}, {FROM_FIRST}, {FROM_TIMESTAMP}")
+    return value
+
+
+def _local_time_ms(text: str, name: str) -> int:
+    try:
+        return int(time.mktime(time.strptime(text.strip(), "%Y%m%d%H%M%S"))) * 1000
+    except (ValueError, OverflowError):
+        refuse(f"option {name}: {text!r} is not a local time as yyyyMMddHHmmss")
+
+
+def _starting(text: str, name: str) -> Position:
+    return parse_offsets(text, name, ("earliest", "latest", "group"))
+
+
+def _ending(text: str, name: str) -> Position:
+    return parse_offsets(text, name, ("latest",))
+
+
+def _timestamp(text: str, name: str) -> Position:
+    return Position("timestamp", timestamp_ms=_integer(0)(text, name))
+
+
+_MS = "integer, ms since the epoch"
+
+_WHAT = (
+    Option(
+        "path",
+        READ | WRITE,
+        _text,
+        "string",
+        "required",
+        "Directory of the store. The argument of `load()` and `save()` is this option.",
+    ),
+    Option(
+        "subscribe",
+        READ,
+        _topics,
+        "string",
+        "none",
+        "Topics to read, separated by commas. Exactly one of `subscribe`, `subscribePattern`, `assign` is needed.",
+    ),
+    Option(
+        "subscribePattern",
+        READ,
+        _pattern,
+        "regular expression",
+        "none",
+        "Reads every topic whose whole name matches; a stream also those created later, from their first message. "
+        "System topics are never matched; retry and dead-letter topics (`%RETRY%...`, `%DLQ%...`) only if the pattern "
+        "itself begins with `%`.",
+    ),
+    Option("assign", READ, parse_assign, "JSON", "none", 'Queues to read: `{"OrderTopic":[0,1]}`.'),
+    Option(
+        "tags",
+        READ,
+        _tags,
+        "string",
+        "`*`",
+        "Only messages with one of these tags: `TagA || TagB`. Offsets advance over the others.",
+    ),
+    Option(
+        "rawBody",
+        READ,
+        _boolean,
+        "boolean",
+        "false",
+        "Bodies as they are stored. Otherwise compressed bodies are decompressed.",
+    ),
+    Option(
+        "brokerName",
+        READ,
+        _text,
+        "string",
+        "the store's own",
+        "What the column `brokerName` shows. A store that a broker wrote does not say.",
+    ),
+)
+
+_WHERE = (
+    Option(
+        "startingOffsets",
+        READ,
+        _starting,
+        "`earliest`, `latest`, `group` or JSON",
+        "batch `earliest`, stream `latest`, stream with `group` see there",
+        'Where to start, in one word or for every queue: `{"OrderTopic":{"0":23,"1":-2}}` (-2 earliest, -1 latest). '
+        "`group` starts at the offsets that the group has committed. A batch cannot start at `latest`. In a stream "
+        "this is for a new query: its checkpoint wins, and so do offsets that its `group` has committed.",
+    ),
+    Option(
+        "startingTimestamp",
+        READ,
+        _timestamp,
+        _MS,
+        "none",
+        "Start at the first message stored at this time or later. Wins over `startingOffsetsByTimestamp` and "
+        "`startingOffsets`.",
+    ),
+    Option(
+        "startingOffsetsByTimestamp",
+        READ,
+        parse_timestamps,
+        "JSON",
+        "none",
+        'The same for every queue: `{"OrderTopic":{"0":1700000000000}}`. Wins over `startingOffsets`.',
+    ),
+    Option(
+        "endingOffsets",
+        BATCH_READ,
+        _ending,
+        "`latest` or JSON",
+        "`latest`",
+        "Where to end, exclusive; JSON as in `startingOffsets` (-2 is not possible).",
+    ),
+    Option(
+        "endingTimestamp",
+        BATCH_READ,
+        _timestamp,
+        _MS,
+        "none",
+        "End before the first message stored at this time or later. Wins over `endingOffsetsByTimestamp` and "
+        "`endingOffsets`.",
+    ),
+    Option(
+        "endingOffsetsByTimestamp",
+        BATCH_READ,
+        parse_timestamps,
+        "JSON",
+        "none",
+        "The same for every queue. Wins over `endingOffsets`.",
+    ),
+    Option(
+        "failOnDataLoss",
+        READ,
+        _boolean,
+        "boolean",
+        "true",
+        "Fail if messages that should be read are gone, naming the exact ranges. With `false` that is logged, and the "
+        "query goes on with what is there.",
+    ),
+)
+
+_GROUP = (
+    Option(
+        "group",
+        READ,
+        _text,
+        "string",
+        "none",
+        "Consumer group. A stream starts at the offsets that the group has committed, commits what its sink has "
+        "completed, and holds a lease: a second query of the group on the same topic is refused. A batch looks at the "
+        "group only with `startingOffsets=group`, and never commits.",
+    ),
+    Option(
+        "consumeFromWhere",
+        READ,
+        _where,
+        f"`{FROM_LAST}`, `{FROM_FIRST}` or `{FROM_TIMESTAMP}`",
+        f"`{FROM_LAST}`",
+        "Where a group starts in a queue for which it has committed nothing, if no starting option says it. As on a "
+        "broker, a queue that is complete from offset 0 and young (its first message is within 40 % of the machine's "
+        "memory from the end of the log) is always read from 0.",
+    ),
+    Option(
+        "consumeTimestamp",
+        READ,
+        _local_time_ms,
+        "local time as yyyyMMddHHmmss",
+        "30 minutes ago",
+        f"The time for `consumeFromWhere={FROM_TIMESTAMP}`.",
+    ),
+    Option(
+        "commitOffsets",
+        STREAM_READ,
+        _boolean,
+        "boolean",
+        "true",
+        "Whether a stream with a `group` commits. With `false` it only starts at the group's offsets, without a lease, "
+        "and can read a store that it cannot write.",
+    ),
+)
+
+_HOW_MUCH = (
+    Option(
+        "maxOffsetsPerTrigger",
+        STREAM_READ,
+        _integer(1),
+        "integer",
+        "none",
+        "At most so many messages in one trigger, shared out in proportion to what waits in each queue. Messages that "
+        "`tags` filters out count too. All limits combine.",
+    ),
+    Option(
+        "maxBytesPerTrigger",
+        STREAM_READ,
+        _integer(1),
+        "integer, bytes",
+        "none",
+        "At most so many bytes of the log in one trigger, but always one message.",
+    ),
+    Option(
+        "minOffsetsPerTrigger",
+        STREAM_READ,
+        _integer(1),
+        "integer",
+        "none",
+        "Wait until so many messages are there, `maxTriggerDelay` at most. Not with `Trigger.AvailableNow`.",
+    ),
+    Option(
+        "maxTriggerDelay",
+        STREAM_READ,
+        _duration_ms,
+        "duration: 500ms, 30s, 15m, 1h",
+        "15m",
+        "The longest wait for `minOffsetsPerTrigger`.",
+    ),
+    Option(
+        "minPartitions",
+        READ,
+        _integer(1),
+        "integer",
+        "one per queue",
+        "Cut queues so that there are at least so many tasks.",
+    ),
+)
+
+_SINK = (
+    Option("topic", WRITE, _text, "string", "the column `topic`", "Topic of all rows. Wins over the column."),
+    Option(
+        "txnAppId",
+        BATCH_WRITE,
+        _text,
+        "string",
+        "none",
+        "With `txnVersion`: makes a batch write idempotent. The same pair again writes nothing, a smaller version of "
+        "the same application is an error.",
+    ),
+    Option(
+        "txnVersion", BATCH_WRITE, _integer(0), "integer", "none", "Number of the write; grows for each `txnAppId`."
+    ),
+    Option(
+        "useQueueId",
+        WRITE,
+        _boolean,
+        "boolean",
+        "false",
+        "Write each row to the queue that the column `queueId` names. Otherwise `shardingKey` decides, or the queues "
+        "are taken in turn.",
+    ),
+    Option(
+        "compressMsgBodyOverHowmuch",
+        WRITE,
+        _integer(1),
+        "integer, bytes",
+        "no compression",
+        "Compress bodies of so many bytes and more.",
+    ),
+    Option(
+        "keepUniqKey",
+        WRITE,
+        _boolean,
+        "boolean",
+        "false",
+        "Keep the unique id in `properties` (`UNIQ_KEY`), and with it `msgId`. Otherwise each row gets a new one.",
+    ),
+)
+
+OPTIONS: tuple[Option, ...] = _WHAT + _WHERE + _GROUP + _HOW_MUCH + _SINK

@@ -1,0 +1,190 @@
+"""From the text options of Spark to typed, checked values. Control plane, no I/O.
+
+Spark compares option names without case and hands them over in lower case.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark_rmq.offsets import LATEST, Position, refuse
+from pyspark_rmq.option_table import FROM_LAST, FROM_TIMESTAMP, OPTIONS, Use
+from pyspark_rmq.planning import Limits
+
+# Spark's own options of a streaming query arrive among those of its sink.
+_OF_SPARK = frozenset({"checkpointlocation", "queryname", "outputmode"})
+_OF_SPARK_PREFIX = "asyncprogresstracking"
+
+# DefaultMQPushConsumer.consumeTimestamp
+_CONSUME_TIMESTAMP_AGO_MS = 30 * 60 * 1000
+
+# What other connectors and RocketMQ itself call the same thing; the spelling alone would suggest something else.
+_CALLED_ELSEWHERE = {
+    "consumergroup": "group",
+    "kafka.group.id": "group",
+    "storepathrootdir": "path",
+    "topics": "subscribe",
+}
+
+_BY_NAME = {option.name.lower(): option for option in OPTIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Which queues are read: exactly one of the three is given. `assign` has sorted queue ids per topic."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    assign: Mapping[str, tuple[int, ...]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What a read was asked for; `starting` is None if no starting option was given."""
+
+    path: str
+    subscription: Subscription
+    broker_name: str | None = None
+    starting: Position | None = None
+    ending: Position | None = None
+    group: str | None = None
+    consume_from_where: str = FROM_LAST
+    consume_timestamp_ms: int = 0
+    commit_offsets: bool = True
+    tags: str | None = None
+    raw_body: bool = False
+    fail_on_data_loss: bool = True
+    min_partitions: int | None = None
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """What a write was asked for; `transaction` is (txnAppId, txnVersion) of an idempotent batch write."""
+
+    path: str
+    topic: str | None = None
+    transaction: tuple[str, int] | None = None
+    use_queue_id: bool = False
+    keep_uniq_key: bool = False
+    compress_over_bytes: int | None = None
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise `UsageError` for an option that the data source does not have; the message suggests the nearest name."""
+    for name in names:
+        if name.lower() in _BY_NAME or _is_of_spark(name):
+            continue
+        meant = _CALLED_ELSEWHERE.get(name.lower())
+        near = [meant.lower()] if meant else difflib.get_close_matches(name.lower(), _BY_NAME, n=1, cutoff=0.5)
+        known = ", ".join(option.name for option in OPTIONS)
+        hint = f"did you mean {_BY_NAME[near[0]].name!r}?" if near else f"known options: {known}"
+        refuse(f"unknown option {name!r} of data source rmq; {hint}")
+
+
+def source_options(options: Mapping[str, str], use: Use, now_ms: int) -> SourceOptions:
+    """Parse the options of a read; `now_ms` is the clock, for the default of `consumeTimestamp`.
+
+    Raises:
+        UsageError: an option is unknown, misplaced, missing, malformed, or contradicts another one.
+    """
+    values = _parse(options, use)
+    subscribed = [name for name in ("subscribe", "subscribePattern", "assign") if name in values]
+    if len(subscribed) != 1:
+        given = " and ".join(subscribed) or "none of them"
+        refuse(f"exactly one of the options subscribe, subscribePattern, assign is needed; given: {given}")
+    starting = _first(values, "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
+    if use == "batch read":
+        _check_batch_start(starting)
+    _check_group_options(values, starting)
+    return SourceOptions(
+        path=values["path"],
+        subscription=Subscription(values.get("subscribe", ()), values.get("subscribePattern"), values.get("assign")),
+        broker_name=values.get("brokerName"),
+        starting=starting,
+        ending=_first(values, "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"),
+        group=values.get("group"),
+        consume_from_where=values.get("consumeFromWhere", FROM_LAST),
+        consume_timestamp_ms=values.get("consumeTimestamp", now_ms - _CONSUME_TIMESTAMP_AGO_MS),
+        commit_offsets=values.get("commitOffsets", True),
+        tags=values.get("tags"),
+        raw_body=values.get("rawBody", False),
+        fail_on_data_loss=values.get("failOnDataLoss", True),
+        min_partitions=values.get("minPartitions"),
+        limits=_limits(values),
+    )
+
+
+def sink_options(options: Mapping[str, str], use: Use) -> SinkOptions:
+    """Parse the options of a write. Raises `UsageError` as `source_options` does."""
+    values = _parse(options, use)
+    if ("txnAppId" in values) != ("txnVersion" in values):
+        refuse("the options txnAppId and txnVersion are only possible together")
+    return SinkOptions(
+        path=values["path"],
+        topic=values.get("topic"),
+        transaction=(values["txnAppId"], values["txnVersion"]) if "txnAppId" in values else None,
+        use_queue_id=values.get("useQueueId", False),
+        keep_uniq_key=values.get("keepUniqKey", False),
+        compress_over_bytes=values.get("compressMsgBodyOverHowmuch"),
+    )
+
+
+def _parse(options: Mapping[str, str], use: Use) -> dict[str, Any]:
+    check_names(options)
+    values: dict[str, Any] = {}
+    for name, text in options.items():
+        option = _BY_NAME.get(name.lower())
+        if option is None:
+            continue
+        if use not in option.uses:
+            allowed = " or a ".join(sorted(option.uses))
+            refuse(f"option {option.name} is not possible for a {use}, only for a {allowed}")
+        values[option.name] = option.parse(text, option.name)
+    if "path" not in values:
+        refuse("option path is missing: the directory of the store")
+    return values
+
+
+def _check_batch_start(starting: Position | None) -> None:
+    if starting is None:
+        return
+    latest = starting.kind == "offsets" and LATEST in starting.values.values()
+    if starting.kind == "latest" or latest:
+        refuse("option startingOffsets: latest (-1) is not possible for a batch, which would read nothing")
+
+
+def _check_group_options(values: Mapping[str, Any], starting: Position | None) -> None:
+    if "group" not in values:
+        if starting is not None and starting.kind == "group":
+            refuse("option startingOffsets: 'group' needs the option group")
+        for name in ("consumeFromWhere", "consumeTimestamp", "commitOffsets"):
+            if name in values:
+                refuse(f"option {name} needs the option group")
+    if "consumeTimestamp" in values and values.get("consumeFromWhere") != FROM_TIMESTAMP:
+        refuse(f"option consumeTimestamp needs consumeFromWhere={FROM_TIMESTAMP}")
+
+
+def _limits(values: Mapping[str, Any]) -> Limits:
+    min_rows, max_rows = values.get("minOffsetsPerTrigger"), values.get("maxOffsetsPerTrigger")
+    if min_rows is not None and max_rows is not None and min_rows > max_rows:
+        refuse(f"minOffsetsPerTrigger ({min_rows}) is larger than maxOffsetsPerTrigger ({max_rows})")
+    if "maxTriggerDelay" in values and min_rows is None:
+        refuse("option maxTriggerDelay needs minOffsetsPerTrigger")
+    return Limits(
+        max_rows=max_rows,
+        min_rows=min_rows,
+        max_bytes=values.get("maxBytesPerTrigger"),
+        max_delay_ms=values.get("maxTriggerDelay", Limits().max_delay_ms),
+    )
+
+
+def _is_of_spark(name: str) -> bool:
+    return name.lower() in _OF_SPARK or name.lower().startswith(_OF_SPARK_PREFIX)
+
+
+def _first(values: Mapping[str, Any], *names: str) -> Position | None:
+    return next((values[name] for name in names if name in values), None)

@@ -1,0 +1,172 @@
+"""What a batch reads and how it is cut into tasks: pure functions on queue offsets. Control plane, no I/O, no clock.
+
+Ranges are half open, `[start, end)` in queue offsets. Limits are combined here, because Spark hands over only one of
+them at a time and knows no minimum with a delay.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pyspark_rmq.offsets import Queue, QueueOffsets
+
+
+class QueueSlice(NamedTuple):
+    """The messages `[start, end)` of one queue: what one task reads."""
+
+    topic: str
+    queue_id: int
+    start: int
+    end: int
+
+    @property
+    def queue(self) -> Queue:
+        """The queue that this is a slice of."""
+        return Queue(self.topic, self.queue_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Admission control of one trigger. None: no such limit. `min_rows` delays a trigger by `max_delay_ms` at most."""
+
+    max_rows: int | None = None
+    min_rows: int | None = None
+    max_bytes: int | None = None
+    max_delay_ms: int = 15 * 60 * 1000
+
+
+def backlog(start: QueueOffsets, end: QueueOffsets) -> int:
+    """Return the number of messages in the ranges; a queue without a start counts from its end (nothing)."""
+    return sum(max(0, offset - start.get(queue, offset)) for queue, offset in end.items())
+
+
+def must_wait(start: QueueOffsets, end: QueueOffsets, limits: Limits, waited_ms: float | None) -> bool:
+    """Whether to hold the trigger back until `min_rows` are there.
+
+    `waited_ms` is the time since the last trigger that read something, None before the first one: it is never delayed.
+    """
+    if limits.min_rows is None or waited_ms is None:
+        return False
+    return backlog(start, end) < limits.min_rows and waited_ms < limits.max_delay_ms
+
+
+def admit_rows(start: QueueOffsets, end: QueueOffsets, max_rows: int) -> dict[Queue, int]:
+    """Return ends between `start` and `end` that admit `max_rows` messages in all (all of them if there are fewer).
+
+    Each queue with a backlog gets one message first, the rest goes in proportion to the backlogs, so a short queue is
+    not starved by a long one. If there are more queues than messages, the turn goes round as the offsets advance.
+    `start` has every queue of `end`.
+    """
+    sizes = _backlogs(start, end)
+    total = sum(sizes.values())
+    if total <= max_rows:
+        return dict(end)
+    shares = dict.fromkeys(_in_turn(start, sizes)[:max_rows], 1)
+    if len(shares) == len(sizes):
+        rest, rest_total = max_rows - len(sizes), total - len(sizes)
+        quotients = {queue: divmod(rest * (size - 1), rest_total) for queue, size in sizes.items()}
+        for queue, (whole, _) in quotients.items():
+            shares[queue] += whole
+        # The largest remainders get what the rounding left over: the sum is exactly max_rows.
+        left = max_rows - sum(shares.values())
+        for queue in sorted(sizes, key=lambda queue: (-quotients[queue][1], queue))[:left]:
+            shares[queue] += 1
+    return {queue: start[queue] + shares.get(queue, 0) if queue in sizes else offset for queue, offset in end.items()}
+
+
+def admit_bytes(
+    start: QueueOffsets,
+    end: QueueOffsets,
+    max_bytes: int,
+    bytes_between: Callable[[Queue, int, int], int],
+    offset_after_bytes: Callable[[Queue, int, int, int], int],
+) -> dict[Queue, int]:
+    """Return ends between `start` and `end` whose messages take `max_bytes` or less in the log.
+
+    Shared out like the rows of `admit_rows`. One message is always admitted, however large, or the stream would stand
+    still for ever. `bytes_between(queue, start, end)` is the size of a range; `offset_after_bytes(queue, start, end,
+    limit_bytes)` the largest offset up to `end` within the limit.
+    """
+    sizes = {queue: bytes_between(queue, start[queue], end[queue]) for queue in _backlogs(start, end)}
+    total = sum(sizes.values())
+    if total <= max_bytes:
+        return dict(end)
+    heads: dict[Queue, int] = {}
+    spent = 0
+    for queue in _in_turn(start, sizes):
+        head = bytes_between(queue, start[queue], start[queue] + 1)
+        if heads and spent + head > max_bytes:
+            break
+        heads[queue] = head
+        spent += head
+    admitted = {queue: start[queue] + (queue in heads) if queue in sizes else offset for queue, offset in end.items()}
+    if len(heads) == len(sizes) and spent < max_bytes:
+        # total > max_bytes > spent, so there is something left to share out
+        for queue, size in sizes.items():
+            share = (max_bytes - spent) * (size - heads[queue]) // (total - spent)
+            admitted[queue] = offset_after_bytes(queue, start[queue] + 1, end[queue], share)
+    return admitted
+
+
+def _backlogs(start: QueueOffsets, end: QueueOffsets) -> dict[Queue, int]:
+    return {queue: end[queue] - start[queue] for queue in sorted(end) if end[queue] > start[queue]}
+
+
+def _in_turn(start: QueueOffsets, waiting: Iterable[Queue]) -> list[Queue]:
+    """The waiting queues, rotated by the messages read so far: whoever got nothing this time is first next time."""
+    queues = list(waiting)
+    first = sum(start[queue] for queue in queues) % len(queues)
+    return queues[first:] + queues[:first]
+
+
+def lost(wanted: Iterable[QueueSlice], kept: Mapping[Queue, tuple[int, int]]) -> list[QueueSlice]:
+    """Return the parts of `wanted` outside of `kept`, `{queue: (min offset, max offset)}`; no entry: all lost."""
+    gone: list[QueueSlice] = []
+    for part in wanted:
+        low, high = kept.get(part.queue, (part.end, part.end))
+        if part.start < min(part.end, low):
+            gone.append(part._replace(end=min(part.end, low)))
+        if max(part.start, high) < part.end:
+            gone.append(part._replace(start=max(part.start, high)))
+    return gone
+
+
+def clip(wanted: Iterable[QueueSlice], kept: Mapping[Queue, tuple[int, int]]) -> list[QueueSlice]:
+    """Return the parts of `wanted` that lie inside `kept`, without empty ones."""
+    inside: list[QueueSlice] = []
+    for part in wanted:
+        low, high = kept.get(part.queue, (part.end, part.end))
+        clipped = part._replace(start=max(part.start, low), end=min(part.end, high))
+        if clipped.start < clipped.end:
+            inside.append(clipped)
+    return inside
+
+
+def split(ranges: Iterable[QueueSlice], min_partitions: int | None) -> list[QueueSlice]:
+    """Cut the ranges into at least `min_partitions` slices (if there are that many messages), the largest pieces first.
+
+    Empty ranges are dropped. Slices of one queue follow each other and differ by one message at most in length.
+    """
+    parts = sorted(part for part in ranges if part.start < part.end)
+    counts = [1] * len(parts)
+    # A heap on the size of the pieces so far: each step cuts the range that has the largest pieces once more.
+    heap = [(-float(part.end - part.start), index) for index, part in enumerate(parts)]
+    heapq.heapify(heap)
+    missing = (min_partitions or 0) - len(parts)
+    while missing > 0 and heap:
+        _, index = heapq.heappop(heap)
+        size = parts[index].end - parts[index].start
+        if counts[index] >= size:
+            continue
+        counts[index] += 1
+        missing -= 1
+        heapq.heappush(heap, (-size / counts[index], index))
+    slices: list[QueueSlice] = []
+    for part, count in zip(parts, counts, strict=True):
+        size = part.end - part.start
+        cuts = [part.start + size * piece // count for piece in range(count + 1)]
+        slices += [part._replace(start=cuts[piece], end=cuts[piece + 1]) for piece in range(count)]
+    return slices

@@ -1,0 +1,183 @@
+"""From positions as the user wrote them, and groups, to queue offsets: asks the home, changes nothing. Control plane.
+
+Where a stream starts: its checkpoint (Spark's business) > what its group has committed > an explicit starting option >
+`consumeFromWhere`. Each queue is decided on its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Mapping
+
+from pyspark_rmq.home import Home, Range
+from pyspark_rmq.offsets import EARLIEST, LATEST, Position, Queue, describe, refuse
+from pyspark_rmq.option_table import FROM_LAST, FROM_TIMESTAMP
+from pyspark_rmq.options import SourceOptions, Subscription
+
+_log = logging.getLogger(__name__)
+
+# MessageStoreConfig.accessMessageInMemoryMaxRatio: how much of the memory the 4.x broker takes for the page cache of
+# its log.
+_HOT_PERCENT = 40
+
+_RETRY_PREFIX = "%RETRY%"
+
+Ranges = Mapping[Queue, Range]
+
+
+def subscribed(home: Home, subscription: Subscription) -> dict[Queue, Range]:
+    """Return the queues that are read, and what they hold.
+
+    Raises:
+        UnknownTopicError: a topic that was named does not exist.
+        UsageError: a queue that was assigned does not exist.
+    """
+    if subscription.pattern is not None:
+        topics = matching_topics(home.topics(), subscription.pattern)
+    else:
+        topics = list(subscription.assign or subscription.topics)
+    queues: dict[Queue, Range] = {}
+    for topic in topics:
+        ranges = home.queue_ranges(topic)
+        chosen = subscription.assign[topic] if subscription.assign else sorted(ranges)
+        for queue_id in chosen:
+            if queue_id not in ranges:
+                refuse(f"option assign: topic {topic!r} has no queue {queue_id}; it has {sorted(ranges)}")
+            queues[Queue(topic, queue_id)] = ranges[queue_id]
+    return queues
+
+
+def matching_topics(topics: Mapping[str, object], pattern: str) -> list[str]:
+    """Return the topics whose whole name matches, sorted; `%...` topics only for a pattern that begins with `%`."""
+    from rmq_store import is_system_topic
+
+    expression = re.compile(pattern)
+    return [
+        topic
+        for topic in sorted(topics)
+        if expression.fullmatch(topic)
+        and not is_system_topic(topic)
+        and (pattern.startswith("%") or not topic.startswith("%"))
+    ]
+
+
+def batch_start(home: Home, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
+    """Return where a batch starts in each queue; default: the first message there is."""
+    position = options.starting or Position("earliest")
+    if position.kind == "group":
+        return _group_start(home, options, ranges, None)
+    return resolve(home, position, ranges, "startingOffsets")
+
+
+def batch_end(home: Home, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
+    """Return where a batch ends in each queue, exclusive; default: the end of the queue now."""
+    return resolve(home, options.ending or Position("latest"), ranges, "endingOffsets")
+
+
+def stream_start(home: Home, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
+    """Return where a new query starts in each queue; default without a group: the end of the queue now."""
+    explicit = options.starting if options.starting is not None and options.starting.kind != "group" else None
+    if options.group is not None:
+        return _group_start(home, options, ranges, explicit)
+    return resolve(home, explicit or Position("latest"), ranges, "startingOffsets")
+
+
+def new_queue_start(home: Home, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
+    """Return where queues start that appeared while the query ran: nothing that was written to them may be missed."""
+    committed = home.committed_offsets(options.group) if options.group is not None else {}
+    return {queue: committed.get(queue, limits.min_offset) for queue, limits in ranges.items()}
+
+
+def resolve(home: Home, position: Position, ranges: Ranges, option: str) -> dict[Queue, int]:
+    """Return the offset of `position` in each queue of `ranges`.
+
+    Raises:
+        UsageError: the position leaves out a queue, names one that is not read, or lies behind the end of a queue.
+    """
+    if position.kind in ("offsets", "timestamps"):
+        missing = sorted(set(ranges) - set(position.values))
+        unknown = sorted(set(position.values) - set(ranges))
+        if missing:
+            refuse(f"option {option} must name every queue that is read; missing: {', '.join(map(str, missing))}")
+        if unknown:
+            refuse(f"option {option} names queues that are not read: {', '.join(map(str, unknown))}")
+    return {queue: _resolve_one(home, position, queue, limits, option) for queue, limits in ranges.items()}
+
+
+def _resolve_one(home: Home, position: Position, queue: Queue, limits: Range, option: str) -> int:
+    offset = position.values.get(queue)
+    if position.kind == "earliest" or (position.kind == "offsets" and offset == EARLIEST):
+        return limits.min_offset
+    if position.kind == "latest" or (position.kind == "offsets" and offset == LATEST):
+        return limits.max_offset
+    if position.kind == "offsets":
+        assert offset is not None  # resolve() checked that every queue is there
+        if offset > limits.max_offset:
+            refuse(f"option {option}: {offset} lies behind the end of queue {queue}, {limits.max_offset}")
+        return offset
+    return home.offset_by_time(*queue, position.timestamp_ms if offset is None else offset)
+
+
+def _group_start(home: Home, options: SourceOptions, ranges: Ranges, explicit: Position | None) -> dict[Queue, int]:
+    assert options.group is not None  # options checked it
+    committed = home.committed_offsets(options.group)
+    start = {queue: committed[queue] for queue in ranges if queue in committed}
+    if start and explicit is not None:
+        _log.warning(
+            "group %r has committed offsets for %s: they win over the starting option",
+            options.group,
+            ", ".join(f"{queue} ({offset})" for queue, offset in sorted(start.items())),
+        )
+    _check_not_ahead(options, ranges, start)
+    rest = {queue: limits for queue, limits in ranges.items() if queue not in start}
+    if explicit is not None and rest:
+        # A position for every queue may name those of which the group has an offset.
+        values = {queue: offset for queue, offset in explicit.values.items() if queue not in start}
+        explicit = Position(explicit.kind, values, explicit.timestamp_ms)
+        return start | resolve(home, explicit, rest, "startingOffsets")
+    return start | {queue: consume_from_where(home, options, queue, limits) for queue, limits in rest.items()}
+
+
+def _check_not_ahead(options: SourceOptions, ranges: Ranges, start: dict[Queue, int]) -> None:
+    """A committed offset behind the end: the store lost its tail, and with it what was written there in between."""
+    ahead = {queue: offset for queue, offset in start.items() if offset > ranges[queue].max_offset}
+    if not ahead:
+        return
+    gone = [(*queue, ranges[queue].max_offset, offset) for queue, offset in ahead.items()]
+    message = (
+        f"group {options.group!r} has committed offsets behind the end of its queues: {describe(gone)} do not exist; "
+        "the store was rolled back or replaced"
+    )
+    if options.fail_on_data_loss:
+        from rmq_store.errors import DataLossError
+
+        raise DataLossError(f"{message}. To go on at the end of the queues, set failOnDataLoss=false.", gone)
+    _log.warning("%s; going on at the end of the queues", message)
+    start.update({queue: ranges[queue].max_offset for queue in ahead})
+
+
+def consume_from_where(home: Home, options: SourceOptions, queue: Queue, limits: Range) -> int:
+    """Return where a group without a committed offset starts in a queue.
+
+    RebalancePushImpl.computePullFromWhereWithException, after ConsumerManageProcessor.queryConsumerOffset has had its
+    say: a broker answers 0 for a queue that is complete and hot, and the client takes that as a committed offset.
+    """
+    if limits.min_offset <= 0 and _is_hot(home, queue, limits):
+        return 0
+    retry = queue.topic.startswith(_RETRY_PREFIX)
+    if options.consume_from_where == FROM_TIMESTAMP:
+        return limits.max_offset if retry else home.offset_by_time(*queue, options.consume_timestamp_ms)
+    if options.consume_from_where == FROM_LAST and not retry:
+        return limits.max_offset
+    return limits.min_offset
+
+
+def _is_hot(home: Home, queue: Queue, limits: Range) -> bool:
+    """4.x MessageStore.checkInDiskByConsumeOffset(0), negated: no message, or not far from the end of the log."""
+    if limits.max_offset <= 0:
+        return True
+    first_message = home.commit_log_offset_before(queue.topic, queue.queue_id, 1)
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return home.log_range()[1] - first_message <= memory_bytes * _HOT_PERCENT // 100

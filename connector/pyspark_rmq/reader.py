@@ -1,0 +1,76 @@
+"""The batch reader, and what a task does in batch and stream alike. Data plane: no object per message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_rmq import positions
+from pyspark_rmq.continuity import keep_or_fail, report_loss
+from pyspark_rmq.home import open_to_read
+from pyspark_rmq.offsets import describe
+from pyspark_rmq.options import SourceOptions
+from pyspark_rmq.planning import QueueSlice, split
+from pyspark_rmq.schema import source_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class SlicePartition(InputPartition):
+    """The part of a queue that one task reads."""
+
+    def __init__(self, part: QueueSlice) -> None:
+        super().__init__(tuple(part))
+        self.part = part
+
+
+class RmqReader(DataSourceReader):
+    """`spark.read`: the range is fixed when the query is planned; nothing is committed."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        source_columns(schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Plan the tasks. Raises `UnknownTopicError`, `UsageError`, `DataLossError` and what `Store.open` raises."""
+        options = self._options
+        with open_to_read(options) as home:
+            ranges = positions.subscribed(home, options.subscription)
+            start = positions.batch_start(home, options, ranges)
+            end = positions.batch_end(home, options, ranges)
+            wanted = [QueueSlice(*queue, start[queue], end[queue]) for queue in ranges]
+        kept = keep_or_fail(wanted, ranges, options)
+        return [SlicePartition(part) for part in split(kept, options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of one task as record batches of the declared schema."""
+        return read_partition(self._options, self._schema, partition)
+
+
+def read_partition(options: SourceOptions, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a partition, in queue order.
+
+    Spark checks the first batch against the declared schema: types, order and nullability must be exactly those.
+    """
+    # Spark makes a partition of its own if a batch plan has none.
+    if not isinstance(partition, SlicePartition):
+        return
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from rmq_store.errors import OffsetOutOfRangeError
+
+    expected = to_arrow_schema(schema, timezone="UTC")
+    part = partition.part
+    with open_to_read(options) as home:
+        try:
+            for batch in home.read(*part, columns=schema.fieldNames(), tags=options.tags, raw_body=options.raw_body):
+                yield batch if batch.schema.equals(expected) else batch.cast(expected)
+        except OffsetOutOfRangeError as error:
+            # Planned a moment ago, removed since.
+            gone = (part.topic, part.queue_id, part.start, min(part.end, max(part.start, error.minimum)))
+            report_loss(f"messages are gone that should have been read: {describe([gone])}; {error}", [gone], options)

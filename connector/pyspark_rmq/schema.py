@@ -1,0 +1,174 @@
+"""The columns of the source, and what the sink takes. Control plane; Spark types only, no Arrow.
+
+column             type                   in the source           in the sink
+topic              STRING                 always                  used, unless option topic is given
+queueId            INT                    always                  used with useQueueId=true
+queueOffset        BIGINT                 always                  ignored: assigned by the store
+msgId              STRING                 UNIQ_KEY, else by place ignored (see keepUniqKey)
+body               BINARY                 always                  used; BINARY or STRING
+tags               STRING                 NULL if none            used
+keys               STRING                 NULL if none            used; separated by spaces
+properties         MAP<STRING,STRING>     all stored ones         used, without those of the broker
+reconsumeTimes     INT                    always                  ignored
+flag               INT                    always                  used
+sysFlag            INT                    always                  ignored
+bornTimestamp      TIMESTAMP              always                  used
+bornHost           STRING                 always                  ignored
+storeTimestamp     TIMESTAMP              always                  ignored
+storeHost          STRING                 always                  ignored
+commitLogOffset    BIGINT                 always                  ignored
+brokerName         STRING                 always                  ignored
+value              -                      -                       another name for body
+shardingKey        STRING                 -                       used: same key, same queue
+delayLevel         INT                    -                       only NULL for now
+deliverTimestamp   TIMESTAMP              -                       only NULL for now
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pyspark_rmq.offsets import refuse
+
+_TEXT_MAP = MapType(StringType(), StringType(), valueContainsNull=True)
+
+SOURCE_SCHEMA = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("queueId", IntegerType()),
+        StructField("queueOffset", LongType()),
+        StructField("msgId", StringType()),
+        StructField("body", BinaryType()),
+        StructField("tags", StringType()),
+        StructField("keys", StringType()),
+        StructField("properties", _TEXT_MAP),
+        StructField("reconsumeTimes", IntegerType()),
+        StructField("flag", IntegerType()),
+        StructField("sysFlag", IntegerType()),
+        StructField("bornTimestamp", TimestampType()),
+        StructField("bornHost", StringType()),
+        StructField("storeTimestamp", TimestampType()),
+        StructField("storeHost", StringType()),
+        StructField("commitLogOffset", LongType()),
+        StructField("brokerName", StringType()),
+    ]
+)
+
+_NULLABLE = frozenset({"tags", "keys"})
+
+# What the sink uses; the first type of each is the one that errors name.
+_SINK_TYPES: dict[str, tuple[DataType, ...]] = {
+    "topic": (StringType(),),
+    "body": (BinaryType(), StringType()),
+    "value": (BinaryType(), StringType()),
+    "tags": (StringType(),),
+    "keys": (StringType(),),
+    "properties": (_TEXT_MAP,),
+    "flag": (IntegerType(),),
+    "bornTimestamp": (TimestampType(),),
+    "shardingKey": (StringType(),),
+    "queueId": (IntegerType(),),
+    "delayLevel": (IntegerType(),),
+    "deliverTimestamp": (TimestampType(),),
+}
+
+# Until delayed delivery works, a value here must not be silently delivered at once.
+NOT_YET = ("delayLevel", "deliverTimestamp")
+
+
+@dataclass(frozen=True, slots=True)
+class SinkColumns:
+    """Which columns of the input the sink passes on: `body` is the name of the body column, `used` all other names."""
+
+    body: str
+    used: tuple[str, ...]
+
+
+def source_columns(schema: StructType) -> list[str]:
+    """Return the names of a user's schema, in its order, after checking it.
+
+    Raises:
+        UsageError: a name that the source does not have, a wrong type, a name twice, or NOT NULL on a column that may
+            be NULL. The message lists the right ones.
+    """
+    right = {field.name: field for field in SOURCE_SCHEMA}
+    for field in schema:
+        if field.name not in right:
+            refuse(f"the source has no column {field.name!r}{_nearest(field.name, right)}; it has {_listed()}")
+        expected = right[field.name].dataType
+        if _plain(field.dataType) != _plain(expected):
+            refuse(
+                f"column {field.name!r} of the source is {expected.simpleString()}, "
+                f"not {field.dataType.simpleString()}; the source has {_listed()}"
+            )
+        if not field.nullable and field.name in _NULLABLE:
+            refuse(f"column {field.name!r} of the source may be NULL and cannot be read as NOT NULL")
+    names = schema.fieldNames()
+    _refuse_twice(names)
+    return names
+
+
+def sink_columns(schema: StructType, *, topic_given: bool, use_queue_id: bool) -> SinkColumns:
+    """Check the schema of the rows to be written, and return the columns that matter.
+
+    Raises:
+        UsageError: no body, two bodies, no topic although option topic is not given (`topic_given`), no queueId
+            although `use_queue_id` asks for it, an unknown column, a wrong type, or a name twice.
+    """
+    names = schema.fieldNames()
+    _refuse_twice(names)
+    known = dict.fromkeys([*_SINK_TYPES, *SOURCE_SCHEMA.fieldNames()])
+    for field in schema:
+        if field.name not in known:
+            refuse(f"the sink has no column {field.name!r}{_nearest(field.name, known)}; it takes {', '.join(known)}")
+        types = _SINK_TYPES.get(field.name)
+        # An untyped NULL, `lit(None)`, fits every column that may be left out.
+        if types is None or field.dataType.typeName() == "void":
+            continue
+        if _plain(field.dataType) not in [_plain(expected) for expected in types]:
+            expected_text = " or ".join(expected.simpleString() for expected in types)
+            refuse(f"column {field.name!r} of the sink must be {expected_text}, not {field.dataType.simpleString()}")
+    bodies = [name for name in ("body", "value") if name in names]
+    if len(bodies) != 1:
+        refuse(f"the sink needs one column named body or value, and only one; given: {', '.join(names)}")
+    if "topic" not in names and not topic_given:
+        refuse("the sink needs a column topic or the option topic")
+    if "queueId" not in names and use_queue_id:
+        refuse("option useQueueId needs a column queueId")
+    skipped = {bodies[0]} | ({"topic"} if topic_given else set()) | (set() if use_queue_id else {"queueId"})
+    return SinkColumns(bodies[0], tuple(name for name in names if name in _SINK_TYPES and name not in skipped))
+
+
+def _plain(data_type: DataType) -> str:
+    # Whether map values may be NULL differs between a DDL string, a literal map and our own type; no matter here.
+    return data_type.simpleString()
+
+
+def _listed() -> str:
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in SOURCE_SCHEMA)
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    by_lower = {known.lower(): known for known in names}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return f" (did you mean {by_lower[near[0]]!r}?)" if near else ""
+
+
+def _refuse_twice(names: list[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        refuse(f"column named twice: {', '.join(twice)}")

@@ -1,0 +1,74 @@
+"""`format("rmq")`: what Spark asks a data source for. Wiring only; everything is imported when it is needed.
+
+Spark imports this module in every process that looks for data sources, so it must be light and must not fail.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+
+
+class DefaultSource(DataSource):
+    """RocketMQ messages as rows: batch and stream, source and sink. Options are in docs/options.md."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        from pyspark_rmq.options import check_names
+
+        super().__init__(options)
+        check_names(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format(...)`."""
+        return "rmq"
+
+    def schema(self) -> StructType:
+        """All columns of the source."""
+        from pyspark_rmq.schema import SOURCE_SCHEMA
+
+        return SOURCE_SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For `spark.read`."""
+        from pyspark_rmq.options import source_options
+        from pyspark_rmq.reader import RmqReader
+
+        return RmqReader(source_options(self.options, "batch read", _now_ms()), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """For `spark.readStream`."""
+        from pyspark_rmq.options import source_options
+        from pyspark_rmq.stream_reader import RmqStreamReader
+
+        return RmqStreamReader(source_options(self.options, "stream read", _now_ms()), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """For `df.write`."""
+        from pyspark_rmq.options import sink_options
+        from pyspark_rmq.writer import batch_writer
+
+        return batch_writer(sink_options(self.options, "batch write"), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """For `df.writeStream`."""
+        from pyspark_rmq.options import sink_options
+        from pyspark_rmq.writer import stream_writer
+
+        return stream_writer(sink_options(self.options, "stream write"), schema, overwrite)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

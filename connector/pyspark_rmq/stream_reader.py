@@ -1,0 +1,215 @@
+"""The micro-batch reader. Spark builds it in several processes; all but one only call `read`. Control plane.
+
+The order of Spark's calls in the planning process (MicroBatchExecution):
+
+    start       [prepareForTriggerAvailableNow] getDefaultReadLimit new query   initialOffset, until the first batch
+    is planned restart     partitions(start, end) of the last batch, if it was not completed; its start is asked from
+    initialOffset again
+                if it was the first one
+    trigger     latestOffset(start, limit), reportLatestOffset; if there is something new: commit(start), partitions
+    end         none: the process is killed, so nothing may be left to `stop`
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from pyspark_rmq import continuity, planning, positions
+from pyspark_rmq.group import GroupMember
+from pyspark_rmq.home import Home, Range, open_to_commit, open_to_read
+from pyspark_rmq.offsets import Queue, QueueOffsets, StreamPosition
+from pyspark_rmq.options import SourceOptions
+from pyspark_rmq.planning import QueueSlice
+from pyspark_rmq.reader import SlicePartition, read_partition
+from pyspark_rmq.schema import source_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """`spark.readStream`: plans batches over the subscribed queues, and commits a group's offsets."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        source_columns(schema)
+        self._home: Home | None = None
+        self._member: GroupMember | None = None
+        self._initial: StreamPosition | None = None
+        self._checked: StreamPosition | None = None
+        self._latest: dict[Queue, int] = {}
+        self._target: dict[Queue, int] | None = None
+        self._last_batch_s: float | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a new query starts; the same answer until the process ends."""
+        if self._initial is None:
+            home, ranges = self._look()
+            start = positions.stream_start(home, self._options, ranges)
+            # A first batch that was planned but not completed is repeated from here: see `began` in offsets.py.
+            self._initial = StreamPosition(home.identity, start, began=start)
+        return self._initial.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Tell Spark whether there are limits: with Trigger.Once it asks for everything instead."""
+        limits = self._options.limits
+        if limits.max_rows is not None:
+            return ReadMaxRows(limits.max_rows)
+        if limits.max_bytes is not None:
+            return ReadMaxBytes(limits.max_bytes)
+        if limits.min_rows is not None:
+            return ReadMinRows(limits.min_rows)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix the ends of the queues: this run reads up to here."""
+        _, ranges = self._look()
+        self._target = {queue: limits.max_offset for queue, limits in ranges.items()}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return the end of the next batch, or `start` itself if there is nothing to read (or not enough yet).
+
+        What lies before `start` has been completed by the sink: that is committed to the group here. Spark asks up to
+        60 times a second when there is nothing to do.
+        """
+        begin = StreamPosition.from_json(start)
+        home, ranges = self._look()
+        continuity.check_deleted(home, begin, ranges, self._options)
+        self._check(home, begin, ranges)
+        if self._member is not None:
+            self._member.completed(begin.next)
+        self._latest = {queue: limits.max_offset for queue, limits in ranges.items()}
+        available = self._available(begin.next)
+        fresh = {queue: ranges[queue] for queue in available if queue not in begin.next}
+        began = positions.new_queue_start(home, self._options, fresh) if fresh else {}
+        end = self._admit(home, dict(begin.next) | began, available, ranges, isinstance(limit, ReadAllAvailable))
+        first = begin == self._initial
+        if end == begin.next and not first:
+            return start
+        self._last_batch_s = time.monotonic()
+        after = {queue: self._before(home, begin, queue, offset) for queue, offset in end.items()}
+        after = {queue: offset for queue, offset in after.items() if offset >= 0}
+        return StreamPosition(begin.store, end, after, dict(begin.began) if first else began).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the ends of the queues, without limits, as `latestOffset` last saw them; for the query's progress."""
+        if self._home is None or not self._latest:
+            return None
+        return StreamPosition(self._home.identity, self._latest).to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Plan the tasks of a batch. Raises `DataLossError` if part of it is gone and failOnDataLoss is on."""
+        begin, finish = StreamPosition.from_json(start), StreamPosition.from_json(end)
+        home, _ = self._look()
+        known = home.topics()
+        ranges = {
+            Queue(topic, queue_id): limits
+            for topic in {queue.topic for queue in finish.next if queue.topic in known}
+            for queue_id, limits in home.queue_ranges(topic).items()
+        }
+        self._check(home, begin, ranges)
+        self._check(home, finish, ranges)
+        wanted = [
+            QueueSlice(*queue, finish.began.get(queue, begin.next.get(queue, offset)), offset)
+            for queue, offset in finish.next.items()
+        ]
+        kept = continuity.keep_or_fail(wanted, ranges, self._options)
+        return [SlicePartition(part) for part in planning.split(kept, self._options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of one task; runs in a worker, on options and schema alone."""
+        return read_partition(self._options, self._schema, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Commit a completed batch to the group; usually `latestOffset` has done so already."""
+        if self._member is not None:
+            self._member.completed(StreamPosition.from_json(end).next)
+
+    def stop(self) -> None:
+        """Let go of lease and store at once if Spark lets us; the end of the process does the same."""
+        if self._member is not None:
+            self._member.leave()
+        if self._home is not None:
+            self._home.close()
+        self._home = self._member = None
+
+    def _look(self) -> tuple[Home, dict[Queue, Range]]:
+        """Return the home and the subscribed queues as they are now; the group's leases are held from here on."""
+        options = self._options
+        commits = options.group is not None and options.commit_offsets
+        if self._home is None:
+            self._home = open_to_commit(options) if commits else open_to_read(options)
+            if options.group is not None and commits:
+                self._member = GroupMember(self._home, options.group, "a Spark stream")
+        self._home.refresh()
+        ranges = positions.subscribed(self._home, options.subscription)
+        if self._member is not None:
+            self._member.claim(queue.topic for queue in ranges)
+        return self._home, ranges
+
+    def _check(self, home: Home, position: StreamPosition, ranges: Mapping[Queue, Range]) -> None:
+        continuity.check_ends(position, ranges, self._options)
+        if position != self._checked:
+            continuity.check_same(home, position, ranges, self._options)
+            self._checked = position
+
+    def _before(self, home: Home, begin: StreamPosition, queue: Queue, offset: int) -> int:
+        """The commit-log offset of the message before `offset`; queues that did not move are not looked up again."""
+        if begin.next.get(queue) == offset and queue in begin.after:
+            return begin.after[queue]
+        return home.commit_log_offset_before(queue.topic, queue.queue_id, offset)
+
+    def _available(self, start: QueueOffsets) -> dict[Queue, int]:
+        """How far each queue could be read now; with AvailableNow, to where it ended when the query began."""
+        if self._target is None:
+            return dict(self._latest)
+        return {
+            # never back behind the start: a group may begin at an end that is later than the target
+            queue: min(offset, max(self._target.get(queue, 0), start.get(queue, 0)))
+            for queue, offset in self._latest.items()
+            if queue in self._target or queue in start
+        }
+
+    def _admit(
+        self,
+        home: Home,
+        start: dict[Queue, int],
+        available: dict[Queue, int],
+        ranges: Mapping[Queue, Range],
+        everything: bool,
+    ) -> dict[Queue, int]:
+        limits = self._options.limits
+        if everything:
+            return available
+        # Messages that are gone do not count.
+        low = {queue: max(start[queue], ranges[queue].min_offset) for queue in available}
+        waited_ms = None if self._last_batch_s is None else (time.monotonic() - self._last_batch_s) * 1000
+        # With AvailableNow Spark would wait for ever if the minimum is never reached.
+        if self._target is None and planning.must_wait(low, available, limits, waited_ms):
+            return {queue: start[queue] for queue in available}
+        end = available
+        if limits.max_rows is not None:
+            end = planning.admit_rows(low, end, limits.max_rows)
+        if limits.max_bytes is not None:
+            end = planning.admit_bytes(
+                low,
+                end,
+                limits.max_bytes,
+                lambda queue, first, last: home.bytes_between(*queue, first, last),
+                lambda queue, first, last, size: home.offset_after_bytes(*queue, first, last, size),
+            )
+        return end

@@ -1,0 +1,104 @@
+"""Positions as users write them, and as a checkpoint keeps them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_rmq.offsets import Position, Queue, StreamPosition, describe, parse_assign, parse_offsets, parse_timestamps
+from rmq_store.errors import UsageError
+
+WORDS = ("earliest", "latest", "group")
+QUEUES = st.builds(Queue, st.text(min_size=1, max_size=5), st.integers(0, 2**31 - 1))
+OFFSETS = st.dictionaries(QUEUES, st.integers(0, 2**63 - 1), max_size=4)
+
+
+@given(st.text(max_size=8), OFFSETS, OFFSETS, OFFSETS)
+def test_a_stream_position_survives_the_checkpoint(store: str, following, after, began) -> None:  # type: ignore[no-untyped-def]
+    position = StreamPosition(store, following, after, began)
+    assert StreamPosition.from_json(json.loads(json.dumps(position.to_json()))) == position
+
+
+@given(OFFSETS)
+def test_equal_positions_give_equal_text_because_spark_compares_text(offsets: dict[Queue, int]) -> None:
+    backwards = dict(reversed(offsets.items()))
+    assert json.dumps(StreamPosition("s", offsets).to_json()) == json.dumps(StreamPosition("s", backwards).to_json())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [],
+        {},
+        {"partition": 3},
+        {"version": 2, "store": "", "topics": {}},
+        {"version": 1, "store": 3, "topics": {}},
+        {"version": 1, "store": "", "topics": []},
+        {"version": 1, "store": "", "topics": {"T": {"0": -1}}},
+        {"version": 1, "store": "", "topics": {"T": {"0": True}}},
+        {"version": 1, "store": "", "topics": {"T": {"0": 1.0}}},
+        {"version": 1, "store": "", "topics": {"T": {"x": 1}}},
+        {"version": 1, "store": "", "topics": {"T": {"²": 1}}},
+        {"version": 1, "store": "", "topics": {"T": {"99999999999": 1}}},
+        {"version": 1, "store": "", "topics": {"T": {"0": 2**63}}},
+        {"version": 1, "store": "", "topics": {}, "after": 1},
+    ],
+)
+def test_a_checkpoint_that_is_not_ours_is_refused(value: object) -> None:
+    with pytest.raises(UsageError, match="checkpoint"):
+        StreamPosition.from_json(value)
+
+
+def test_offsets_are_words_or_numbers_per_queue() -> None:
+    assert parse_offsets(" Earliest ", "startingOffsets", WORDS) == Position("earliest")
+    assert parse_offsets('{"T":{"0":23,"1":-2},"U":{"0":-1}}', "startingOffsets", WORDS) == Position(
+        "offsets", {Queue("T", 0): 23, Queue("T", 1): -2, Queue("U", 0): -1}
+    )
+    assert parse_timestamps('{"T":{"0":1700000000000}}', "x").values == {Queue("T", 0): 1700000000000}
+    assert parse_assign('{"T":[2,0],"U":[1]}') == {"T": (0, 2), "U": (1,)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "first",
+        "",
+        "[1]",
+        "{",
+        '{"T":3}',
+        '{"T":{"0":"3"}}',
+        '{"T":{"0":null}}',
+        '{"T":{"0":-3}}',
+        '{"T":{"0":NaN}}',
+        '{"T":{"-1":3}}',
+        '{"T":{"0":3,"0":4}}',
+        '{"T":{"0":3},"T":{"1":4}}',
+        '{"a":' * 100_000,
+    ],
+)
+def test_malformed_offsets_are_refused_and_name_the_option(text: str) -> None:
+    with pytest.raises(UsageError, match="startingOffsets"):
+        parse_offsets(text, "startingOffsets", WORDS)
+
+
+def test_earliest_is_no_end() -> None:
+    with pytest.raises(UsageError, match=r"endingOffsets: -2 \(earliest\) for queue T-0"):
+        parse_offsets('{"T":{"0":-2}}', "endingOffsets", ("latest",))
+    with pytest.raises(UsageError, match="endingOffsets"):
+        parse_offsets("earliest", "endingOffsets", ("latest",))
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", '{"T":0}', '{"T":[]}', '{"T":["0"]}', '{"T":[-1]}', '{"T":[0,0]}', '{"T":[true]}']
+)
+def test_malformed_assignments_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="assign"):
+        parse_assign(text)
+
+
+def test_ranges_are_described_half_open() -> None:
+    assert describe([("T", 1, 0, 7), ("T", 0, 12, 40)]) == "T-0 [12, 40), T-1 [0, 7)"

@@ -1,0 +1,171 @@
+"""Options: types, defaults, contradictions, and typing errors by the user."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from pyspark_rmq import option_docs
+from pyspark_rmq.offsets import Position, Queue
+from pyspark_rmq.option_table import OPTIONS
+from pyspark_rmq.options import SinkOptions, Subscription, check_names, sink_options, source_options
+from pyspark_rmq.planning import Limits
+from rmq_store.errors import UsageError
+
+NOW_MS = 1_700_000_000_000
+BASE = {"path": "/s", "subscribe": "T"}
+
+
+def test_names_are_compared_without_case_and_values_are_typed() -> None:
+    options = source_options(
+        {
+            "PATH": "/s",
+            "subscribe": " OrderTopic , Other,OrderTopic",
+            "startingoffsets": "earliest",
+            "GROUP": "cg",
+            "tags": "TagA || TagB",
+            "rawBody": "TRUE",
+            "failOnDataLoss": "false",
+            "commitOffsets": "false",
+            "maxOffsetsPerTrigger": "1000",
+            "minOffsetsPerTrigger": "10",
+            "maxBytesPerTrigger": "5",
+            "maxTriggerDelay": "30s",
+            "minPartitions": "8",
+        },
+        "stream read",
+        NOW_MS,
+    )
+    assert options.subscription == Subscription(("OrderTopic", "Other"))
+    assert options.starting == Position("earliest")
+    assert (options.group, options.tags, options.raw_body) == ("cg", "TagA || TagB", True)
+    assert (options.fail_on_data_loss, options.commit_offsets, options.min_partitions) == (False, False, 8)
+    assert options.limits == Limits(1000, 10, 5, 30_000)
+
+
+def test_defaults_are_those_of_the_table() -> None:
+    options = source_options(BASE, "stream read", NOW_MS)
+    assert options.starting is None
+    assert options.group is None
+    assert options.fail_on_data_loss and options.commit_offsets
+    assert options.limits == Limits(None, None, None, 15 * 60 * 1000)
+    assert options.consume_timestamp_ms == NOW_MS - 30 * 60 * 1000
+    assert sink_options({"path": "/s"}, "stream write") == SinkOptions("/s")
+
+
+@pytest.mark.parametrize(
+    ("typo", "meant"),
+    [
+        ("subscibe", "subscribe"),
+        ("startingOffset", "startingOffsets"),
+        ("maxOffsetPerTrigger", "maxOffsetsPerTrigger"),
+        ("storePath", "path"),
+        ("failOnDataloss2", "failOnDataLoss"),
+        ("consumerGroup", "group"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_nearest_name(typo: str, meant: str) -> None:
+    with pytest.raises(UsageError, match=f"unknown option '{typo}'.*{meant}"):
+        check_names([typo])
+
+
+def test_options_of_spark_itself_pass() -> None:
+    check_names(["checkpointLocation", "queryName", "asyncProgressTrackingEnabled"])
+    assert sink_options({"path": "/s", "checkpointlocation": "/c"}, "stream write") == SinkOptions("/s")
+
+
+@pytest.mark.parametrize(
+    ("options", "use", "message"),
+    [
+        ({"subscribe": "T"}, "batch read", "path is missing"),
+        ({"path": " ", "subscribe": "T"}, "batch read", "path is empty"),
+        ({"path": "/s"}, "batch read", "exactly one of"),
+        (BASE | {"assign": '{"T":[0]}'}, "batch read", "subscribe and assign"),
+        ({"path": "/s", "subscribe": " , "}, "batch read", "names no topic"),
+        ({"path": "/s", "subscribePattern": "("}, "batch read", "regular expression"),
+        (BASE | {"endingOffsets": "latest"}, "stream read", "endingOffsets is not possible for a stream read"),
+        (BASE | {"maxOffsetsPerTrigger": "5"}, "batch read", "only for a stream read"),
+        (BASE | {"topic": "T"}, "batch read", "only for a batch write or a stream write"),
+        ({"path": "/s", "subscribe": "T"}, "batch write", "subscribe is not possible for a batch write"),
+        ({"path": "/s", "txnAppId": "a", "txnVersion": "1"}, "stream write", "only for a batch write"),
+        ({"path": "/s", "txnAppId": "a"}, "batch write", "only possible together"),
+        ({"path": "/s", "txnVersion": "1"}, "batch write", "only possible together"),
+        (BASE | {"startingOffsets": "latest"}, "batch read", "not possible for a batch"),
+        (BASE | {"startingOffsets": '{"T":{"0":-1}}'}, "batch read", "not possible for a batch"),
+        (BASE | {"startingOffsets": "group"}, "batch read", "needs the option group"),
+        (BASE | {"consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"}, "stream read", "needs the option group"),
+        (BASE | {"commitOffsets": "false"}, "stream read", "needs the option group"),
+        (BASE | {"group": "g", "consumeFromWhere": "FIRST"}, "stream read", "CONSUME_FROM_FIRST_OFFSET"),
+        (BASE | {"group": "g", "consumeTimestamp": "20260101000000"}, "stream read", "CONSUME_FROM_TIMESTAMP"),
+        (
+            BASE | {"group": "g", "consumeFromWhere": "CONSUME_FROM_TIMESTAMP", "consumeTimestamp": "2026"},
+            "stream read",
+            "yyyyMMddHHmmss",
+        ),
+        (BASE | {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "stream read", "larger than"),
+        (BASE | {"maxTriggerDelay": "1m"}, "stream read", "needs minOffsetsPerTrigger"),
+        (BASE | {"maxOffsetsPerTrigger": "0"}, "stream read", "at least 1"),
+        (BASE | {"maxOffsetsPerTrigger": "1e6"}, "stream read", "not an integer"),
+        (BASE | {"maxOffsetsPerTrigger": "٣"}, "stream read", "not an integer"),
+        (BASE | {"failOnDataLoss": "no"}, "stream read", "neither true nor false"),
+        (BASE | {"minOffsetsPerTrigger": "9", "maxTriggerDelay": "soon"}, "stream read", "not a duration"),
+        (BASE | {"tags": "TagA || "}, "stream read", "empty tag"),
+        (BASE | {"startingTimestamp": "-5"}, "batch read", "startingTimestamp"),
+    ],
+)
+def test_contradictions_and_malformed_values_are_refused(options, use, message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(UsageError, match=message):
+        (sink_options if "write" in use else lambda given, wanted: source_options(given, wanted, NOW_MS))(options, use)
+
+
+def test_a_time_wins_over_times_per_queue_and_those_win_over_offsets() -> None:
+    options = BASE | {"startingOffsets": "earliest", "endingOffsets": "latest"}
+    options |= {"startingOffsetsByTimestamp": '{"T":{"0":5}}', "endingOffsetsByTimestamp": '{"T":{"0":6}}'}
+    read = source_options(options, "batch read", NOW_MS)
+    assert read.starting == Position("timestamps", {Queue("T", 0): 5})
+    assert read.ending == Position("timestamps", {Queue("T", 0): 6})
+    read = source_options(options | {"startingTimestamp": "7", "endingTimestamp": "8"}, "batch read", NOW_MS)
+    assert read.starting == Position("timestamp", timestamp_ms=7)
+    assert read.ending == Position("timestamp", timestamp_ms=8)
+
+
+@pytest.mark.parametrize("everything", ["*", "", " * "])
+def test_a_star_subscribes_to_all_tags(everything: str) -> None:
+    assert source_options(BASE | {"tags": everything}, "batch read", NOW_MS).tags is None
+
+
+def test_the_consume_timestamp_is_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Shanghai")
+    time.tzset()
+    try:
+        options = BASE | {
+            "group": "g",
+            "consumeFromWhere": "consume_from_timestamp",
+            "consumeTimestamp": "20260102030405",
+        }
+        assert source_options(options, "stream read", NOW_MS).consume_timestamp_ms == 1767294245000
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_every_option_is_described_in_the_same_form() -> None:
+    for option in OPTIONS:
+        assert re.fullmatch(r"[a-z][A-Za-z]+", option.name)
+        assert option.doc.endswith(".")
+        assert option.default and option.kind and option.uses
+
+
+def test_the_options_page_is_what_the_table_gives(tmp_path: Path) -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "options.md"
+    assert option_docs.main([str(page), "--check"]) == 0
+    stale = tmp_path / "options.md"
+    stale.write_text(page.read_text(encoding="utf-8").replace("`group`", "`crowd`"), encoding="utf-8")
+    assert option_docs.main([str(stale), "--check"]) == 1
+    assert option_docs.main([str(stale)]) == 0
+    assert stale.read_text(encoding="utf-8") == page.read_text(encoding="utf-8")
+    for option in OPTIONS:
+        assert f"| `{option.name}` |" in page.read_text(encoding="utf-8")

@@ -1,0 +1,118 @@
+"""Where queries start and end, on a home in memory."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pyspark_rmq import positions
+from pyspark_rmq.offsets import Queue
+from pyspark_rmq.options import SourceOptions, source_options
+from rmq_store.errors import DataLossError, UnknownTopicError, UsageError
+
+Make = Callable[..., Any]
+T0, T1, RETRY = Queue("T", 0), Queue("T", 1), Queue("%RETRY%g", 0)
+MEMORY_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+WHERE = ("CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_TIMESTAMP")
+
+
+def options(use: str = "stream read", **given: str) -> SourceOptions:
+    return source_options({"path": "/s"} | ({"subscribe": "T"} | given), use, 2_000_000)  # type: ignore[arg-type]
+
+
+def start(home: Any, asked: SourceOptions) -> dict[Queue, int]:
+    return positions.stream_start(home, asked, positions.subscribed(home, asked.subscription))
+
+
+def test_subscriptions_name_topics_match_them_or_assign_queues(fake_home: Make) -> None:
+    home = fake_home({T0: (0, 1), T1: (0, 2), Queue("T2", 0): (0, 3)})
+    assert set(positions.subscribed(home, options().subscription)) == {T0, T1}
+    assert set(positions.subscribed(home, options(subscribe="T2,T").subscription)) == {T0, T1, Queue("T2", 0)}
+    assigned = source_options({"path": "/s", "assign": '{"T":[1]}'}, "batch read", 0)
+    assert set(positions.subscribed(home, assigned.subscription)) == {T1}
+    missing = source_options({"path": "/s", "assign": '{"T":[7]}'}, "batch read", 0)
+    with pytest.raises(UsageError, match=r"'T' has no queue 7; it has \[0, 1\]"):
+        positions.subscribed(home, missing.subscription)
+    with pytest.raises(UnknownTopicError):
+        positions.subscribed(home, options(subscribe="Nope").subscription)
+
+
+def test_a_pattern_matches_whole_names_and_leaves_out_what_is_not_the_users() -> None:
+    topics = dict.fromkeys(["Orders", "Orders2", "%RETRY%g", "%DLQ%g", "SCHEDULE_TOPIC_XXXX", "rmq_sys_pyrmq_units"])
+    assert positions.matching_topics(topics, "Orders") == ["Orders"]
+    assert positions.matching_topics(topics, ".*") == ["Orders", "Orders2"]
+    assert positions.matching_topics(topics, "%DLQ%.*") == ["%DLQ%g"]
+
+
+def test_a_position_for_every_queue_must_name_every_queue_and_no_other(fake_home: Make) -> None:
+    home = fake_home({T0: (0, 10), T1: (2, 20)})
+    assert start(home, options(startingOffsets='{"T":{"0":-2,"1":-1}}')) == {T0: 0, T1: 20}
+    assert start(home, options(startingOffsets='{"T":{"0":10,"1":0}}')) == {T0: 10, T1: 0}
+    with pytest.raises(UsageError, match="must name every queue that is read; missing: T-1"):
+        start(home, options(startingOffsets='{"T":{"0":0}}'))
+    with pytest.raises(UsageError, match="not read: U-0"):
+        start(home, options(startingOffsets='{"T":{"0":0,"1":0},"U":{"0":0}}'))
+    with pytest.raises(UsageError, match="11 lies behind the end of queue T-0, 10"):
+        start(home, options(startingOffsets='{"T":{"0":11,"1":0}}'))
+
+
+def test_times_find_the_first_message_stored_then_or_later(fake_home: Make) -> None:
+    home = fake_home({T0: (0, 10), T1: (4, 20)})
+    assert start(home, options(startingTimestamp="2500")) == {T0: 3, T1: 4}
+    assert start(home, options(startingOffsetsByTimestamp='{"T":{"0":99999,"1":5000}}')) == {T0: 10, T1: 5}
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_a_young_complete_queue_is_read_from_0_whatever_was_asked_for(fake_home: Make, where: str) -> None:
+    home = fake_home({T0: (0, 10), T1: (0, 0)}, log_end=MEMORY_BYTES * 40 // 100)
+    assert start(home, options(group="g", consumeFromWhere=where)) == {T0: 0, T1: 0}
+
+
+@pytest.mark.parametrize(("where", "expected"), list(zip(WHERE, (9000, 0, 200), strict=True)))
+def test_an_old_queue_is_read_from_where_was_asked_for(fake_home: Make, where: str, expected: int) -> None:
+    given = {"group": "g", "consumeFromWhere": where}
+    # one byte more than 40 % of the memory behind the first message; the default time is 30 minutes before now
+    home = fake_home({T0: (0, 9000)}, log_end=MEMORY_BYTES * 40 // 100 + 1)
+    assert start(home, options(**given)) == {T0: expected}
+    # or the first messages are gone
+    home = fake_home({T0: (5, 9000)}, log_end=0)
+    assert start(home, options(**given)) == {T0: max(5, expected)}
+
+
+@pytest.mark.parametrize(("where", "expected"), list(zip(WHERE, (0, 0, 9000), strict=True)))
+def test_a_retry_topic_is_read_from_its_beginning(fake_home: Make, where: str, expected: int) -> None:
+    home = fake_home({RETRY: (0, 9000)}, log_end=MEMORY_BYTES)
+    assert start(home, options(subscribe="%RETRY%g", group="g", consumeFromWhere=where)) == {RETRY: expected}
+
+
+def test_a_committed_offset_behind_the_end_means_that_the_store_lost_messages(
+    fake_home: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = fake_home({T0: (0, 10)}, committed={T0: 15})
+    with pytest.raises(DataLossError, match=r"T-0 \[10, 15\) do not exist") as raised:
+        start(home, options(group="g"))
+    assert raised.value.ranges == [("T", 0, 10, 15)]
+    with caplog.at_level(logging.WARNING):
+        assert start(home, options(group="g", failOnDataLoss="false")) == {T0: 10}
+    assert "T-0 [10, 15)" in caplog.text
+
+
+def test_a_batch_looks_at_the_group_only_if_asked(fake_home: Make) -> None:
+    home = fake_home({T0: (2, 10)}, committed={T0: 7})
+    ranges = positions.subscribed(home, options().subscription)
+    assert positions.batch_start(home, options("batch read", group="g"), ranges) == {T0: 2}
+    assert positions.batch_start(home, options("batch read", group="g", startingOffsets="group"), ranges) == {T0: 7}
+    assert positions.batch_end(home, options("batch read"), ranges) == {T0: 10}
+    assert positions.batch_end(home, options("batch read", endingOffsets='{"T":{"0":5}}'), ranges) == {T0: 5}
+    assert positions.batch_end(home, options("batch read", endingTimestamp="4001"), ranges) == {T0: 5}
+
+
+def test_a_queue_that_appears_while_the_query_runs_is_not_skipped(fake_home: Make) -> None:
+    home = fake_home({T0: (2, 10), T1: (3, 10)}, committed={T1: 7})
+    ranges = positions.subscribed(home, options().subscription)
+    assert positions.new_queue_start(home, options(), ranges) == {T0: 2, T1: 3}
+    assert positions.new_queue_start(home, options(group="g"), ranges) == {T0: 2, T1: 7}

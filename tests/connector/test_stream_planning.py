@@ -1,0 +1,371 @@
+"""The life of a stream, call by call as Spark makes them, on a home in memory."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
+
+from pyspark_rmq import group as group_module
+from pyspark_rmq import stream_reader as stream_reader_module
+from pyspark_rmq.offsets import Queue
+from rmq_store.errors import DataLossError, LeaseHeldError, UnknownTopicError, UsageError
+
+T0, T1 = Queue("T", 0), Queue("T", 1)
+Make = Callable[..., Any]
+LIMIT = ReadMaxRows(1)  # only says that it is not Trigger.Once
+
+
+def through_spark(offset: dict[str, Any]) -> dict[str, Any]:
+    """What comes back from the JVM, or from the checkpoint."""
+    value: dict[str, Any] = json.loads(json.dumps(offset))
+    return value
+
+
+def planned(reader: Any, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[str, int, int, int]]:
+    return [tuple(partition.part) for partition in reader.partitions(start, end)]
+
+
+def first_batch(reader: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    start = through_spark(reader.initialOffset())
+    return start, through_spark(reader.latestOffset(start, LIMIT))
+
+
+def test_a_stream_without_group_starts_at_the_end_and_reads_what_comes_then(
+    fake_home: Make, stream_reader: Make
+) -> None:
+    home = fake_home({T0: (0, 10), T1: (3, 20)})
+    reader = stream_reader(home)
+    start, end = first_batch(reader)
+    assert planned(reader, start, end) == []
+    home.queues[T0] = (0, 12)
+    later = through_spark(reader.latestOffset(end, LIMIT))
+    assert planned(reader, end, later) == [("T", 0, 10, 12)]
+
+
+def test_when_nothing_is_new_the_offset_is_the_same_text_or_spark_would_run_a_batch(
+    fake_home: Make, stream_reader: Make
+) -> None:
+    home = fake_home({T0: (0, 10), T1: (3, 20)})
+    reader = stream_reader(home, startingOffsets="earliest", group="g")
+    _, end = first_batch(reader)
+    text = json.dumps(end)
+    looked_up = home.looked_up
+    for _ in range(5):
+        assert json.dumps(reader.latestOffset(through_spark(end), LIMIT)) == text
+    assert len(home.commits) == 2  # the start, and the end of the first batch: idle polls write nothing
+    assert home.looked_up <= looked_up + 2  # and look at the log once, to check that the store is the same
+
+
+def test_a_first_batch_that_was_not_completed_is_repeated_from_where_it_began(
+    fake_home: Make, stream_reader: Make
+) -> None:
+    # Spark does not write the initial offset down. The driver died after batch 0 was planned; when it comes back,
+    # "latest" has moved behind the end of that batch, and reading from there would lose it.
+    home = fake_home({T0: (0, 10)})
+    reader = stream_reader(home)
+    start = through_spark(reader.initialOffset())
+    home.queues[T0] = (0, 15)
+    end = through_spark(reader.latestOffset(start, LIMIT))
+    home.queues[T0] = (0, 40)
+    restarted = stream_reader(home)
+    assert planned(restarted, through_spark(restarted.initialOffset()), end) == [("T", 0, 10, 15)]
+    # and only the first batch carries that
+    assert "began" not in restarted.latestOffset(end, LIMIT)
+
+
+def test_a_group_starts_where_it_committed_and_the_rest_of_its_queues_young_at_0(
+    fake_home: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = fake_home({T0: (0, 10), T1: (0, 20)}, committed={T0: 7})
+    start, end = first_batch(reader := stream_reader(home, group="g"))
+    assert planned(reader, start, end) == [("T", 0, 7, 10), ("T", 1, 0, 20)]
+    assert not caplog.records
+
+
+def test_a_committed_offset_wins_over_the_option_with_a_warning(
+    fake_home: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = fake_home({T0: (0, 10), T1: (0, 20)}, committed={T0: 7})
+    start, end = first_batch(reader := stream_reader(home, group="g", startingOffsets='{"T":{"0":1,"1":2}}'))
+    assert planned(reader, start, end) == [("T", 0, 7, 10), ("T", 1, 2, 20)]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "T-0 (7)" in caplog.text and "T-1" not in caplog.text
+
+
+def test_a_checkpoint_wins_over_the_group(
+    fake_home: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = fake_home({T0: (0, 10)})
+    _, end = first_batch(stream_reader(home, group="g", startingOffsets="earliest"))
+    home.leases.clear()
+    home.queues[T0] = (0, 12)
+    home.committed[T0] = 99  # somebody moved the group while the query was down
+    restarted = stream_reader(home, group="g", startingOffsets="earliest")
+    later = restarted.latestOffset(end, LIMIT)
+    assert planned(restarted, end, later) == [("T", 0, 10, 12)]
+    assert home.committed[T0] == 99  # the query has not advanced
+    assert "set back when the query advances" in caplog.text
+    restarted.latestOffset(through_spark(later), LIMIT)
+    assert home.committed[T0] == 12
+
+
+def test_offsets_are_committed_when_the_start_moves_and_never_ahead_of_it(fake_home: Make, stream_reader: Make) -> None:
+    home = fake_home({T0: (0, 10)})
+    reader = stream_reader(home, group="g", startingOffsets="earliest", maxOffsetsPerTrigger="4")
+    start, end = first_batch(reader)
+    assert home.committed == {T0: 0}
+    reader.partitions(start, end)
+    assert home.committed == {T0: 0}  # planned is not completed
+    reader.latestOffset(through_spark(end), LIMIT)
+    assert home.committed == {T0: 4}
+    reader.commit(through_spark(end))
+    assert home.commits == [{T0: 0}, {T0: 4}]
+
+
+def test_a_failed_batch_commits_nothing_after_a_restart(fake_home: Make, stream_reader: Make) -> None:
+    home = fake_home({T0: (0, 10)})
+    _, end = first_batch(stream_reader(home, group="g", startingOffsets="earliest"))
+    home.leases.clear()
+    restarted = stream_reader(home, group="g", startingOffsets="earliest")
+    restarted.partitions(through_spark(restarted.initialOffset()), end)
+    assert home.committed == {T0: 0}
+    restarted.latestOffset(end, LIMIT)  # its sink has succeeded this time
+    assert home.committed == {T0: 10}
+
+
+def test_a_second_query_of_the_group_is_refused_by_name_before_it_reads(
+    fake_home: Make, stream_reader: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_module, "CLAIM_TIMEOUT_S", 0.3)
+    home = fake_home({T0: (0, 10)})
+    first = stream_reader(home, group="g")
+    first.initialOffset()
+    second = stream_reader(home, group="g")
+    for call in (second.initialOffset, lambda: second.partitions({}, {}), lambda: second.latestOffset({}, LIMIT)):
+        with pytest.raises((LeaseHeldError, UsageError), match=r"query A|not of this data source"):
+            call()
+    stream_reader(home, group="other").initialOffset()
+    stream_reader(home, group="g", commitOffsets="false").initialOffset()
+    first.stop()
+    second.initialOffset()
+
+
+def test_a_query_that_lost_its_lease_commits_nothing(fake_home: Make, stream_reader: Make) -> None:
+    home = fake_home({T0: (0, 10)})
+    reader = stream_reader(home, group="g", startingOffsets="earliest")
+    _, end = first_batch(reader)
+    home.leases["g", "T"].alive = False
+    with pytest.raises(LeaseHeldError, match="lost its lease"):
+        reader.commit(through_spark(end))
+    assert home.committed == {T0: 0}
+
+
+def test_without_commits_a_group_only_says_where_to_start(fake_home: Make, stream_reader: Make) -> None:
+    home = fake_home({T0: (0, 10)}, committed={T0: 7})
+    reader = stream_reader(home, group="g", commitOffsets="false")
+    start, end = first_batch(reader)
+    assert planned(reader, start, end) == [("T", 0, 7, 10)]
+    reader.commit(end)
+    assert home.commits == [] and home.leases == {}
+
+
+def test_available_now_reads_up_to_the_ends_at_its_start_and_then_stops(fake_home: Make, stream_reader: Make) -> None:
+    home = fake_home({T0: (0, 10)})
+    reader = stream_reader(
+        home, group="g", startingOffsets="earliest", maxOffsetsPerTrigger="4", minOffsetsPerTrigger="3"
+    )
+    reader.prepareForTriggerAvailableNow()
+    home.queues[T0] = (0, 50)
+    at, ends = through_spark(reader.initialOffset()), []
+    while (end := through_spark(reader.latestOffset(at, LIMIT))) != at:
+        ends.append(end["topics"]["T"]["0"])
+        at = end
+    assert ends == [4, 8, 10]  # the last one although two are fewer than the minimum
+    assert home.committed == {T0: 10}  # all of it, before the query ends
+
+
+def test_available_now_never_goes_back_behind_a_later_start(fake_home: Make, stream_reader: Make) -> None:
+    home = fake_home({T0: (0, 10)})
+    reader = stream_reader(home)
+    reader.prepareForTriggerAvailableNow()
+    home.queues[T0] = (0, 12)
+    _, end = first_batch(reader)
+    assert end["topics"]["T"]["0"] == 12
+    assert reader.latestOffset(end, LIMIT) == end
+
+
+def test_limits_combine(fake_home: Make, stream_reader: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(stream_reader_module.time, "monotonic", lambda: clock[0])
+    home = fake_home({T0: (0, 100)})
+    reader = stream_reader(
+        home,
+        startingOffsets="earliest",
+        maxOffsetsPerTrigger="50",
+        maxBytesPerTrigger="3000",
+        minOffsetsPerTrigger="30",
+        maxTriggerDelay="10s",
+    )
+    _, end = first_batch(reader)
+    assert end["topics"]["T"]["0"] == 30  # bytes are the tighter limit: 100 each
+    at = through_spark(reader.latestOffset(end, LIMIT))
+    at = through_spark(reader.latestOffset(at, LIMIT))
+    assert at["topics"]["T"]["0"] == 90
+    assert reader.latestOffset(at, LIMIT) == at  # 10 are fewer than 30
+    clock[0] += 9.9
+    assert reader.latestOffset(at, LIMIT) == at
+    clock[0] += 0.1
+    assert reader.latestOffset(at, LIMIT)["topics"]["T"]["0"] == 100
+
+
+def test_trigger_once_takes_everything(fake_home: Make, stream_reader: Make) -> None:
+    reader = stream_reader(fake_home({T0: (0, 100)}), startingOffsets="earliest", maxOffsetsPerTrigger="5")
+    assert reader.latestOffset(reader.initialOffset(), ReadAllAvailable())["topics"]["T"]["0"] == 100
+
+
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [
+        ({}, ReadAllAvailable()),
+        ({"maxOffsetsPerTrigger": "5", "maxBytesPerTrigger": "6"}, ReadMaxRows(5)),
+        ({"maxBytesPerTrigger": "6"}, ReadMaxBytes(6)),
+        ({"minOffsetsPerTrigger": "7"}, ReadMinRows(7)),
+    ],
+)
+def test_spark_is_told_that_there_is_a_limit(
+    fake_home: Make, stream_reader: Make, options: dict[str, str], limit: object
+) -> None:
+    assert stream_reader(fake_home({}), **options).getDefaultReadLimit() == limit
+
+
+def test_a_new_topic_is_read_from_its_first_message_also_when_that_batch_is_repeated(
+    fake_home: Make, stream_reader: Make
+) -> None:
+    home = fake_home({T0: (0, 10)})
+    reader = stream_reader(home, subscribePattern="T.*")
+    _, end = first_batch(reader)
+    new = Queue("T2", 0)
+    home.queues[new] = (4, 9)
+    later = through_spark(reader.latestOffset(end, LIMIT))
+    assert planned(reader, end, later) == [("T2", 0, 4, 9)]
+    home.queues[new] = (4, 30)
+    assert planned(stream_reader(home, subscribePattern="T.*"), end, later) == [("T2", 0, 4, 9)]
+    last = through_spark(reader.latestOffset(later, LIMIT))
+    assert planned(reader, later, last) == [("T2", 0, 9, 30)]
+
+
+def test_retention_under_a_stream_names_the_exact_range(
+    fake_home: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = fake_home({T0: (0, 8), T1: (0, 4)})
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "12"}
+    _, at = first_batch(reader := stream_reader(home, **options))
+    home.queues = {T0: (40, 100), T1: (0, 9)}
+    later = through_spark(reader.latestOffset(at, LIMIT))
+    with pytest.raises(DataLossError, match=r"T-0 \[8, 40\).*failOnDataLoss=false") as raised:
+        reader.partitions(at, later)
+    assert raised.value.ranges == [("T", 0, 8, 40)]
+    lenient = stream_reader(home, **options, failOnDataLoss="false")
+    kept = planned(lenient, at, later)
+    assert sum(part[3] - part[2] for part in kept) == 12  # what is gone does not count
+    assert kept[0][:3] == ("T", 0, 40)
+    assert "T-0 [8, 40)" in caplog.text
+
+
+def test_a_store_that_lost_its_tail_is_noticed(
+    fake_home: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = fake_home({T0: (0, 10)})
+    _, end = first_batch(stream_reader(home, startingOffsets="earliest"))
+    home.queues[T0] = (0, 6)
+    with pytest.raises(DataLossError, match=r"T-0 \[6, 10\) do not exist; the store was rolled back") as raised:
+        stream_reader(home).latestOffset(end, LIMIT)
+    assert raised.value.ranges == [("T", 0, 6, 10)]
+    lenient = stream_reader(home, failOnDataLoss="false")
+    back = through_spark(lenient.latestOffset(end, LIMIT))
+    assert planned(lenient, end, back) == []
+    home.queues[T0] = (0, 8)
+    later = through_spark(lenient.latestOffset(back, LIMIT))
+    assert planned(lenient, back, later) == [("T", 0, 6, 8)]
+
+
+def test_a_store_that_was_rolled_back_and_written_again_is_noticed_by_the_message_before(
+    fake_home: Make, stream_reader: Make
+) -> None:
+    home = fake_home({T0: (0, 10)}, identity="")
+    _, end = first_batch(stream_reader(home, startingOffsets="earliest"))
+    home.base, home.queues[T0] = 7, (0, 30)
+    for call in (
+        lambda reader: reader.latestOffset(end, LIMIT),
+        lambda reader: reader.partitions(end, {**end, "topics": {"T": {"0": 20}}, "after": {}}),
+    ):
+        with pytest.raises(
+            DataLossError, match=r"message 9 of queue T-0 was at commit-log offset 900 .* is at 907 now"
+        ):
+            call(stream_reader(home))
+    assert stream_reader(home, failOnDataLoss="false").latestOffset(end, LIMIT)["topics"]["T"]["0"] == 30
+
+
+def test_another_store_under_the_same_path_is_always_an_error(fake_home: Make, stream_reader: Make) -> None:
+    home = fake_home({T0: (0, 10)})
+    _, end = first_batch(stream_reader(home, startingOffsets="earliest"))
+    home.identity = "store-2"
+    with pytest.raises(UsageError, match="belongs to store store-1, but the store that is there is store-2"):
+        stream_reader(home, failOnDataLoss="false").latestOffset(end, LIMIT)
+
+
+def test_retention_of_the_message_before_is_not_a_replaced_store(fake_home: Make, stream_reader: Make) -> None:
+    home = fake_home({T0: (0, 10)})
+    _, end = first_batch(stream_reader(home, startingOffsets="earliest"))
+    home.queues[T0] = (10, 11)
+    reader = stream_reader(home)
+    assert planned(reader, end, through_spark(reader.latestOffset(end, LIMIT))) == [("T", 0, 10, 11)]
+
+
+def test_a_deleted_topic_is_loss_and_an_unsubscribed_one_is_not(
+    fake_home: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = fake_home({T0: (0, 10), Queue("U", 0): (0, 5)})
+    _, end = first_batch(stream_reader(home, subscribe="T,U", startingOffsets="earliest"))
+    assert set(stream_reader(home).latestOffset(end, LIMIT)["topics"]) == {"T"}
+    del home.queues[Queue("U", 0)]
+    with pytest.raises(DataLossError, match="topics were deleted that the stream reads: U-0 at offset 5"):
+        stream_reader(home).latestOffset(end, LIMIT)
+    assert set(stream_reader(home, failOnDataLoss="false").latestOffset(end, LIMIT)["topics"]) == {"T"}
+    with pytest.raises(UnknownTopicError):
+        stream_reader(home, subscribe="T,U").initialOffset()
+
+
+def test_the_latest_offsets_are_reported_without_limits(fake_home: Make, stream_reader: Make) -> None:
+    reader = stream_reader(fake_home({T0: (0, 100)}), startingOffsets="earliest", maxOffsetsPerTrigger="5")
+    assert reader.reportLatestOffset() is None
+    first_batch(reader)
+    assert reader.reportLatestOffset() == {"version": 1, "store": "store-1", "topics": {"T": {"0": 100}}}
+
+
+def test_min_partitions_cut_the_queues(fake_home: Make, stream_reader: Make) -> None:
+    reader = stream_reader(fake_home({T0: (0, 90), T1: (0, 10)}), startingOffsets="earliest", minPartitions="4")
+    assert len(planned(reader, *first_batch(reader))) == 4
+
+
+def test_a_reader_is_made_without_touching_anything_and_travels_to_the_workers() -> None:
+    from pyspark import cloudpickle
+
+    from pyspark_rmq.options import source_options
+    from pyspark_rmq.schema import SOURCE_SCHEMA
+    from pyspark_rmq.stream_reader import RmqStreamReader
+
+    options = source_options({"path": "/does/not/exist", "subscribe": "T", "group": "g"}, "stream read", 0)
+    copy = cloudpickle.loads(cloudpickle.dumps(RmqStreamReader(options, SOURCE_SCHEMA)))
+    assert copy._options == options
+
+
+@pytest.fixture(autouse=True)
+def _quick_claims(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "pyspark_rmq")
+    monkeypatch.setattr(group_module.time, "sleep", lambda seconds: None)
