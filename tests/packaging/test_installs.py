@@ -24,13 +24,21 @@ PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
 OFFLINE = ("--no-index", "--no-deps", "--no-build-isolation", "--no-cache-dir")
 
 LOOK_UP = """
-import importlib.metadata, json, pathlib, pkgutil, sys
+import importlib.metadata, io, json, pathlib, pkgutil, struct
 listed = {module.name for module in pkgutil.iter_modules()}
 import pyspark_rmq, rmq_store
+
+# What Spark runs in a process of its own. It answers with a count, then names and pickled classes, each after its size.
+from pyspark.sql.worker.lookup_data_sources import _main
+_main(io.BytesIO(), answer := io.BytesIO())
+answer.seek(0)
+take = lambda: answer.read(struct.unpack("!i", answer.read(4))[0])
+found = {take().decode(): len(take()) for _ in range(struct.unpack("!i", answer.read(4))[0])}
+
 print(json.dumps({
     "listed": sorted(listed & {"pyspark_rmq", "rmq_store", "storage", "connector"}),
     "files": [pyspark_rmq.__file__, rmq_store.__file__],
-    "name": pyspark_rmq.DefaultSource.name(),
+    "found": sorted(found),
     "typed": [(pathlib.Path(module.__file__).parent / "py.typed").exists() for module in (pyspark_rmq, rmq_store)],
     "version": importlib.metadata.version("pyspark-rmq"),
 }))
@@ -87,7 +95,7 @@ def environment(tmp_path: Path) -> Environment:
 
 def check(answer: dict[str, object], home: Path) -> None:
     assert answer["listed"] == ["pyspark_rmq", "rmq_store"], "Spark lists modules; the source roots are no packages"
-    assert answer["name"] == "rmq"
+    assert answer["found"] == ["rmq"]
     assert answer["typed"] == [True, True]
     assert answer["version"] == "0.1.0"
     files = answer["files"]
