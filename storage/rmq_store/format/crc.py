@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import zlib
 from functools import cache
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.format.frame_check import CRC_MASK
+from rmq_store.format.gather import value_bytes
 
 Bytes = npt.NDArray[np.uint8]
 Int32 = npt.NDArray[np.int32]
@@ -39,24 +39,25 @@ def body_crc(body: bytes | memoryview) -> int:
 
 
 def body_crcs(bodies: pa.Array) -> Int32:
-    """`body_crc` of every row of a binary or large_binary array: (n,) int32, 0 for null."""
+    """`body_crc` of every row of a binary or large_binary array without nulls: (n,) int32."""
     return (array_crcs(bodies) & np.uint32(CRC_MASK)).view(np.int32)
 
 
-def array_crcs(values: pa.Array, seeds: UInt32 | None = None) -> UInt32:
-    """CRC-32 (n,) of each row of a binary or large_binary array; `seeds` (n,) turns crc(text) into crc(text + row)."""
+def array_crcs(values: pa.Array) -> UInt32:
+    """CRC-32 (n,) of each row of a binary or large_binary array; of a null row whatever bytes lie under it."""
+    offsets, data = value_bytes(values)
+    return slice_crcs(data, offsets[:-1], offsets[1:])
+
+
+def slice_crcs(data: Bytes, starts: Int64, ends: Int64, seeds: UInt32 | None = None) -> UInt32:
+    """CRC-32 (n,) of `data[starts[i]:ends[i]]`; `seeds` (n,) are CRCs of what comes before each of them."""
     crc32 = zlib.crc32
-    if len(values) == 0:
-        return np.zeros(0, np.uint32)
-    large = pa.types.is_large_binary(values.type)
-    stored = np.frombuffer(values.buffers()[1], np.int64 if large else np.int32)
-    bounds = stored[values.offset : values.offset + len(values) + 1].tolist()
-    data = memoryview(values.buffers()[2] or b"")
+    view = data.data
+    rows = zip(starts.tolist(), ends.tolist(), strict=True)
     if seeds is None:
-        found = [crc32(data[start:end]) for start, end in pairwise(bounds)]
+        found = [crc32(view[start:end]) for start, end in rows]
     else:
-        rows = zip(pairwise(bounds), seeds.tolist(), strict=True)
-        found = [crc32(data[start:end], seed) for (start, end), seed in rows]
+        found = [crc32(view[start:end], seed) for (start, end), seed in zip(rows, seeds.tolist(), strict=True)]
     return np.array(found, np.uint32)
 
 
@@ -100,13 +101,6 @@ def patch_crcs(
     _add_field(added, store_timestamps, bytes_behind=0)
     # What lies before the last late byte: 20 + 16, and the gap.
     return crc0 ^ shift_crcs(added, covered_bytes - gaps - (_OFFSETS_POSITION + 16))
-
-
-def field_remainders(values: npt.NDArray[np.int64 | np.int32], width_bytes: int, bytes_behind: int) -> UInt32:
-    """Remainder (n,) of a big-endian field of 4 or 8 bytes that `bytes_behind` zero bytes follow."""
-    remainders = np.zeros(len(values), np.uint32)
-    _add_field(remainders, values, bytes_behind, width_bytes)
-    return remainders
 
 
 def crc_digits(crcs: UInt32) -> Bytes:
@@ -181,18 +175,16 @@ def _position_table(bytes_behind: int) -> UInt32:
     return shift_crcs(_byte_table(), np.full(256, bytes_behind, np.int64))
 
 
-def _add_field(
-    remainders: UInt32, values: npt.NDArray[np.int64 | np.int32], bytes_behind: int, width_bytes: int = 8
-) -> None:
-    """Xor the remainder of a big-endian field into `remainders`, in place."""
+def _add_field(remainders: UInt32, values: Int64, bytes_behind: int) -> None:
+    """Xor the remainder of a big-endian int64, which `bytes_behind` zero bytes follow, into `remainders`, in place."""
     if len(values) == 0:
         return
     # The same for all rows, as storeTimestamp under the lock: one row is enough.
     constant = bool((values == values[0]).all())
     rows = values[:1] if constant else values
-    lanes = np.ascontiguousarray(rows, f"<i{width_bytes}").view(np.uint8).reshape(len(rows), width_bytes)
-    seen = int(np.bitwise_or.reduce(rows)) & ((1 << 8 * width_bytes) - 1)
-    for lane in range(width_bytes):
+    lanes = np.ascontiguousarray(rows, "<i8").view(np.uint8).reshape(len(rows), 8)
+    seen = int(np.bitwise_or.reduce(rows)) & ((1 << 64) - 1)
+    for lane in range(8):
         if seen >> 8 * lane & 0xFF:  # a byte that is zero in every row adds nothing
             remainders ^= _position_table(bytes_behind + lane)[lanes[:, lane]]
 

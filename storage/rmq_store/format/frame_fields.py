@@ -26,27 +26,34 @@ from rmq_store.format.frame_check import (
     SysFlag,
 )
 from rmq_store.format.gather import SLICES_BYTES_MAX, Bytes, Positions, as_text, gather_fields, take_slices
+from rmq_store.format.host import IPV4_HOST_BYTES, IPV6_HOST_BYTES
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-# All fields before the body with both hosts IPv4; an IPv6 host moves what follows it by 12 bytes.
-IPV4_HEADER = np.dtype(
-    [
-        *((name, HEADER[name]) for name in HEADER.names or ()),
-        ("born_host", "V8"),
-        ("store_timestamp", ">i8"),
-        ("store_host", "V8"),
-        ("reconsume_times", ">i4"),
-        ("prepared_transaction_offset", ">i8"),
-        ("body_length", ">i4"),
-    ]
-)
+
+def header_dtype(is_born_ipv6: bool, is_store_ipv6: bool) -> np.dtype[np.void]:
+    """All fields before the body, hosts as raw bytes."""
+    return np.dtype(
+        [
+            *((name, HEADER[name]) for name in HEADER.names or ()),
+            ("born_host", (np.void, IPV6_HOST_BYTES if is_born_ipv6 else IPV4_HOST_BYTES)),
+            ("store_timestamp", ">i8"),
+            ("store_host", (np.void, IPV6_HOST_BYTES if is_store_ipv6 else IPV4_HOST_BYTES)),
+            ("reconsume_times", ">i4"),
+            ("prepared_transaction_offset", ">i8"),
+            ("body_length", ">i4"),
+        ]
+    )
+
+
+# An IPv6 host moves what follows it by 12 bytes.
+IPV4_HEADER = header_dtype(False, False)
 assert IPV4_HEADER.itemsize == BODY_POSITIONS[0]
 
 BORN_HOST_POSITION = HEADER.itemsize
-IPV6_MORE_BYTES = 16 - 4
+IPV6_MORE_BYTES = IPV6_HOST_BYTES - IPV4_HOST_BYTES
 _STORE_HOST_POSITION = BORN_HOST_POSITION + 8 + 8  # with an IPv4 born host
 
 

@@ -1,0 +1,108 @@
+"""The columns of a batch that is to be encoded: found by name, brought to one type each, and checked (data plane)."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.errors import UsageError
+from rmq_store.format.gather import value_bytes
+from rmq_store.format.names import validate_topic
+from rmq_store.format.property_encoder import NAMED_COLUMNS, refusal
+from rmq_store.format.schema import PROPERTIES_TYPE
+
+_MICROSECONDS_PER_MS = 1000
+_TOPIC_TYPE = pa.dictionary(pa.int32(), pa.string())
+
+
+class EncodeInput:
+    """Typed access to the columns of `batch`; every method raises UsageError, naming the row, for what is not storable."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.row_count: int = batch.num_rows
+        self._columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+
+    def topics(self) -> pa.DictionaryArray:
+        """(n,) dictionary<int32, string> without nulls, all names valid."""
+        column = self._required("topic")
+        if column.null_count:
+            raise refusal(_first_null(column), "topic", "a message needs a topic")
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        topics = self._cast("topic", column, pa.string()).dictionary_encode()
+        for code, name in enumerate(topics.dictionary.to_pylist()):
+            try:
+                validate_topic(name)
+            except UsageError as error:
+                raise refusal(topics.indices.index(code).as_py(), "topic", str(error)) from None
+        return topics
+
+    def bodies(self, bytes_max: int) -> pa.LargeBinaryArray:
+        """(n,) large_binary without nulls, none longer than `bytes_max`."""
+        column = self._required("body")
+        if column.null_count:
+            raise refusal(_first_null(column), "body", "a message needs a body; it may be empty")
+        bodies = self._cast("body", column, pa.large_binary())
+        refuse_over(np.diff(value_bytes(bodies)[0]), bytes_max, "body", "bytes")
+        return bodies
+
+    def texts(self) -> dict[str, pa.StringArray]:
+        """Those of NAMED_COLUMNS that the batch has, as string."""
+        found = {name: self._columns[name] for name in NAMED_COLUMNS if name in self._columns}
+        return {name: self._cast(name, column, pa.string()) for name, column in found.items()}
+
+    def properties(self) -> pa.MapArray | None:
+        """The map column, or None if the batch has none."""
+        column = self._columns.get("properties")
+        if column is None or pa.types.is_null(column.type):
+            return None
+        return self._cast("properties", column, PROPERTIES_TYPE)
+
+    def integers(self, name: str) -> npt.NDArray[np.int32]:
+        """(n,) int32, 0 for null and without the column."""
+        column = self._columns.get(name)
+        if column is None:
+            return np.zeros(self.row_count, np.int32)
+        numbers: npt.NDArray[np.int32] = self._cast(name, column, pa.int32()).fill_null(0).to_numpy()
+        return numbers
+
+    def born_timestamps(self, now_ms: int) -> npt.NDArray[np.int64]:
+        """(n,) ms since the epoch, `now_ms` for null and without the column; finer parts are cut off downwards."""
+        column = self._columns.get("bornTimestamp")
+        if column is None or column.null_count == self.row_count:
+            return np.full(self.row_count, now_ms, np.int64)
+        if not pa.types.is_timestamp(column.type):
+            raise UsageError(f"column 'bornTimestamp': expected a timestamp, got {column.type}")
+        times_us = column.cast(pa.timestamp("us", column.type.tz), safe=False).view(pa.int64())
+        times_ms: npt.NDArray[np.int64] = times_us.fill_null(0).to_numpy() // _MICROSECONDS_PER_MS
+        if column.null_count:
+            times_ms[column.is_null().to_numpy(zero_copy_only=False)] = now_ms
+        return times_ms
+
+    def _required(self, name: str) -> pa.Array:
+        if name not in self._columns:
+            raise UsageError(f"the batch has no column {name!r}; it has {', '.join(self._columns) or 'none'}")
+        return self._columns[name]
+
+    def _cast(self, name: str, column: pa.Array, wanted: pa.DataType) -> pa.Array:
+        if column.type == wanted:
+            return column
+        try:
+            return column.cast(wanted)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise UsageError(f"column {name!r}: {column.type} cannot be used as {wanted}: {error}") from error
+
+
+def refuse_over(values: npt.NDArray[np.int64], maximum: int, column: str, unit: str) -> None:
+    """Raise for the first row whose value is over `maximum`."""
+    over = values > maximum
+    if bool(over.any()):
+        row = int(over.argmax())
+        raise refusal(row, column, f"{int(values[row])} {unit}, more than {maximum}")
+
+
+def _first_null(column: pa.Array) -> int:
+    row: int = pc.index(column.is_null(), True).as_py()
+    return row

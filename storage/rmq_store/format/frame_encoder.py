@@ -1,0 +1,243 @@
+"""Batches of messages as frames, all at once (data plane).
+
+Everything that does not depend on where a message will lie is done here, by anybody, without a lock; `patch_frames`
+writes the rest when positions are known.
+Source: MessageExtEncoder.java (encode), CommitLog.java (the CRC property).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.format import properties as names
+from rmq_store.format.compression import CompressionKind, compress
+from rmq_store.format.crc import array_crcs, shift_crcs, slice_crcs
+from rmq_store.format.encode_input import EncodeInput, refuse_over
+from rmq_store.format.frame_check import (
+    CRC_MASK,
+    CRC_PROPERTY_BYTES,
+    CRC_PROPERTY_PREFIX,
+    HOSTS_V6_MASK,
+    MESSAGE_MAGIC_V1,
+    MESSAGE_MAGIC_V2,
+    TRANSACTION_MASK,
+    SysFlag,
+)
+from rmq_store.format.frame_fields import header_dtype
+from rmq_store.format.frame_patch import patch_frames
+from rmq_store.format.gather import value_bytes
+from rmq_store.format.hashing import java_hashes
+from rmq_store.format.host import Host
+from rmq_store.format.ids import UniqueIdGenerator
+from rmq_store.format.index_keys import index_key_hashes, topic_hashes
+from rmq_store.format.names import TOPIC_LENGTH_MAX
+from rmq_store.format.property_encoder import MapEntries, PropertyParts, property_parts
+from rmq_store.format.schema import ENCODED_SCHEMA
+
+__all__ = ["EncodeOptions", "encode_batch", "patch_frames"]
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+UInt32 = npt.NDArray[np.uint32]
+
+# A whole frame may exceed the limit for bodies by this much. MessageExtEncoder.java.
+_FRAME_BYTES_OVER_BODY = 64 * 1024
+# The CRC property before its digits are known.
+_CRC_RESERVED = CRC_PROPERTY_PREFIX + b"0" * 10 + b"\x02"
+assert len(_CRC_RESERVED) == CRC_PROPERTY_BYTES
+# From here on (mean of a batch) it is cheaper to put a frame's CRC together than to read the body a second time.
+_COMBINED_BODY_BYTES_MIN = 2048
+_NOTHING = pa.scalar(b"", pa.large_binary())  # the separator of a join
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeOptions:
+    """What all messages of a batch have in common.
+
+    `now_ms` is the born time of rows without one. `crc_property` reserves the 20 bytes of the CRC property. With
+    `unique_ids`, rows without a UNIQ_KEY among their kept properties get one. Bodies of at least `compress_over_bytes`
+    are compressed, unless they are already; None: never. Properties named in `drop_properties` are left out.
+    """
+
+    store_host: Host
+    born_host: Host
+    now_ms: int
+    crc_property: bool
+    unique_ids: UniqueIdGenerator | None = None
+    max_message_bytes: int = 4 * 1024 * 1024
+    compress_over_bytes: int | None = None
+    compress_kind: CompressionKind = "zlib"
+    drop_properties: frozenset[str] = frozenset()
+
+
+def encode_batch(batch: pa.RecordBatch, *, queue_ids: Int32, options: EncodeOptions) -> pa.RecordBatch:
+    """Encode every row as a frame: an ENCODED_SCHEMA batch with as many rows, in their order.
+
+    Columns used: `topic` and `body` (both required); `tags`, `keys`, `shardingKey` (string); `properties`
+    (map<string, string>, entries with a null value are left out); `flag`, `reconsumeTimes`, `sysFlag` (integer, null is
+    0); `bornTimestamp` (timestamp). All others are ignored. A tag, key or sharding key that is null or empty leaves the
+    property of that name as it is in the map. Bodies of rows whose sysFlag says COMPRESSED are stored as they are.
+    `queue_ids` (n,). The tags code is the tag's hash for scheduled messages too: only the append knows their time.
+
+    Raises:
+        UsageError: names the first bad row and its column: no body or one over the limit, a bad topic name, a separator
+            or an empty text in the properties, more than 32767 bytes of them; or a column of another type.
+    """
+    assert len(queue_ids) == batch.num_rows
+    if batch.num_rows == 0:
+        return pa.RecordBatch.from_pylist([], ENCODED_SCHEMA)
+    given = EncodeInput(batch)
+    topics = given.topics()
+    plain_bodies = given.bodies(options.max_message_bytes)
+    sys_flags = given.integers("sysFlag") & np.int32(~HOSTS_V6_MASK)
+    sys_flags |= np.int32(options.born_host.is_ipv6 << 4 | options.store_host.is_ipv6 << 5)
+    bodies, sys_flags = _compress(plain_bodies, sys_flags, options)
+    properties = _properties(given, options)
+    topic_heads, magics = _topic_heads(topics)
+
+    body_lengths = np.diff(value_bytes(bodies)[0])
+    property_lengths = _joined_lengths(properties, given.row_count)
+    refuse_over(property_lengths, names.PROPERTIES_BYTES_MAX, "properties", "bytes of properties")
+    header_type = header_dtype(options.born_host.is_ipv6, options.store_host.is_ipv6)
+    sizes = header_type.itemsize + body_lengths + np.diff(value_bytes(topic_heads)[0]) + 2 + property_lengths
+    refuse_over(sizes, options.max_message_bytes + _FRAME_BYTES_OVER_BODY, "body", "bytes in the whole frame")
+
+    body_crcs = array_crcs(bodies)
+    headers = np.zeros(given.row_count, header_type)
+    headers["total_size"] = sizes
+    headers["magic"] = magics
+    headers["body_crc"] = body_crcs & np.uint32(CRC_MASK)
+    headers["queue_id"] = queue_ids
+    headers["flag"] = given.integers("flag")
+    headers["sys_flag"] = sys_flags
+    headers["born_timestamp"] = given.born_timestamps(options.now_ms)
+    headers["born_host"] = np.void(options.born_host.pack())
+    headers["store_host"] = np.void(options.store_host.pack())
+    headers["reconsume_times"] = given.integers("reconsumeTimes")
+    headers["body_length"] = body_lengths
+    frames = pc.binary_join_element_wise(
+        _fixed_width(headers),
+        bodies,
+        topic_heads,
+        _fixed_width(property_lengths.astype(">i2")),
+        *properties.parts,
+        _NOTHING,
+        null_handling="skip",
+    )
+    crcs = np.zeros(given.row_count, np.uint32)
+    if options.crc_property:
+        crcs = _frame_crcs(frames, headers.view(np.uint8).reshape(-1, header_type.itemsize), body_lengths, body_crcs)
+
+    transaction = sys_flags & np.int32(TRANSACTION_MASK)
+    indexed = transaction != int(SysFlag.TRANSACTION_ROLLBACK)
+    hashes = index_key_hashes(topic_hashes(topics), properties.unique_keys, properties.keys, indexed)
+    return pa.RecordBatch.from_arrays(
+        [
+            frames,
+            topics,
+            pa.array(np.asarray(queue_ids, np.int32)),
+            pa.array((transaction == 0) | (transaction == int(SysFlag.TRANSACTION_COMMIT))),
+            pa.array(crcs),
+            pa.array(java_hashes(properties.tags).astype(np.int64)),
+            pa.ListArray.from_arrays(_offsets(hashes.counts), pa.array(hashes.hashes)),
+        ],
+        schema=ENCODED_SCHEMA,
+    )
+
+
+def _compress(
+    bodies: pa.LargeBinaryArray, sys_flags: Int32, options: EncodeOptions
+) -> tuple[pa.LargeBinaryArray, Int32]:
+    """Compress the bodies that are long enough; their flags say so."""
+    if options.compress_over_bytes is None:
+        return bodies, sys_flags
+    lengths = np.diff(value_bytes(bodies)[0])
+    long = np.flatnonzero((lengths >= options.compress_over_bytes) & (sys_flags & int(SysFlag.COMPRESSED) == 0))
+    if len(long) == 0:
+        return bodies, sys_flags
+    packed = [compress(bodies[int(row)].as_py(), options.compress_kind) for row in long]
+    choice = np.arange(len(bodies))
+    choice[long] = len(bodies) + np.arange(len(long))
+    flags = sys_flags.copy()
+    flags[long] |= np.array([bits for _, bits in packed], np.int32)
+    shorter = pa.array([body for body, _ in packed], pa.large_binary())
+    return pa.concat_arrays([bodies, shorter]).take(pa.array(choice)), flags
+
+
+def _properties(given: EncodeInput, options: EncodeOptions) -> PropertyParts:
+    """The parts of the property strings, the reserved CRC property last."""
+    entries = MapEntries(given.properties(), given.row_count, options.drop_properties)
+    unique_keys = None
+    if options.unique_ids is not None:
+        lacking = np.ones(given.row_count, np.bool_)
+        lacking[entries.rows[entries.named(names.UNIQUE_KEY)]] = False
+        count = int(np.count_nonzero(lacking))
+        unique_keys = options.unique_ids.next_ids(count, options.now_ms, _month_start_ms(options.now_ms))
+        if count < given.row_count:
+            unique_keys = unique_keys.take(pa.array(np.cumsum(lacking) - 1, mask=~lacking))
+    properties = property_parts(given.texts(), entries, unique_keys)
+    if options.crc_property:
+        properties.parts.append(pa.scalar(_CRC_RESERVED, pa.large_binary()))
+    return properties
+
+
+def _month_start_ms(now_ms: int) -> int:
+    """Start of the month of `now_ms` in the process's time zone, from which unique ids count. MessageClientIDSetter."""
+    local = datetime.fromtimestamp(now_ms // 1000)
+    return int(local.replace(day=1, hour=0, minute=0, second=0).timestamp()) * 1000
+
+
+def _topic_heads(topics: pa.DictionaryArray) -> tuple[pa.LargeBinaryArray, Int32]:
+    """Topic length and topic of each row, and its magic: V2 for topics over 127 characters."""
+    encoded = [name.encode() for name in topics.dictionary.to_pylist()]
+    is_v2 = [len(name) > TOPIC_LENGTH_MAX for name in encoded]
+    heads = [len(name).to_bytes(1 + wide, "big") + name for name, wide in zip(encoded, is_v2, strict=True)]
+    magics = np.array([MESSAGE_MAGIC_V2 if wide else MESSAGE_MAGIC_V1 for wide in is_v2], np.int32)
+    return pa.array(heads, pa.large_binary()).take(topics.indices), magics[topics.indices.to_numpy()]
+
+
+def _joined_lengths(properties: PropertyParts, count: int) -> Int64:
+    """Bytes of the property string of each row."""
+    lengths = np.zeros(count, np.int64)
+    for part in properties.parts:
+        if isinstance(part, pa.Scalar):
+            lengths += len(part.as_py())
+        else:
+            lengths += pc.binary_length(part).fill_null(0).to_numpy()
+    return lengths
+
+
+def _fixed_width(rows: npt.NDArray[np.generic]) -> pa.LargeBinaryArray:
+    """Numpy items as binary values."""
+    count, width = len(rows), rows.dtype.itemsize
+    offsets = np.arange(0, (count + 1) * width, width, dtype=np.int64)
+    # Arrow has no view of numpy's structured types, only of their bytes.
+    data = pa.py_buffer(rows.view(np.uint8))
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(offsets), data])
+
+
+def _frame_crcs(
+    frames: pa.LargeBinaryArray, headers: npt.NDArray[np.uint8], body_lengths: Int64, body_crcs: UInt32
+) -> UInt32:
+    """CRC-32 of each frame without its reserved CRC property."""
+    offsets, data = value_bytes(frames)
+    starts, ends = offsets[:-1], offsets[1:] - CRC_PROPERTY_BYTES
+    if int(body_lengths.sum()) < _COMBINED_BODY_BYTES_MIN * len(frames):
+        return slice_crcs(data, starts, ends)
+    header_bytes = headers.shape[1]
+    header_starts = np.arange(len(headers)) * header_bytes
+    header_crcs = slice_crcs(headers.ravel(), header_starts, header_starts + header_bytes)
+    seeds = shift_crcs(header_crcs, body_lengths) ^ body_crcs
+    return slice_crcs(data, starts + header_bytes + body_lengths, ends, seeds)
+
+
+def _offsets(counts: Int32) -> pa.Array:
+    offsets = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    return pa.array(offsets)
