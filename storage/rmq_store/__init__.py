@@ -1,0 +1,82 @@
+"""Apache RocketMQ's message store, embedded: byte-compatible, many processes, no daemon.
+
+>>> import tempfile
+>>> from rmq_store import Message, Store
+>>> directory = tempfile.TemporaryDirectory()
+>>> with Store.open(directory.name + "/store", create=True) as store:
+...     _ = store.create_topic("Orders", queue_count=1)
+...     result = store.send(Message("Orders", b"tea for two", tags="TagA", keys="ORD-1"))
+...     batch = next(store.read("Orders", 0, 0, 1, columns=["body", "tags"]))
+...     store.commit_offsets("cg_orders", {("Orders", 0): 1})
+...     (result.queue_offset, batch.to_pylist(), store.committed_offsets("cg_orders"))
+(0, [{'body': b'tea for two', 'tags': 'TagA'}], {('Orders', 0): 1})
+>>> directory.cleanup()
+"""
+
+from rmq_store.broker.config import StoreConfig
+from rmq_store.broker.encoding import INPUT_SCHEMA
+from rmq_store.broker.groups import SubscriptionGroup
+from rmq_store.broker.leases import Lease
+from rmq_store.broker.results import AppendResult, CommitResult, QueueRange, SendResult, SendStatus
+from rmq_store.broker.staging import StagedFile, StagingArea, sweep
+from rmq_store.broker.store import Store
+from rmq_store.broker.topics import TopicConfig
+from rmq_store.errors import (
+    CorruptConfigError,
+    CorruptIndexError,
+    CorruptionError,
+    CorruptQueueError,
+    CorruptRecordError,
+    DataLossError,
+    LeaseHeldError,
+    MarkerError,
+    NotAStoreError,
+    OffsetOutOfRangeError,
+    ReadOnlyError,
+    StagingError,
+    StoreError,
+    StoreFailedError,
+    StoreFullError,
+    StoreLockedError,
+    UnknownTopicError,
+    UsageError,
+)
+from rmq_store.format.message import Message
+from rmq_store.format.schema import MESSAGE_SCHEMA
+
+__all__ = [
+    "INPUT_SCHEMA",
+    "MESSAGE_SCHEMA",
+    "AppendResult",
+    "CommitResult",
+    "CorruptConfigError",
+    "CorruptIndexError",
+    "CorruptQueueError",
+    "CorruptRecordError",
+    "CorruptionError",
+    "DataLossError",
+    "Lease",
+    "LeaseHeldError",
+    "MarkerError",
+    "Message",
+    "NotAStoreError",
+    "OffsetOutOfRangeError",
+    "QueueRange",
+    "ReadOnlyError",
+    "SendResult",
+    "SendStatus",
+    "StagedFile",
+    "StagingArea",
+    "StagingError",
+    "Store",
+    "StoreConfig",
+    "StoreError",
+    "StoreFailedError",
+    "StoreFullError",
+    "StoreLockedError",
+    "SubscriptionGroup",
+    "TopicConfig",
+    "UnknownTopicError",
+    "UsageError",
+    "sweep",
+]

@@ -1,0 +1,168 @@
+"""What a store is made with: RocketMQ's settings under its own names, kept in `<root>/pyrmq/store.json`.
+
+    {"format": 1, "identity": "<uuid>", "settings": {"mappedFileSizeCommitLog": 67108864, ...}}
+
+Sizes belong to the store: they are read off its files when it is opened. Source: MessageStoreConfig, BrokerConfig.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+
+from rmq_store.errors import CorruptConfigError, NotAStoreError, UsageError
+from rmq_store.files import durable
+from rmq_store.format.host import Host
+from rmq_store.log.geometry import Geometry
+
+STORE_FORMAT = 1
+_STORE_FILE_BYTES_MAX = 1 << 16
+
+_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DELAY_LEVEL = re.compile(r"([0-9]{1,9})([smhd])", re.ASCII)
+
+# Spelling of early versions (4.4 and before): one p.
+_OLD_NAMES = {
+    "mapedFileSizeCommitLog": "mappedFileSizeCommitLog",
+    "mapedFileSizeConsumeQueue": "mappedFileSizeConsumeQueue",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """Settings of a store; the names are RocketMQ's in snake case, `broker.conf` has them in camel case.
+
+    Sizes in bytes, intervals in ms. The defaults of the sizes suit a laptop; a broker that opens the store needs the
+    same four in its broker.conf (`conf/broker.conf` has them).
+    """
+
+    mapped_file_size_commit_log: int = 64 << 20
+    mapped_file_size_consume_queue: int = 6_000_000
+    max_hash_slot_num: int = 1_000_000
+    max_index_num: int = 4_000_000
+    message_index_enable: bool = True
+    enabled_append_prop_crc: bool = True
+    flush_disk_type: str = "ASYNC_FLUSH"
+    flush_interval_commit_log: int = 500
+    broker_name: str = "rmq-embedded"
+    broker_host: str = "127.0.0.1:10911"
+    message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    max_message_size: int = 4 << 20
+    auto_create_topic_enable: bool = True
+    default_topic_queue_nums: int = 4
+
+    def __post_init__(self) -> None:
+        if self.flush_disk_type not in ("ASYNC_FLUSH", "SYNC_FLUSH"):
+            raise UsageError(f"flushDiskType={self.flush_disk_type!r}: ASYNC_FLUSH or SYNC_FLUSH")
+        if self.flush_interval_commit_log < 1:
+            raise UsageError("flushIntervalCommitLog must be at least 1 ms")
+        if self.max_message_size < 1 or self.default_topic_queue_nums < 1:
+            raise UsageError("maxMessageSize and defaultTopicQueueNums must be positive")
+        Host.parse(self.broker_host)
+        parse_delay_levels(self.message_delay_level)
+        self.geometry()
+
+    def geometry(self) -> Geometry:
+        """The four sizes."""
+        return Geometry(*(getattr(self, name) for name in Geometry.__slots__))
+
+    def with_geometry(self, geometry: Geometry) -> StoreConfig:
+        """The same settings with the sizes of an existing store."""
+        return replace(self, **{name: getattr(geometry, name) for name in Geometry.__slots__})
+
+    @classmethod
+    def from_broker_conf(cls, path: str | Path) -> StoreConfig:
+        """Settings from a broker's properties file; keys that do not concern a store are passed over.
+
+        Raises:
+            UsageError: the file is missing, or a value is not of its kind.
+        """
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}") from error
+        values = {}
+        for line in text.splitlines():
+            name, separator, value = line.strip().partition("=")
+            if separator and not name.startswith(("#", "!")):
+                values[name.strip()] = value.strip()
+        if host := values.pop("brokerIP1", None):
+            values["brokerHost"] = str(Host(Host.parse(f"{host}:0").address, int(values.get("listenPort", "10911"))))
+        known = _JAVA_NAMES | _OLD_NAMES.keys()
+        return cls(**_parse({name: value for name, value in values.items() if name in known}, str(path)))
+
+
+_JAVA_NAMES = {re.sub(r"_(\w)", lambda m: m[1].upper(), field.name): field for field in fields(StoreConfig)}
+
+
+def _parse(values: dict[str, object], where: str) -> dict[str, object]:
+    """Keyword arguments of StoreConfig from Java-named values, as text or as JSON has them."""
+    parsed: dict[str, object] = {}
+    for given, value in values.items():
+        name = _OLD_NAMES.get(given, given)
+        field = _JAVA_NAMES.get(name)
+        if field is None:
+            near = get_close_matches(name, _JAVA_NAMES, 1)
+            raise UsageError(f"{where}: unknown setting {given!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        kind = type(field.default)
+        if kind is int and isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value, re.ASCII):
+            value = int(value)
+        elif kind is bool and isinstance(value, str) and value.lower() in ("true", "false"):
+            value = value.lower() == "true"
+        if type(value) is not kind:
+            raise UsageError(f"{where}: {given}={value!r} is no {kind.__name__}")
+        parsed[field.name] = value
+    return parsed
+
+
+def parse_delay_levels(text: str) -> tuple[int, ...]:
+    """Delay of each level in ms, level 1 first (DefaultMessageStore#parseDelayLevel). UsageError."""
+    levels = []
+    for item in text.split(" "):
+        match = _DELAY_LEVEL.fullmatch(item)
+        if match is None:
+            raise UsageError(f"messageDelayLevel={text!r}: {item!r} is no delay such as 10s, 5m, 2h or 1d")
+        levels.append(int(match[1]) * _UNIT_MS[match[2]])
+    return tuple(levels)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFile:
+    """The content of store.json."""
+
+    identity: str
+    config: StoreConfig
+
+    @classmethod
+    def load(cls, root: Path) -> StoreFile | None:
+        """Read it; None if the store has none (a broker made it).
+
+        Raises:
+            NotAStoreError: written by a newer version.
+            CorruptConfigError: unreadable.
+        """
+        path = root / "pyrmq" / "store.json"
+        try:
+            data = json.loads(durable.read_limited(path, _STORE_FILE_BYTES_MAX))
+            version, identity, settings = data["format"], data["identity"], data["settings"]
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise CorruptConfigError(str(path), 0, f"not a description of a store: {error}") from error
+        if not isinstance(version, int) or version > STORE_FORMAT:
+            raise NotAStoreError(str(root), f"written by a newer version (format {version}, we know {STORE_FORMAT})")
+        try:
+            config = StoreConfig(**_parse(settings, str(path)))  # type: ignore[arg-type]
+            return cls(str(uuid.UUID(identity)), config)
+        except (ValueError, AttributeError, TypeError) as error:
+            raise CorruptConfigError(str(path), 0, str(error)) from error
+
+    def save(self, root: Path) -> None:
+        """Write it durably."""
+        settings = {name: getattr(self.config, field.name) for name, field in _JAVA_NAMES.items()}
+        content = {"format": STORE_FORMAT, "identity": self.identity, "settings": settings}
+        durable.write_atomically(root / "pyrmq" / "store.json", json.dumps(content, indent=1).encode() + b"\n")

@@ -1,0 +1,124 @@
+"""From columns that a caller gives to encoded frames: normalise, route, encode (data plane). Needs no lock and no
+open store.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_store.broker.config import StoreConfig
+from rmq_store.broker.routing import Router
+from rmq_store.broker.topics import TopicConfig
+from rmq_store.errors import UsageError
+from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
+from rmq_store.format.host import Host
+from rmq_store.format.ids import UniqueIdGenerator
+from rmq_store.log.commit_log import Clock
+
+INPUT_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("body", pa.binary()),
+        ("tags", pa.string()),
+        ("keys", pa.string()),
+        ("properties", pa.map_(pa.string(), pa.string())),
+        ("flag", pa.int32()),
+        ("bornTimestamp", pa.timestamp("us", tz="UTC")),
+        ("shardingKey", pa.string()),
+        ("queueId", pa.int32()),
+    ]
+)
+"""What `Store.append` and `StagingArea.write` take; only `body` and, without a default topic, `topic` must be there."""
+
+
+class MessageEncoder:
+    """Encodes batches for one store on behalf of one writer; not thread-safe."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        topics: Mapping[str, TopicConfig],
+        clock: Clock,
+        *,
+        default_topic: str | None = None,
+        use_queue_id: bool = True,
+        compress_over_bytes: int | None = None,
+        keep_unique_key: bool = False,
+        drop_properties: frozenset[str] = frozenset(),
+    ) -> None:
+        self._router = Router(topics, config)
+        self._clock = clock
+        self._default_topic = default_topic
+        self._use_queue_id = use_queue_id
+        store_host = Host.parse(config.broker_host)
+        self._options = EncodeOptions(
+            store_host=store_host,
+            born_host=Host(store_host.address, 0),
+            now_ms=0,
+            crc_property=config.enabled_append_prop_crc,
+            unique_ids=UniqueIdGenerator(store_host.address, os.getpid() & 0xFFFF, random.getrandbits(32)),
+            max_message_bytes=config.max_message_size,
+            compress_over_bytes=compress_over_bytes,
+            drop_properties=drop_properties if keep_unique_key else drop_properties | {"UNIQ_KEY"},
+        )
+
+    def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Encode a batch whose columns are some of INPUT_SCHEMA's; returns ENCODED_SCHEMA, same rows, same order.
+
+        Raises:
+            UsageError: unknown column or wrong type, missing topic or body, a message that breaks a rule; names row
+            and column.
+        """
+        batch = normalise(batch, self._default_topic)
+        topics = batch.column("topic").dictionary_encode()
+        names = batch.schema.names
+        queue_ids = self._router.route(
+            topics,
+            batch.column("shardingKey") if "shardingKey" in names else None,
+            batch.column("queueId") if self._use_queue_id and "queueId" in names else None,
+        )
+        now = self._clock()
+        options = replace(self._options, now_ms=now)
+        return encode_batch(batch, queue_ids=queue_ids, options=options)
+
+
+def normalise(batch: pa.RecordBatch, default_topic: str | None = None) -> pa.RecordBatch:
+    """Cast columns to INPUT_SCHEMA's types; `default_topic` replaces the topic column.
+
+    Raises:
+        UsageError: as `MessageEncoder.encode`.
+    """
+    unknown = [name for name in batch.schema.names if name not in INPUT_SCHEMA.names]
+    if unknown:
+        raise UsageError(f"unknown column {unknown[0]!r}; known are {', '.join(INPUT_SCHEMA.names)}")
+    arrays, fields = [], []
+    for field in INPUT_SCHEMA:
+        if field.name == "topic" and default_topic is not None:
+            column = pa.array([default_topic], pa.string()).take(pa.array(np.zeros(batch.num_rows, np.int32)))
+        elif field.name in batch.schema.names:
+            column = batch.column(field.name)
+        else:
+            continue
+        if column.type != field.type:
+            try:
+                column = column.cast(field.type)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise UsageError(f"column {field.name!r} is {column.type}, not {field.type}: {error}") from error
+        arrays.append(column)
+        fields.append(field)
+    given = {field.name for field in fields}
+    if "body" not in given:
+        raise UsageError("there is no column 'body'")
+    if "topic" not in given:
+        raise UsageError("there is no column 'topic', and no topic was given")
+    topics = arrays[[field.name for field in fields].index("topic")]
+    if topics.null_count:
+        row = topics.is_null().index(True).as_py()
+        raise UsageError(f"row {row}: column 'topic' is null")
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))

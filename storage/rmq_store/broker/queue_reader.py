@@ -1,0 +1,123 @@
+"""Reading a range of one queue as record batches (data plane).
+
+Queue entries give places and sizes, one gather per segment gives columns. Every record is asked for its own topic,
+queue and queue offset before it is believed: an entry is not checksummed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.broker.tags import TagFilter
+from rmq_store.errors import CorruptQueueError
+from rmq_store.format.consume_queue import PRE_BLANK_SIZE
+from rmq_store.format.frame_decoder import decode_frames
+from rmq_store.format.schema import MESSAGE_SCHEMA
+from rmq_store.log.commit_log import CommitLog
+
+_CHECKED = ("topic", "queueId", "queueOffset")
+
+# Stored frames per batch: keeps the 32-bit offsets of Arrow's binary columns far from their limit, decompressed
+# bodies too.
+BATCH_ROWS = 32_768
+BATCH_BYTES = 32 << 20
+
+
+class QueueReader:
+    """Reads queue ranges of one log. Entries are given by the caller, who knows where the log ends."""
+
+    def __init__(self, log: CommitLog, broker_name: str, body_limit_bytes: int) -> None:
+        self._log = log
+        self._broker_name = broker_name
+        self._body_limit_bytes = body_limit_bytes
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        start: int,
+        entries: np.ndarray,
+        columns: Sequence[str],
+        *,
+        tags: TagFilter | None,
+        raw_body: bool,
+        batch_rows: int = BATCH_ROWS,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of `entries` (dtype ENTRY, queue offsets from `start` on) in queue order.
+
+        Raises:
+            CorruptQueueError: an entry and the record it points at disagree.
+            CorruptRecordError: a record is damaged, or its segment is gone.
+        """
+        queue_offsets = np.arange(start, start + len(entries), dtype=np.int64)
+        wanted = entries["frame_size"] != PRE_BLANK_SIZE
+        if tags is not None:
+            wanted &= tags.may_match(entries["tags_code"])
+        entries, queue_offsets = entries[wanted], queue_offsets[wanted]
+        offsets = entries["commit_log_offset"].astype(np.int64)
+        sizes = entries["frame_size"].astype(np.int32)
+        decoded = list(dict.fromkeys([*columns, *_CHECKED, *(["tags"] if tags is not None else [])]))
+        schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
+        for first, last in self._batches(offsets, sizes, batch_rows, batch_bytes):
+            part = slice(first, last)
+            batch = self._decode(offsets[part], sizes[part], decoded, raw_body)
+            self._check(batch, topic, queue_id, queue_offsets[part], offsets[part])
+            if tags is not None:
+                batch = batch.filter(tags.matches(batch.column("tags")))
+            if batch.num_rows:
+                yield pa.RecordBatch.from_arrays([batch.column(name) for name in columns], schema=schema)
+
+    def _batches(
+        self, offsets: np.ndarray, sizes: np.ndarray, batch_rows: int, batch_bytes: int
+    ) -> Iterator[tuple[int, int]]:
+        """Cut rows into runs that lie in one segment and keep to the limits."""
+        segments = offsets // self._log.segments.size_bytes
+        ends = np.cumsum(sizes, dtype=np.int64)
+        first, count = 0, len(offsets)
+        while first < count:
+            before = int(ends[first - 1]) if first else 0
+            last = int(np.searchsorted(ends, before + batch_bytes, side="right"))
+            last = min(max(last, first + 1), first + batch_rows, count)
+            changes = np.flatnonzero(segments[first:last] != segments[first])
+            if len(changes):
+                last = first + int(changes[0])
+            yield first, last
+            first = last
+
+    def _decode(self, offsets: np.ndarray, sizes: np.ndarray, columns: list[str], raw_body: bool) -> pa.RecordBatch:
+        base = self._log.segments.base_of(int(offsets[0]))
+        try:
+            buffer = self._log.segments.open(base).buffer
+        except FileNotFoundError as error:
+            raise self._log.missing_segment(int(offsets[0])) from error
+        return decode_frames(
+            buffer,
+            offsets - base,
+            sizes,
+            base_offset=base,
+            columns=columns,
+            broker_name=self._broker_name,
+            raw_body=raw_body,
+            body_limit_bytes=self._body_limit_bytes,
+        )
+
+    def _check(
+        self, batch: pa.RecordBatch, topic: str, queue_id: int, queue_offsets: np.ndarray, offsets: np.ndarray
+    ) -> None:
+        bad = batch.column("queueOffset").to_numpy() != queue_offsets
+        bad |= batch.column("queueId").to_numpy() != queue_id
+        bad |= pc.not_equal(batch.column("topic"), topic).to_numpy(zero_copy_only=False)
+        if bad.any():
+            row = int(bad.argmax())
+            found = [batch.column(name)[row].as_py() for name in _CHECKED]
+            path = self._log.views.queue(topic, queue_id).run.directory
+            raise CorruptQueueError(
+                str(path),
+                int(queue_offsets[row]) * 20,
+                f"entry {queue_offsets[row]} points at byte {offsets[row]} of the log, where {found} is stored",
+            )

@@ -1,0 +1,187 @@
+"""Questions about queues: ranges, contents, times. Every answer begins by loading where the log ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_store.broker.queue_reader import QueueReader
+from rmq_store.broker.results import QueueRange
+from rmq_store.broker.tags import TagFilter
+from rmq_store.errors import CorruptRecordError, OffsetOutOfRangeError, UsageError
+from rmq_store.files.state_page import StatePage
+from rmq_store.format.consume_queue import ENTRY
+from rmq_store.format.names import validate_topic
+from rmq_store.format.schema import MESSAGE_SCHEMA
+from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.peek import ReadOnlyEnd, read_only_end
+
+# Entries looked at per step: 20 bytes each.
+_STEP = 1 << 20
+
+# A batch body may be this many times maxMessageSize after decompression; more is a bomb.
+_BODY_LIMIT_FACTOR = 16
+
+
+class Queues:
+    """The queues of one open store."""
+
+    def __init__(self, log: CommitLog, broker_name: str, max_message_bytes: int) -> None:
+        self._log = log
+        self._reader = QueueReader(log, broker_name, body_limit_bytes=_BODY_LIMIT_FACTOR * max_message_bytes)
+        self._peeked: ReadOnlyEnd | StatePage | None = None
+
+    def refresh(self) -> None:
+        """Forget what was found out about a store that nobody of us writes."""
+        self._peeked = None
+
+    def end(self) -> int:
+        """The visible end."""
+        if self._log.writable:
+            return self._log.visible_end()
+        if isinstance(self._peeked, StatePage) and not self._peeked.counts():
+            self._peeked = None  # its last writer has left
+        if self._peeked is None:
+            self._peeked = read_only_end(self._log)
+        if isinstance(self._peeked, StatePage):
+            return self._peeked.flushed_end if self._log.sync_flush else self._peeked.appended_end
+        return self._peeked.end
+
+    def range(self, topic: str, queue_id: int) -> QueueRange:
+        """See `Store.queue_range`."""
+        validate_topic(topic)
+        if queue_id < 0:
+            raise UsageError(f"queue id {queue_id} is negative")
+        end = self.end()
+        last = self._log.queue_max(topic, queue_id, end)
+        first = self._log.views.queue(topic, queue_id).min_offset(self._log.start(), last)
+        missing = self._missing(topic, queue_id)
+        if missing is not None:
+            first = missing[0] if first == last else first
+            last = missing[0] + len(missing[1])
+        return QueueRange(first, last)
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        start: int,
+        end: int,
+        columns: Sequence[str],
+        *,
+        tags: str | None,
+        raw_body: bool,
+    ) -> Iterator[pa.RecordBatch]:
+        """See `Store.read`."""
+        unknown = [name for name in columns if name not in MESSAGE_SCHEMA.names]
+        if unknown:
+            raise UsageError(f"unknown column {unknown[0]!r}; known are {', '.join(MESSAGE_SCHEMA.names)}")
+        tag_filter = TagFilter.parse(tags)
+        self._check_range(topic, queue_id, start, end)
+        return self._read(topic, queue_id, start, end, columns, tag_filter, raw_body)
+
+    def _read(
+        self,
+        topic: str,
+        queue_id: int,
+        start: int,
+        end: int,
+        columns: Sequence[str],
+        tags: TagFilter | None,
+        raw_body: bool,
+    ) -> Iterator[pa.RecordBatch]:
+        for first in range(start, end, _STEP):
+            entries = self._entries(topic, queue_id, first, min(first + _STEP, end))
+            yield from self._reader.read(topic, queue_id, first, entries, columns, tags=tags, raw_body=raw_body)
+
+    def commit_log_offset_before(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """See `Store.commit_log_offset_before`."""
+        first, last = self.range(topic, queue_id)
+        if not first < queue_offset <= last:
+            return -1
+        return int(self._entries(topic, queue_id, queue_offset - 1, queue_offset)["commit_log_offset"][0])
+
+    def bytes_between(self, topic: str, queue_id: int, start: int, end: int) -> int:
+        """See `Store.bytes_between`."""
+        self._check_range(topic, queue_id, start, end)
+        return sum(
+            int(self._entries(topic, queue_id, first, min(first + _STEP, end))["frame_size"].sum(dtype=np.int64))
+            for first in range(start, end, _STEP)
+        )
+
+    def offset_after_bytes(self, topic: str, queue_id: int, start: int, end: int, limit_bytes: int) -> int:
+        """See `Store.offset_after_bytes`."""
+        self._check_range(topic, queue_id, start, end)
+        taken = 0
+        for first in range(start, end, _STEP):
+            sizes = self._entries(topic, queue_id, first, min(first + _STEP, end))["frame_size"]
+            ends = taken + np.cumsum(sizes, dtype=np.int64)
+            if int(ends[-1]) > limit_bytes:
+                fitting = first + int(np.searchsorted(ends, limit_bytes, side="right"))
+                return max(fitting, min(start + 1, end))
+            taken = int(ends[-1])
+        return end
+
+    def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """See `Store.store_timestamp`."""
+        self._check_range(topic, queue_id, queue_offset, queue_offset + 1)
+        offset = int(self._entries(topic, queue_id, queue_offset, queue_offset + 1)["commit_log_offset"][0])
+        timestamp = self._log.store_timestamp(offset)
+        if timestamp is None:
+            path = self._log.segments.path(self._log.segments.base_of(offset))
+            raise CorruptRecordError(
+                str(path), offset, f"message {queue_offset} of {topic}-{queue_id} is damaged or gone"
+            )
+        return timestamp
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: str) -> int:
+        """See `Store.offset_by_time`; store-format.md 9.3, HEAD."""
+        if boundary not in ("lower", "upper"):
+            raise UsageError(f"boundary={boundary!r}: lower or upper")
+        first, last = self.range(topic, queue_id)
+        if first == last:
+            return first
+        low, high = first, last
+        while low < high:
+            middle = (low + high) // 2
+            timestamp = self.store_timestamp(topic, queue_id, middle)
+            if timestamp < timestamp_ms or (boundary == "upper" and timestamp == timestamp_ms):
+                low = middle + 1
+            else:
+                high = middle
+        return low if boundary == "lower" else max(low - 1, first)
+
+    def _check_range(self, topic: str, queue_id: int, start: int, end: int) -> None:
+        if start == end:
+            return
+        first, last = self.range(topic, queue_id)
+        if start > end or start < first or end > last:
+            raise OffsetOutOfRangeError(
+                f"{topic}-{queue_id}: [{start}, {end}) was asked for, the queue has [{first}, {last})",
+                start if start < first else end, first, last,
+            )  # fmt: skip
+
+    def _missing(self, topic: str, queue_id: int) -> tuple[int, np.ndarray] | None:
+        return self._peeked.missing.get((topic, queue_id)) if isinstance(self._peeked, ReadOnlyEnd) else None
+
+    def _entries(self, topic: str, queue_id: int, start: int, end: int) -> np.ndarray:
+        missing = self._missing(topic, queue_id)
+        split = min(end, missing[0]) if missing else end
+        try:
+            entries = (
+                self._log.views.queue(topic, queue_id).entries(start, split) if start < split else np.empty(0, ENTRY)
+            )
+        except FileNotFoundError as error:
+            first, last = self.range(topic, queue_id)
+            raise OffsetOutOfRangeError(
+                f"{topic}-{queue_id}: retention removed messages from {start} on while they were read",
+                start,
+                first,
+                last,
+            ) from error
+        if missing and end > split:
+            extra = missing[1][max(start, split) - missing[0] : end - missing[0]]
+            entries = np.concatenate([entries, extra])
+        return entries

@@ -1,0 +1,53 @@
+"""What the store answers: plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+
+class QueueRange(NamedTuple):
+    """Messages [min_offset, max_offset) of a queue can be read."""
+
+    min_offset: int
+    max_offset: int
+
+
+class SendStatus(Enum):
+    """As in RocketMQ's client. FLUSH_DISK_TIMEOUT: stored and visible, but perhaps not on disk."""
+
+    SEND_OK = "SEND_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """Where one message went. `msg_id` is its UNIQ_KEY, `offset_msg_id` names its place in this store."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    commit_log_offset: int
+    msg_id: str
+    offset_msg_id: str
+    status: SendStatus = SendStatus.SEND_OK
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    """Where a batch went: `row_count` messages in bytes [start_offset, end_offset) of the log."""
+
+    row_count: int
+    start_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """What a commit of staged files did. `committed` is False if the store already had this key and value: nothing
+    was added.
+    """
+
+    row_count: int
+    committed: bool

@@ -1,0 +1,94 @@
+"""Which queue a message goes to: its own wish, its sharding key, or the next one in turn (data plane).
+
+Same sharding key, same queue: |hash| mod number of queues, as RocketMQ's SelectMessageQueueByHash. Without a key the
+queues of a topic are taken in turn from a random one on (TopicPublishInfo#selectOneMessageQueue). Rows keep their
+order within a queue.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_store.broker.config import StoreConfig
+from rmq_store.broker.topics import TopicConfig
+from rmq_store.errors import UnknownTopicError, UsageError
+from rmq_store.format.hashing import java_hashes
+from rmq_store.format.names import is_system_topic, validate_topic
+
+# A topic made from TBW102 gets no more queues than that has (TopicConfigManager#createTopicInSendMessageMethod).
+AUTO_CREATE_QUEUE_MAX = 8
+
+
+class Router:
+    """Chooses queues for one writer; not thread-safe."""
+
+    def __init__(self, topics: Mapping[str, TopicConfig], config: StoreConfig) -> None:
+        self._topics = topics
+        self._config = config
+        self._turn: dict[str, int] = {}
+
+    def queue_count(self, topic: str) -> int:
+        """How many queues of `topic` may be written; for a topic that will be created on first use, the default.
+
+        Raises:
+            UsageError: bad name, a system topic, or a topic without write permission.
+            UnknownTopicError: it does not exist and autoCreateTopicEnable is off.
+        """
+        known = self._topics.get(topic)
+        if known is not None and not is_system_topic(topic):
+            if not known.writable or known.write_queue_nums < 1:
+                raise UsageError(f"topic {topic!r} may not be written (perm {known.perm})")
+            return known.write_queue_nums
+        validate_topic(topic)
+        if is_system_topic(topic):
+            raise UsageError(f"{topic!r} is a system topic: only the store itself writes to it")
+        if not self._config.auto_create_topic_enable:
+            raise UnknownTopicError(f"no topic {topic!r}, and autoCreateTopicEnable is false: create it first")
+        return min(self._config.default_topic_queue_nums, AUTO_CREATE_QUEUE_MAX)
+
+    def route(
+        self, topics: pa.DictionaryArray, sharding_keys: pa.Array | None, queue_ids: pa.Array | None
+    ) -> np.ndarray:
+        """int32 (n,): a queue for each row. Nulls in `sharding_keys` and `queue_ids` mean: no wish.
+
+        Raises:
+            UsageError: a wished queue that the topic does not have; and as `queue_count`.
+        """
+        count = len(topics)
+        codes = topics.indices.to_numpy(zero_copy_only=False)
+        names = topics.dictionary.to_pylist()
+        used = np.flatnonzero(np.bincount(codes, minlength=len(names))).tolist()
+        counts = np.ones(max(len(names), 1), dtype=np.int64)
+        for code in used:
+            counts[code] = self.queue_count(names[code])
+        chosen = np.empty(count, dtype=np.int32)
+        free = np.ones(count, dtype=bool)
+        if sharding_keys is not None and sharding_keys.null_count < count:
+            keyed = sharding_keys.is_valid().to_numpy(zero_copy_only=False)
+            hashes = np.abs(java_hashes(sharding_keys).astype(np.int64))
+            chosen[keyed] = (hashes % counts[codes])[keyed]
+            free &= ~keyed
+        if queue_ids is not None and queue_ids.null_count < count:
+            wished = queue_ids.is_valid().to_numpy(zero_copy_only=False)
+            ids = queue_ids.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+            bad = wished & ((ids < 0) | (ids >= counts[codes]))
+            if bad.any():
+                row = int(bad.argmax())
+                topic = names[codes[row]]
+                raise UsageError(
+                    f"row {row}: topic {topic!r} has no queue {ids[row]}: it has {counts[codes[row]]} queues"
+                )
+            chosen[wished] = ids[wished]
+            free &= ~wished
+        for code in used:
+            rows = np.flatnonzero(free & (codes == code))
+            if len(rows):
+                queues = int(counts[code])
+                first = self._turn.get(names[code], random.randrange(queues))
+                chosen[rows] = (first + np.arange(len(rows))) % queues
+                self._turn[names[code]] = (first + len(rows)) % queues
+        return chosen

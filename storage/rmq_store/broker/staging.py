@@ -1,0 +1,256 @@
+"""Staged files: what sink tasks encoded, waiting for one commit to append it (steps S1 and S2 of docs/design.md
+section 7).
+
+    <root>/pyrmq/staging/<write id>/<partition>-<attempt>-<uuid>.arrow      an Arrow IPC stream of ENCODED_SCHEMA
+
+A task never opens the store: it reads `pyrmq/store.json` and `config/topics.json`, writes a file of its own under a
+name that nobody else ever uses, and reports name, size and CRC. Files that no commit names are swept.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import shutil
+import time
+import uuid
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_store.broker.config import StoreFile
+from rmq_store.broker.encoding import MessageEncoder
+from rmq_store.broker.topics import TopicTable
+from rmq_store.clock import system_clock
+from rmq_store.errors import NotAStoreError, StagingError, UsageError
+from rmq_store.files import durable
+from rmq_store.format.schema import ENCODED_SCHEMA
+from rmq_store.log.commit_log import Clock
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}", re.ASCII)
+
+# Body CRC lies 8 bytes into a frame.
+_BODY_CRC = 8
+_SUM_MASK = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """What a task reports about its file; plain data.
+
+    `name` is relative to the staging directory. `topics`: (topic, number of queues that the file counts on).
+    `content_sum`: sum of the stored body CRCs, modulo 2^63, the same in whatever order and however split the rows come.
+    """
+
+    name: str
+    size_bytes: int
+    crc32: int
+    row_count: int
+    content_sum: int
+    topics: tuple[tuple[str, int], ...]
+
+
+class _CrcFile:
+    """A file object for Arrow that remembers size and CRC-32 of what went through it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("xb", buffering=0, opener=lambda name, flags: os.open(name, flags, durable.FILE_MODE))
+        self.size_bytes = 0
+        self.crc32 = 0
+        self.closed = False
+
+    def write(self, data: bytes) -> int:
+        """Write all of `data`."""
+        view = memoryview(data).cast("B")
+        durable.before("write", self._path)
+        while view.nbytes:
+            written = self._file.write(view)
+            self.crc32 = zlib.crc32(view[:written], self.crc32)
+            self.size_bytes += written
+            view = view[written:]
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is buffered."""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        self.closed = True
+
+
+class StagingArea:
+    """One task's file. Use as a context manager: leaving it without `finish` removes what was written."""
+
+    def __init__(self, root: Path, write_id: str, name: str, encoder: MessageEncoder) -> None:
+        if not _NAME.fullmatch(write_id) or write_id in (".", ".."):
+            raise UsageError(f"{write_id!r} cannot name a staging directory")
+        self._directory = root / "pyrmq" / "staging" / write_id
+        self._name = name
+        self._encoder = encoder
+        self._file: _CrcFile | None = None
+        self._writer: pa.ipc.RecordBatchStreamWriter | None = None
+        self._rows = 0
+        self._content_sum = 0
+        self._queues: dict[str, int] = {}
+
+    @classmethod
+    def for_task(
+        cls,
+        path: str | Path,
+        write_id: str,
+        partition_id: int,
+        attempt: int,
+        *,
+        topic: str | None = None,
+        use_queue_id: bool = False,
+        compress_over_bytes: int | None = None,
+        keep_unique_key: bool = False,
+        drop_properties: frozenset[str] = frozenset(),
+        clock: Clock = system_clock,
+    ) -> StagingArea:
+        """Prepare a file for one attempt of a task.
+
+        Raises:
+            NotAStoreError: there is no store of ours at `path`: on this host, at least.
+        """
+        root = Path(path)
+        store = StoreFile.load(root)
+        if store is None:
+            raise NotAStoreError(str(root), "the store that was planned is not on this host; run the tasks where it is")
+        encoder = MessageEncoder(
+            store.config, TopicTable(root).all(), clock, default_topic=topic, use_queue_id=use_queue_id,
+            compress_over_bytes=compress_over_bytes, keep_unique_key=keep_unique_key, drop_properties=drop_properties,
+        )  # fmt: skip
+        return cls(root, write_id, f"{partition_id}-{attempt}-{uuid.uuid4().hex}.arrow", encoder)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Encode a batch (columns of INPUT_SCHEMA) and add it to the file. UsageError, StoreFullError."""
+        encoded = self._encoder.encode(batch)
+        if not encoded.num_rows:
+            return
+        try:
+            if self._writer is None:
+                self._open()
+            assert self._writer is not None
+            self._writer.write_batch(encoded)
+        except OSError as error:
+            raise durable.translate(error, self._directory) from error
+        self._rows += encoded.num_rows
+        self._content_sum = (self._content_sum + _body_crc_sum(encoded)) & _SUM_MASK
+        topics = encoded.column("topic")
+        queue_ids = encoded.column("queue_id").to_numpy()
+        codes = topics.indices.to_numpy()
+        for code, name in enumerate(topics.dictionary.to_pylist()):
+            own = queue_ids[codes == code]
+            if len(own):
+                self._queues[name] = max(self._queues.get(name, 0), int(own.max()) + 1)
+
+    def finish(self) -> StagedFile | None:
+        """Close the file and report it; None if there were no rows. It is complete, but not synced: it serves this
+        boot only.
+        """
+        if self._writer is None or self._file is None:
+            return None
+        try:
+            self._writer.close()
+            self._file.close()
+        except OSError as error:
+            raise durable.translate(error, self._directory) from error
+        self._writer = None
+        return StagedFile(
+            f"{self._directory.name}/{self._name}", self._file.size_bytes, self._file.crc32, self._rows,
+            self._content_sum, tuple(sorted(self._queues.items())),
+        )  # fmt: skip
+
+    def abort(self) -> None:
+        """Remove what was written; does nothing after `finish`."""
+        if self._writer is not None and self._file is not None:
+            self._writer = None
+            self._file.close()
+            (self._directory / self._name).unlink(missing_ok=True)
+
+    def __enter__(self) -> StagingArea:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+    def _open(self) -> None:
+        for directory in (self._directory.parent, self._directory):
+            durable.make_directory(directory)
+        self._file = _CrcFile(self._directory / self._name)
+        self._writer = pa.ipc.new_stream(self._file, ENCODED_SCHEMA)
+
+
+def _body_crc_sum(encoded: pa.RecordBatch) -> int:
+    frames = encoded.column("frame")
+    starts = np.frombuffer(frames.buffers()[1], np.int64, len(frames), 8 * frames.offset) + _BODY_CRC
+    data = np.frombuffer(frames.buffers()[2], np.uint8)
+    crcs = data[starts[:, None] + np.arange(4)].copy().view(">u4")
+    return int(crcs.sum(dtype=np.uint64)) & _SUM_MASK
+
+
+def open_staged(root: Path, staged: StagedFile) -> list[pa.RecordBatch]:
+    """Map a staged file and return its batches, which keep the map alive, after checking that it is the one reported.
+
+    Raises:
+        StagingError: missing, or of another size or CRC, or not readable.
+    """
+    directory, _, name = staged.name.partition("/")
+    if not _NAME.fullmatch(directory) or not _NAME.fullmatch(name) or ".." in (directory, name):
+        raise StagingError(f"{staged.name!r} is no name of a staged file")
+    path = root / "pyrmq" / "staging" / directory / name
+    try:
+        fd = durable.open_nofollow(path, os.O_RDONLY)
+    except FileNotFoundError as error:
+        raise StagingError(f"{path}: the file that a task reported is missing; nothing was written") from error
+    try:
+        size = os.fstat(fd).st_size
+        if size != staged.size_bytes:
+            raise StagingError(f"{path}: {size} bytes, its task reported {staged.size_bytes}; nothing was written")
+        mapped = pa.py_buffer(mmap.mmap(fd, size, prot=mmap.PROT_READ))
+    finally:
+        os.close(fd)
+    if zlib.crc32(memoryview(mapped)) != staged.crc32:
+        raise StagingError(f"{path}: the content is not what its task wrote; nothing was written")
+    try:
+        batches = list(pa.ipc.open_stream(mapped))
+    except pa.ArrowInvalid as error:
+        raise StagingError(f"{path}: {error}") from error
+    if sum(batch.num_rows for batch in batches) != staged.row_count:
+        raise StagingError(f"{path}: not the {staged.row_count} rows that its task reported")
+    return batches
+
+
+def sweep(root: Path, write_ids: Sequence[str] = (), older_than_ms: int | None = None) -> int:
+    """Remove staging directories: the named ones, and those that nobody touched for `older_than_ms`. Returns how
+    many.
+    """
+    staging = root / "pyrmq" / "staging"
+    removed = 0
+    if not staging.is_dir():
+        return 0
+    now_s = time.time()
+    for directory in staging.iterdir():
+        stale = older_than_ms is not None and now_s - _newest_change_s(directory) > older_than_ms / 1000
+        if directory.name in write_ids or stale:
+            shutil.rmtree(directory, ignore_errors=True)
+            removed += 1
+    return removed
+
+
+def _newest_change_s(directory: Path) -> float:
+    try:
+        return max(path.stat().st_mtime for path in [directory, *directory.iterdir()])
+    except FileNotFoundError:
+        return 0.0

@@ -1,0 +1,341 @@
+"""The store: one directory, opened. Wiring only; the rules are in the modules that it calls.
+
+with Store.open("/data/store", create=True) as store:
+    store.create_topic("Orders", queue_count=4)
+    store.send(Message("Orders", b"..."))
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import pyarrow as pa
+
+from rmq_store.broker.config import StoreConfig, StoreFile, parse_delay_levels
+from rmq_store.broker.flusher import Flusher
+from rmq_store.broker.groups import GroupTable, SubscriptionGroup
+from rmq_store.broker.leases import Lease
+from rmq_store.broker.offsets import OffsetTable
+from rmq_store.broker.queues import Queues
+from rmq_store.broker.results import AppendResult, CommitResult, QueueRange, SendResult
+from rmq_store.broker.staging import StagedFile
+from rmq_store.broker.topics import DEFAULT_TOPICS, TopicConfig, TopicTable
+from rmq_store.broker.writing import Writer
+from rmq_store.clock import ClockFile, system_clock
+from rmq_store.errors import NotAStoreError, ReadOnlyError, UsageError
+from rmq_store.files import durable
+from rmq_store.format.message import Message
+from rmq_store.format.schema import MESSAGE_SCHEMA
+from rmq_store.log import opening
+from rmq_store.log.commit_log import Clock, CommitLog
+from rmq_store.log.geometry import infer
+from rmq_store.log.recovery import RecoveryReport
+
+# TopicConfigManager: a 5.x broker makes a topic of this prefix and its own name.
+_SYNC_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
+
+
+class Store:
+    """A RocketMQ store. Made by `Store.open`; close it, or use it in a `with` block. Safe for threads, not across
+    fork.
+    """
+
+    def __init__(self, log: CommitLog, file: StoreFile, broker_name: str, recovery: RecoveryReport | None) -> None:
+        self.path = log.root
+        self.read_only = not log.writable
+        self.config = file.config
+        self.identity = file.identity
+        self.broker_name = broker_name
+        self.recovery = recovery
+        self._log = log
+        self._topics = TopicTable(log.root, clock=log.clock)
+        self._groups = GroupTable(log.root, clock=log.clock)
+        self._offsets = OffsetTable(log.root, clock=log.clock)
+        self._queues = Queues(log, broker_name, file.config.max_message_size)
+        self._writer = Writer(log, file.config, self._topics) if log.writable else None
+        self._flusher = Flusher(log, file.config.flush_interval_commit_log) if log.writable else None
+        self._pid = os.getpid()
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        read_only: bool = False,
+        create: bool = False,
+        config: StoreConfig | None = None,
+        clock: Clock | None = None,
+        broker_name: str | None = None,
+    ) -> Store:
+        """Open the store at `path`; with `create`, make one if the directory is missing or empty.
+
+        `config` names the settings of a new store; of an existing one it may say what its files do not (index
+        geometry), and must not contradict them. `read_only` changes nothing on disk, whoever wrote the store. For
+        writing, the first process to open a store that was not stopped cleanly recovers it: see `recovery`.
+
+        Raises:
+            NotAStoreError: no store at `path`, or one of a newer version.
+            StoreLockedError: a RocketMQ broker runs on it (for writing).
+            UsageError: `config` contradicts the store, or no permission.
+            CorruptionError: files that contradict each other; nothing was changed.
+        """
+        root = Path(path).absolute()
+        if read_only and create:
+            raise UsageError("a store cannot be created read-only")
+        if create and not _is_store(root):
+            _make_root(root)
+        elif not _is_store(root):
+            raise NotAStoreError(str(root), "there is no RocketMQ store here (no commitlog/ and no pyrmq/store.json)")
+        known = StoreFile.load(root)
+        wanted = config if config is not None else known.config if known else StoreConfig()
+        named = frozenset(wanted.geometry().__slots__) if config is not None and known is not None else frozenset()
+        settings = wanted.with_geometry(infer(root, wanted.geometry(), named))
+        log = CommitLog(
+            root,
+            settings.geometry(),
+            writable=not read_only,
+            index_enabled=settings.message_index_enable,
+            clock=clock or _clock_of(root),
+            sync_flush=settings.flush_disk_type == "SYNC_FLUSH",
+            crc_property=settings.enabled_append_prop_crc,
+            delay_levels_ms=parse_delay_levels(settings.message_delay_level),
+        )
+        recovery = None
+        try:
+            if not read_only:
+                recovery = opening.open_for_writing(log)
+                known = _describe(root, known, settings)
+            name = broker_name or _broker_name(root, settings)
+            return cls(log, StoreFile(known.identity if known else "", settings), name, recovery)
+        except BaseException:
+            log.close()
+            raise
+
+    def close(self) -> None:
+        """Flush, and let go of files and locks; the last writer to close leaves a cleanly stopped store.
+
+        Raises:
+            StoreFailedError: a flush failed; the next opener recovers the store.
+        """
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        if self._flusher is not None:
+            self._flusher.stop()
+            opening.close(self._log)
+        else:
+            self._log.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def refresh(self) -> None:
+        """Look at the disk again, if this is a read-only store that nobody of us writes; otherwise nothing to do."""
+        self._queues.refresh()
+
+    # -- topics and groups ------------------------------------------------------------------------------------------
+
+    def topics(self) -> Mapping[str, TopicConfig]:
+        """All topics by name."""
+        return self._topics.all()
+
+    def topic(self, name: str) -> TopicConfig:
+        """One topic; UnknownTopicError."""
+        return self._topics.get(name)
+
+    def create_topic(self, name: str, queue_count: int = 4, perm: int = 6, *, exist_ok: bool = False) -> TopicConfig:
+        """Create a topic durably. UsageError if the name is bad or taken (unless `exist_ok`)."""
+        self._writing()
+        return self._topics.create(TopicConfig(name, queue_count, queue_count, perm), exist_ok=exist_ok)
+
+    def groups(self) -> Mapping[str, SubscriptionGroup]:
+        """All consumer groups with a configuration, by name."""
+        return self._groups.all()
+
+    def committed_offsets(self, group: str) -> dict[tuple[str, int], int]:
+        """{(topic, queue id): offset of the next message to consume}; {} for a group that never committed."""
+        return self._offsets.committed(group)
+
+    def all_committed_offsets(self) -> Mapping[str, Mapping[tuple[str, int], int]]:
+        """`committed_offsets` of every group."""
+        return self._offsets.all()
+
+    def commit_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Set offsets of a group, forwards or backwards; durable on return, other offsets stay."""
+        self._writing()
+        self._offsets.commit(group, offsets)
+
+    def lease(self, group: str, topic: str, owner: str) -> Lease:
+        """Take the lease of `group` on `topic`; LeaseHeldError names who has it. Free again when released or the
+        process dies.
+        """
+        self._writing()
+        lease = Lease(self.path, group, topic, clock=self._log.clock)
+        lease.acquire(owner)
+        return lease
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def queue_range(self, topic: str, queue_id: int) -> QueueRange:
+        """The messages that can be read; (0, 0) for a queue that was never used."""
+        return self._queues.range(topic, queue_id)
+
+    def queue_ranges(self, topic: str) -> dict[int, QueueRange]:
+        """`queue_range` of each read queue. UnknownTopicError."""
+        return {queue_id: self.queue_range(topic, queue_id) for queue_id in range(self.topic(topic).read_queue_nums)}
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        start: int,
+        end: int,
+        *,
+        columns: Sequence[str] = tuple(MESSAGE_SCHEMA.names),
+        tags: str | None = None,
+        raw_body: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield messages [start, end) of a queue as batches, in queue order; schema MESSAGE_SCHEMA restricted to
+        `columns`.
+
+        `tags` ("TagA || TagB") leaves out messages with other tags. Compressed bodies are decompressed unless
+        `raw_body`.
+
+        Raises:
+            OffsetOutOfRangeError: [start, end) is not within the queue's range.
+            CorruptionError: a record or entry is damaged; what was yielded before is right.
+            UsageError: unknown column.
+        """
+        return self._queues.read(topic, queue_id, start, end, columns, tags=tags, raw_body=raw_body)
+
+    def commit_log_offset_before(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Commit-log offset of the message before `queue_offset`; -1 if the queue has none there (any more)."""
+        return self._queues.commit_log_offset_before(topic, queue_id, queue_offset)
+
+    def bytes_between(self, topic: str, queue_id: int, start: int, end: int) -> int:
+        """Stored bytes of messages [start, end), from the queue entries alone. OffsetOutOfRangeError."""
+        return self._queues.bytes_between(topic, queue_id, start, end)
+
+    def offset_after_bytes(self, topic: str, queue_id: int, start: int, end: int, limit_bytes: int) -> int:
+        """The largest offset in [start, end] up to which messages from `start` on have at most `limit_bytes`; at
+        least one message.
+        """
+        return self._queues.offset_after_bytes(topic, queue_id, start, end, limit_bytes)
+
+    def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """storeTimestamp in ms of one message. OffsetOutOfRangeError, CorruptRecordError."""
+        return self._queues.store_timestamp(topic, queue_id, queue_offset)
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: str = "lower") -> int:
+        """The queue offset that RocketMQ finds for a time (ConsumeQueue#getOffsetInQueueByTime): `lower` or `upper`."""
+        return self._queues.offset_by_time(topic, queue_id, timestamp_ms, boundary)
+
+    def log_range(self) -> tuple[int, int]:
+        """[start, end) of the commit log as this store sees it now."""
+        return self._log.start(), self._queues.end()
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def send(self, message: Message) -> SendResult:
+        """Store one message. Under SYNC_FLUSH it is on disk on return; under ASYNC_FLUSH it survives this process,
+        not the machine.
+
+        Raises:
+            UsageError: the message breaks a rule (name, size, properties); nothing was written.
+            StoreFullError, StoreLockedError: nothing was written; may work later.
+            StoreFailedError: whether it is stored is unknown.
+        """
+        return self._writing().send(message)
+
+    def append(self, batch: pa.RecordBatch, topic: str | None = None) -> AppendResult:
+        """Store a batch of any number of messages (columns of INPUT_SCHEMA), visible as one. Durable and raises as
+        `send`.
+        """
+        return self._writing().append(batch, topic)
+
+    def commit_staged(
+        self,
+        files: Sequence[StagedFile],
+        *,
+        purpose: str = "sink",
+        key: str | None = None,
+        value: int | None = None,
+        repeatable: bool = True,
+    ) -> CommitResult:
+        """Append staged files as one unit: all of them or nothing, across a power cut too.
+
+        With `key` and `value` a repetition of the newest value of the key adds nothing. `repeatable=False` accepts a
+        repetition whose rows differ from those committed under this value (a query that is not deterministic).
+
+        Raises:
+            StagingError: a file is missing or altered; nothing was written.
+            MarkerError: a smaller value than the newest of this key, or the same value with other rows.
+            UsageError, StoreFullError, StoreLockedError, StoreFailedError: as `send`.
+        """
+        return self._writing().commit_staged(files, purpose=purpose, key=key, value=value, repeatable=repeatable)
+
+    def last_unit(self, purpose: str, key: str) -> int | None:
+        """The newest committed value of a unit key; None if there is none."""
+        return self._writing().last_unit(purpose, key)
+
+    def flush(self) -> None:
+        """Make everything stored so far durable. StoreFailedError."""
+        self._writing().flush()
+
+    def _writing(self) -> Writer:
+        if self._writer is None:
+            raise ReadOnlyError(f"{self.path} was opened with read_only=True")
+        if self._closed or os.getpid() != self._pid:
+            raise UsageError(f"{self.path} is closed in this process; open it again")
+        return self._writer
+
+
+def _is_store(root: Path) -> bool:
+    return (root / "commitlog").is_dir() or (root / "pyrmq" / "store.json").is_file()
+
+
+def _make_root(root: Path) -> None:
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        raise NotAStoreError(str(root), "not an empty directory, and no store: create one in a directory of its own")
+    missing = [path for path in [root, *root.parents] if not path.is_dir()]
+    try:
+        for path in reversed(missing):
+            durable.make_directory(path)
+        durable.make_directory(root / "commitlog")
+    except OSError as error:
+        raise durable.translate(error, root) from error
+
+
+def _describe(root: Path, known: StoreFile | None, settings: StoreConfig) -> StoreFile:
+    """Write store.json if the store has none; another opener may have been faster."""
+    known = known or StoreFile.load(root)
+    if known is None:
+        known = StoreFile(str(uuid.uuid4()), settings)
+        known.save(root)
+    if not (root / "config" / "topics.json").exists():
+        TopicTable(root).create_all(DEFAULT_TOPICS, exist_ok=True)
+    return known
+
+
+def _clock_of(root: Path) -> Clock:
+    """The virtual clock of a store made for tests, else the system's."""
+    path = root / "pyrmq" / "clock"
+    return ClockFile(path) if path.exists() else system_clock
+
+
+def _broker_name(root: Path, settings: StoreConfig) -> str:
+    """5.x brokers leave a topic that carries their name; otherwise the store's own setting."""
+    for name in TopicTable(root).all():
+        if name.startswith(_SYNC_MEMBER_PREFIX):
+            return name.removeprefix(_SYNC_MEMBER_PREFIX)
+    return settings.broker_name

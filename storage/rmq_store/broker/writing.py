@@ -1,0 +1,212 @@
+"""Everything that appends: one message, a batch, a commit of staged files."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_store.broker.config import StoreConfig
+from rmq_store.broker.encoding import MessageEncoder
+from rmq_store.broker.results import AppendResult, CommitResult, SendResult
+from rmq_store.broker.routing import AUTO_CREATE_QUEUE_MAX
+from rmq_store.broker.staging import StagedFile, open_staged
+from rmq_store.broker.topics import TopicConfig, TopicTable
+from rmq_store.broker.unit_table import UnitTable
+from rmq_store.errors import MarkerError, StagingError, UnknownTopicError, UsageError
+from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
+from rmq_store.format.host import Host
+from rmq_store.format.ids import offset_message_id
+from rmq_store.format.message import Message, decode_frame
+from rmq_store.format.properties import UNIQUE_KEY
+from rmq_store.log.append import Appended, Unit, append, append_lock
+from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.flush import flush
+from rmq_store.log.units import BEGIN_TAG, END_TAG, UNITS_QUEUE, UNITS_TOPIC, UnitRecord
+
+# Rows encoded at a time: bounds what a large batch needs besides itself.
+_ENCODE_ROWS = 65_536
+
+
+class Writer:
+    """The writing half of a store."""
+
+    def __init__(self, log: CommitLog, config: StoreConfig, topics: TopicTable) -> None:
+        self._log = log
+        self._config = config
+        self._topics = topics
+        self._units = UnitTable(log)
+        self._turn = threading.Lock()
+        self._encoders: dict[str | None, MessageEncoder] = {}
+        self._encoders_for: object = None
+        self._host = Host.parse(config.broker_host)
+
+    def send(self, message: Message) -> SendResult:
+        """See `Store.send`."""
+        encoded = self._encode_message(message)
+        self._create_topics([(message.topic, int(encoded.column("queue_id")[0].as_py()) + 1)])
+        appended = self._append([encoded])
+        offset = int(appended.offsets[0])
+        return SendResult(
+            topic=message.topic,
+            queue_id=encoded.column("queue_id")[0].as_py(),
+            queue_offset=int(appended.queue_offsets[0]),
+            commit_log_offset=offset,
+            msg_id=_unique_key(encoded),
+            offset_msg_id=offset_message_id(self._host, offset),
+        )
+
+    def append(self, batch: pa.RecordBatch, topic: str | None) -> AppendResult:
+        """See `Store.append`."""
+        with self._turn:
+            encoder = self._encoder(topic)
+            starts = range(0, batch.num_rows, _ENCODE_ROWS)
+            encoded = [encoder.encode(batch.slice(first, _ENCODE_ROWS)) for first in starts]
+        needed: dict[str, int] = {}
+        for part in encoded:
+            for name in part.column("topic").dictionary.to_pylist():
+                needed[name] = 1
+        self._create_topics(list(needed.items()))
+        appended = self._append(encoded)
+        return AppendResult(batch.num_rows, appended.start, appended.end)
+
+    def commit_staged(
+        self, files: Sequence[StagedFile], *, purpose: str, key: str | None, value: int | None, repeatable: bool
+    ) -> CommitResult:
+        """See `Store.commit_staged`."""
+        if (key is None) != (value is None):
+            raise UsageError("a unit has a key and a value, or neither")
+        rows = sum(file.row_count for file in files)
+        content = sum(file.content_sum for file in files) & ((1 << 63) - 1)
+        unit = UnitRecord(purpose, key, value, rows, content)
+        if key is not None:
+            # Before the files are looked at: a repeated commit may come after they were swept.
+            with append_lock(self._log):
+                done = self._already_done(unit, repeatable)
+            if done:
+                return self._acknowledged(CommitResult(0, committed=False))
+        batches = [batch for file in files for batch in open_staged(self._log.root, file)]
+        needed: dict[str, int] = {}
+        for file in files:
+            for topic, queues in file.topics:
+                needed[topic] = max(needed.get(topic, 0), queues)
+        self._create_topics(list(needed.items()))
+        with append_lock(self._log):
+            if key is not None and self._already_done(unit, repeatable):
+                return self._acknowledged(CommitResult(0, committed=False))
+            append(self._log, batches, self._bracket(unit))
+        return self._acknowledged(CommitResult(rows, committed=True))
+
+    def last_unit(self, purpose: str, key: str) -> int | None:
+        """See `Store.last_unit`."""
+        with append_lock(self._log):
+            found = self._units.newest(purpose, key, self._log.writing_page.appended_end)
+        return found.value if found else None
+
+    def flush(self) -> None:
+        """See `Store.flush`."""
+        flush(self._log)
+
+    def _append(self, encoded: Sequence[pa.RecordBatch]) -> Appended:
+        with append_lock(self._log):
+            appended = append(self._log, encoded)
+        if self._log.sync_flush:
+            flush(self._log, appended.end)
+        return appended
+
+    def _acknowledged(self, result: CommitResult) -> CommitResult:
+        # Also for a repetition: the first attempt may have died between its append and its flush.
+        if self._log.sync_flush:
+            flush(self._log)
+        return result
+
+    def _already_done(self, unit: UnitRecord, repeatable: bool) -> bool:
+        assert unit.key is not None and unit.value is not None
+        found = self._units.newest(unit.purpose, unit.key, self._log.writing_page.appended_end)
+        if found is None or found.value is None or found.value < unit.value:
+            return False
+        what = f"{self._log.root}: {unit.purpose} {unit.key!r}"
+        if found.value > unit.value:
+            raise MarkerError(
+                f"{what} has committed {found.value} already, and comes with {unit.value} again: was its checkpoint "
+                "rewound or copied? Start it with a new checkpoint"
+            )
+        if repeatable and (found.row_count, found.content_sum) != (unit.row_count, unit.content_sum):
+            raise MarkerError(
+                f"{what} comes with {unit.value} again, but with other rows ({unit.row_count} now, {found.row_count} "
+                "committed): was its checkpoint rewound or copied? If the query just gives other rows each time it "
+                "runs, say so by its option"
+            )
+        return True
+
+    def _bracket(self, unit: UnitRecord) -> Unit:
+        options = EncodeOptions(
+            store_host=self._host, born_host=self._host, now_ms=self._log.clock(), crc_property=self._log.crc_property
+        )
+
+        def encode(start: int, end: int) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+            records = []
+            for tag, body in zip((BEGIN_TAG, END_TAG), unit.bodies(start, end), strict=True):
+                row = pa.RecordBatch.from_pydict({"topic": [UNITS_TOPIC], "body": [body], "tags": [tag]})
+                records.append(encode_batch(row, queue_ids=_QUEUE, options=options))
+            return records[0], records[1]
+
+        return encode
+
+    def _encoder(self, topic: str | None) -> MessageEncoder:
+        """An encoder that knows the topics as they are now; the caller has the turn."""
+        topics = self._topics.all()
+        if topics is not self._encoders_for:
+            self._encoders, self._encoders_for = {}, topics
+        encoder = self._encoders.get(topic)
+        if encoder is None:
+            encoder = self._encoders[topic] = MessageEncoder(self._config, topics, self._log.clock, default_topic=topic)
+        return encoder
+
+    def _encode_message(self, message: Message) -> pa.RecordBatch:
+        with self._turn:
+            return self._encoder(None).encode(_row_of(message))
+
+    def _create_topics(self, needed: Sequence[tuple[str, int]]) -> None:
+        """Make sure that topics exist, with at least as many queues as were counted on (autoCreateTopicEnable)."""
+        known = self._topics.all()
+        count = min(self._config.default_topic_queue_nums, AUTO_CREATE_QUEUE_MAX)
+        new = [TopicConfig(name, count, count) for name, _ in needed if name not in known]
+        if new and not self._config.auto_create_topic_enable:
+            raise UnknownTopicError(f"no topic {new[0].topic_name!r}, and autoCreateTopicEnable is false")
+        if new:
+            self._topics.create_all(new, exist_ok=True)
+            known = self._topics.all()
+        for name, queues in needed:
+            if known[name].write_queue_nums < queues:
+                raise StagingError(
+                    f"topic {name!r} has {known[name].write_queue_nums} queues now, the rows count on {queues}"
+                )
+
+
+_QUEUE = np.array([UNITS_QUEUE], dtype=np.int32)
+
+
+def _row_of(message: Message) -> pa.RecordBatch:
+    keys = message.keys if message.keys is None or isinstance(message.keys, str) else " ".join(message.keys)
+    columns = {
+        "topic": pa.array([message.topic], pa.string()),
+        "body": pa.array([message.body], pa.binary()),
+        "tags": pa.array([message.tags], pa.string()),
+        "keys": pa.array([keys], pa.string()),
+        "flag": pa.array([message.flag], pa.int32()),
+        "shardingKey": pa.array([message.sharding_key], pa.string()),
+        "queueId": pa.array([message.queue_id], pa.int32()),
+    }
+    if message.properties:
+        columns["properties"] = pa.array([list(message.properties.items())], pa.map_(pa.string(), pa.string()))
+    if message.born_timestamp_ms is not None:
+        columns["bornTimestamp"] = pa.array([message.born_timestamp_ms * 1000], pa.timestamp("us", tz="UTC"))
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _unique_key(encoded: pa.RecordBatch) -> str:
+    frame = encoded.column("frame")[0].as_py()
+    return decode_frame(memoryview(frame), 0, len(frame)).properties.get(UNIQUE_KEY, "")

@@ -1,0 +1,93 @@
+"""Up to where everything is on disk: the progress record in `<root>/pyrmq/progress`.
+
+    bytes    field         meaning
+    0-7      magic         "pyrmqpr1"
+    8-15     device        st_dev of this file when it was written: a copied store has another device or
+    16-23    inode         another inode
+    24-31    end           records, queue entries and index entries below it are on disk
+    32-39    last_record   offset of the newest record below end; -1: none
+    40-47    flushed_end   the log is on disk below it
+    48-55    index_file    name of the newest index file at that moment, as a number; 0 = none
+    56-95    index_header  its 40 header bytes
+    96-103   clean         1: the last closer wrote this and nothing was appended since
+    104-111  timestamp     storeTimestamp of the newest record, ms
+    112-115  crc           CRC-32 of bytes 0-111
+
+Little-endian. It fits one sector, so a power cut leaves the old record or the new one; a damaged one reads as
+missing, and recovery then starts at the beginning of the log.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from rmq_store.files import durable
+
+_RECORD = struct.Struct("<8sqqqqqq40sqq")
+_CRC = struct.Struct("<I")
+_MAGIC = b"pyrmqpr1"
+_FILE_BYTES = 512
+assert _RECORD.size == 112
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressRecord:
+    """The record without its identity; see the module's table."""
+
+    end: int
+    last_record: int
+    flushed_end: int
+    index_file: int
+    index_header: bytes
+    clean: bool
+    timestamp: int
+
+
+class Progress:
+    """The record of one store."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def load(self) -> tuple[ProgressRecord, bool] | None:
+        """(record, whether it was written for this very file and not copied here), or None if missing or damaged."""
+        try:
+            fd = durable.open_nofollow(self.path, os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        try:
+            data = os.pread(fd, _FILE_BYTES, 0)
+            status = os.fstat(fd)
+        finally:
+            os.close(fd)
+        body = data[: _RECORD.size]
+        if len(data) < _RECORD.size + _CRC.size or zlib.crc32(body) != _CRC.unpack_from(data, _RECORD.size)[0]:
+            return None
+        magic, device, inode, end, last, flushed, index_file, header, clean, timestamp = _RECORD.unpack(body)
+        if magic != _MAGIC or min(end, flushed, index_file) < 0:
+            return None
+        record = ProgressRecord(end, last, flushed, index_file, header, clean == 1, timestamp)
+        return record, (device, inode) == (status.st_dev, status.st_ino)
+
+    def write(self, record: ProgressRecord) -> None:
+        """Write the record durably. What it promises must be on disk already. StoreFullError, StoreFailedError."""
+        try:
+            fd = durable.open_nofollow(self.path, os.O_RDWR | os.O_CREAT)
+            try:
+                os.posix_fallocate(fd, 0, _FILE_BYTES)
+                status = os.fstat(fd)
+                body = _RECORD.pack(
+                    _MAGIC, status.st_dev, status.st_ino, record.end, record.last_record, record.flushed_end,
+                    record.index_file, record.index_header, int(record.clean), record.timestamp,
+                )  # fmt: skip
+                durable.write_fully(fd, body + _CRC.pack(zlib.crc32(body)), 0, self.path)
+                durable.fsync_file(fd, self.path)
+            finally:
+                os.close(fd)
+            durable.fsync_directory(self.path.parent)
+        except OSError as error:
+            raise durable.translate(error, self.path) from error

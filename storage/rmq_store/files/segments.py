@@ -1,0 +1,314 @@
+"""Runs of equally sized files, named by the byte offset at which each begins: segments and consume queue files.
+
+    offset     0                 size             2*size
+               | 000...0         | 000...size     | ...        20 decimal digits
+               +-----------------+----------------+
+
+Files are created at full size and never change it while they live: growing or shrinking a file that somebody has mapped
+would kill that process with SIGBUS. They are zeroed in place, or unlinked. Bulk bytes are written with pwrite(2), which
+is coherent with mapped reads on Linux and reports a full disk as an error.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_store.errors import CorruptionError
+from rmq_store.files import durable
+from rmq_store.files.lock import lock_shared_quietly
+
+# Java formats file names with 20 digits (UtilAll#offset2FileName).
+NAME_DIGITS = 20
+
+# Open files, and maps, that one store keeps. vm.max_map_count is 65,530 and `ulimit -n` often 1,024 for everybody.
+OPEN_FILES_MAX = 256
+
+_ZEROS = bytes(1 << 20)
+
+
+class OpenFile:
+    """One file of a run: a descriptor and, once somebody reads, a read-only map of all of it.
+
+    Arrays and buffers over the map keep it alive after this object is gone. The descriptor is closed with the
+    object, so that a thread which still uses it never sees it reused.
+    """
+
+    def __init__(self, path: Path, size_bytes: int, *, writable: bool) -> None:
+        self.path = path
+        self.size_bytes = size_bytes
+        self.fd = durable.open_nofollow(path, os.O_RDWR if writable else os.O_RDONLY)
+        actual = os.fstat(self.fd).st_size
+        if actual != size_bytes:
+            raise CorruptionError(str(path), actual, f"the file has {actual} bytes, not {size_bytes}")
+        self._map: mmap.mmap | None = None
+
+    def __del__(self) -> None:
+        fd = getattr(self, "fd", -1)
+        if fd >= 0:
+            os.close(fd)
+
+    @property
+    def map(self) -> mmap.mmap:
+        """The whole file, read-only."""
+        if self._map is None:
+            self._map = mmap.mmap(self.fd, self.size_bytes, prot=mmap.PROT_READ)
+        return self._map
+
+    @property
+    def buffer(self) -> pa.Buffer:
+        """The map as an Arrow buffer."""
+        return pa.py_buffer(self.map)
+
+    def pin(self) -> None:
+        """Keep retention from unlinking this file as long as this object lives."""
+        lock_shared_quietly(self.fd)
+
+
+class OpenFiles:
+    """The least recently used files of a store are forgotten first; thread-safe."""
+
+    def __init__(self, limit: int = OPEN_FILES_MAX) -> None:
+        self._limit = limit
+        self._files: OrderedDict[Path, OpenFile] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, path: Path, size_bytes: int, *, writable: bool, pin: bool) -> OpenFile:
+        """Return the open file; FileNotFoundError if there is none (any more)."""
+        with self._lock:
+            file = self._files.get(path)
+            if file is not None:
+                self._files.move_to_end(path)
+                return file
+            file = OpenFile(path, size_bytes, writable=writable)
+            if pin:
+                file.pin()
+            self._files[path] = file
+            if len(self._files) > self._limit:
+                self._files.popitem(last=False)
+            return file
+
+    def forget(self, path: Path) -> None:
+        """Drop a file, for example before it is unlinked."""
+        with self._lock:
+            self._files.pop(path, None)
+
+    def clear(self) -> None:
+        """Drop all files."""
+        with self._lock:
+            self._files.clear()
+
+
+class SegmentRun:
+    """The files of one directory; `size_bytes` each.
+
+    `sparse=True` (consume queues) leaves holes in new files; otherwise their blocks are allocated (posix_fallocate), so
+    that a full disk shows at creation. `pin=True` (commit log) makes retention pass over files that are mapped here.
+    """
+
+    def __init__(
+        self, directory: Path, size_bytes: int, files: OpenFiles, *, writable: bool, sparse: bool, pin: bool
+    ) -> None:
+        self.directory = directory
+        self.size_bytes = size_bytes
+        self._files = files
+        self._writable = writable
+        self._sparse = sparse
+        self._pin = pin
+
+    def bases(self) -> list[int]:
+        """The offsets at which the files begin, ascending; [] if the directory is missing."""
+        try:
+            names = os.listdir(self.directory)  # noqa: PTH208 - polled: no Path object per name
+        except FileNotFoundError:
+            return []
+        return sorted(int(name) for name in names if len(name) == NAME_DIGITS and name.isascii() and name.isdigit())
+
+    def path(self, base: int) -> Path:
+        """The path of the file that begins at `base`."""
+        return self.directory / f"{base:020d}"
+
+    def base_of(self, offset: int) -> int:
+        """The beginning of the file that holds `offset`."""
+        return offset - offset % self.size_bytes
+
+    def exists(self, base: int) -> bool:
+        """Whether the file that begins at `base` is there."""
+        return self.path(base).exists()
+
+    def open(self, base: int) -> OpenFile:
+        """Open the file that begins at `base`; FileNotFoundError, CorruptionError if its size is wrong."""
+        return self._files.get(self.path(base), self.size_bytes, writable=self._writable, pin=self._pin)
+
+    def create(self, base: int) -> None:
+        """Create the file that begins at `base`, filled with zeros, unless it is there; durably but for its name
+        (`sync`).
+
+        The file appears under its name at full size. StoreFullError: nothing is left of it.
+        """
+        path = self.path(base)
+        if path.exists():
+            return
+        self._make_directories()
+        # Built under a name that the listing ignores, but outside this directory: Java's load fails on foreign names.
+        temporary = self._root() / f"new-{os.getpid()}-{threading.get_ident()}"
+        try:
+            fd = durable.open_nofollow(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            try:
+                durable.before("allocate", path)
+                if self._sparse:
+                    os.ftruncate(fd, self.size_bytes)
+                else:
+                    os.posix_fallocate(fd, 0, self.size_bytes)
+                # Synced before it gets its name: a power cut must not leave a short file, which Java refuses to load.
+                durable.fsync_file(fd, path)
+            finally:
+                os.close(fd)
+            durable.before("rename", path)
+            temporary.rename(path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise durable.translate(error, path) from error
+
+    def _root(self) -> Path:
+        """`<root>/pyrmq`, on the same file system as everything else of the store."""
+        directory = self.directory
+        while not (directory / "pyrmq").is_dir():
+            directory = directory.parent
+        return directory / "pyrmq"
+
+    def _make_directories(self) -> None:
+        missing = []
+        directory = self.directory
+        while not directory.is_dir():
+            missing.append(directory)
+            directory = directory.parent
+        for path in reversed(missing):
+            durable.make_directory(path)
+
+    def write(self, offset: int, data: bytes | memoryview | np.ndarray) -> None:
+        """Write bytes that lie within one file, which exists. StoreFullError, StoreFailedError."""
+        base = self.base_of(offset)
+        file = self.open(base)
+        try:
+            durable.write_fully(file.fd, memoryview(data).cast("B"), offset - base, file.path)
+        except OSError as error:
+            raise durable.translate(error, file.path) from error
+
+    def zero(self, start: int, end: int) -> int:
+        """Write zeros over the bytes of [start, end) that are not zero; missing files are passed over.
+
+        Returns how many bytes lay in the runs that were overwritten.
+        """
+        changed = 0
+        for base in self.bases():
+            low, high = max(start, base), min(end, base + self.size_bytes)
+            if low < high:
+                changed += self._zero_in_file(base, low - base, high - base)
+        return changed
+
+    def _zero_in_file(self, base: int, start: int, end: int) -> int:
+        file = self.open(base)
+        changed = 0
+        for low, high in data_ranges(file.fd, start, end):
+            for position in range(low, high, len(_ZEROS)):
+                size = min(len(_ZEROS), high - position)
+                if file.map[position : position + size] != _ZEROS[:size]:
+                    self.write(base + position, _ZEROS[:size])
+                    changed += size
+        return changed
+
+    def data_beyond(self, start: int) -> bool:
+        """Whether any byte at or above `start` is not zero."""
+        for base in self.bases():
+            low = max(start, base) - base
+            if low >= self.size_bytes:
+                continue
+            file = self.open(base)
+            for first, last in data_ranges(file.fd, low, self.size_bytes):
+                for position in range(first, last, len(_ZEROS)):
+                    size = min(len(_ZEROS), last - position)
+                    if file.map[position : position + size] != _ZEROS[:size]:
+                        return True
+        return False
+
+    def sync(self, start: int, end: int) -> None:
+        """fsync the files of [start, end), and the directory if one of them begins there. StoreFailedError."""
+        bases = [base for base in self.bases() if base < end and base + self.size_bytes > start]
+        try:
+            for base in bases:
+                file = self.open(base)
+                durable.fsync_file(file.fd, file.path)
+            if any(base >= start for base in bases):
+                durable.fsync_directory(self.directory)
+        except OSError as error:
+            raise durable.translate(error, self.directory) from error
+
+    def rewrite(self, start: int, end: int) -> None:
+        """Write the bytes of [start, end) over themselves.
+
+        After a failed fsync the kernel takes pages for clean that never reached the disk; this makes them dirty again.
+        """
+        for base in self.bases():
+            low, high = max(start, base), min(end, base + self.size_bytes)
+            for position in range(low, high, len(_ZEROS)):
+                view = self.open(base).map
+                self.write(position, view[position - base : min(position + len(_ZEROS), high) - base])
+
+    def drop_empty_newest(self) -> None:
+        """Unlink a newest file of zero length: what a dying broker leaves (MappedFileQueue#doLoad)."""
+        bases = self.bases()
+        if bases and self.path(bases[-1]).stat().st_size == 0:
+            self.remove(bases[-1])
+
+    def remove(self, base: int) -> None:
+        """Unlink one file; maps of it stay valid."""
+        path = self.path(base)
+        self._files.forget(path)
+        durable.before("unlink", path)
+        path.unlink(missing_ok=True)
+
+
+def data_ranges(fd: int, start: int, end: int) -> list[tuple[int, int]]:
+    """The parts of [start, end) that are not holes (SEEK_DATA), so that zeroed sparse files cost nothing to look at."""
+    ranges = []
+    position = start
+    while position < end:
+        try:
+            low = os.lseek(fd, position, os.SEEK_DATA)
+        except OSError:
+            break  # ENXIO: nothing but holes up to the end of the file
+        if low >= end:
+            break
+        high = min(os.lseek(fd, low, os.SEEK_HOLE), end)
+        ranges.append((low, high))
+        position = high
+    return ranges
+
+
+def size_of_files(directory: Path) -> int | None:
+    """The one size that all numbered files of a directory have; None if there is none.
+
+    Raises:
+        CorruptionError: they differ (a zero-length newest file, as a dying Java broker leaves it, is passed over).
+    """
+    run = SegmentRun(directory, 1, OpenFiles(1), writable=False, sparse=True, pin=False)
+    sizes = [(run.path(base), run.path(base).stat().st_size) for base in run.bases()]
+    if sizes and sizes[-1][1] == 0:
+        sizes.pop()
+    if not sizes:
+        return None
+    expected = sizes[0][1]
+    for path, size in sizes:
+        if size != expected or size == 0:
+            raise CorruptionError(str(path), size, f"the file has {size} bytes, its neighbours {expected}")
+    return expected
+
+
+__all__ = ["OpenFile", "OpenFiles", "SegmentRun", "data_ranges", "size_of_files"]

@@ -1,0 +1,148 @@
+"""The state page: where the log ends, shared by every process through one mapped file.
+
+    word  name             meaning
+    0     magic            STATE_MAGIC; zero while a first opener recovers and after the last closer; written last
+    1     boot_high        boot id of the kernel, upper half
+    2     boot_low         boot id of the kernel, lower half
+    3     device           st_dev of this file: a copied store has another device or
+    4     inode            another inode
+    5     appended_end     the log is complete, and its views are, below it
+    6     flushed_end      the log is on disk below it; stored only after an fsync
+    7     flushing         1 while an fsync runs: whoever finds it set comes after one that failed or died
+    8     poison           not 0: a flush failed, writes are refused
+    9     intent_start     where the append under way begins
+    10    intent_end       where it ends; the intent counts only while intent_end > appended_end
+    11    index_file       name of the newest index file before that append, as a number; 0 = none
+    12    index_header_0   the 40 header bytes of that file, as five words
+    13    index_header_1
+    14    index_header_2
+    15    index_header_3
+    16    index_header_4
+    17    last_record      offset of the newest record; -1: none
+    18    store_timestamp  storeTimestamp of the newest record, ms
+
+Words are little-endian int64. Each is written by one aligned 8-byte store through a numpy view: `struct.pack_into`
+writes byte by byte, and another process could read half a value. Nobody waits for this page to reach the disk: after
+a reboot only its flushed end says something.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import uuid
+from pathlib import Path
+
+import numpy as np
+
+from rmq_store.files import durable
+
+STATE_MAGIC = int.from_bytes(b"pyrmqst1", "little")
+STATE_BYTES = 4096
+
+WORDS = (
+    "magic", "boot_high", "boot_low", "device", "inode", "appended_end", "flushed_end", "flushing", "poison",
+    "intent_start", "intent_end", "index_file", "index_header_0", "index_header_1", "index_header_2", "index_header_3",
+    "index_header_4", "last_record", "store_timestamp",
+)  # fmt: skip
+_INDEX_HEADER = slice(WORDS.index("index_header_0"), WORDS.index("index_header_4") + 1)
+
+
+def boot_id() -> bytes:
+    """16 bytes that differ after every start of the kernel."""
+    return uuid.UUID(Path("/proc/sys/kernel/random/boot_id").read_text().strip()).bytes
+
+
+class _Word:
+    """An attribute that is one word of the page: one aligned load or store."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._number = WORDS.index(name)
+
+    def __get__(self, page: StatePage, owner: type | None = None) -> int:
+        return int(page._words[self._number])
+
+    def __set__(self, page: StatePage, value: int) -> None:
+        page._words[self._number] = value
+
+
+class StatePage:
+    """One process's map of `<root>/pyrmq/state`. Attributes are the words of the table; reading one is one load."""
+
+    appended_end = _Word()
+    flushed_end = _Word()
+    flushing = _Word()
+    poison = _Word()
+    intent_start = _Word()
+    intent_end = _Word()
+    index_file = _Word()
+    last_record = _Word()
+    store_timestamp = _Word()
+
+    def __init__(self, path: Path, *, writable: bool) -> None:
+        """Map the page, creating it with zeros if `writable`. FileNotFoundError if it is missing and not writable."""
+        flags = os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY
+        fd = durable.open_nofollow(path, flags)
+        try:
+            if writable and os.fstat(fd).st_size < STATE_BYTES:
+                durable.before("allocate", path)
+                try:
+                    os.posix_fallocate(fd, 0, STATE_BYTES)
+                except OSError as error:
+                    raise durable.translate(error, path) from error
+            elif os.fstat(fd).st_size < STATE_BYTES:
+                raise FileNotFoundError(str(path))
+            protection = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
+            self._map = mmap.mmap(fd, STATE_BYTES, prot=protection)
+            status = os.fstat(fd)
+            self._identity = (status.st_dev, status.st_ino)
+        finally:
+            os.close(fd)
+        self._words = np.frombuffer(self._map, dtype="<i8", count=len(WORDS))
+        self._boot = np.frombuffer(boot_id(), dtype="<i8")
+
+    def belongs_here(self) -> bool:
+        """Whether a first opener finished writing this page for this file: not a copy, not half-recovered.
+
+        Its flushed end is then a lower bound of what is on disk, in any later boot, unless a broker wrote since.
+        """
+        words = self._words
+        return bool(words[0] == STATE_MAGIC and (int(words[3]), int(words[4])) == self._identity)
+
+    def counts(self) -> bool:
+        """Whether `belongs_here`, and in this boot: then every word is true as long as no broker wrote since."""
+        return self.belongs_here() and bool((self._words[1:3] == self._boot).all())
+
+    def retract(self) -> None:
+        """Nobody may believe the page from here on: a first opener recovers, or the last closer leaves."""
+        self._words[0] = 0
+
+    def publish(self, appended_end: int, flushed_end: int, last_record: int, store_timestamp: int) -> None:
+        """A first opener has recovered: write every word, the magic last."""
+        words = self._words
+        words[1:] = 0
+        words[1:3] = self._boot
+        words[3:5] = self._identity
+        self.appended_end = appended_end
+        self.flushed_end = flushed_end
+        self.last_record = last_record
+        self.store_timestamp = store_timestamp
+        words[0] = STATE_MAGIC
+
+    @property
+    def intent(self) -> tuple[int, int] | None:
+        """[start, end) of an append that has not reached its commit point, or None."""
+        start, end = self.intent_start, self.intent_end
+        return (start, end) if end > self.appended_end else None
+
+    def declare(self, start: int, end: int, index_file: int, index_header: bytes) -> None:
+        """Record an intent (step A3). `intent_end` makes it count, so it is written last."""
+        self.index_file = index_file
+        self._words[_INDEX_HEADER] = np.frombuffer(index_header, dtype="<i8")
+        self.intent_start = start
+        self.intent_end = end
+
+    @property
+    def index_header(self) -> bytes:
+        """The 40 header bytes that belong to `index_file`."""
+        return self._words[_INDEX_HEADER].tobytes()

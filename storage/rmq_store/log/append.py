@@ -1,0 +1,237 @@
+"""Append: any number of records over any queues, visible as one; and the undo of one that did not reach its end.
+
+Steps A1-A7 and the rollback are those of docs/design.md section 6. Everything here runs under the append lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_store.errors import StoreError, StoreFailedError
+from rmq_store.format.frame_encoder import patch_frames
+from rmq_store.format.message import BLANK_MAGIC
+from rmq_store.log import scan
+from rmq_store.log.commit_log import LOCK_TIMEOUT_MS, CommitLog
+from rmq_store.log.hash_index import IndexState
+from rmq_store.log.layout import Layout, lay_out, ranks
+from rmq_store.log.views import QueueKey, entries_of
+
+_LOG = logging.getLogger(__name__)
+_BLANK = struct.Struct(">ii")
+
+Unit = Callable[[int, int], tuple[pa.RecordBatch, pa.RecordBatch]]
+"""Encodes a unit's first and last record (one row of ENCODED_SCHEMA each), given the offsets where the unit starts
+and ends. Their sizes must not depend on these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What an append did. The records lie in [start, end), blank frames between them included.
+
+    `offsets` and `queue_offsets`: int64 (n,), in the order of the rows given, a unit's own two records excluded.
+    """
+
+    start: int
+    end: int
+    store_timestamp: int
+    offsets: np.ndarray
+    queue_offsets: np.ndarray
+
+
+@contextlib.contextmanager
+def append_lock(log: CommitLog, timeout_ms: int = LOCK_TIMEOUT_MS) -> Iterator[None]:
+    """Hold the append lock with nothing left over from a dead predecessor (A1).
+
+    Raises:
+        StoreLockedError: not free in time.
+        StoreFailedError: a flush failed earlier; writes are refused.
+    """
+    with log.append_lock.exclusive(timeout_ms):
+        if log.writing_page.poison:
+            raise StoreFailedError(
+                f"{log.root}: a flush failed: writes are refused until every process has closed the store"
+            )
+        undo(log)
+        yield
+
+
+def append(log: CommitLog, batches: Sequence[pa.RecordBatch], unit: Unit | None = None) -> Appended:
+    """Append encoded batches (ENCODED_SCHEMA) as one; the caller holds `append_lock`.
+
+    On return the records are visible under ASYNC_FLUSH; they are durable only after a flush.
+
+    Raises:
+        UsageError: a record that no segment can hold.
+        StoreFullError, StoreFailedError: nothing is visible, what was written has been taken back (or will be, by the
+            next append, if even that failed).
+    """
+    page = log.writing_page
+    start = page.appended_end
+    all_batches = list(batches)
+    if unit:
+        head, tail = unit(start, 0)
+        all_batches = [head, *batches, tail]
+    sizes = [np.diff(_offsets_of(batch)).astype(np.int64) for batch in all_batches]
+    layout = lay_out(np.concatenate(sizes) if sizes else np.empty(0, np.int64), start, log.segments.size_bytes)
+    if unit:
+        all_batches[0], all_batches[-1] = unit(int(layout.offsets[0]), layout.end)
+    if not len(layout.offsets):
+        return Appended(start, start, page.store_timestamp, layout.offsets, layout.offsets)
+    groups = _Groups(all_batches)
+    queue_offsets = groups.number({key: log.queue_max(*key, start) for key in groups.keys})
+    state = log.views.index_state()
+    page.declare(start, layout.end, state.file, state.header)
+    try:
+        now = log.clock()
+        _write_records(log, all_batches, layout, queue_offsets, now)
+        _dispatch(log, all_batches, layout, groups, queue_offsets, now)
+    except BaseException:
+        # Whatever it was: nobody has seen the records. If the undo fails too, the intent makes the next append do it.
+        with contextlib.suppress(StoreError):
+            undo(log)
+        raise
+    page.store_timestamp = now
+    page.last_record = int(layout.offsets[-1])
+    page.appended_end = layout.end
+    own = slice(1, -1) if unit else slice(None)
+    return Appended(start, layout.end, now, layout.offsets[own], queue_offsets[own])
+
+
+def undo(log: CommitLog) -> None:
+    """Take back an append that has not reached its commit point, if there is one. Can be repeated at any point.
+
+    Raises:
+        StoreFullError, StoreFailedError: the intent stays.
+    """
+    page = log.writing_page
+    intent = page.intent
+    if intent is None:
+        return
+    start, end = intent
+    _LOG.warning("%s: taking back an unfinished append of bytes %d to %d", log.root, start, end)
+    # Queue entries exist only if all records were written, so the walk over whole records names every queue touched.
+    log.views.cut_queues(start, scan.queues_in(log, start, end))
+    log.views.restore_index(IndexState(page.index_file, page.index_header))
+    log.segments.zero(start, end)
+    page.intent_end = 0
+
+
+def _offsets_of(batch: pa.RecordBatch) -> np.ndarray:
+    """int64 (n + 1,): where the frames of a batch begin and end in its data buffer."""
+    frames = batch.column("frame")
+    return np.frombuffer(frames.buffers()[1], dtype=np.int64, count=len(frames) + 1, offset=8 * frames.offset)
+
+
+class _Groups:
+    """Rows of all batches by (topic, queue id). Rows without a queue entry (half, rollback) belong to none."""
+
+    def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
+        self.keys: list[QueueKey] = []
+        numbers: dict[QueueKey, int] = {}
+        codes = [self._codes(batch, numbers) for batch in batches]
+        self.codes = np.concatenate(codes) if codes else np.empty(0, np.int64)
+        self.rows = np.flatnonzero(self.codes >= 0)
+        self.rank, self.order, self.counts = ranks(self.codes[self.rows], len(self.keys))
+
+    def _codes(self, batch: pa.RecordBatch, numbers: dict[QueueKey, int]) -> np.ndarray:
+        topics = batch.column("topic")
+        if not pa.types.is_dictionary(topics.type):
+            topics = topics.dictionary_encode()
+        names = topics.dictionary.to_pylist()
+        queue_ids = batch.column("queue_id").to_numpy(zero_copy_only=False).astype(np.int64)
+        span = int(queue_ids.max(initial=0)) + 1
+        local = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64) * span + queue_ids
+        used = np.flatnonzero(np.bincount(local, minlength=1)) if len(names) * span <= 1 << 22 else np.unique(local)
+        table = np.zeros(int(local.max(initial=0)) + 1, dtype=np.int64)
+        for code in used.tolist():
+            key = (names[code // span], code % span)
+            number = numbers.get(key)
+            if number is None:
+                number = numbers[key] = len(self.keys)
+                self.keys.append(key)
+            table[code] = number
+        codes = table[local]
+        dispatchable = batch.column("dispatchable").to_numpy(zero_copy_only=False)
+        codes[~dispatchable] = -1
+        return codes
+
+    def number(self, firsts: dict[QueueKey, int]) -> np.ndarray:
+        """int64 (n,): the queue offset of every row, given each queue's next one; 0 for rows without an entry."""
+        self.firsts = np.array([firsts[key] for key in self.keys], dtype=np.int64)
+        numbers = np.zeros(len(self.codes), dtype=np.int64)
+        if len(self.rows):
+            numbers[self.rows] = self.rank + self.firsts[self.codes[self.rows]]
+        return numbers
+
+
+def _write_records(
+    log: CommitLog, batches: Sequence[pa.RecordBatch], layout: Layout, queue_offsets: np.ndarray, now: int
+) -> None:
+    """A4: segments, frames with their offsets and times filled in, blank frames."""
+    segment_bytes = log.segments.size_bytes
+    for base in range(log.segments.base_of(layout.offsets[0]), layout.end, segment_bytes):
+        log.segments.create(base)
+    row = 0
+    runs = iter(layout.runs)
+    run = next(runs)
+    for batch in batches:
+        bounds = _offsets_of(batch)
+        count = len(bounds) - 1
+        if not count:
+            continue
+        rows = slice(row, row + count)
+        source = np.frombuffer(batch.column("frame").buffers()[2], dtype=np.uint8)
+        frames = source[bounds[0] : bounds[-1]].copy()
+        starts = bounds[:-1] - bounds[0]
+        crc0 = batch.column("crc").to_numpy(zero_copy_only=False) if log.crc_property else None
+        patch_frames(frames, starts, bounds[1:] - bounds[:-1], queue_offsets[rows], layout.offsets[rows], now, crc0)
+        first = row
+        while first < row + count:
+            while run.last <= first:
+                run = next(runs)
+            last = min(run.last, row + count)
+            low = int(starts[first - row])
+            high = int(starts[last - row]) if last < row + count else len(frames)
+            log.segments.write(int(layout.offsets[first]), frames[low:high])
+            first = last
+        row += count
+    for offset, size in layout.blanks:
+        log.segments.write(offset, _BLANK.pack(size, BLANK_MAGIC))
+
+
+def _dispatch(
+    log: CommitLog,
+    batches: Sequence[pa.RecordBatch],
+    layout: Layout,
+    groups: _Groups,
+    queue_offsets: np.ndarray,
+    now: int,
+) -> None:
+    """A5, A6: queue entries, one write per queue and file; then index entries in log order."""
+    sizes = np.concatenate([np.diff(_offsets_of(batch)) for batch in batches])
+    tags_codes = np.concatenate([batch.column("tags_code").to_numpy(zero_copy_only=False) for batch in batches])
+    rows = groups.rows[groups.order]
+    entries = entries_of(layout.offsets[rows], sizes[rows], tags_codes[rows])
+    done = 0
+    for key, first, count in zip(groups.keys, groups.firsts.tolist(), groups.counts.tolist(), strict=True):
+        if count:
+            log.views.queue(*key).put(first, entries[done : done + count])
+            done += count
+    if log.views.index is None:
+        return
+    row = 0
+    for batch in batches:
+        hashes = batch.column("key_hashes")
+        counts = np.diff(np.frombuffer(hashes.buffers()[1], np.int32, len(hashes) + 1, 4 * hashes.offset))
+        offsets = layout.offsets[row : row + len(counts)]
+        log.views.put_keys(
+            hashes.flatten().to_numpy(zero_copy_only=False), counts, offsets, np.full(len(counts), now, np.int64)
+        )
+        row += len(counts)

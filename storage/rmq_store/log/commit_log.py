@@ -1,0 +1,182 @@
+"""The commit log and everything that hangs on it, opened by one process: the parts that append, scan and flush share.
+
+Wiring and small questions only. The protocols are in append.py, flush.py, opening.py and recovery.py; docs/design.md
+tells them in one piece.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rmq_store.errors import CorruptRecordError
+from rmq_store.files.lock import OfdLock
+from rmq_store.files.progress import Progress, ProgressRecord
+from rmq_store.files.segments import OpenFiles, SegmentRun
+from rmq_store.files.state_page import StatePage
+from rmq_store.format.message import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, SysFlag, check_frame, decode_frame
+from rmq_store.log.geometry import Geometry
+from rmq_store.log.hash_index import HashIndex
+from rmq_store.log.views import Views
+
+Clock = Callable[[], int]
+"""Milliseconds since the epoch."""
+
+# How long a writer waits for another one's append before it gives up; appends take milliseconds, large commits seconds.
+LOCK_TIMEOUT_MS = 60_000
+
+_FRAME_START = struct.Struct(">iiiiiqq")  # size, magic, body CRC, queue id, flag, queue offset, physical offset
+_FIXED_TO_BODY = 84  # bytes before bodyLength with two IPv4 hosts
+_IPV6_EXTRA = 12
+
+_SETTLE_TRIES = 1000
+_SETTLE_WAIT_S = 0.001
+
+
+class CommitLog:
+    """Files, views, locks and the state page of one open store."""
+
+    def __init__(
+        self,
+        root: Path,
+        geometry: Geometry,
+        *,
+        writable: bool,
+        index_enabled: bool,
+        clock: Clock,
+        sync_flush: bool,
+        crc_property: bool,
+        delay_levels_ms: tuple[int, ...],
+    ) -> None:
+        self.root = root
+        self.geometry = geometry
+        self.writable = writable
+        self.clock = clock
+        self.sync_flush = sync_flush
+        self.crc_property = crc_property
+        self.delay_levels_ms = delay_levels_ms
+        self.files = OpenFiles()
+        self.segments = SegmentRun(
+            root / "commitlog", geometry.mapped_file_size_commit_log, self.files,
+            writable=writable, sparse=False, pin=not writable,
+        )  # fmt: skip
+        index = None
+        if index_enabled:
+            index = HashIndex(root / "index", geometry.max_hash_slot_num, geometry.max_index_num)
+        self.views = Views(root, geometry.mapped_file_size_consume_queue, self.files, index, writable=writable)
+        self.own = root / "pyrmq"
+        self.progress = Progress(self.own / "progress")
+        self.store_lock = OfdLock(root / "lock")
+        self.append_lock = OfdLock(self.own / "append.lock")
+        self.flush_lock = OfdLock(self.own / "flush.lock")
+        self.page: StatePage | None = None
+
+    @property
+    def writing_page(self) -> StatePage:
+        """The state page of a store that is open for writing."""
+        assert self.page is not None
+        return self.page
+
+    def start(self) -> int:
+        """Where the log begins: the first segment's offset; 0 for an empty log."""
+        bases = self.segments.bases()
+        return bases[0] if bases else 0
+
+    def visible_end(self) -> int:
+        """Where the log ends for readers of a store whose state page counts."""
+        page = self.writing_page
+        return page.flushed_end if self.sync_flush else page.appended_end
+
+    def progress_record(self, *, clean: bool = False) -> ProgressRecord:
+        """What the progress record says at this moment; the caller holds the append lock, or is alone."""
+        page = self.writing_page
+        state = self.views.index_state()
+        return ProgressRecord(
+            end=page.appended_end,
+            last_record=page.last_record,
+            flushed_end=page.flushed_end,
+            index_file=state.file,
+            index_header=state.header,
+            clean=clean,
+            timestamp=page.store_timestamp,
+        )
+
+    def is_record_of(self, topic: str, queue_id: int, offset: int, size: int, queue_offset: int) -> bool:
+        """Whether the record at `offset` is message `queue_offset` of that queue. Reads ~100 bytes; never raises for
+        bad bytes.
+        """
+        base = self.segments.base_of(offset)
+        position = offset - base
+        if offset < 0 or size < _FIXED_TO_BODY or position + size > self.segments.size_bytes:
+            return False
+        try:
+            view = self.segments.open(base).map
+        except FileNotFoundError:
+            return False
+        found_size, magic, _, found_queue, _, found_queue_offset, found_offset = _FRAME_START.unpack_from(
+            view, position
+        )
+        if (found_size, found_queue, found_queue_offset, found_offset) != (size, queue_id, queue_offset, offset):
+            return False
+        if magic not in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2):
+            return False
+        sys_flag = int.from_bytes(view[position + 36 : position + 40], "big")
+        body = position + _FIXED_TO_BODY
+        body += _IPV6_EXTRA * (bool(sys_flag & SysFlag.BORN_HOST_V6) + bool(sys_flag & SysFlag.STORE_HOST_V6))
+        topic_at = body + 4 + int.from_bytes(view[body : body + 4], "big")
+        length_bytes = 1 if magic == MESSAGE_MAGIC_V1 else 2
+        if not position < topic_at <= position + size - length_bytes:
+            return False
+        length = int.from_bytes(view[topic_at : topic_at + length_bytes], "big")
+        name = view[topic_at + length_bytes : topic_at + length_bytes + length]
+        return name == topic.encode()
+
+    def queue_max(self, topic: str, queue_id: int, end: int) -> int:
+        """The queue's max offset for a reader whose log ends at `end`."""
+        queue = self.views.queue(topic, queue_id)
+
+        def confirm(offset: int, size: int, queue_offset: int) -> bool:
+            if offset < self.start():
+                # Retention took the record: it cannot answer. The entry is whole if nobody was writing while we looked.
+                return self._is_settled(lambda: queue.entry(queue_offset))
+            return self.is_record_of(topic, queue_id, offset, size, queue_offset)
+
+        return queue.max_offset(end, confirm)
+
+    def is_whole_entry(self, topic: str, queue_id: int, offset: int, size: int, queue_offset: int) -> bool:
+        """As `is_record_of`, for a store that nobody else writes: an entry whose record retention took is whole."""
+        return offset < self.start() or self.is_record_of(topic, queue_id, offset, size, queue_offset)
+
+    def _is_settled(self, read: Callable[[], tuple[int, int, int]]) -> bool:
+        """Whether `read` gives the same value twice with no append under way behind the first."""
+        for _ in range(_SETTLE_TRIES):
+            value = read()
+            if self.page is None or self.page.intent is None:
+                return read() == value
+            time.sleep(_SETTLE_WAIT_S)
+        return True
+
+    def store_timestamp(self, offset: int) -> int | None:
+        """storeTimestamp of the record at `offset`; None if there is no whole record (any more)."""
+        base = self.segments.base_of(offset)
+        try:
+            view = memoryview(self.segments.open(base).map)
+        except FileNotFoundError:
+            return None
+        position = offset - base
+        check = check_frame(view, position, len(view), expect_offset=offset, check_crc=False)
+        return decode_frame(view, position, len(view)).store_timestamp_ms if check.kind == "message" else None
+
+    def missing_segment(self, offset: int) -> CorruptRecordError:
+        """The error for a segment that should exist."""
+        return CorruptRecordError(
+            str(self.segments.path(self.segments.base_of(offset))), offset, "the segment is missing"
+        )
+
+    def close(self) -> None:
+        """Let go of files and locks."""
+        self.files.clear()
+        for lock in (self.append_lock, self.flush_lock, self.store_lock):
+            lock.close()

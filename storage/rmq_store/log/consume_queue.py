@@ -1,0 +1,177 @@
+"""A consume queue: for each message of one queue its place in the log, 20 bytes each (a view of the log).
+
+    <root>/consumequeue/<topic>/<queue id>/<20 digits>      entry N at byte 20 * N of the run of files
+
+Zero entries lie behind the last one. `size == 0x7FFFFFFF` marks a pre-blank slot: there never was a message (Java
+writes them when a queue begins at an offset > 0); it is passed over, never returned.
+Source: ConsumeQueue; store-format.md section 2.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import numpy as np
+
+from rmq_store.files.segments import SegmentRun
+from rmq_store.format.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
+
+_ENTRY = struct.Struct(">qiq")
+assert _ENTRY.size == ENTRY_BYTES
+
+Confirm = Callable[[int, int, int], bool]
+"""(commit-log offset, size, queue offset) -> is this record really that message of this queue?"""
+
+
+class ConsumeQueue:
+    """The files of one queue. Nothing is cached but a hint of the last end, which is proved against the files."""
+
+    def __init__(self, run: SegmentRun, topic: str, queue_id: int) -> None:
+        self.run = run
+        self.topic = topic
+        self.queue_id = queue_id
+        self._per_file = run.size_bytes // ENTRY_BYTES
+        self._hint = 0
+
+    def max_offset(self, end: int, confirm: Confirm) -> int:
+        """The queue offset behind the last message whose record ends at or below `end`; 0 if there is none.
+
+        An entry that a writer is writing at this moment may look as if it counted: `confirm` asks the record.
+        """
+        bases = self._bases()
+        if not bases:
+            return 0
+        stop = bases[-1] + self._per_file
+        low = self._proved_hint(bases, stop, end)
+        while True:
+            boundary = self._boundary(bases, low, stop, end)
+            if boundary == bases[0]:
+                self._hint = boundary
+                return boundary
+            offset, size, _ = self.entry(boundary - 1)
+            if size == PRE_BLANK_SIZE or confirm(offset, size, boundary - 1):
+                self._hint = boundary
+                return boundary
+            low, stop = bases[0], boundary - 1
+
+    def min_offset(self, log_start: int, max_offset: int) -> int:
+        """The first queue offset whose record lies at or above `log_start`, or `max_offset` if there is none."""
+        bases = self._bases()
+        if not bases:
+            return 0
+        low, high = bases[0], max_offset
+        while low < high:
+            middle = (low + high) // 2
+            offset, size, _ = self.entry(middle)
+            if size == PRE_BLANK_SIZE or offset < log_start:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def entries(self, start: int, stop: int) -> np.ndarray:
+        """Entries of [start, stop), dtype ENTRY, a copy; FileNotFoundError if retention took a file."""
+        parts = []
+        while start < stop:
+            base = start - start % self._per_file
+            last = min(stop, base + self._per_file)
+            file = self.run.open(base * ENTRY_BYTES)
+            view = np.frombuffer(file.map, dtype=ENTRY, count=self._per_file)
+            parts.append(view[start - base : last - base])
+            start = last
+        return np.concatenate(parts) if parts else np.empty(0, dtype=ENTRY)
+
+    def put(self, start: int, entries: np.ndarray) -> None:
+        """Write `entries` (dtype ENTRY) at queue offsets [start, start + n), creating files.
+
+        The same entries at the same place again change nothing. StoreFullError, StoreFailedError.
+        """
+        if start and not self._bases():
+            self._fill_pre_blank(start)
+        done = 0
+        while done < len(entries):
+            base = start - start % self._per_file
+            count = min(len(entries) - done, base + self._per_file - start)
+            self.run.create(base * ENTRY_BYTES)
+            self.run.write(start * ENTRY_BYTES, np.ascontiguousarray(entries[done : done + count]).view(np.uint8))
+            start += count
+            done += count
+
+    def cut(self, log_offset: int, confirm: Confirm | None = None) -> int:
+        """Take back the entries of records at or above `log_offset`; returns the queue offset where the queue ends now.
+
+        Works over holes and stale entries behind the first bad one, as a power cut leaves them. With `confirm`, a
+        last entry that its record does not own up to goes too: torn across a sector it may point below `log_offset`.
+        """
+        bases = self._bases()
+        if not bases:
+            return 0
+        boundary = self._boundary(bases, bases[0], bases[-1] + self._per_file, log_offset, by_start=True)
+        while confirm is not None and boundary > bases[0]:
+            offset, size, _ = self.entry(boundary - 1)
+            if size == PRE_BLANK_SIZE or confirm(offset, size, boundary - 1):
+                break
+            boundary -= 1
+        self.run.zero(boundary * ENTRY_BYTES, (bases[-1] + self._per_file) * ENTRY_BYTES)
+        for base in bases[1:]:
+            if base >= boundary:
+                self.run.remove(base * ENTRY_BYTES)
+        self._hint = 0
+        return boundary
+
+    def last_entry(self) -> tuple[int, int, int] | None:
+        """(commit-log offset, size, tags code) of the newest entry in the files, wherever it points; None without
+        one.
+        """
+        bases = self._bases()
+        if not bases:
+            return None
+        boundary = self._boundary(bases, bases[0], bases[-1] + self._per_file, 1 << 62, by_start=True)
+        entry = self.entry(boundary - 1) if boundary > bases[0] else None
+        return None if entry is None or entry[1] == PRE_BLANK_SIZE else entry
+
+    def _bases(self) -> list[int]:
+        """First queue offset of each file."""
+        return [base // ENTRY_BYTES for base in self.run.bases()]
+
+    def entry(self, queue_offset: int) -> tuple[int, int, int]:
+        """(commit-log offset, size, tags code) as they stand in the file; FileNotFoundError."""
+        base = queue_offset - queue_offset % self._per_file
+        file = self.run.open(base * ENTRY_BYTES)
+        offset, size, tags_code = _ENTRY.unpack_from(file.map, (queue_offset - base) * ENTRY_BYTES)
+        return offset, size, tags_code
+
+    def _counts(self, queue_offset: int, end: int, *, by_start: bool) -> bool:
+        offset, size, _ = self.entry(queue_offset)
+        if size == PRE_BLANK_SIZE:
+            return True
+        return size > 0 and 0 <= offset and (offset < end if by_start else offset + size <= end)
+
+    def _boundary(self, bases: list[int], low: int, high: int, end: int, *, by_start: bool = False) -> int:
+        """First queue offset in [low, high] that does not count; entries that count form a prefix."""
+        for base in reversed(bases):
+            if base < high and (base <= low or self._counts(base, end, by_start=by_start)):
+                low, high = max(low, base), min(high, base + self._per_file)
+                break
+        while low < high:
+            middle = (low + high) // 2
+            if self._counts(middle, end, by_start=by_start):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _proved_hint(self, bases: list[int], stop: int, end: int) -> int:
+        hint = self._hint
+        if bases[0] < hint <= stop and self._counts(hint - 1, end, by_start=False):
+            return hint
+        return bases[0]
+
+    def _fill_pre_blank(self, start: int) -> None:
+        base = start - start % self._per_file
+        blank = np.zeros(start - base, dtype=ENTRY)
+        blank["frame_size"] = PRE_BLANK_SIZE
+        self.run.create(base * ENTRY_BYTES)
+        if start > base:
+            self.run.write(base * ENTRY_BYTES, blank.view(np.uint8))

@@ -1,0 +1,98 @@
+"""Making the log durable: the flushed end, the progress record, and what happens when an fsync fails.
+
+An fsync that failed is reported once; the kernel then takes the pages for clean although they never reached the
+disk. So the word `flushing` is set around every fsync: who finds it set comes after one that failed or was killed,
+and first writes the range again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import replace
+
+from rmq_store.errors import StoreFailedError
+from rmq_store.files import durable
+from rmq_store.format.checkpoint import Checkpoint
+from rmq_store.log.append import append_lock
+from rmq_store.log.commit_log import LOCK_TIMEOUT_MS, CommitLog
+
+# A first opener after a power cut scans at most about this much, besides what a writer wrote since its last flush.
+PROGRESS_INTERVAL_BYTES = 64 << 20
+PROGRESS_INTERVAL_MS = 60_000
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def flush(log: CommitLog, target: int | None = None) -> None:
+    """Make the log durable up to `target` (default: the appended end); returns at once if it already is.
+
+    Whoever holds the flush lock fsyncs for all who wait: they find the flushed end beyond theirs.
+
+    Raises:
+        StoreFailedError: the fsync failed now or earlier. Records appended but not flushed are *unknown*: visible to
+        readers
+            under ASYNC_FLUSH, perhaps gone after a power cut.
+    """
+    page = log.writing_page
+    wanted = page.appended_end if target is None else target
+    if page.flushed_end >= wanted and not page.poison:
+        return
+    with log.flush_lock.exclusive(LOCK_TIMEOUT_MS):
+        _flush_held(log)
+
+
+def _flush_held(log: CommitLog) -> None:
+    page = log.writing_page
+    if page.poison:
+        raise StoreFailedError(
+            f"{log.root}: a flush failed earlier: what is on disk is unknown until all have closed the store"
+        )
+    start, end = page.flushed_end, page.appended_end
+    if start >= end:
+        return
+    try:
+        if page.flushing:
+            log.segments.rewrite(start, end)
+        page.flushing = 1
+        log.segments.sync(start, end)
+    except BaseException:
+        page.poison = 1
+        raise
+    page.flushing = 0
+    page.flushed_end = end
+
+
+def save_progress(log: CommitLog) -> None:
+    """Make log and views durable as they are now, and say so in the progress record."""
+    with append_lock(log):
+        record = log.progress_record()
+    flush(log, record.end)
+    sync_filesystem(log)
+    with log.flush_lock.exclusive(LOCK_TIMEOUT_MS):
+        known = log.progress.load()
+        if known is None or known[0].end <= record.end:
+            log.progress.write(replace(record, flushed_end=log.writing_page.flushed_end))
+
+
+def sync_filesystem(log: CommitLog) -> None:
+    """syncfs(2): one call for every queue and index file that any process wrote, and for their directories."""
+    durable.before("syncfs", log.root)
+    fd = os.open(log.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if _libc.syncfs(fd) != 0:
+            code = ctypes.get_errno()
+            raise StoreFailedError(f"{log.root}: syncfs failed: {os.strerror(code)}")
+    finally:
+        os.close(fd)
+
+
+def checkpoint_bytes(log: CommitLog, index_timestamp: int) -> bytes:
+    """RocketMQ's checkpoint file for a store that stops cleanly now."""
+    timestamp = log.writing_page.store_timestamp
+    return Checkpoint(
+        physic_msg_timestamp=timestamp,
+        logics_msg_timestamp=timestamp,
+        index_msg_timestamp=index_timestamp,
+        confirm_phy_offset=log.writing_page.appended_end,
+    ).pack()

@@ -1,0 +1,162 @@
+"""The sizes of a store's files. They belong to the store: read off the files of an existing one, chosen for a new one.
+
+Wrong sizes make a Java broker refuse the store, a wrong index geometry is not even noticed (store-format.md 0.4). An
+index file's size alone fits several geometries, so the content decides: the slots in use must be as many as the
+header says.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rmq_store.errors import CorruptIndexError, UsageError
+from rmq_store.files import durable
+from rmq_store.files.segments import size_of_files
+from rmq_store.format import index as layout
+from rmq_store.format.consume_queue import ENTRY_BYTES
+
+# Entries are 20 bytes and slots 4: five slots weigh as much as one entry.
+_SLOTS_PER_ENTRY = layout.ENTRY_BYTES // layout.SLOT_BYTES
+_OFFSET_IN_ENTRY = int(layout.ENTRY.fields["phy_offset"][1]) if layout.ENTRY.fields else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """File sizes, in RocketMQ's terms (MessageStoreConfig)."""
+
+    mapped_file_size_commit_log: int
+    mapped_file_size_consume_queue: int
+    max_hash_slot_num: int
+    max_index_num: int
+
+    def __post_init__(self) -> None:
+        if self.mapped_file_size_commit_log < 4096:
+            raise UsageError(f"mappedFileSizeCommitLog={self.mapped_file_size_commit_log}: at least 4096 bytes")
+        if self.mapped_file_size_commit_log >= 1 << 31:
+            raise UsageError(f"mappedFileSizeCommitLog={self.mapped_file_size_commit_log}: less than 2 GiB, as in Java")
+        if self.mapped_file_size_consume_queue < ENTRY_BYTES or self.mapped_file_size_consume_queue % ENTRY_BYTES:
+            raise UsageError(
+                f"mappedFileSizeConsumeQueue={self.mapped_file_size_consume_queue}: a multiple of {ENTRY_BYTES}"
+            )
+        if self.max_hash_slot_num < 1 or self.max_index_num < 2:
+            raise UsageError("maxHashSlotNum must be at least 1, maxIndexNum at least 2")
+
+
+def infer(root: Path, otherwise: Geometry, named: frozenset[str] = frozenset()) -> Geometry:
+    """The geometry of the files under `root`; `otherwise` for kinds of files that the store does not have yet.
+
+    `named` are the fields of `otherwise` that the user gave: they must agree with the files.
+
+    Raises:
+        UsageError: a given size differs from that of the files.
+        CorruptionError: files of one kind differ in size.
+        CorruptIndexError: no geometry, or more than one, fits the index files and the user gave none.
+    """
+    found: dict[str, int] = {}
+    if (size := size_of_files(root / "commitlog")) is not None:
+        found["mapped_file_size_commit_log"] = size
+    if (size := _queue_file_bytes(root / "consumequeue")) is not None:
+        found["mapped_file_size_consume_queue"] = size
+    given = (otherwise.max_hash_slot_num, otherwise.max_index_num)
+    found.update(_index_geometry(root / "index", given, {"max_hash_slot_num", "max_index_num"} <= named))
+    for name, value in found.items():
+        if name in named and getattr(otherwise, name) != value:
+            raise UsageError(f"{name}={getattr(otherwise, name)} was asked for, but the store's files have {value}")
+    return Geometry(**{name: found.get(name, getattr(otherwise, name)) for name in Geometry.__slots__})
+
+
+def _queue_file_bytes(directory: Path) -> int | None:
+    if not directory.is_dir():
+        return None
+    for topic in sorted(directory.iterdir()):
+        if topic.is_dir():
+            for queue in sorted(topic.iterdir()):
+                if queue.is_dir() and (size := size_of_files(queue)) is not None:
+                    return size
+    return None
+
+
+def _index_geometry(directory: Path, given: tuple[int, int], is_named: bool) -> dict[str, int]:
+    names = sorted(path.name for path in directory.iterdir() if path.name.isdigit()) if directory.is_dir() else []
+    candidates: set[tuple[int, int]] | None = None
+    # A full file is unambiguous about the number of entries; the newest ones are enough to decide.
+    for name in reversed(names[-4:]):
+        fits = _fitting(directory / name)
+        if fits is None:
+            continue
+        candidates = fits if candidates is None else candidates & fits
+        if len(candidates) <= 1:
+            break
+    if candidates is None:
+        return {}
+    if given in candidates:
+        candidates = {given}
+    if len(candidates) != 1:
+        what = "no geometry fits" if not candidates else f"{len(candidates)} geometries fit"
+        raise CorruptIndexError(
+            str(directory / names[-1]), 0, f"{what}: give maxHashSlotNum and maxIndexNum (or the broker's broker.conf)"
+        )
+    slots, entries = candidates.pop()
+    if is_named and (slots, entries) != given:
+        raise UsageError(
+            f"maxHashSlotNum, maxIndexNum = {given} were asked for, but the index files have {slots}, {entries}"
+        )
+    return {"max_hash_slot_num": slots, "max_index_num": entries}
+
+
+def _fitting(path: Path) -> set[tuple[int, int]] | None:
+    """All (slots, entries) that a file's size, header and content allow; None if it is empty and says nothing."""
+    fd = durable.open_nofollow(path, os.O_RDONLY)
+    with open(fd, "rb", buffering=0) as file:
+        size = os.fstat(fd).st_size
+        if size < layout.HEADER_BYTES:
+            return None
+        header = layout.IndexHeader.unpack(file.read(layout.HEADER_BYTES))
+        if header.index_count <= 1 or header.end_phy_offset <= 0:
+            return None  # nothing in it, or nothing but the log's very first record: zeros fit everywhere
+        units = (size - layout.HEADER_BYTES) // layout.SLOT_BYTES
+        count = header.index_count
+        fits = set()
+        for slots in _slot_counts(fd, header, units, count):
+            entries = (units - slots) // _SLOTS_PER_ENTRY
+            if _content_fits(fd, header, slots, count):
+                fits.add((slots, entries))
+        return fits
+
+
+def _slot_counts(fd: int, header: layout.IndexHeader, units: int, count: int) -> list[int]:
+    """Slot counts at which the last entry names the header's last record, and entry 1 its first one."""
+    most = units - count * _SLOTS_PER_ENTRY
+    first_record, last_record = (
+        offset.to_bytes(8, "big") for offset in (header.begin_phy_offset, header.end_phy_offset)
+    )
+    found = []
+    step = 1 << 18
+    for low in range(1, most + 1, step):
+        length = min(step, most + 1 - low) * layout.SLOT_BYTES + 4
+        data = os.pread(fd, length, layout.entry_position(low, count - 1) + _OFFSET_IN_ENTRY)
+        at = data.find(last_record)
+        while at >= 0:
+            slots = low + at // layout.SLOT_BYTES
+            if at % layout.SLOT_BYTES == 0 and (units - slots) % _SLOTS_PER_ENTRY == 0:
+                if os.pread(fd, 8, layout.entry_position(slots, 1) + _OFFSET_IN_ENTRY) == first_record:
+                    found.append(slots)
+            at = data.find(last_record, at + 1)
+    return found
+
+
+def _content_fits(fd: int, header: layout.IndexHeader, slots: int, count: int) -> bool:
+    values = np.frombuffer(os.pread(fd, slots * layout.SLOT_BYTES, layout.HEADER_BYTES), dtype=">i4")
+    entries = np.frombuffer(
+        os.pread(fd, (count - 1) * layout.ENTRY_BYTES, layout.entry_position(slots, 1)), dtype=layout.ENTRY
+    )
+    if len(entries) < count - 1 or int(np.count_nonzero(values)) != header.hash_slot_count:
+        return False
+    numbers = np.arange(1, count)
+    return bool(
+        (entries["previous"] < numbers).all() and (entries["key_hash"] >= 0).all() and int(values.max()) < count
+    )

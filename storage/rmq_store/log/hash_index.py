@@ -1,0 +1,237 @@
+"""The hash index: from `topic#key` to places in the log (a view of the log).
+
+    <root>/index/<yyyyMMddHHmmssSSS>      header 40 | slots 4 each | entries 20 each, number 0 unused
+
+A file is named after the storeTimestamp of the first message in it, so that a rebuild gives the same name. Entries are
+written first, then slots, then the header, whose indexCount is the next free number: a reader takes an entry for
+true if its record lies below its end of the log. Source: IndexService, IndexFile; store-format.md section 3.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from rmq_store.errors import CorruptIndexError
+from rmq_store.files import durable
+from rmq_store.files.segments import data_ranges
+from rmq_store.format import index as layout
+from rmq_store.format.names import index_file_name
+
+_NAME_DIGITS = 17
+NO_FILE = 0
+_ZERO_STEP = 1 << 20
+
+
+class IndexState(NamedTuple):
+    """Where the index ends: the newest file's name as a number (NO_FILE: there is none) and its 40 header bytes."""
+
+    file: int
+    header: bytes
+
+
+EMPTY = IndexState(NO_FILE, bytes(layout.HEADER_BYTES))
+
+
+class IndexFile:
+    """One index file, open for writing: header and slots mapped, entries written with pwrite.
+
+    Only the mapped part has its blocks allocated: a store through a map over a hole would kill the process on a full
+    disk.
+    """
+
+    def __init__(self, path: Path, slot_count: int, entry_max: int) -> None:
+        self.path = path
+        self.slot_count = slot_count
+        self.entry_max = entry_max
+        size = layout.file_size(slot_count, entry_max)
+        slots_end = layout.slot_position(slot_count)
+        try:
+            self._fd = durable.open_nofollow(path, os.O_RDWR | os.O_CREAT)
+            actual = os.fstat(self._fd).st_size
+            if actual not in (0, size):
+                os.close(self._fd)
+                raise CorruptIndexError(str(path), actual, f"the file has {actual} bytes, not {size}")
+            durable.before("allocate", path)
+            os.posix_fallocate(self._fd, 0, slots_end)
+            os.ftruncate(self._fd, size)
+        except OSError as error:
+            raise durable.translate(error, path) from error
+        self._map = mmap.mmap(self._fd, slots_end)
+        self.slots = np.frombuffer(self._map, dtype=">i4", count=slot_count, offset=layout.HEADER_BYTES)
+
+    def __del__(self) -> None:
+        fd = getattr(self, "_fd", -1)
+        if fd >= 0:
+            os.close(fd)
+
+    @property
+    def header_bytes(self) -> bytes:
+        """The 40 header bytes as they are on disk."""
+        return self._map[: layout.HEADER_BYTES]
+
+    @property
+    def header(self) -> layout.IndexHeader:
+        """The header; an indexCount of 0 reads as 1, as Java does."""
+        return layout.IndexHeader.unpack(self.header_bytes)
+
+    def write_header(self, data: bytes) -> None:
+        """Write the 40 header bytes."""
+        self._map[: layout.HEADER_BYTES] = data
+
+    def write_entries(self, first_number: int, entries: np.ndarray) -> None:
+        """Write entries with numbers from `first_number` on."""
+        position = layout.entry_position(self.slot_count, first_number)
+        try:
+            durable.write_fully(self._fd, memoryview(entries.view(np.uint8)), position, self.path)
+        except OSError as error:
+            raise durable.translate(error, self.path) from error
+
+    def read_entries(self, first_number: int, last_number: int) -> np.ndarray:
+        """Entries [first_number, last_number), a copy."""
+        position = layout.entry_position(self.slot_count, first_number)
+        data = os.pread(self._fd, (last_number - first_number) * layout.ENTRY.itemsize, position)
+        return np.frombuffer(data, dtype=layout.ENTRY)
+
+    def cut(self, header: bytes) -> None:
+        """Go back to the state that `header` describes: later entries zeroed, slots recomputed from the others.
+
+        Does not rely on what the slots hold now: after a power cut any part of the file may be old or new.
+        """
+        count = layout.IndexHeader.unpack(header).index_count
+        hashes = self.read_entries(1, count)["key_hash"]
+        # Slots first: a reader that finds a zeroed entry through an old slot would miss the chain behind it.
+        self.slots[:] = layout.rebuild_slots(hashes, self.slot_count)
+        self.write_header(header)
+        start = layout.entry_position(self.slot_count, count)
+        for low, high in data_ranges(self._fd, start, layout.file_size(self.slot_count, self.entry_max)):
+            for position in range(low, high, _ZERO_STEP):
+                try:
+                    durable.write_fully(self._fd, bytes(min(_ZERO_STEP, high - position)), position, self.path)
+                except OSError as error:
+                    raise durable.translate(error, self.path) from error
+
+    def sync(self) -> None:
+        """fsync; OSError becomes StoreFailedError."""
+        self._map.flush()
+        durable.fsync_file(self._fd, self.path)
+
+
+class HashIndex:
+    """The files of `<root>/index`, written under the append lock."""
+
+    def __init__(self, directory: Path, slot_count: int, entry_max: int) -> None:
+        self.directory = directory
+        self.slot_count = slot_count
+        self.entry_max = entry_max
+        self._newest: IndexFile | None = None
+
+    def names(self) -> list[int]:
+        """File names as numbers, ascending; foreign names are passed over."""
+        try:
+            names = os.listdir(self.directory)  # noqa: PTH208 - polled: no Path object per name
+        except FileNotFoundError:
+            return []
+        return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+    def path(self, name: int) -> Path:
+        """The path of a file."""
+        return self.directory / f"{name:0{_NAME_DIGITS}d}"
+
+    def state(self) -> IndexState:
+        """Where the index ends now; EMPTY without files."""
+        newest = self.newest()
+        return IndexState(int(newest.path.name), newest.header_bytes) if newest else EMPTY
+
+    def restore(self, state: IndexState) -> None:
+        """Go back to `state`: newer files unlinked, the newest one cut."""
+        self._newest = None
+        for name in self.names():
+            if name > state.file:
+                durable.before("unlink", self.path(name))
+                self.path(name).unlink()
+        newest = self.newest()
+        if newest is not None and int(newest.path.name) == state.file:
+            newest.cut(state.header)
+
+    def put(self, key_hashes: np.ndarray, log_offsets: np.ndarray, timestamps: np.ndarray) -> None:
+        """Add one entry per hash, in order; int32, int64 and int64 (ms) arrays of one length.
+
+        `key_hashes` are index hashes (not negative). Files roll when full.
+        """
+        done = 0
+        while done < len(key_hashes):
+            file = self.newest()
+            if file is None or file.header.index_count >= self.entry_max:
+                file = self._roll(int(timestamps[done]), file)
+            count = min(len(key_hashes) - done, self.entry_max - file.header.index_count)
+            part = slice(done, done + count)
+            _put(file, key_hashes[part], log_offsets[part], timestamps[part])
+            done += count
+
+    def sync(self) -> None:
+        """fsync every file that may have been written since the last roll, and the directory."""
+        newest = self.newest()
+        if newest is not None:
+            newest.sync()
+            durable.fsync_directory(self.directory)
+
+    def end_offset(self) -> int:
+        """Log offset of the newest record that has entries; -1 without files."""
+        newest = self.newest()
+        return newest.header.end_phy_offset if newest else -1
+
+    def newest_full_timestamp(self) -> int:
+        """endTimestamp of the newest full file, what RocketMQ's checkpoint holds; 0 if no file is full."""
+        for name in reversed(self.names()):
+            header = IndexFile(self.path(name), self.slot_count, self.entry_max).header
+            if header.index_count >= self.entry_max:
+                return header.end_timestamp
+        return 0
+
+    def remove_newest(self) -> None:
+        """Unlink the newest file."""
+        path = self.path(self.names()[-1])
+        self._newest = None
+        durable.before("unlink", path)
+        path.unlink()
+
+    def newest(self) -> IndexFile | None:
+        """The file that entries go to, open for writing; None without files."""
+        names = self.names()
+        if not names:
+            self._newest = None
+            return None
+        path = self.path(names[-1])
+        if self._newest is None or self._newest.path != path:
+            self._newest = IndexFile(path, self.slot_count, self.entry_max)
+        return self._newest
+
+    def _roll(self, timestamp_ms: int, full: IndexFile | None) -> IndexFile:
+        """Create the next file. Its header starts from the end of the full one, as Java's does (section 3.4, quirk)."""
+        name = int(index_file_name(timestamp_ms))
+        if full is not None:
+            name = max(name, int(full.path.name) + 1)
+        durable.make_directory(self.directory)
+        if full is not None:
+            full.sync()
+        file = IndexFile(self.path(name), self.slot_count, self.entry_max)
+        if full is not None and full.header.end_timestamp > 0:
+            file.write_header(full.header.next_file().pack())
+        self._newest = file
+        return file
+
+
+def _put(file: IndexFile, key_hashes: np.ndarray, log_offsets: np.ndarray, timestamps: np.ndarray) -> None:
+    header = file.header
+    slot_numbers = key_hashes % file.slot_count
+    chain = layout.build_chain(slot_numbers, file.slots[slot_numbers], header.index_count)
+    time_diffs = layout.time_diffs(timestamps, header)
+    file.write_entries(header.index_count, layout.encode_entries(key_hashes, log_offsets, time_diffs, chain.previous))
+    file.slots[chain.slots] = chain.values
+    first, last = ((int(log_offsets[row]), int(timestamps[row])) for row in (0, -1))
+    file.write_header(header.with_entries(len(key_hashes), chain.new_slots, first=first, last=last).pack())

@@ -1,0 +1,71 @@
+"""Putting an index right whose end is unknown: a broker's after a crash, or one that is ahead of a torn log.
+
+Java deletes the newest file and loses what only it held (IndexService#load). Entries are in log order, so everything
+before the first one that cannot be true is kept, and the slots are recomputed from what is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.hash_index import IndexFile
+
+
+def keep_whole_entries(log: CommitLog) -> int:
+    """Cut the newest file behind its last message that is certainly whole; returns the offset from which to index
+    again.
+    """
+    index = log.views.index
+    assert index is not None
+    while (file := index.newest()) is not None:
+        offsets, good = _good_entries(file)
+        last = int(offsets[good - 1]) if good else 0
+        # The newest message may lack some of its keys: it goes, and is indexed again.
+        kept = int(np.searchsorted(offsets[:good], last)) if good else 0
+        if kept and _keep(log, file, offsets, kept):
+            return last
+        index.remove_newest()
+    return log.start()
+
+
+def cut_entries(log: CommitLog, end: int) -> None:
+    """Take back the entries of records at or above `end`."""
+    index = log.views.index
+    while index is not None and (file := index.newest()) is not None and file.header.end_phy_offset >= end:
+        offsets, good = _good_entries(file)
+        kept = int(np.searchsorted(offsets[:good], end))
+        if kept and _keep(log, file, offsets, kept):
+            return
+        index.remove_newest()
+
+
+def _good_entries(file: IndexFile) -> tuple[np.ndarray, int]:
+    """Log offsets of the entries that the header counts, and how many of them from the first on can be true."""
+    entries = file.read_entries(1, min(file.header.index_count, file.entry_max))
+    offsets = entries["phy_offset"].astype(np.int64)
+    numbers = np.arange(1, len(entries) + 1)
+    bad = (entries["key_hash"] < 0) | (entries["previous"] < 0) | (entries["previous"] >= numbers) | (offsets < 0)
+    bad[1:] |= offsets[1:] < offsets[:-1]
+    return offsets, int(bad.argmax()) if bad.any() else len(entries)
+
+
+def _keep(log: CommitLog, file: IndexFile, offsets: np.ndarray, count: int) -> bool:
+    """Leave the first `count` entries; False if their records cannot be read any more."""
+    first, last = int(offsets[0]), int(offsets[count - 1])
+    begin = log.store_timestamp(first)
+    end = log.store_timestamp(last)
+    if end is None:
+        return False
+    if begin is None:
+        begin = file.header.begin_timestamp  # retention took that record; the header was written with it
+    header = replace(
+        file.header, begin_timestamp=begin, end_timestamp=end, begin_phy_offset=first, end_phy_offset=last,
+        index_count=count + 1,
+    )  # fmt: skip
+    file.cut(header.pack())
+    used = int(np.count_nonzero(file.slots))
+    file.write_header(replace(header, hash_slot_count=used).pack())
+    return True

@@ -1,0 +1,122 @@
+"""Opening a store for writing, and closing it: who recovers, who tidies up, who keeps whom out (docs/design.md
+section 4).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+from rmq_store.errors import StoreFailedError, StoreLockedError
+from rmq_store.files import durable
+from rmq_store.files.state_page import StatePage
+from rmq_store.log.append import append_lock
+from rmq_store.log.commit_log import LOCK_TIMEOUT_MS, CommitLog
+from rmq_store.log.flush import checkpoint_bytes, sync_filesystem
+from rmq_store.log.recovery import RecoveryReport, recover
+from rmq_store.log.starting_point import OUR_LOCK_TEXT, load_checkpoint, lock_text
+
+OPEN_TIMEOUT_MS = 30_000
+_WAIT_MAX_S = 0.02
+
+
+def open_for_writing(log: CommitLog, timeout_ms: int = OPEN_TIMEOUT_MS) -> RecoveryReport | None:
+    """Become a writer of the store; the report if this process was the first opener.
+
+    Raises:
+        StoreLockedError: a broker runs on the store (its pid is named), or a recovery takes longer than `timeout_ms`.
+        CorruptRecordError and others: as `recover`.
+    """
+    durable.make_directory(log.own)
+    deadline = time.monotonic() + timeout_ms / 1000
+    while True:
+        if log.store_lock.try_exclusive():
+            try:
+                return _open_first(log)
+            except BaseException:
+                log.store_lock.release()
+                raise
+        if log.store_lock.try_shared():
+            log.page = StatePage(log.own / "state", writable=True)
+            # The page may be the one of a last closer that has just left, or a broker may have come in between.
+            if log.page.counts() and lock_text(log) == OUR_LOCK_TEXT:
+                return None
+            log.store_lock.release()
+        holder = log.store_lock.who()
+        if holder.kind == "exclusive" and lock_text(log) != OUR_LOCK_TEXT and holder.pid is not None:
+            raise StoreLockedError(
+                f"{log.root}: process {holder.pid} holds the store alone; is a RocketMQ broker running on it? "
+                "Stop it, or open the store with read_only=True",
+                holder.pid,
+            )
+        if time.monotonic() > deadline:
+            raise StoreLockedError(
+                f"{log.root}: not free within {timeout_ms} ms, held by process {holder.pid}", holder.pid
+            )
+        time.sleep(random.uniform(0, _WAIT_MAX_S))
+
+
+def _open_first(log: CommitLog) -> RecoveryReport:
+    root = log.root
+    for name in ("commitlog", "config"):
+        durable.make_directory(root / name)
+    log.segments.drop_empty_newest()
+    log.page = StatePage(log.own / "state", writable=True)
+    had_abort = (root / "abort").exists()
+    report = recover(log, lambda: _create_abort(root) if not had_abort else None)
+    log.store_lock.downgrade()
+    return report
+
+
+def _create_abort(root: Path) -> None:
+    """Say durably that the store is in use, before anything is changed (DefaultMessageStore#createTempFile)."""
+    fd = durable.open_nofollow(root / "abort", os.O_RDWR | os.O_CREAT)
+    try:
+        durable.write_fully(fd, str(os.getpid()).encode(), 0, root / "abort")
+        durable.fsync_file(fd, root / "abort")
+    finally:
+        os.close(fd)
+    durable.fsync_directory(root)
+
+
+def close(log: CommitLog) -> None:
+    """Flush, tidy up if this was the last writer, and let go. After an error the store is unclean, but closed.
+
+    Raises:
+        StoreFailedError: a flush failed; the next opener finds an unclean store and recovers it.
+    """
+    try:
+        _flush_and_leave(log)
+    finally:
+        log.close()
+
+
+def _flush_and_leave(log: CommitLog) -> None:
+    with append_lock(log), log.flush_lock.exclusive(LOCK_TIMEOUT_MS):
+        # One closer at a time: two that hold byte 0 shared would refuse each other the upgrade.
+        if log.store_lock.try_upgrade():
+            _close_last(log)
+            log.writing_page.retract()
+        log.store_lock.release()
+
+
+def _close_last(log: CommitLog) -> None:
+    page = log.writing_page
+    if page.poison:
+        raise StoreFailedError(f"{log.root}: a flush failed: the store is left unclean")
+    end = page.appended_end
+    for base in log.segments.bases():
+        if base >= end and base > 0:
+            log.segments.remove(base)
+    log.segments.sync(page.flushed_end, end)
+    sync_filesystem(log)
+    page.flushed_end = end
+    index = log.views.index
+    index_timestamp = load_checkpoint(log).index_msg_timestamp if index is None else index.newest_full_timestamp()
+    durable.write_atomically(log.root / "checkpoint", checkpoint_bytes(log, index_timestamp))
+    log.progress.write(log.progress_record(clean=True))
+    durable.before("unlink", log.root / "abort")
+    (log.root / "abort").unlink(missing_ok=True)
+    durable.fsync_directory(log.root)

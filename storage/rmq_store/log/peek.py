@@ -1,0 +1,106 @@
+"""Reading a store without writing a byte: where its log ends, and the queue entries that its files lack.
+
+If a writer lives, its state page says. Otherwise the same scan as a first opener's, kept in memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rmq_store.errors import NotAStoreError
+from rmq_store.files.state_page import StatePage
+from rmq_store.log import scan
+from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.starting_point import OUR_LOCK_TEXT, Trust, lock_text, starting_point
+from rmq_store.log.units import UnitScan
+from rmq_store.log.views import QueueKey
+
+# 20 bytes each: enough for the tail of any store; one whose queues were all deleted has to be rebuilt by a writer.
+_MISSING_ENTRIES_MAX = 5_000_000
+
+_TRIES = 5
+
+
+@dataclass(slots=True)
+class ReadOnlyEnd:
+    """The visible end of a store nobody writes, and entries [first, first + n) per queue that its files do not have."""
+
+    end: int
+    missing: dict[QueueKey, tuple[int, np.ndarray]] = field(default_factory=dict)
+
+
+def live_page(log: CommitLog) -> StatePage | None:
+    """The state page if a writer of ours keeps it true at this moment."""
+    if log.store_lock.who().kind != "shared" or lock_text(log) != OUR_LOCK_TEXT:
+        return None
+    page = _page(log)
+    return page if page is not None and page.counts() else None
+
+
+def read_only_end(log: CommitLog) -> ReadOnlyEnd | StatePage:
+    """The state page of a live writer, or the end of a store that nobody of us writes.
+
+    Raises:
+        NotAStoreError: too many queue entries are missing to keep them in memory.
+        CorruptionError: a segment has the wrong size.
+    """
+    for _ in range(_TRIES):
+        if (page := live_page(log)) is not None:
+            return page
+        found = _scan(log)
+        # A writer that came while we scanned may have been killed in the middle of an append that will be undone.
+        if log.store_lock.who().kind == "free":
+            return found
+    return found
+
+
+def _page(log: CommitLog) -> StatePage | None:
+    try:
+        return StatePage(log.own / "state", writable=False)
+    except FileNotFoundError:
+        return None
+
+
+def _scan(log: CommitLog) -> ReadOnlyEnd:
+    page = _page(log)
+    start = starting_point(log, page)
+    if start.trust is Trust.CLEAN:
+        return ReadOnlyEnd(start.offset)
+    if start.trust is Trust.SAME_BOOT:
+        assert page is not None
+        return ReadOnlyEnd(page.appended_end)
+    first = max(start.offset, log.start())
+    end, stretches, units = first, [], UnitScan()
+    for stretch in scan.walk(log, first):
+        for _ in units.split(log, stretch):
+            pass
+        stretches.append(stretch)
+        end = stretch.end
+    torn = None if start.foreign else units.torn()
+    found = ReadOnlyEnd(torn.start if torn else end)
+    for stretch in stretches:
+        _add_missing(log, stretch, found)
+    return found
+
+
+def _add_missing(log: CommitLog, stretch: scan.Stretch, found: ReadOnlyEnd) -> None:
+    below = stretch.base + stretch.positions < found.end
+    if not below.any():
+        return
+    part = stretch._replace(positions=stretch.positions[below], sizes=stretch.sizes[below])
+    for key, first, entries in scan.entries_by_queue(scan.columns_of(log, part), part):
+        known = found.missing.get(key)
+        next_offset = known[0] + len(known[1]) if known else log.queue_max(*key, found.end)
+        new = entries[max(0, next_offset - first) :]
+        if not len(new):
+            continue
+        if first > next_offset and (known or next_offset):
+            continue  # a gap: these queue offsets cannot be reached by reading on
+        found.missing[key] = (known[0], np.concatenate([known[1], new])) if known else (max(first, next_offset), new)
+        if sum(len(entries) for _, entries in found.missing.values()) > _MISSING_ENTRIES_MAX:
+            raise NotAStoreError(
+                str(log.views.directory),
+                "most queue entries are missing: open the store for writing once to rebuild them",
+            )

@@ -1,0 +1,228 @@
+"""Recovery by a first opener: find the end of the log, remove what lies behind it, bring the views up to date.
+
+One pass over the records from the starting point on; every queue entry written again is the same bytes at the same
+place. Units whose end was not reached are dropped. docs/design.md section 8; CommitLog#recoverNormally,
+#recoverAbnormally.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from rmq_store.errors import CorruptRecordError
+from rmq_store.files import durable
+from rmq_store.files.progress import ProgressRecord
+from rmq_store.format.frame_check import check_frame
+from rmq_store.log import scan
+from rmq_store.log.append import undo
+from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.flush import sync_filesystem
+from rmq_store.log.hash_index import IndexState
+from rmq_store.log.index_repair import cut_entries, keep_whole_entries
+from rmq_store.log.recovery_table import Action, Follows, decide
+from rmq_store.log.starting_point import OUR_LOCK_TEXT, StartingPoint, Trust, starting_point
+from rmq_store.log.units import UnitScan
+
+_LOG = logging.getLogger(__name__)
+
+_MAGIC_PREFIX = b"\xda\xa3\x20"
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What a recovery found and did; sizes in bytes, `case` as in RECOVERY_TABLE."""
+
+    trust: str
+    case: str
+    end: int
+    scanned_bytes: int
+    record_count: int
+    removed_bytes: int
+    dropped_unit: int | None
+
+
+def recover(log: CommitLog, create_abort: Callable[[], None]) -> RecoveryReport:
+    """Recover and publish the state page. The caller holds byte 0 of `lock` exclusively.
+
+    `create_abort` is called once it is known how the store was left, and before anything is changed.
+
+    Raises:
+        CorruptRecordError: records below the durable point are damaged or missing; nothing was changed.
+        StoreFullError, StoreFailedError: call again after the cause is gone.
+    """
+    page = log.writing_page
+    start = starting_point(log, page)
+    create_abort()
+    if start.trust is Trust.SAME_BOOT:
+        undo(log)
+        report = _verify_same_boot(log, start)
+        if report is not None:
+            last, timestamp = page.last_record, page.store_timestamp
+            page.retract()
+            return _publish(log, report, last, timestamp)
+        start = replace(start, trust=Trust.COPY, offset=log.start())
+    page.retract()
+    if start.trust is Trust.CLEAN:
+        assert start.record is not None
+        report = RecoveryReport(start.trust.name, "clean", start.offset, 0, 0, 0, None)
+        return _publish(log, report, start.record.last_record, start.record.timestamp, flushed=True)
+    return _scan_and_repair(log, start)
+
+
+def _verify_same_boot(log: CommitLog, start: StartingPoint) -> RecoveryReport | None:
+    """Walk what was never flushed; None if the page does not tell the truth (files were changed by hand)."""
+    page = log.writing_page
+    end, records = start.offset, 0
+    for stretch in scan.walk(log, start.offset, page.appended_end) if start.offset < page.appended_end else ():
+        end, records = stretch.end, records + len(stretch.positions)
+    if end != page.appended_end:
+        return None
+    log.segments.rewrite(start.offset, end)
+    return RecoveryReport(start.trust.name, "clean", end, end - start.offset, records, 0, None)
+
+
+def _scan_and_repair(log: CommitLog, start: StartingPoint) -> RecoveryReport:
+    index_from = _prepare_index(log, start)
+    first = min(start.offset, index_from) if log.segments.bases() else start.offset
+    first = max(first, log.start())
+    end, records = first, 0
+    last_record = start.record.last_record if start.record else -1
+    timestamp = start.record.timestamp if start.record else 0
+    units = UnitScan()
+    at_unit: dict[int, IndexState] = {}
+    before_unit: dict[int, tuple[int, int]] = {}
+    reason = ""
+    for stretch in scan.walk(log, first):
+        for piece, opened in units.split(log, stretch):
+            if opened is not None:
+                at_unit = {opened.start: log.views.index_state()}
+                before_unit = {opened.start: (last_record, timestamp)}
+            if len(piece.positions):
+                timestamp = _dispatch(log, piece, index_from)
+                last_record = piece.base + int(piece.positions[-1])
+                records += len(piece.positions)
+        end, reason = stretch.end, stretch.stopped
+    follows = _what_follows(log, end)
+    case = decide(follows, durable=end < start.durable_point, foreign=start.foreign)
+    if case.action is Action.REFUSE:
+        raise CorruptRecordError(str(log.segments.path(log.segments.base_of(end))), end, f"{case.name}: {reason}")
+    torn = None if start.foreign else units.torn()
+    if torn is not None:
+        _LOG.warning("%s: dropping a unit that was not finished: bytes %d to %d", log.root, torn.start, end)
+        log.views.restore_index(at_unit[torn.start])
+        last_record, timestamp = before_unit[torn.start]
+    cut_from = torn.start if torn else end
+    cut_entries(log, cut_from)
+    removed = _remove(log, cut_from)
+    log.views.cut_queues(cut_from, log.views.keys(), log.is_whole_entry)
+    if not start.foreign:
+        log.segments.rewrite(max(first, min(start.durable_point, cut_from)), cut_from)
+    report = RecoveryReport(
+        start.trust.name, "torn unit" if torn else case.name, cut_from, end - first, records, removed,
+        torn.start if torn else None,
+    )  # fmt: skip
+    return _publish(log, report, last_record, timestamp)
+
+
+def _prepare_index(log: CommitLog, start: StartingPoint) -> int:
+    """Put the index into a state that records can be added to; returns the offset from which on they must be."""
+    if log.views.index is None:
+        return start.offset
+    if start.trust is Trust.OWN:
+        record = start.record
+        assert record is not None
+        log.views.restore_index(IndexState(record.index_file, record.index_header))
+        return record.end
+    if start.trust is Trust.COPY:
+        log.views.restore_index(IndexState(0, bytes(40)))
+        return log.start()
+    if start.trust is Trust.BROKER_CLEAN:
+        # A clean stop guarantees that everything was indexed.
+        state = log.views.index_state()
+        return start.offset if state.file == 0 else log.views.index.end_offset() + 1
+    return keep_whole_entries(log)
+
+
+def _dispatch(log: CommitLog, piece: scan.Stretch, index_from: int) -> int:
+    """Put the records of a stretch into the views; returns the newest storeTimestamp."""
+    columns = scan.columns_of(log, piece)
+    for key, first, entries in scan.entries_by_queue(columns, piece):
+        log.views.queue(*key).put(first, entries)
+    offsets = piece.base + piece.positions
+    wanted = offsets >= index_from
+    if wanted.any():
+        skipped = int(columns.key_counts[~wanted].sum())
+        log.views.put_keys(
+            columns.key_hashes[skipped:], columns.key_counts[wanted], offsets[wanted], columns.store_timestamp[wanted]
+        )
+    return int(columns.store_timestamp[-1])
+
+
+def _what_follows(log: CommitLog, end: int) -> Follows:
+    if not log.segments.data_beyond(end):
+        return Follows.ZEROS
+    for base in log.segments.bases():
+        if base + log.segments.size_bytes <= end:
+            continue
+        view = log.segments.open(base).map
+        at = view.find(_MAGIC_PREFIX, max(end - base, 0))
+        while at >= 0:
+            position = at - 4
+            if position >= 0 and base + position > end:
+                window = memoryview(view)
+                check = check_frame(window, position, len(window), expect_offset=base + position, check_crc=True)
+                if check.kind == "message":
+                    return Follows.RECORDS
+            at = view.find(_MAGIC_PREFIX, at + 1)
+    return Follows.GARBAGE
+
+
+def _remove(log: CommitLog, end: int) -> int:
+    """Take the bytes from `end` on out of the log, keeping a copy of those that are not zero; returns how many."""
+    removed = 0
+    directory = log.own / "removed"
+    for base in log.segments.bases():
+        if base + log.segments.size_bytes <= end:
+            continue
+        low = max(end - base, 0)
+        file = log.segments.open(base)
+        data = file.map[low:].rstrip(b"\0")
+        if data:
+            durable.make_directory(directory)
+            durable.write_atomically(directory / f"{base + low:020d}", data)
+            _LOG.warning(
+                "%s: bytes %d to %d were no part of the log; kept in %s",
+                log.root,
+                base + low,
+                base + low + len(data),
+                directory,
+            )
+            log.segments.zero(base + low, base + log.segments.size_bytes)
+            removed += len(data)
+        if low == 0 and base > log.start():
+            log.segments.remove(base)
+    return removed
+
+
+def _publish(
+    log: CommitLog, report: RecoveryReport, last_record: int, timestamp: int, *, flushed: bool = False
+) -> RecoveryReport:
+    """Make everything durable, write it down, and only then say that the store is ours (docs/design.md section 4)."""
+    page = log.writing_page
+    if not flushed:
+        sync_filesystem(log)
+    state = log.views.index_state()
+    log.progress.write(
+        ProgressRecord(report.end, last_record, report.end, state.file, state.header, clean=False, timestamp=timestamp)
+    )
+    fd = durable.open_nofollow(log.root / "lock", os.O_RDWR | os.O_CREAT)
+    try:
+        durable.write_fully(fd, OUR_LOCK_TEXT, 0, log.root / "lock")
+        durable.fsync_file(fd, log.root / "lock")
+    finally:
+        os.close(fd)
+    page.publish(report.end, report.end, last_record, timestamp)
+    return report

@@ -1,0 +1,106 @@
+"""Walking the log frame by frame: what recovery, undo and read-only opens see.
+
+One Python call per frame; only the bytes that no progress record vouches for are ever walked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from rmq_store.format.frame_check import check_frame
+from rmq_store.format.frame_decoder import DispatchColumns, dispatch_columns
+from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.views import QueueKey, entries_of
+
+
+class Stretch(NamedTuple):
+    """Whole message frames of one segment: `positions` and `sizes` in it (int64 (n,)), and where the stretch ends.
+
+    `stopped` is "" if the walk goes on in the next segment, otherwise why it ended at `end`.
+    """
+
+    base: int
+    positions: np.ndarray
+    sizes: np.ndarray
+    end: int
+    stopped: str
+
+
+def walk(log: CommitLog, start: int, limit: int | None = None) -> Iterator[Stretch]:
+    """Walk whole frames from `start` on, a frame boundary, up to the first bad one or `limit`.
+
+    Every rule of CommitLog#checkMessageAndReturnSize holds, and more: the record must know its own offset.
+    """
+    segment_bytes = log.segments.size_bytes
+    offset = start
+    bases = set(log.segments.bases())
+    while limit is None or offset < limit:
+        base = log.segments.base_of(offset)
+        if base not in bases:
+            yield Stretch(base, np.empty(0, np.int64), np.empty(0, np.int64), offset, "the next segment does not exist")
+            return
+        view = memoryview(log.segments.open(base).map)
+        positions: list[int] = []
+        sizes: list[int] = []
+        position, stopped = offset - base, ""
+        high = segment_bytes if limit is None else min(segment_bytes, limit - base)
+        while position < high:
+            check = check_frame(view, position, segment_bytes, expect_offset=base + position, check_crc=True)
+            if check.kind == "message":
+                positions.append(position)
+                sizes.append(check.size)
+                position += check.size
+            elif check.kind == "blank":
+                if position + check.size != segment_bytes:
+                    stopped = "a blank frame that does not end with its segment"
+                    break
+                position = segment_bytes
+            else:
+                stopped = check.reason
+                break
+        yield Stretch(base, np.array(positions, np.int64), np.array(sizes, np.int64), base + position, stopped)
+        if stopped:
+            return
+        offset = base + position
+
+
+def columns_of(log: CommitLog, stretch: Stretch) -> DispatchColumns:
+    """What the views need to know of the frames of a stretch."""
+    buffer = log.segments.open(stretch.base).buffer
+    return dispatch_columns(
+        buffer, stretch.positions, stretch.sizes.astype(np.int32), stretch.base, log.delay_levels_ms
+    )
+
+
+def queues_in(log: CommitLog, start: int, end: int) -> list[QueueKey]:
+    """The queues of the whole frames in [start, end)."""
+    found: set[QueueKey] = set()
+    for stretch in walk(log, start, end):
+        if len(stretch.positions):
+            columns = columns_of(log, stretch)
+            found.update(zip(columns.topic.to_pylist(), columns.queue_id.tolist(), strict=True))
+    return sorted(found)
+
+
+def entries_by_queue(columns: DispatchColumns, stretch: Stretch) -> Iterator[tuple[QueueKey, int, np.ndarray]]:
+    """(queue, first queue offset, entries): runs of consecutive queue offsets, ready for `ConsumeQueue.put`."""
+    rows = np.flatnonzero(columns.dispatchable)
+    if not len(rows):
+        return
+    topics = columns.topic if hasattr(columns.topic, "dictionary") else columns.topic.dictionary_encode()
+    codes = topics.indices.to_numpy(zero_copy_only=False)[rows].astype(np.int64)
+    queue_ids = columns.queue_id[rows].astype(np.int64)
+    queue_offsets = columns.queue_offset[rows]
+    order = np.lexsort((np.arange(len(rows)), queue_ids, codes))
+    rows, codes, queue_ids, queue_offsets = rows[order], codes[order], queue_ids[order], queue_offsets[order]
+    entries = entries_of(stretch.base + stretch.positions[rows], stretch.sizes[rows], columns.tags_code[rows])
+    new_run = np.ones(len(rows), dtype=bool)
+    new_run[1:] = (np.diff(codes) != 0) | (np.diff(queue_ids) != 0) | (np.diff(queue_offsets) != 1)
+    bounds = [*np.flatnonzero(new_run).tolist(), len(rows)]
+    names = topics.dictionary.to_pylist()
+    for low, high in pairwise(bounds):
+        yield (names[codes[low]], int(queue_ids[low])), int(queue_offsets[low]), entries[low:high]

@@ -1,0 +1,142 @@
+"""Where a scan of the log has to begin, from what the last process, or the last broker, left behind.
+
+The rows of the table in docs/design.md section 8.1. Whether a broker was here decides first: nothing of ours is
+believed then.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from enum import Enum
+
+from rmq_store.errors import CorruptionError
+from rmq_store.files import durable
+from rmq_store.files.progress import ProgressRecord
+from rmq_store.files.state_page import StatePage
+from rmq_store.format.checkpoint import Checkpoint
+from rmq_store.format.frame_check import check_frame
+from rmq_store.format.message import decode_frame
+from rmq_store.log.commit_log import CommitLog
+
+LOCK_TEXT_BYTES = 4
+OUR_LOCK_TEXT = b"rmq\n"
+"""What our first opener writes into `lock`. A Java broker writes `lock` there at every start."""
+
+
+class Trust(Enum):
+    """How much of what is written down can be believed."""
+
+    CLEAN = "the last closer's record: nothing to do"
+    SAME_BOOT = "the state page: the page cache is as the last writer left it"
+    OWN = "the progress record: what it names is on disk"
+    COPY = "nothing but the records: an unclean store that was copied here"
+    BROKER_CLEAN = "the files of a broker that stopped cleanly"
+    BROKER_UNCLEAN = "the files of a broker that did not"
+
+
+@dataclass(frozen=True, slots=True)
+class StartingPoint:
+    """Where to scan from. `durable_point` is the flushed end as last persisted, 0 if there is none."""
+
+    trust: Trust
+    offset: int
+    durable_point: int
+    record: ProgressRecord | None
+
+    @property
+    def foreign(self) -> bool:
+        """Whether a broker wrote the store last."""
+        return self.trust in (Trust.BROKER_CLEAN, Trust.BROKER_UNCLEAN)
+
+
+def starting_point(log: CommitLog, page: StatePage | None) -> StartingPoint:
+    """Decide, without writing anything. `page` is None if the store has no state page."""
+    known = log.progress.load()
+    abort = (log.root / "abort").exists()
+    if lock_text(log) != OUR_LOCK_TEXT:
+        if abort:
+            return StartingPoint(Trust.BROKER_UNCLEAN, _after_checkpoint(log), 0, None)
+        return StartingPoint(Trust.BROKER_CLEAN, _newest_entry_segment(log), 0, None)
+    views_missing = not log.views.directory.is_dir()
+    if known is not None and known[0].clean and not abort and not views_missing and _ends_at(log, known[0]):
+        return StartingPoint(Trust.CLEAN, known[0].end, known[0].flushed_end, known[0])
+    if page is not None and page.counts() and not views_missing:
+        return StartingPoint(Trust.SAME_BOOT, page.flushed_end, page.flushed_end, None)
+    if known is None or not known[1] or views_missing:
+        return StartingPoint(Trust.COPY, log.start(), 0, None)
+    durable_point = known[0].flushed_end
+    if page is not None and page.belongs_here():
+        durable_point = max(durable_point, page.flushed_end)
+    return StartingPoint(Trust.OWN, known[0].end, durable_point, known[0])
+
+
+def lock_text(log: CommitLog) -> bytes:
+    """The first bytes of the lock file; b"" if it is missing."""
+    try:
+        fd = durable.open_nofollow(log.root / "lock", os.O_RDONLY)
+    except FileNotFoundError:
+        return b""
+    try:
+        return os.pread(fd, LOCK_TEXT_BYTES, 0)
+    finally:
+        os.close(fd)
+
+
+def load_checkpoint(log: CommitLog) -> Checkpoint:
+    """RocketMQ's checkpoint; all zeros if the file is missing."""
+    path = log.root / "checkpoint"
+    try:
+        return Checkpoint.unpack(durable.read_limited(path, 1 << 20), str(path))
+    except FileNotFoundError:
+        return Checkpoint()
+
+
+def _ends_at(log: CommitLog, record: ProgressRecord) -> bool:
+    """Whether the newest record is whole, ends where the log ended, and only zeros follow: neither cut, nor copied
+    torn, nor grown.
+    """
+    if record.last_record < 0:
+        return not log.segments.bases()
+    base = log.segments.base_of(record.last_record)
+    if not log.segments.exists(base):
+        return False
+    try:
+        view = memoryview(log.segments.open(base).map)
+    except CorruptionError:
+        return False
+    position = record.last_record - base
+    check = check_frame(view, position, len(view), expect_offset=record.last_record, check_crc=True)
+    behind = record.end - base
+    return (
+        check.kind == "message"
+        and position + check.size == behind
+        and not any(view[behind : behind + 8])
+        and not log.segments.exists(base + log.segments.size_bytes)
+    )
+
+
+def _after_checkpoint(log: CommitLog) -> int:
+    """CommitLog#recoverAbnormally: the newest segment whose first record was stored before the checkpoint's time."""
+    limit = load_checkpoint(log).min_timestamp
+    for base in reversed(log.segments.bases()):
+        try:
+            view = memoryview(log.segments.open(base).map)
+        except CorruptionError:
+            continue
+        check = check_frame(view, 0, len(view), expect_offset=base, check_crc=True)
+        if check.kind == "message" and 0 < decode_frame(view, 0, len(view)).store_timestamp_ms <= limit:
+            return base
+    return log.start()
+
+
+def _newest_entry_segment(log: CommitLog) -> int:
+    """CommitLog#recoverNormally: the segment of the newest queue entry; the first one if no queue has any."""
+    newest = -1
+    for key in log.views.keys():
+        queue = log.views.queue(*key)
+        last = queue.last_entry()
+        if last is not None:
+            newest = max(newest, last[0])
+    bases = [base for base in log.segments.bases() if base <= newest]
+    return bases[-1] if bases else log.start()

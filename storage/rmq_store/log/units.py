@@ -1,0 +1,127 @@
+"""Units: appends that are all or nothing, across a power cut too.
+
+A unit is bracketed by two records of the system topic UNITS_TOPIC, queue 0, tags `begin` and `end`. Both bodies are
+JSON with the offsets where the unit starts (its first record) and ends, as 20 digits so that their size does not
+depend on them; the last one also carries what the unit stands for. A unit counts only if its last record is there:
+recovery drops one without it, and a look-up reads last records only. So a broker that recovered half a unit, and
+appended behind it, cannot make it look whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rmq_store.format.message import decode_frame
+from rmq_store.log import scan
+from rmq_store.log.commit_log import CommitLog
+
+UNITS_TOPIC = "rmq_sys_pyrmq_units"
+UNITS_QUEUE = 0
+BEGIN_TAG = "begin"
+END_TAG = "end"
+_FIND = UNITS_TOPIC.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRecord:
+    """What the last record of a unit says.
+
+    `key` and `value` make a marker: a commit of the same key and value is the same commit. None: the unit cannot be
+    repeated. `row_count` and `content_sum` (sum of the stored body CRCs, modulo 2^63) tell a repetition from another
+    batch of that number.
+    """
+
+    purpose: str
+    key: str | None = None
+    value: int | None = None
+    row_count: int = 0
+    content_sum: int = 0
+
+    def bodies(self, start: int, end: int) -> tuple[bytes, bytes]:
+        """Bodies of the first and the last record."""
+        place = {"start": f"{start:020d}", "end": f"{end:020d}"}
+        meaning = {
+            "purpose": self.purpose, "key": self.key, "value": self.value,
+            "rows": self.row_count, "content": self.content_sum,
+        }  # fmt: skip
+        return json.dumps(place).encode(), json.dumps({**place, **meaning}).encode()
+
+    @classmethod
+    def parse(cls, body: bytes) -> UnitRecord | None:
+        """The meaning of a last record's body; None if it is none."""
+        fields = _fields(body)
+        purpose, key, value = fields.get("purpose"), fields.get("key"), fields.get("value")
+        if not isinstance(purpose, str) or not isinstance(key, str | None) or not isinstance(value, int | None):
+            return None
+        rows, content = fields.get("rows"), fields.get("content")
+        if not isinstance(rows, int) or not isinstance(content, int):
+            return None
+        return cls(purpose, key, value, rows, content)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenUnit:
+    """A unit whose last record has not been met yet."""
+
+    start: int
+    end: int
+
+
+class UnitScan:
+    """Follows units through a walk of the log."""
+
+    def __init__(self) -> None:
+        self._open: OpenUnit | None = None
+
+    def split(self, log: CommitLog, stretch: scan.Stretch) -> Iterator[tuple[scan.Stretch, OpenUnit | None]]:
+        """Cut a stretch before every first record of a unit; the piece that begins with one comes with it."""
+        low, opened = 0, None
+        view = log.segments.open(stretch.base).map if len(stretch.positions) else None
+        if view is not None and view.find(_FIND, int(stretch.positions[0]), stretch.end - stretch.base) >= 0:
+            columns = scan.columns_of(log, stretch)
+            names = columns.topic.dictionary.to_pylist()
+            if UNITS_TOPIC in names:
+                codes = columns.topic.indices.to_numpy(zero_copy_only=False)
+                for row in np.flatnonzero(codes == names.index(UNITS_TOPIC)).tolist():
+                    if (unit := self._meet(memoryview(view), stretch, row)) is not None:
+                        yield _part(stretch, low, row), opened
+                        low, opened = row, unit
+        yield _part(stretch, low, len(stretch.positions)), opened
+
+    def torn(self) -> OpenUnit | None:
+        """The unit that was still open when the walk ended."""
+        return self._open
+
+    def _meet(self, view: memoryview, stretch: scan.Stretch, row: int) -> OpenUnit | None:
+        position, size = int(stretch.positions[row]), int(stretch.sizes[row])
+        message = decode_frame(view, position, position + size)
+        fields = _fields(message.body)
+        start, end = _offset(fields.get("start")), _offset(fields.get("end"))
+        if start is None or end is None:
+            return None
+        if message.tags == BEGIN_TAG:
+            self._open = OpenUnit(start, end)
+            return self._open
+        if self._open is not None and start == self._open.start and stretch.base + position + size == self._open.end:
+            self._open = None
+        return None
+
+
+def _part(stretch: scan.Stretch, low: int, high: int) -> scan.Stretch:
+    return stretch._replace(positions=stretch.positions[low:high], sizes=stretch.sizes[low:high])
+
+
+def _offset(text: object) -> int | None:
+    return int(text) if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= 20 else None
+
+
+def _fields(body: bytes) -> dict[str, object]:
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}

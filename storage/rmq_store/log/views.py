@@ -1,0 +1,103 @@
+"""The views of the log: all consume queues, and the index. Dispatch puts records into them, `cut` takes them back.
+
+The same records always give the same bytes: an entry's place is its queue offset, index entries follow log order. So
+dispatching again what is already there changes nothing in the queues; the index must be put back first.
+Source: DefaultMessageStore.ReputMessageService; store-format.md section 6.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from rmq_store.files.segments import OpenFiles, SegmentRun
+from rmq_store.format.consume_queue import ENTRY
+from rmq_store.log.consume_queue import ConsumeQueue
+from rmq_store.log.hash_index import EMPTY, HashIndex, IndexState
+
+QueueKey = tuple[str, int]
+"""(topic, queue id)."""
+
+ConfirmRecord = Callable[[str, int, int, int, int], bool]
+"""(topic, queue id, commit-log offset, size, queue offset) -> is this record really that message?"""
+
+
+class Views:
+    """Consume queues by (topic, queue id), and the index if the store keeps one."""
+
+    def __init__(
+        self, root: Path, queue_file_bytes: int, files: OpenFiles, index: HashIndex | None, *, writable: bool
+    ) -> None:
+        self.directory = root / "consumequeue"
+        self.index = index
+        self._queue_file_bytes = queue_file_bytes
+        self._files = files
+        self._writable = writable
+        self._queues: dict[QueueKey, ConsumeQueue] = {}
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, whether or not it has files yet. `topic` must be a valid name: it becomes a path."""
+        key = (topic, queue_id)
+        queue = self._queues.get(key)
+        if queue is None:
+            run = SegmentRun(
+                self.directory / topic / str(queue_id),
+                self._queue_file_bytes,
+                self._files,
+                writable=self._writable,
+                sparse=True,
+                pin=False,
+            )
+            queue = self._queues[key] = ConsumeQueue(run, topic, queue_id)
+        return queue
+
+    def keys(self) -> list[QueueKey]:
+        """Every queue that has a directory, sorted; names that are no queue ids are passed over, as Java does."""
+        found = []
+        for topic in _names(self.directory):
+            names = _names(self.directory / topic)
+            found.extend((topic, int(name)) for name in names if name.isascii() and name.isdigit())
+        return sorted(found)
+
+    def put_keys(
+        self, key_hashes: np.ndarray, key_counts: np.ndarray, log_offsets: np.ndarray, timestamps: np.ndarray
+    ) -> None:
+        """Index records in log order: `key_counts` (n,) says how many of the flat `key_hashes` belong to each."""
+        if self.index is not None and len(key_hashes):
+            self.index.put(key_hashes, np.repeat(log_offsets, key_counts), np.repeat(timestamps, key_counts))
+
+    def index_state(self) -> IndexState:
+        """Where the index ends."""
+        return self.index.state() if self.index is not None else EMPTY
+
+    def restore_index(self, state: IndexState) -> None:
+        """Put the index back to `state`."""
+        if self.index is not None:
+            self.index.restore(state)
+
+    def cut_queues(self, log_offset: int, keys: Iterable[QueueKey], confirm: ConfirmRecord | None = None) -> None:
+        """Take back entries of records at or above `log_offset` in the given queues; `confirm` as
+        `ConsumeQueue.cut`.
+        """
+        for topic, queue_id in keys:
+            self.queue(topic, queue_id).cut(log_offset, partial(confirm, topic, queue_id) if confirm else None)
+
+
+def entries_of(log_offsets: np.ndarray, sizes: np.ndarray, tags_codes: np.ndarray) -> np.ndarray:
+    """Queue entries of n records, dtype ENTRY (n,)."""
+    entries = np.empty(len(log_offsets), dtype=ENTRY)
+    entries["commit_log_offset"] = log_offsets
+    entries["frame_size"] = sizes
+    entries["tags_code"] = tags_codes
+    return entries
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return os.listdir(directory)  # noqa: PTH208 - thousands of queues: no Path object per name
+    except (FileNotFoundError, NotADirectoryError):
+        return []
