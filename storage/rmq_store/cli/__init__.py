@@ -1,0 +1,67 @@
+"""The `rmq` command: look at a store, and check it, without a broker.
+
+Every command opens the store read-only. Exit codes: 0 all is well, 1 problems found or the store cannot be read,
+2 the caller's mistake. A mistake is one line on stderr. Modules of the commands import numpy and pyarrow only when they
+run, because a shell calls this module for every TAB.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import click
+
+from rmq_store.cli import groups, output, read, topics, verify
+from rmq_store.errors import NotAStoreError, StoreError, UsageError
+
+EXIT_PROBLEMS, EXIT_USAGE = 1, 2
+
+
+class _Commands(click.Group):
+    """A group whose commands end with one line on stderr when the store refuses."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except StoreError as error:
+            self._give_up(
+                ctx, str(error), EXIT_USAGE if isinstance(error, (UsageError, NotAStoreError)) else EXIT_PROBLEMS
+            )
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # `rmq read ... | head`: click ends quietly
+                raise
+            self._give_up(ctx, str(error), EXIT_PROBLEMS)
+
+    def _give_up(self, ctx: click.Context, message: str, code: int) -> None:
+        click.echo(f"rmq: {output.printable(message)}", err=True)
+        ctx.exit(code)
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=(
+        "\b\nCompletion of commands and options in bash (zsh, fish: zsh_source, fish_source):\n"
+        '  eval "$(_RMQ_COMPLETE=bash_source rmq)"'
+    ),
+)
+@click.version_option(package_name="pyspark-rmq", prog_name="rmq")
+def commands() -> None:
+    """Look at an Apache RocketMQ store directory, without a broker.
+
+    Every command takes --store PATH (or the environment variable RMQ_STORE) and --json, and changes nothing on disk.
+
+    \b
+    Example:
+      rmq topics --store /data/rocketmq/store
+    """
+
+
+for _command in (topics.topics, groups.groups, read.read, verify.verify):
+    commands.add_command(_command)
+
+
+def main() -> None:
+    """Entry point of the `rmq` script."""
+    commands(prog_name="rmq")

@@ -1,0 +1,55 @@
+"""`rmq topics`: what topics a store has, and how much is in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rmq_store.cli.output import common_options, open_store, write_json, write_table
+
+_PERM_BITS = ((4, "R"), (2, "W"), (1, "X"))
+
+
+@click.command(
+    short_help="Topics, their queues and what is in them.",
+    epilog="\b\nExample:\n  rmq topics --store /data/rocketmq/store --queues",
+)
+@common_options
+@click.option("--queues", "per_queue", is_flag=True, help="One line per queue instead of sums per topic.")
+@click.option("--all", "show_all", is_flag=True, help="System topics too, and topics that cannot be read.")
+def topics(root: Path, as_json: bool, per_queue: bool, show_all: bool) -> None:
+    """Topics, their queues and what is in them.
+
+    MIN is the first offset that can be read, MAX the offset of the next message; without --queues they are sums over
+    the queues, so that MESSAGES = MAX - MIN on every line. PERM: R can be read, W can be written, X is inherited.
+    """
+    from rmq_store.format.names import is_system_topic
+
+    found: list[dict[str, Any]] = []
+    with open_store(root) as store:
+        for name, config in sorted(store.topics().items()):
+            if show_all or (config.readable and not is_system_topic(name)):
+                ranges = sorted(store.queue_ranges(name).items())
+                queues = [{"queueId": i, "minOffset": r.min_offset, "maxOffset": r.max_offset} for i, r in ranges]
+                perm = "".join(letter if config.perm & bit else "-" for bit, letter in _PERM_BITS)
+                counts = {"readQueues": config.read_queue_nums, "writeQueues": config.write_queue_nums}
+                messages = sum(r.max_offset - r.min_offset for _, r in ranges)
+                found.append({"topic": name, **counts, "perm": perm, "messages": messages, "queues": queues})
+    if as_json:
+        write_json(found)
+    elif per_queue:
+        rows = [
+            (t["topic"], q["queueId"], t["perm"], q["minOffset"], q["maxOffset"], q["maxOffset"] - q["minOffset"])
+            for t in found
+            for q in t["queues"]
+        ]
+        write_table(("TOPIC", "QUEUE", "PERM", "MIN", "MAX", "MESSAGES"), rows)
+    else:
+        write_table(("TOPIC", "QUEUES", "PERM", "MIN", "MAX", "MESSAGES"), [_sums(topic) for topic in found])
+
+
+def _sums(topic: dict[str, Any]) -> tuple[str | int, ...]:
+    lowest, highest = (sum(queue[key] for queue in topic["queues"]) for key in ("minOffset", "maxOffset"))
+    return topic["topic"], len(topic["queues"]), topic["perm"], lowest, highest, topic["messages"]

@@ -1,0 +1,75 @@
+"""What a person sees: fitted tables, a progress bar, and nothing that a message could do to the terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from rmq_store.cli.output import printable, time_text, write_table
+
+Run = Callable[..., Result]
+RunInTerminal = Callable[..., tuple[int, str]]
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def test_a_table_fits_its_terminal_and_only_bodies_and_keys_are_cut(run_in_terminal: RunInTerminal) -> None:
+    code, text = run_in_terminal("read", "OrderTopic", "--max", "5", columns=90)
+    lines = _CONTROL.sub("", text).splitlines()
+    assert code == 0
+    assert len(lines) == 6
+    assert all(cell_len(line) <= 90 for line in lines)
+    assert lines[1].startswith("    0       0  2026-11-21T00:21:55.854Z")
+    assert "…" in lines[2]
+
+
+def test_the_header_is_bold_in_a_terminal_and_plain_in_a_pipe(run_in_terminal: RunInTerminal, run: Run) -> None:
+    _, text = run_in_terminal("topics")
+    assert "\x1b[1mTOPIC" in text
+    assert "\x1b" not in run("topics").stdout
+
+
+def test_verify_shows_a_bar_in_a_terminal_and_is_silent_in_a_pipe(run_in_terminal: RunInTerminal, run: Run) -> None:
+    code, text = run_in_terminal("verify", columns=120)
+    assert code == 0
+    assert "7063 messages" in text
+    assert "MiB" in text
+    assert ": clean" in _CONTROL.sub("", text)
+    assert run("verify").stderr == ""
+
+
+def test_a_mistake_in_a_terminal_is_one_line(run_in_terminal: RunInTerminal, tmp_path: Path) -> None:
+    code, text = run_in_terminal("topics", store=tmp_path)
+    assert code == 2
+    assert text.count("\n") == 1
+    assert text.startswith(f"rmq: {tmp_path}")
+
+
+@given(st.text())
+def test_printable_text_moves_no_cursor(text: str) -> None:
+    assert printable(text).isprintable()
+
+
+def test_printable_keeps_what_can_be_printed() -> None:
+    assert printable("订单2 ✅ Zoë") == "订单2 ✅ Zoë"
+    assert printable("a\tb\x1b[31m\r\n\u202e") == "a\\tb\\x1b[31m\\r\\n\\u202e"
+
+
+@pytest.mark.parametrize(
+    ("time_us", "text"),
+    [(0, "1970-01-01T00:00:00.000Z"), (1_795_220_515_854_000, "2026-11-21T00:21:55.854Z"), (None, ""),
+     (-1, "1969-12-31T23:59:59.999Z"), (9_223_372_036_854_775_000, "9223372036854775")],
+)  # fmt: skip
+def test_times_that_no_calendar_has_are_shown_as_milliseconds(time_us: int | None, text: str) -> None:
+    assert time_text(time_us) == text
+
+
+def test_columns_are_aligned_by_places_not_by_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    write_table(("NAME", "COUNT", "END"), [("订单", 5, "x"), ("order", 12, "y"), ("none", "-", "")])
+    assert capsys.readouterr().out == "NAME   COUNT  END\n订单       5  x\norder     12  y\nnone       -\n"
