@@ -7,13 +7,20 @@ behind the same interface.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark_rmq.offsets import Queue
-from pyspark_rmq.options import SourceOptions
+from pyspark_rmq.options import SinkOptions, SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from rmq_store import StagedFile, StagingArea
+
+# Nobody stages that long without writing.
+_STALE_MS = 24 * 3_600_000
 
 
 class Range(Protocol):
@@ -102,6 +109,19 @@ class Home(Protocol):
     def __exit__(self, *exc_info: object) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What makes a repeated commit a no-op: it is stored with the messages, and `value` only grows for each `key`.
+
+    With `repeatable` the same value must come with the same rows, so that a copied checkpoint is found out.
+    """
+
+    purpose: str
+    key: str
+    value: int
+    repeatable: bool
+
+
 def open_to_read(options: SourceOptions) -> Home:
     """Open the home for reading; nothing on disk changes. Raises what `Store.open` raises."""
     from rmq_store import Store
@@ -128,3 +148,60 @@ def open_to_commit(options: SourceOptions) -> Home:
             "set commitOffsets=false to read without committing"
         ) from error
     return home  # type: ignore[no-any-return]
+
+
+def prepare_to_write(options: SinkOptions) -> None:
+    """Make sure, on the driver, that there is a store for the tasks to stage for: create it if nothing is there.
+
+    Raises:
+        NotAStoreError: there is something else.
+    """
+    # The usual case, in every micro-batch: no need to import the engine.
+    if (Path(options.path) / "pyrmq" / "store.json").exists():
+        return
+    from rmq_store import Store
+
+    Store.open(options.path, create=True).close()
+
+
+def stage(
+    options: SinkOptions, write_id: str, partition_id: int, attempt_id: int, drop_properties: frozenset[str]
+) -> StagingArea:
+    """Begin the file of one attempt of a task. Raises `NotAStoreError` on a host that does not have the store."""
+    from rmq_store import StagingArea
+
+    return StagingArea.for_task(
+        options.path,
+        write_id,
+        partition_id,
+        attempt_id,
+        topic=options.topic,
+        use_queue_id=options.use_queue_id,
+        compress_over_bytes=options.compress_over_bytes,
+        keep_unique_key=options.keep_uniq_key,
+        drop_properties=drop_properties,
+    )
+
+
+def commit_staged(options: SinkOptions, files: Sequence[StagedFile], marker: Marker | None) -> bool:
+    """Append staged files, all or nothing; False if `marker` says that this was done before, and nothing was added.
+
+    Raises:
+        MarkerError: the marker of this key is already further, or stands here with other rows.
+        StagingError: a file is missing or altered.
+    """
+    from rmq_store import Store
+
+    with Store.open(options.path) as store:
+        if marker is None:
+            return store.commit_staged(files).committed
+        return store.commit_staged(
+            files, purpose=marker.purpose, key=marker.key, value=marker.value, repeatable=marker.repeatable
+        ).committed
+
+
+def sweep_staged(options: SinkOptions, write_ids: Sequence[str]) -> None:
+    """Remove what these writes staged, and what writes left behind that died long ago."""
+    from rmq_store import sweep
+
+    sweep(Path(options.path), write_ids, _STALE_MS)

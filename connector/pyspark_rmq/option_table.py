@@ -21,6 +21,7 @@ READ: frozenset[Use] = frozenset({"batch read", "stream read"})
 WRITE: frozenset[Use] = frozenset({"batch write", "stream write"})
 BATCH_READ: frozenset[Use] = frozenset({"batch read"})
 STREAM_READ: frozenset[Use] = frozenset({"stream read"})
+STREAM_WRITE: frozenset[Use] = frozenset({"stream write"})
 BATCH_WRITE: frozenset[Use] = frozenset({"batch write"})
 
 FROM_LAST = "CONSUME_FROM_LAST_OFFSET"
@@ -341,6 +342,16 @@ _SINK = (
     ),
     Option(
         "txnVersion", BATCH_WRITE, _integer(0), "integer", "none", "Number of the write; grows for each `txnAppId`."
+    ),
+    Option(
+        "repeatable",
+        STREAM_WRITE,
+        _boolean,
+        "boolean",
+        "true",
+        "Whether the query gives the same rows when Spark repeats a batch after a crash. Then other rows for a batch "
+        "that is already stored are an error: its checkpoint was rewound or copied. Set `false` for queries with "
+        "`rand()`, `uuid()` and the like: a repeated batch is dropped without a look at its rows.",
     ),
     Option(
         "useQueueId",

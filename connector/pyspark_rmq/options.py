@@ -68,6 +68,7 @@ class SinkOptions:
     path: str
     topic: str | None = None
     transaction: tuple[str, int] | None = None
+    repeatable: bool = True
     use_queue_id: bool = False
     keep_uniq_key: bool = False
     compress_over_bytes: int | None = None
@@ -127,6 +128,7 @@ def sink_options(options: Mapping[str, str], use: Use) -> SinkOptions:
         path=values["path"],
         topic=values.get("topic"),
         transaction=(values["txnAppId"], values["txnVersion"]) if "txnAppId" in values else None,
+        repeatable=values.get("repeatable", True),
         use_queue_id=values.get("useQueueId", False),
         keep_uniq_key=values.get("keepUniqKey", False),
         compress_over_bytes=values.get("compressMsgBodyOverHowmuch"),

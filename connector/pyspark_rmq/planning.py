@@ -88,7 +88,7 @@ def admit_bytes(
 
     Shared out like the rows of `admit_rows`. One message is always admitted, however large, or the stream would stand
     still for ever. `bytes_between(queue, start, end)` is the size of a range; `offset_after_bytes(queue, start, end,
-    limit_bytes)` the largest offset up to `end` within the limit.
+    limit_bytes)` the largest offset up to `end` within the limit, but behind one message at least.
     """
     sizes = {queue: bytes_between(queue, start[queue], end[queue]) for queue in _backlogs(start, end)}
     total = sum(sizes.values())
@@ -107,7 +107,9 @@ def admit_bytes(
         # total > max_bytes > spent, so there is something left to share out
         for queue, size in sizes.items():
             share = (max_bytes - spent) * (size - heads[queue]) // (total - spent)
-            admitted[queue] = offset_after_bytes(queue, start[queue] + 1, end[queue], share)
+            second = start[queue] + 1
+            if second < end[queue] and bytes_between(queue, second, second + 1) <= share:
+                admitted[queue] = offset_after_bytes(queue, second, end[queue], share)
     return admitted
 
 

@@ -89,6 +89,59 @@ _SINK_TYPES: dict[str, tuple[DataType, ...]] = {
 # Until delayed delivery works, a value here must not be silently delivered at once.
 NOT_YET = ("delayLevel", "deliverTimestamp")
 
+# Properties that a broker, a client library or the engine sets for its own purposes (MessageConst). Rows that were
+# read from a store carry them; in a new message they would say something untrue. UNIQ_KEY has an option of its own.
+BROKER_PROPERTIES = frozenset(
+    {
+        "REAL_TOPIC",
+        "REAL_QID",
+        "RETRY_TOPIC",
+        "DELAY",
+        "MAX_RECONSUME_TIMES",
+        "RECONSUME_TIME",
+        "CONSUME_START_TIME",
+        "ORIGIN_MESSAGE_ID",
+        "TRAN_MSG",
+        "TRAN_PREPARED_QUEUE_OFFSET",
+        "PGROUP",
+        "__transactionId__",
+        "TRANSACTION_CHECK_TIMES",
+        "CHECK_IMMUNITY_TIME_IN_SECONDS",
+        "MIN_OFFSET",
+        "MAX_OFFSET",
+        "TRANSFER_FLAG",
+        "CORRECTION_FLAG",
+        "MQ2_FLAG",
+        "WAIT",
+        "CLUSTER",
+        "MSG_REGION",
+        "TRACE_ON",
+        "POP_CK",
+        "POP_CK_OFFSET",
+        "1ST_POP_TIME",
+        "PROPERTY_FORWARD_QUEUE_ID",
+        "REDIRECT",
+        "INNER_NUM",
+        "INNER_BASE",
+        "INNER_MULTI_DISPATCH",
+        "INNER_MULTI_QUEUE_OFFSET",
+        "DUP_INFO",
+        "TIMER_DELAY_SEC",
+        "TIMER_DELAY_MS",
+        "TIMER_DELIVER_MS",
+        "TIMER_OUT_MS",
+        "TIMER_ENQUEUE_MS",
+        "TIMER_DEQUEUE_MS",
+        "TIMER_ROLL_TIMES",
+        "TIMER_DEL_UNIQKEY",
+        "TIMER_DELAY_LEVEL",
+        "__CRC32#",
+    }
+)
+
+# A column of the sink and the property in which its value is stored; the column wins, also with NULL.
+_COLUMN_PROPERTIES = {"tags": "TAGS", "keys": "KEYS", "shardingKey": "__SHARDINGKEY"}
+
 
 @dataclass(frozen=True, slots=True)
 class SinkColumns:
@@ -96,6 +149,10 @@ class SinkColumns:
 
     body: str
     used: tuple[str, ...]
+
+    def dropped_properties(self) -> frozenset[str]:
+        """The properties of the input that are not passed on."""
+        return BROKER_PROPERTIES | {name for column, name in _COLUMN_PROPERTIES.items() if column in self.used}
 
 
 def source_columns(schema: StructType) -> list[str]:
@@ -132,12 +189,13 @@ def sink_columns(schema: StructType, *, topic_given: bool, use_queue_id: bool) -
     names = schema.fieldNames()
     _refuse_twice(names)
     known = dict.fromkeys([*_SINK_TYPES, *SOURCE_SCHEMA.fieldNames()])
+    # `lit(None)` without a type: as if the column were not there.
+    untyped = {field.name for field in schema if field.dataType.typeName() == "void"} - {"topic", "body", "value"}
     for field in schema:
         if field.name not in known:
             refuse(f"the sink has no column {field.name!r}{_nearest(field.name, known)}; it takes {', '.join(known)}")
         types = _SINK_TYPES.get(field.name)
-        # An untyped NULL, `lit(None)`, fits every column that may be left out.
-        if types is None or field.dataType.typeName() == "void":
+        if types is None or field.name in untyped:
             continue
         if _plain(field.dataType) not in [_plain(expected) for expected in types]:
             expected_text = " or ".join(expected.simpleString() for expected in types)
@@ -147,9 +205,9 @@ def sink_columns(schema: StructType, *, topic_given: bool, use_queue_id: bool) -
         refuse(f"the sink needs one column named body or value, and only one; given: {', '.join(names)}")
     if "topic" not in names and not topic_given:
         refuse("the sink needs a column topic or the option topic")
-    if "queueId" not in names and use_queue_id:
+    if "queueId" not in set(names) - untyped and use_queue_id:
         refuse("option useQueueId needs a column queueId")
-    skipped = {bodies[0]} | ({"topic"} if topic_given else set()) | (set() if use_queue_id else {"queueId"})
+    skipped = untyped | {bodies[0]} | ({"topic"} if topic_given else set()) | (set() if use_queue_id else {"queueId"})
     return SinkColumns(bodies[0], tuple(name for name in names if name in _SINK_TYPES and name not in skipped))
 
 

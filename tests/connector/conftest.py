@@ -72,7 +72,7 @@ class FakeHome:
         return 100 * (end - start)
 
     def offset_after_bytes(self, topic: str, queue_id: int, start: int, end: int, limit_bytes: int) -> int:
-        return min(end, start + limit_bytes // 100)
+        return min(end, start + max(1, limit_bytes // 100))
 
     def committed_offsets(self, group: str) -> Mapping[tuple[str, int], int]:
         return dict(self.committed)

@@ -75,7 +75,9 @@ class Sizes:
         return self.total[end] - self.total[start]
 
     def after(self, queue: Queue, start: int, end: int, limit_bytes: int) -> int:
-        return max(offset for offset in range(start, end + 1) if self.between(queue, start, offset) <= limit_bytes)
+        """As the store: at least one message, whatever its size."""
+        fitting = [offset for offset in range(start + 1, end + 1) if self.between(queue, start, offset) <= limit_bytes]
+        return max(fitting, default=start + 1)
 
 
 @given(st.lists(st.integers(50, 500), min_size=60, max_size=60), st.integers(1, 20_000), st.data())

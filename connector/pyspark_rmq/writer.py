@@ -1,0 +1,188 @@
+"""Writing: tasks stage encoded messages, the driver commits all of them as one unit. Data plane in `write`.
+
+Nothing is visible before the commit, and nothing of it is lost or doubled, whatever runs twice:
+
+    a task runs again, or a zombie goes on   it writes another file; only files named by the commit count
+    a stream's batch is repeated             its marker (query id, batch id) is already there: nothing is added
+    a batch write is run again               a new write, unless txnAppId and txnVersion give it a marker
+
+A batch write must not use the query and batch id that Spark shows it inside `foreachBatch`: two writes of one batch
+see the same ones, and the second would be taken for a repetition of the first.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from pyspark_rmq.home import Marker, commit_staged, prepare_to_write, stage, sweep_staged
+from pyspark_rmq.offsets import refuse
+from pyspark_rmq.options import SinkOptions
+from pyspark_rmq.schema import NOT_YET, SinkColumns, sink_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rmq_store import StagedFile
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Staged(WriterCommitMessage):
+    """What a task reports to the driver. `file` is None if it had no rows; `query_id` is that of a stream."""
+
+    write_id: str
+    query_id: str | None
+    file: StagedFile | None
+
+
+class RmqWriter(DataSourceArrowWriter):
+    """`df.write`: one write, all or nothing."""
+
+    def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
+        self._options = options
+        self._columns = columns
+        # Made on the driver; the tasks and the commit get copies of this object.
+        self._write_id = f"batch-{uuid.uuid4().hex}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the rows of one task."""
+        return Staged(self._write_id, None, _stage(self._options, self._columns, self._write_id, iterator))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Append everything that was staged. Raises what `home.commit_staged` raises; then nothing was written."""
+        _commit(self._options, _reports(messages), self._marker())
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Remove what was staged."""
+        sweep_staged(self._options, [self._write_id])
+
+    def _marker(self) -> Marker | None:
+        if self._options.transaction is None:
+            return None
+        application, version = self._options.transaction
+        # The same version again is dropped whatever it contains, as in Delta.
+        return Marker("txn", application, version, repeatable=False)
+
+
+class RmqStreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream`: each micro-batch is one unit. Spark builds this again, in other processes, for each step."""
+
+    def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
+        self._options = options
+        self._columns = columns
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the rows of one task."""
+        query_id, batch_id, run_id = _stream_ids()
+        # With the run in it, what an earlier run left running cannot get in the way of this one.
+        write_id = f"{query_id}-{batch_id}-{run_id}"
+        return Staged(write_id, query_id, _stage(self._options, self._columns, write_id, iterator))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Append everything that was staged, unless this batch was committed before.
+
+        Raises:
+            MarkerError: the query has committed a later batch, or other rows for this one: its checkpoint was
+            rewound or
+                copied.
+        """
+        reports = _reports(messages)
+        query_ids = {report.query_id for report in reports}
+        if len(query_ids) > 1:
+            refuse(f"tasks of more than one query report to batch {batchId}: {sorted(map(str, query_ids))}")
+        _commit(self._options, reports, self._marker(query_ids.pop() if query_ids else None, batchId))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Remove what was staged by the tasks that reported; the rest is swept when it is old."""
+        sweep_staged(self._options, sorted({report.write_id for report in _reports(messages)}))
+
+    def _marker(self, query_id: str | None, batch_id: int) -> Marker | None:
+        return Marker("sink", query_id, batch_id, self._options.repeatable) if query_id is not None else None
+
+
+def batch_writer(options: SinkOptions, schema: StructType, overwrite: bool) -> RmqWriter:
+    """Check a batch write on the driver and return its writer. Raises `UsageError` and `NotAStoreError`."""
+    if overwrite:
+        refuse(
+            "mode overwrite is not possible: messages of a topic cannot be replaced, other topics share their log and "
+            "consumers have offsets in it; use mode append, or another topic"
+        )
+    columns = _columns(options, schema)
+    prepare_to_write(options)
+    return RmqWriter(options, columns)
+
+
+def stream_writer(options: SinkOptions, schema: StructType, overwrite: bool) -> RmqStreamWriter:
+    """Check a streaming write on the driver and return its writer. Raises `UsageError` and `NotAStoreError`."""
+    if overwrite:
+        refuse("output mode complete is not possible: messages of a topic cannot be replaced; use output mode append")
+    columns = _columns(options, schema)
+    prepare_to_write(options)
+    return RmqStreamWriter(options, columns)
+
+
+def _columns(options: SinkOptions, schema: StructType) -> SinkColumns:
+    return sink_columns(schema, topic_given=options.topic is not None, use_queue_id=options.use_queue_id)
+
+
+def _stage(
+    options: SinkOptions, columns: SinkColumns, write_id: str, batches: Iterator[pa.RecordBatch]
+) -> StagedFile | None:
+    """Encode the rows of a task into a file of its own. If that fails, nothing of it stays behind."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None  # Spark calls write() in tasks only
+    drop_properties = columns.dropped_properties()
+    with stage(options, write_id, context.partitionId(), context.taskAttemptId(), drop_properties) as area:
+        for batch in batches:
+            if batch.num_rows:
+                area.write(_input(batch, columns))
+        return area.finish()
+
+
+def _input(batch: pa.RecordBatch, columns: SinkColumns) -> pa.RecordBatch:
+    """Return the columns that the store takes, under its names."""
+    import pyarrow as pa
+
+    for name in NOT_YET:
+        if name in columns.used and batch.column(name).null_count < batch.num_rows:
+            row = batch.column(name).is_valid().index(True).as_py()
+            refuse(f"row {row}: column {name!r} is not NULL, but delayed delivery is not possible yet")
+    names = [name for name in columns.used if name not in NOT_YET]
+    arrays = [batch.column(columns.body), *(batch.column(name) for name in names)]
+    return pa.RecordBatch.from_arrays(arrays, names=["body", *names])
+
+
+def _commit(options: SinkOptions, reports: Sequence[Staged], marker: Marker | None) -> None:
+    files = [report.file for report in reports if report.file is not None]
+    if not files:
+        return
+    if not commit_staged(options, files, marker) and marker is not None:
+        _log.info("%s %s was committed before as %d: nothing added", marker.purpose, marker.key, marker.value)
+    sweep_staged(options, sorted({report.write_id for report in reports}))
+
+
+def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    return [message for message in messages if isinstance(message, Staged)]
+
+
+def _stream_ids() -> tuple[str, str, str]:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None  # Spark calls write() in tasks only
+    query_id = context.getLocalProperty("sql.streaming.queryId")
+    batch_id = context.getLocalProperty("streaming.sql.batchId")
+    if query_id is None or batch_id is None:
+        refuse("this Spark does not tell tasks which streaming query and batch they belong to; 4.2 or newer is needed")
+    # StreamExecution: the job group of a query is its run id.
+    return query_id, batch_id, context.getLocalProperty("spark.jobGroup.id") or "run"
