@@ -10,15 +10,14 @@ import pyarrow.compute as pc
 from rmq_store.errors import UsageError
 from rmq_store.format.gather import value_bytes
 from rmq_store.format.names import validate_topic
-from rmq_store.format.property_encoder import NAMED_COLUMNS, refusal
+from rmq_store.format.property_encoder import NAMED_COLUMNS, checked_text, refusal
 from rmq_store.format.schema import PROPERTIES_TYPE
 
 _MICROSECONDS_PER_MS = 1000
-_TOPIC_TYPE = pa.dictionary(pa.int32(), pa.string())
 
 
 class EncodeInput:
-    """Typed access to the columns of `batch`; every method raises UsageError, naming the row, for what is not storable."""
+    """Typed access to the columns of `batch`; UsageError, naming the row, for whatever cannot be stored."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.row_count: int = batch.num_rows
@@ -31,7 +30,7 @@ class EncodeInput:
             raise refusal(_first_null(column), "topic", "a message needs a topic")
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
-        topics = self._cast("topic", column, pa.string()).dictionary_encode()
+        topics = self._text("topic", column).dictionary_encode()
         for code, name in enumerate(topics.dictionary.to_pylist()):
             try:
                 validate_topic(name)
@@ -44,14 +43,15 @@ class EncodeInput:
         column = self._required("body")
         if column.null_count:
             raise refusal(_first_null(column), "body", "a message needs a body; it may be empty")
+        if not (is_text(column.type) or pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+            raise UsageError(f"column 'body': expected binary, got {column.type}")
         bodies = self._cast("body", column, pa.large_binary())
         refuse_over(np.diff(value_bytes(bodies)[0]), bytes_max, "body", "bytes")
         return bodies
 
     def texts(self) -> dict[str, pa.StringArray]:
         """Those of NAMED_COLUMNS that the batch has, as string."""
-        found = {name: self._columns[name] for name in NAMED_COLUMNS if name in self._columns}
-        return {name: self._cast(name, column, pa.string()) for name, column in found.items()}
+        return {name: self._text(name, self._columns[name]) for name in NAMED_COLUMNS if name in self._columns}
 
     def properties(self) -> pa.MapArray | None:
         """The map column, or None if the batch has none."""
@@ -81,6 +81,12 @@ class EncodeInput:
             times_ms[column.is_null().to_numpy(zero_copy_only=False)] = now_ms
         return times_ms
 
+    def _text(self, name: str, column: pa.Array) -> pa.StringArray:
+        # Arrow would also write numbers out; what text a number becomes is for the caller to say.
+        if not (is_text(column.type) or pa.types.is_null(column.type)):
+            raise UsageError(f"column {name!r}: expected a string, got {column.type}")
+        return checked_text(self._cast(name, column, pa.string()), name)
+
     def _required(self, name: str) -> pa.Array:
         if name not in self._columns:
             raise UsageError(f"the batch has no column {name!r}; it has {', '.join(self._columns) or 'none'}")
@@ -93,6 +99,11 @@ class EncodeInput:
             return column.cast(wanted)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise UsageError(f"column {name!r}: {column.type} cannot be used as {wanted}: {error}") from error
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values of this type are UTF-8 text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def refuse_over(values: npt.NDArray[np.int64], maximum: int, column: str, unit: str) -> None:

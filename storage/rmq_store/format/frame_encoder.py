@@ -20,6 +20,7 @@ from rmq_store.format.compression import CompressionKind, compress
 from rmq_store.format.crc import array_crcs, shift_crcs, slice_crcs
 from rmq_store.format.encode_input import EncodeInput, refuse_over
 from rmq_store.format.frame_check import (
+    COMPRESSION_MASK,
     CRC_MASK,
     CRC_PROPERTY_BYTES,
     CRC_PROPERTY_PREFIX,
@@ -46,7 +47,8 @@ Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 UInt32 = npt.NDArray[np.uint32]
 
-# A whole frame may exceed the limit for bodies by this much. MessageExtEncoder.java.
+# A whole frame may exceed the limit for bodies by this much: more than header, topic and properties can take, so the
+# limits on these are enough. MessageExtEncoder.java.
 _FRAME_BYTES_OVER_BODY = 64 * 1024
 # The CRC property before its digits are known.
 _CRC_RESERVED = CRC_PROPERTY_PREFIX + b"0" * 10 + b"\x02"
@@ -62,7 +64,8 @@ class EncodeOptions:
 
     `now_ms` is the born time of rows without one. `crc_property` reserves the 20 bytes of the CRC property. With
     `unique_ids`, rows without a UNIQ_KEY among their kept properties get one. Bodies of at least `compress_over_bytes`
-    are compressed, unless they are already; None: never. Properties named in `drop_properties` are left out.
+    are compressed, unless they are already or do not get shorter; None: never. Properties named in `drop_properties`
+    are left out.
     """
 
     store_host: Host
@@ -90,6 +93,7 @@ def encode_batch(batch: pa.RecordBatch, *, queue_ids: Int32, options: EncodeOpti
             or an empty text in the properties, more than 32767 bytes of them; or a column of another type.
     """
     assert len(queue_ids) == batch.num_rows
+    assert bool((queue_ids >= 0).all())
     if batch.num_rows == 0:
         return pa.RecordBatch.from_pylist([], ENCODED_SCHEMA)
     given = EncodeInput(batch)
@@ -106,7 +110,7 @@ def encode_batch(batch: pa.RecordBatch, *, queue_ids: Int32, options: EncodeOpti
     refuse_over(property_lengths, names.PROPERTIES_BYTES_MAX, "properties", "bytes of properties")
     header_type = header_dtype(options.born_host.is_ipv6, options.store_host.is_ipv6)
     sizes = header_type.itemsize + body_lengths + np.diff(value_bytes(topic_heads)[0]) + 2 + property_lengths
-    refuse_over(sizes, options.max_message_bytes + _FRAME_BYTES_OVER_BODY, "body", "bytes in the whole frame")
+    assert bool((sizes <= options.max_message_bytes + _FRAME_BYTES_OVER_BODY).all())
 
     body_crcs = array_crcs(bodies)
     headers = np.zeros(given.row_count, header_type)
@@ -159,15 +163,17 @@ def _compress(
         return bodies, sys_flags
     lengths = np.diff(value_bytes(bodies)[0])
     long = np.flatnonzero((lengths >= options.compress_over_bytes) & (sys_flags & int(SysFlag.COMPRESSED) == 0))
-    if len(long) == 0:
+    choice, flags = np.arange(len(bodies)), sys_flags.copy()
+    packed: list[bytes] = []
+    for row in long.tolist():
+        body, bits = compress(bodies[row].as_py(), options.compress_kind)
+        if len(body) < lengths[row]:
+            choice[row] = len(bodies) + len(packed)
+            flags[row] = flags[row] & ~COMPRESSION_MASK | bits
+            packed.append(body)
+    if not packed:
         return bodies, sys_flags
-    packed = [compress(bodies[int(row)].as_py(), options.compress_kind) for row in long]
-    choice = np.arange(len(bodies))
-    choice[long] = len(bodies) + np.arange(len(long))
-    flags = sys_flags.copy()
-    flags[long] |= np.array([bits for _, bits in packed], np.int32)
-    shorter = pa.array([body for body, _ in packed], pa.large_binary())
-    return pa.concat_arrays([bodies, shorter]).take(pa.array(choice)), flags
+    return pa.concat_arrays([bodies, pa.array(packed, pa.large_binary())]).take(pa.array(choice)), flags
 
 
 def _properties(given: EncodeInput, options: EncodeOptions) -> PropertyParts:

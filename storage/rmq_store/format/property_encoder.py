@@ -55,7 +55,7 @@ class MapEntries:
         offsets = column.offsets.to_numpy().astype(np.int64)
         span = slice(int(offsets[0]), int(offsets[-1]))
         rows = np.repeat(np.arange(row_count), np.diff(offsets))
-        self._set(column.keys[span].cast(pa.string()), column.items[span].cast(pa.string()), rows)
+        self._set(checked_text(column.keys[span], "properties"), checked_text(column.items[span], "properties"), rows)
         # A null row may have entries under it.
         unwanted = np.zeros(len(rows), np.bool_)
         if column.null_count:
@@ -164,6 +164,14 @@ def property_parts(
         for name in (names.TAGS, names.KEYS, names.UNIQUE_KEY)
     )
     return PropertyParts(parts, tags, keys, unique)
+
+
+def checked_text(values: pa.StringArray, column: str) -> pa.StringArray:
+    """`values` if they are valid UTF-8; Arrow itself does not look, and Spark's strings can hold any bytes."""
+    try:
+        return values.cast(pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise UsageError(f"column {column!r}: text that is not valid UTF-8") from error
 
 
 def first_with_separator(values: pa.Array) -> int | None:
