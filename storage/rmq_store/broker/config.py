@@ -13,6 +13,7 @@ import uuid
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from rmq_store.errors import CorruptConfigError, NotAStoreError, UsageError
 from rmq_store.files import durable
@@ -37,7 +38,8 @@ class StoreConfig:
     """Settings of a store; the names are RocketMQ's in snake case, `broker.conf` has them in camel case.
 
     Sizes in bytes, intervals in ms. The defaults of the sizes suit a laptop; a broker that opens the store needs the
-    same four in its broker.conf (`conf/broker.conf` has them).
+    same four in its broker.conf (`conf/broker.conf` has them). `message_index_tags` has no name in RocketMQ: brokers
+    from 5.5.0 on put a message's tag into the index as well, older ones do not.
     """
 
     mapped_file_size_commit_log: int = 64 << 20
@@ -45,6 +47,7 @@ class StoreConfig:
     max_hash_slot_num: int = 1_000_000
     max_index_num: int = 4_000_000
     message_index_enable: bool = True
+    message_index_tags: bool = True
     enabled_append_prop_crc: bool = True
     flush_disk_type: str = "ASYNC_FLUSH"
     flush_interval_commit_log: int = 500
@@ -99,9 +102,9 @@ class StoreConfig:
 _JAVA_NAMES = {re.sub(r"_(\w)", lambda m: m[1].upper(), field.name): field for field in fields(StoreConfig)}
 
 
-def _parse(values: dict[str, object], where: str) -> dict[str, object]:
+def _parse(values: dict[str, Any], where: str) -> dict[str, Any]:
     """Keyword arguments of StoreConfig from Java-named values, as text or as JSON has them."""
-    parsed: dict[str, object] = {}
+    parsed: dict[str, Any] = {}
     for given, value in values.items():
         name = _OLD_NAMES.get(given, given)
         field = _JAVA_NAMES.get(name)
@@ -156,7 +159,7 @@ class StoreFile:
         if not isinstance(version, int) or version > STORE_FORMAT:
             raise NotAStoreError(str(root), f"written by a newer version (format {version}, we know {STORE_FORMAT})")
         try:
-            config = StoreConfig(**_parse(settings, str(path)))  # type: ignore[arg-type]
+            config = StoreConfig(**_parse(settings, str(path)))
             return cls(str(uuid.UUID(identity)), config)
         except (ValueError, AttributeError, TypeError) as error:
             raise CorruptConfigError(str(path), 0, str(error)) from error

@@ -88,9 +88,7 @@ class ConfigFile:
                     return
                 _bump(table, is_new=not text, now_ms=self._clock())
                 # The backup is replaced only by a table that could be read: never by the torn file it stands in for.
-                write_atomically(
-                    self.path, dumps(table, style=style).encode(), backup=self.backup if is_main else None
-                )
+                write_atomically(self.path, dumps(table, style=style).encode(), backup=self.backup if is_main else None)
         finally:
             lock.close()
 

@@ -62,6 +62,7 @@ class MessageEncoder:
             born_host=Host(store_host.address, 0),
             now_ms=0,
             crc_property=config.enabled_append_prop_crc,
+            index_tags=config.message_index_tags,
             unique_ids=UniqueIdGenerator(store_host.address, os.getpid() & 0xFFFF, random.getrandbits(32)),
             max_message_bytes=config.max_message_size,
             compress_over_bytes=compress_over_bytes,

@@ -16,7 +16,7 @@ import pyarrow as pa
 from rmq_store.broker.config import StoreConfig
 from rmq_store.broker.topics import TopicConfig
 from rmq_store.errors import UnknownTopicError, UsageError
-from rmq_store.format.hashing import java_hashes
+from rmq_store.format.hashing import java_hash, java_hashes
 from rmq_store.format.names import is_system_topic, validate_topic
 
 # A topic made from TBW102 gets no more queues than that has (TopicConfigManager#createTopicInSendMessageMethod).
@@ -92,3 +92,16 @@ class Router:
                 chosen[rows] = (first + np.arange(len(rows))) % queues
                 self._turn[names[code]] = (first + len(rows)) % queues
         return chosen
+
+    def route_one(self, topic: str, sharding_key: str | None, queue_id: int | None) -> int:
+        """As `route`, for one message."""
+        count = self.queue_count(topic)
+        if queue_id is not None:
+            if not 0 <= queue_id < count:
+                raise UsageError(f"topic {topic!r} has no queue {queue_id}: it has {count} queues")
+            return queue_id
+        if sharding_key:
+            return abs(java_hash(sharding_key)) % count
+        turn = self._turn.get(topic, random.randrange(count)) % count
+        self._turn[topic] = (turn + 1) % count
+        return turn

@@ -61,7 +61,7 @@ class _CrcFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = path.open("xb", buffering=0, opener=lambda name, flags: os.open(name, flags, durable.FILE_MODE))
+        self._file = os.fdopen(durable.open_nofollow(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb", buffering=0)
         self.size_bytes = 0
         self.crc32 = 0
         self.closed = False

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -33,6 +34,7 @@ from rmq_store.format.schema import MESSAGE_SCHEMA
 from rmq_store.log import opening
 from rmq_store.log.commit_log import Clock, CommitLog
 from rmq_store.log.geometry import infer
+from rmq_store.log.index_repair import indexes_tags
 from rmq_store.log.recovery import RecoveryReport
 
 # TopicConfigManager: a 5.x broker makes a topic of this prefix and its own name.
@@ -100,6 +102,7 @@ class Store:
             settings.geometry(),
             writable=not read_only,
             index_enabled=settings.message_index_enable,
+            index_tags=settings.message_index_tags,
             clock=clock or _clock_of(root),
             sync_flush=settings.flush_disk_type == "SYNC_FLUSH",
             crc_property=settings.enabled_append_prop_crc,
@@ -107,6 +110,9 @@ class Store:
         )
         recovery = None
         try:
+            if known is None and not read_only and config is None and (found := indexes_tags(log)) is not None:
+                settings = replace(settings, message_index_tags=found)
+                log.index_tags = found
             if not read_only:
                 recovery = opening.open_for_writing(log)
                 known = _describe(root, known, settings)

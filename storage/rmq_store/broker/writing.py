@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from rmq_store.broker.config import StoreConfig
 from rmq_store.broker.encoding import MessageEncoder
+from rmq_store.broker.one_message import OneMessageEncoder
 from rmq_store.broker.results import AppendResult, CommitResult, SendResult
-from rmq_store.broker.routing import AUTO_CREATE_QUEUE_MAX
+from rmq_store.broker.routing import AUTO_CREATE_QUEUE_MAX, Router
 from rmq_store.broker.staging import StagedFile, open_staged
 from rmq_store.broker.topics import TopicConfig, TopicTable
 from rmq_store.broker.unit_table import UnitTable
@@ -19,9 +20,8 @@ from rmq_store.errors import MarkerError, StagingError, UnknownTopicError, Usage
 from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
 from rmq_store.format.host import Host
 from rmq_store.format.ids import offset_message_id
-from rmq_store.format.message import Message, decode_frame
-from rmq_store.format.properties import UNIQUE_KEY
-from rmq_store.log.append import Appended, Unit, append, append_lock
+from rmq_store.format.message import Message
+from rmq_store.log.append import Appended, Unit, append, append_lock, append_one
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.flush import flush
 from rmq_store.log.units import BEGIN_TAG, END_TAG, UNITS_QUEUE, UNITS_TOPIC, UnitRecord
@@ -41,21 +41,24 @@ class Writer:
         self._turn = threading.Lock()
         self._encoders: dict[str | None, MessageEncoder] = {}
         self._encoders_for: object = None
+        self._one = OneMessageEncoder(config)
+        self._router = Router({}, config)
+        self._router_for: object = None
         self._host = Host.parse(config.broker_host)
 
     def send(self, message: Message) -> SendResult:
         """See `Store.send`."""
-        encoded = self._encode_message(message)
-        self._create_topics([(message.topic, int(encoded.column("queue_id")[0].as_py()) + 1)])
-        appended = self._append([encoded])
-        offset = int(appended.offsets[0])
+        with self._turn:
+            queue_id = self._routed().route_one(message.topic, message.sharding_key, message.queue_id)
+        record, unique_id = self._one.encode(message, queue_id, self._log.clock())
+        if message.topic not in self._topics.all():
+            self._create_topics([(message.topic, queue_id + 1)])
+        with append_lock(self._log):
+            offset, queue_offset = append_one(self._log, record)
+        if self._log.sync_flush:
+            flush(self._log, offset + record.size)
         return SendResult(
-            topic=message.topic,
-            queue_id=encoded.column("queue_id")[0].as_py(),
-            queue_offset=int(appended.queue_offsets[0]),
-            commit_log_offset=offset,
-            msg_id=_unique_key(encoded),
-            offset_msg_id=offset_message_id(self._host, offset),
+            message.topic, queue_id, queue_offset, offset, unique_id, offset_message_id(self._host, offset)
         )
 
     def append(self, batch: pa.RecordBatch, topic: str | None) -> AppendResult:
@@ -143,7 +146,11 @@ class Writer:
 
     def _bracket(self, unit: UnitRecord) -> Unit:
         options = EncodeOptions(
-            store_host=self._host, born_host=self._host, now_ms=self._log.clock(), crc_property=self._log.crc_property
+            store_host=self._host,
+            born_host=self._host,
+            now_ms=self._log.clock(),
+            crc_property=self._log.crc_property,
+            index_tags=self._log.index_tags,
         )
 
         def encode(start: int, end: int) -> tuple[pa.RecordBatch, pa.RecordBatch]:
@@ -165,9 +172,12 @@ class Writer:
             encoder = self._encoders[topic] = MessageEncoder(self._config, topics, self._log.clock, default_topic=topic)
         return encoder
 
-    def _encode_message(self, message: Message) -> pa.RecordBatch:
-        with self._turn:
-            return self._encoder(None).encode(_row_of(message))
+    def _routed(self) -> Router:
+        """A router that knows the topics as they are now; the caller has the turn."""
+        topics = self._topics.all()
+        if topics is not self._router_for:
+            self._router, self._router_for = Router(topics, self._config), topics
+        return self._router
 
     def _create_topics(self, needed: Sequence[tuple[str, int]]) -> None:
         """Make sure that topics exist, with at least as many queues as were counted on (autoCreateTopicEnable)."""
@@ -187,26 +197,3 @@ class Writer:
 
 
 _QUEUE = np.array([UNITS_QUEUE], dtype=np.int32)
-
-
-def _row_of(message: Message) -> pa.RecordBatch:
-    keys = message.keys if message.keys is None or isinstance(message.keys, str) else " ".join(message.keys)
-    columns = {
-        "topic": pa.array([message.topic], pa.string()),
-        "body": pa.array([message.body], pa.binary()),
-        "tags": pa.array([message.tags], pa.string()),
-        "keys": pa.array([keys], pa.string()),
-        "flag": pa.array([message.flag], pa.int32()),
-        "shardingKey": pa.array([message.sharding_key], pa.string()),
-        "queueId": pa.array([message.queue_id], pa.int32()),
-    }
-    if message.properties:
-        columns["properties"] = pa.array([list(message.properties.items())], pa.map_(pa.string(), pa.string()))
-    if message.born_timestamp_ms is not None:
-        columns["bornTimestamp"] = pa.array([message.born_timestamp_ms * 1000], pa.timestamp("us", tz="UTC"))
-    return pa.RecordBatch.from_pydict(columns)
-
-
-def _unique_key(encoded: pa.RecordBatch) -> str:
-    frame = encoded.column("frame")[0].as_py()
-    return decode_frame(memoryview(frame), 0, len(frame)).properties.get(UNIQUE_KEY, "")

@@ -17,7 +17,6 @@ import threading
 from collections import OrderedDict
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from rmq_store.errors import CorruptionError
@@ -40,13 +39,13 @@ class OpenFile:
     object, so that a thread which still uses it never sees it reused.
     """
 
-    def __init__(self, path: Path, size_bytes: int, *, writable: bool) -> None:
+    def __init__(self, path: str, size_bytes: int, *, writable: bool) -> None:
         self.path = path
         self.size_bytes = size_bytes
         self.fd = durable.open_nofollow(path, os.O_RDWR if writable else os.O_RDONLY)
         actual = os.fstat(self.fd).st_size
         if actual != size_bytes:
-            raise CorruptionError(str(path), actual, f"the file has {actual} bytes, not {size_bytes}")
+            raise CorruptionError(path, actual, f"the file has {actual} bytes, not {size_bytes}")
         self._map: mmap.mmap | None = None
 
     def __del__(self) -> None:
@@ -76,14 +75,18 @@ class OpenFiles:
 
     def __init__(self, limit: int = OPEN_FILES_MAX) -> None:
         self._limit = limit
-        self._files: OrderedDict[Path, OpenFile] = OrderedDict()
+        self._files: OrderedDict[str, OpenFile] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, path: Path, size_bytes: int, *, writable: bool, pin: bool) -> OpenFile:
-        """Return the open file; FileNotFoundError if there is none (any more)."""
+    def get(self, path: str, size_bytes: int, *, writable: bool, pin: bool) -> OpenFile:
+        """Return the open file; FileNotFoundError if there is none (any more).
+
+        A file that another process unlinked is not returned, even if it is still mapped here: one of the same name may
+        have taken its place.
+        """
         with self._lock:
             file = self._files.get(path)
-            if file is not None:
+            if file is not None and os.fstat(file.fd).st_nlink:
                 self._files.move_to_end(path)
                 return file
             file = OpenFile(path, size_bytes, writable=writable)
@@ -94,7 +97,7 @@ class OpenFiles:
                 self._files.popitem(last=False)
             return file
 
-    def forget(self, path: Path) -> None:
+    def forget(self, path: str) -> None:
         """Drop a file, for example before it is unlinked."""
         with self._lock:
             self._files.pop(path, None)
@@ -117,6 +120,7 @@ class SegmentRun:
     ) -> None:
         self.directory = directory
         self.size_bytes = size_bytes
+        self._prefix = f"{directory}/"  # names are made for every read and write: no Path object each time
         self._files = files
         self._writable = writable
         self._sparse = sparse
@@ -132,7 +136,10 @@ class SegmentRun:
 
     def path(self, base: int) -> Path:
         """The path of the file that begins at `base`."""
-        return self.directory / f"{base:020d}"
+        return Path(self._name(base))
+
+    def _name(self, base: int) -> str:
+        return f"{self._prefix}{base:020d}"
 
     def base_of(self, offset: int) -> int:
         """The beginning of the file that holds `offset`."""
@@ -144,7 +151,7 @@ class SegmentRun:
 
     def open(self, base: int) -> OpenFile:
         """Open the file that begins at `base`; FileNotFoundError, CorruptionError if its size is wrong."""
-        return self._files.get(self.path(base), self.size_bytes, writable=self._writable, pin=self._pin)
+        return self._files.get(self._name(base), self.size_bytes, writable=self._writable, pin=self._pin)
 
     def create(self, base: int) -> None:
         """Create the file that begins at `base`, filled with zeros, unless it is there; durably but for its name
@@ -152,9 +159,9 @@ class SegmentRun:
 
         The file appears under its name at full size. StoreFullError: nothing is left of it.
         """
-        path = self.path(base)
-        if path.exists():
+        if os.access(self._name(base), os.F_OK):
             return
+        path = self.path(base)
         self._make_directories()
         # Built under a name that the listing ignores, but outside this directory: Java's load fails on foreign names.
         temporary = self._root() / f"new-{os.getpid()}-{threading.get_ident()}"
@@ -192,12 +199,12 @@ class SegmentRun:
         for path in reversed(missing):
             durable.make_directory(path)
 
-    def write(self, offset: int, data: bytes | memoryview | np.ndarray) -> None:
+    def write(self, offset: int, data: bytes | memoryview) -> None:
         """Write bytes that lie within one file, which exists. StoreFullError, StoreFailedError."""
         base = self.base_of(offset)
         file = self.open(base)
         try:
-            durable.write_fully(file.fd, memoryview(data).cast("B"), offset - base, file.path)
+            durable.write_fully(file.fd, data, offset - base, file.path)
         except OSError as error:
             raise durable.translate(error, file.path) from error
 
@@ -270,7 +277,7 @@ class SegmentRun:
     def remove(self, base: int) -> None:
         """Unlink one file; maps of it stay valid."""
         path = self.path(base)
-        self._files.forget(path)
+        self._files.forget(self._name(base))
         durable.before("unlink", path)
         path.unlink(missing_ok=True)
 

@@ -48,12 +48,19 @@ class DispatchColumns:
 
 
 def dispatch_columns(
-    buffer: pa.Buffer, positions: Int64, sizes: Int32, base_offset: int, delay_level_ms: Sequence[int]
+    buffer: pa.Buffer,
+    positions: Int64,
+    sizes: Int32,
+    base_offset: int,
+    delay_level_ms: Sequence[int],
+    *,
+    index_tags: bool = True,
 ) -> DispatchColumns:
     """Read what queues and index get of the frames at `positions` (n,), `sizes` (n,) of a mapped segment.
 
     `base_offset` is the commit-log offset of the buffer's first byte. `delay_level_ms[k]` is the delay of level k + 1:
-    the tags code of a message in SCHEDULE_TOPIC_XXXX with a level above 0 is when it is to be delivered.
+    the tags code of a message in SCHEDULE_TOPIC_XXXX with a level above 0 is when it is to be delivered. `index_tags`:
+    whether tags get index entries, as brokers from 5.5.0 on give them.
 
     Raises:
         CorruptRecordError: a frame is not what its entry says; `.offset` is the frame's in the log, `.path` is empty.
@@ -66,7 +73,11 @@ def dispatch_columns(
     # ROLLBACK is not indexed, PREPARED is.
     indexed = headers.transaction_type != int(SysFlag.TRANSACTION_ROLLBACK)
     key_counts, key_hashes = index_key_hashes(
-        topic_hashes(topics), pieces.column(names.UNIQUE_KEY), pieces.column(names.KEYS), indexed
+        topic_hashes(topics),
+        pieces.column(names.UNIQUE_KEY),
+        pieces.column(names.KEYS),
+        indexed,
+        pieces.column(names.TAGS) if index_tags else None,
     )
     return DispatchColumns(
         topic=topics,

@@ -8,7 +8,6 @@ Source: MessageExtEncoder.java (encode), CommitLog.java (the CRC property).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +34,7 @@ from rmq_store.format.frame_patch import patch_frames
 from rmq_store.format.gather import value_bytes
 from rmq_store.format.hashing import java_hashes
 from rmq_store.format.host import Host
-from rmq_store.format.ids import UniqueIdGenerator
+from rmq_store.format.ids import UniqueIdGenerator, month_start_ms
 from rmq_store.format.index_keys import index_key_hashes, topic_hashes
 from rmq_store.format.names import TOPIC_LENGTH_MAX
 from rmq_store.format.property_encoder import MapEntries, PropertyParts, property_parts
@@ -65,7 +64,7 @@ class EncodeOptions:
     `now_ms` is the born time of rows without one. `crc_property` reserves the 20 bytes of the CRC property. With
     `unique_ids`, rows without a UNIQ_KEY among their kept properties get one. Bodies of at least `compress_over_bytes`
     are compressed, unless they are already or do not get shorter; None: never. Properties named in `drop_properties`
-    are left out.
+    are left out. `index_tags`: tags get index entries, as brokers from 5.5.0 on give them.
     """
 
     store_host: Host
@@ -77,6 +76,7 @@ class EncodeOptions:
     compress_over_bytes: int | None = None
     compress_kind: CompressionKind = "zlib"
     drop_properties: frozenset[str] = frozenset()
+    index_tags: bool = True
 
 
 def encode_batch(batch: pa.RecordBatch, *, queue_ids: Int32, options: EncodeOptions) -> pa.RecordBatch:
@@ -140,7 +140,13 @@ def encode_batch(batch: pa.RecordBatch, *, queue_ids: Int32, options: EncodeOpti
 
     transaction = sys_flags & np.int32(TRANSACTION_MASK)
     indexed = transaction != int(SysFlag.TRANSACTION_ROLLBACK)
-    hashes = index_key_hashes(topic_hashes(topics), properties.unique_keys, properties.keys, indexed)
+    hashes = index_key_hashes(
+        topic_hashes(topics),
+        properties.unique_keys,
+        properties.keys,
+        indexed,
+        properties.tags if options.index_tags else None,
+    )
     return pa.RecordBatch.from_arrays(
         [
             frames,
@@ -184,7 +190,7 @@ def _properties(given: EncodeInput, options: EncodeOptions) -> PropertyParts:
         lacking = np.ones(given.row_count, np.bool_)
         lacking[entries.rows[entries.named(names.UNIQUE_KEY)]] = False
         count = int(np.count_nonzero(lacking))
-        unique_keys = options.unique_ids.next_ids(count, options.now_ms, _month_start_ms(options.now_ms))
+        unique_keys = options.unique_ids.next_ids(count, options.now_ms, month_start_ms(options.now_ms))
         if count < given.row_count:
             unique_keys = unique_keys.take(pa.array(np.cumsum(lacking) - 1, mask=~lacking))
     properties = property_parts(given.texts(), entries, unique_keys)
@@ -193,10 +199,6 @@ def _properties(given: EncodeInput, options: EncodeOptions) -> PropertyParts:
     return properties
 
 
-def _month_start_ms(now_ms: int) -> int:
-    """Start of the month of `now_ms` in the process's time zone, from which unique ids count. MessageClientIDSetter."""
-    local = datetime.fromtimestamp(now_ms // 1000)
-    return int(local.replace(day=1, hour=0, minute=0, second=0).timestamp()) * 1000
 
 
 def _topic_heads(topics: pa.DictionaryArray) -> tuple[pa.LargeBinaryArray, Int32]:

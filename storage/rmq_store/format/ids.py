@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import struct
 import threading
+from datetime import datetime
 from typing import NamedTuple
 
 import numpy as np
@@ -97,6 +98,20 @@ class UniqueIdGenerator:
 
     def next_ids(self, count: int, now_ms: int, month_start_ms: int) -> pa.StringArray:
         """`count` new ids; `month_start_ms` is the local start of the month of `now_ms`."""
+        prefix, start = self._take(count, now_ms, month_start_ms)
+        sequence = (np.arange(start, start + count, dtype=np.int64) & _SEQUENCE_MASK).astype(">i8")
+        raw = np.empty((count, len(prefix) + 6), np.uint8)
+        raw[:, : len(prefix)] = np.frombuffer(prefix, np.uint8)
+        raw[:, len(prefix) :] = sequence.view(np.uint8).reshape(count, 8)[:, 2:]
+        return _hex_strings(raw)
+
+    def next_id(self, now_ms: int, month_start_ms: int) -> str:
+        """One new id."""
+        prefix, start = self._take(1, now_ms, month_start_ms)
+        return (prefix + (start & _SEQUENCE_MASK).to_bytes(6, "big")).hex().upper()
+
+    def _take(self, count: int, now_ms: int, month_start_ms: int) -> tuple[bytes, int]:
+        """Reserve `count` numbers: the bytes before them, and the first of them."""
         with self._lock:
             if self._month_start_ms is None:
                 self._month_start_ms = month_start_ms
@@ -107,11 +122,13 @@ class UniqueIdGenerator:
             start = max(self._next, max(0, now_ms - self._month_start_ms) << _COUNTER_BITS)
             self._next = start + count
             prefix = self._ip + struct.pack(">HI", self._pid, self._loader_hash & 0xFFFFFFFF)
-        sequence = (np.arange(start, start + count, dtype=np.int64) & _SEQUENCE_MASK).astype(">i8")
-        raw = np.empty((count, len(prefix) + 6), np.uint8)
-        raw[:, : len(prefix)] = np.frombuffer(prefix, np.uint8)
-        raw[:, len(prefix) :] = sequence.view(np.uint8).reshape(count, 8)[:, 2:]
-        return _hex_strings(raw)
+        return prefix, start
+
+
+def month_start_ms(now_ms: int) -> int:
+    """Start of the month of `now_ms` in the process's time zone, from which unique ids count. MessageClientIDSetter."""
+    local = datetime.fromtimestamp(now_ms // 1000)
+    return int(local.replace(day=1, hour=0, minute=0, second=0).timestamp()) * 1000
 
 
 def _unhex(what: str, text: str) -> bytes:

@@ -24,7 +24,7 @@ Source: IndexHeader.java, IndexFile.java (putKey); files of a 5.5.0 broker.
 from __future__ import annotations
 
 import struct
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,12 +93,16 @@ class IndexHeader:
         """
         if len(raw) < HEADER_BYTES:
             raise CorruptIndexError(path, len(raw), f"an index header has {HEADER_BYTES} bytes")
-        header = cls(*_HEADER.unpack_from(raw))
-        return replace(header, index_count=max(1, header.index_count))
+        begin_ms, end_ms, begin_offset, end_offset, slot_count, index_count = _HEADER.unpack_from(raw)
+        return cls(begin_ms, end_ms, begin_offset, end_offset, slot_count, max(1, index_count))
 
     def pack(self) -> bytes:
         """The 40 bytes."""
-        return _HEADER.pack(*astuple(self))
+        # Field by field: `astuple` copies deeply, and a header is packed for every message that is sent alone.
+        return _HEADER.pack(
+            self.begin_timestamp, self.end_timestamp, self.begin_phy_offset, self.end_phy_offset,
+            self.hash_slot_count, self.index_count,
+        )  # fmt: skip
 
     def next_file(self) -> IndexHeader:
         """Header of the file after this one: begin and end are this one's end until the first entry comes."""
@@ -109,14 +113,8 @@ class IndexHeader:
     ) -> IndexHeader:
         """After `entry_count` more entries, `new_slots` of them in empty slots; `first`, `last`: (offset, store ms)."""
         begin_offset, begin_ms = first if self.index_count <= 1 else (self.begin_phy_offset, self.begin_timestamp)
-        return replace(
-            self,
-            begin_timestamp=begin_ms,
-            end_timestamp=last[1],
-            begin_phy_offset=begin_offset,
-            end_phy_offset=last[0],
-            hash_slot_count=self.hash_slot_count + new_slots,
-            index_count=self.index_count + entry_count,
+        return IndexHeader(
+            begin_ms, last[1], begin_offset, last[0], self.hash_slot_count + new_slots, self.index_count + entry_count
         )
 
 

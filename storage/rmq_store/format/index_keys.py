@@ -1,7 +1,8 @@
 """Which hashes the index gets for each message, a whole batch at once (data plane).
 
-Key text = topic + "#" + key, for UNIQ_KEY first and then for each non-empty piece of KEYS between single spaces. The
-hash of the whole is put together: hash(a + b) = hash(a) * 31^units(b) + hash(b), where units counts UTF-16 code units.
+Key text = topic + "#" + key, for UNIQ_KEY first and then for each non-empty piece of KEYS between single spaces;
+brokers from 5.5.0 on add topic + "#T#" + TAGS as the last one. The hash of the whole is put together:
+hash(a + b) = hash(a) * 31^units(b) + hash(b), where units counts UTF-16 code units.
 Source: IndexService.java (buildIndex), IndexFile.java (indexKeyHashMethod).
 """
 
@@ -14,11 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.format.gather import Positions, take_slices, value_bytes
-from rmq_store.format.hashing import index_hashes, java_hashes
+from rmq_store.format.hashing import index_hashes, java_hash, java_hashes
 
 Int32 = npt.NDArray[np.int32]
 
 _SPACE = ord(" ")
+_TAG_MARK = "T#"  # between topic + "#" and the tag: IndexService of 5.5.0
+_TAG_MARK_HASH = java_hash(_TAG_MARK)
 
 
 class IndexHashes(NamedTuple):
@@ -35,9 +38,16 @@ def topic_hashes(topics: pa.Array) -> Int32:
 
 
 def index_key_hashes(
-    topic_hash: Int32, unique_keys: pa.StringArray, keys: pa.StringArray, indexed: npt.NDArray[np.bool_]
+    topic_hash: Int32,
+    unique_keys: pa.StringArray,
+    keys: pa.StringArray,
+    indexed: npt.NDArray[np.bool_],
+    tags: pa.StringArray | None = None,
 ) -> IndexHashes:
-    """Hashes of all messages where `indexed` (n,); `topic_hash` (n,) is from `topic_hashes`, null keys give none."""
+    """Hashes of all messages where `indexed` (n,); `topic_hash` (n,) is from `topic_hashes`, null keys give none.
+
+    `tags`: None leaves tags out of the index; null and empty ones give no entry.
+    """
     count = len(topic_hash)
     unique_hashes = _append_hash(topic_hash, java_hashes(unique_keys), _utf16_units(unique_keys))
     has_unique = indexed & unique_keys.is_valid().to_numpy(zero_copy_only=False)
@@ -45,7 +55,10 @@ def index_key_hashes(
     piece_hashes = _append_hash(topic_hash[rows], java_hashes(pieces), _utf16_units(pieces))
 
     key_counts = np.bincount(rows, minlength=count)
-    counts = has_unique + key_counts
+    has_tag = np.zeros(count, np.bool_)
+    if tags is not None:
+        has_tag = indexed & (np.diff(value_bytes(tags)[0]) > 0) & tags.is_valid().to_numpy(zero_copy_only=False)
+    counts = has_unique + key_counts + has_tag
     ends = np.cumsum(counts)
     starts = ends - counts
     hashes = np.empty(int(counts.sum()), np.int32)
@@ -53,6 +66,10 @@ def index_key_hashes(
     # Place of a piece: after the unique key of its row, in the order of the pieces.
     places_in_row = np.arange(len(rows)) - np.repeat(np.cumsum(key_counts) - key_counts, key_counts)
     hashes[(starts + has_unique)[rows] + places_in_row] = piece_hashes
+    if tags is not None:
+        tag_prefixes = topic_hash * np.int32(31 * 31) + np.int32(_TAG_MARK_HASH)
+        tag_hashes = _append_hash(tag_prefixes, java_hashes(tags.dictionary_encode()), _utf16_units(tags))
+        hashes[ends[has_tag] - 1] = tag_hashes[has_tag]
     return IndexHashes(counts.astype(np.int32), index_hashes(hashes))
 
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.errors import StoreError, StoreFailedError
+from rmq_store.errors import StoreError, StoreFailedError, UsageError
 from rmq_store.format.frame_encoder import patch_frames
 from rmq_store.format.message import BLANK_MAGIC
 from rmq_store.log import scan
 from rmq_store.log.commit_log import LOCK_TIMEOUT_MS, CommitLog
 from rmq_store.log.hash_index import IndexState
-from rmq_store.log.layout import Layout, lay_out, ranks
+from rmq_store.log.layout import BLANK_BYTES, Layout, lay_out, ranks
 from rmq_store.log.views import QueueKey, entries_of
 
 _LOG = logging.getLogger(__name__)
@@ -43,6 +43,21 @@ class Appended:
     store_timestamp: int
     offsets: np.ndarray
     queue_offsets: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class OneRecord:
+    """A record that gets a queue entry, ready but for its place.
+
+    `encode(queue offset, commit-log offset, storeTimestamp)` gives its `size` bytes.
+    """
+
+    topic: str
+    queue_id: int
+    size: int
+    tags_code: int
+    key_hashes: Sequence[int]
+    encode: Callable[[int, int, int], bytes]
 
 
 @contextlib.contextmanager
@@ -104,6 +119,43 @@ def append(log: CommitLog, batches: Sequence[pa.RecordBatch], unit: Unit | None 
     return Appended(start, layout.end, now, layout.offsets[own], queue_offsets[own])
 
 
+def append_one(log: CommitLog, record: OneRecord) -> tuple[int, int]:
+    """Append one record; the caller holds `append_lock`. Returns its commit-log offset and its queue offset.
+
+    The same steps as `append`, and the same bytes, without an array: a single message costs microseconds this way.
+    Raises as `append`.
+    """
+    page = log.writing_page
+    start = page.appended_end
+    segment_bytes = log.segments.size_bytes
+    room = segment_bytes - start % segment_bytes
+    if record.size + BLANK_BYTES > segment_bytes:
+        raise UsageError(f"a record of {record.size} bytes does not fit a segment of {segment_bytes} bytes")
+    offset = start if record.size + BLANK_BYTES <= room else start + room
+    queue_offset = log.queue_max(record.topic, record.queue_id, start)
+    state = log.views.index_state()
+    page.declare(start, offset + record.size, state.file, state.header)
+    try:
+        now = log.clock()
+        log.segments.create(log.segments.base_of(start))
+        if offset > start:
+            log.segments.create(offset)
+        log.segments.write(offset, record.encode(queue_offset, offset, now))
+        if offset > start:
+            log.segments.write(start, _BLANK.pack(room, BLANK_MAGIC))
+        log.views.queue(record.topic, record.queue_id).put_one(queue_offset, offset, record.size, record.tags_code)
+        if log.views.index is not None:
+            log.views.index.put_one(record.key_hashes, offset, now)
+    except BaseException:
+        with contextlib.suppress(StoreError):
+            undo(log)
+        raise
+    page.store_timestamp = now
+    page.last_record = offset
+    page.appended_end = offset + record.size
+    return offset, queue_offset
+
+
 def undo(log: CommitLog) -> None:
     """Take back an append that has not reached its commit point, if there is one. Can be repeated at any point.
 
@@ -157,7 +209,7 @@ class _Groups:
                 number = numbers[key] = len(self.keys)
                 self.keys.append(key)
             table[code] = number
-        codes = table[local]
+        codes: np.ndarray = table[local]
         dispatchable = batch.column("dispatchable").to_numpy(zero_copy_only=False)
         codes[~dispatchable] = -1
         return codes
@@ -199,7 +251,7 @@ def _write_records(
             last = min(run.last, row + count)
             low = int(starts[first - row])
             high = int(starts[last - row]) if last < row + count else len(frames)
-            log.segments.write(int(layout.offsets[first]), frames[low:high])
+            log.segments.write(int(layout.offsets[first]), frames[low:high].data)
             first = last
         row += count
     for offset, size in layout.blanks:

@@ -16,7 +16,14 @@ from rmq_store.files.lock import OfdLock
 from rmq_store.files.progress import Progress, ProgressRecord
 from rmq_store.files.segments import OpenFiles, SegmentRun
 from rmq_store.files.state_page import StatePage
-from rmq_store.format.message import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, SysFlag, check_frame, decode_frame
+from rmq_store.format.message import (
+    MESSAGE_MAGIC_V1,
+    MESSAGE_MAGIC_V2,
+    StoredMessage,
+    SysFlag,
+    check_frame,
+    decode_frame,
+)
 from rmq_store.log.geometry import Geometry
 from rmq_store.log.hash_index import HashIndex
 from rmq_store.log.views import Views
@@ -45,6 +52,7 @@ class CommitLog:
         *,
         writable: bool,
         index_enabled: bool,
+        index_tags: bool,
         clock: Clock,
         sync_flush: bool,
         crc_property: bool,
@@ -56,6 +64,7 @@ class CommitLog:
         self.clock = clock
         self.sync_flush = sync_flush
         self.crc_property = crc_property
+        self.index_tags = index_tags
         self.delay_levels_ms = delay_levels_ms
         self.files = OpenFiles()
         self.segments = SegmentRun(
@@ -138,10 +147,10 @@ class CommitLog:
         queue = self.views.queue(topic, queue_id)
 
         def confirm(offset: int, size: int, queue_offset: int) -> bool:
-            if offset < self.start():
-                # Retention took the record: it cannot answer. The entry is whole if nobody was writing while we looked.
-                return self._is_settled(lambda: queue.entry(queue_offset))
-            return self.is_record_of(topic, queue_id, offset, size, queue_offset)
+            if self.is_record_of(topic, queue_id, offset, size, queue_offset):
+                return True
+            # If retention took the record, it cannot answer: the entry is whole if nobody was writing while we looked.
+            return offset < self.start() and self._is_settled(lambda: queue.entry(queue_offset))
 
         return queue.max_offset(end, confirm)
 
@@ -158,8 +167,8 @@ class CommitLog:
             time.sleep(_SETTLE_WAIT_S)
         return True
 
-    def store_timestamp(self, offset: int) -> int | None:
-        """storeTimestamp of the record at `offset`; None if there is no whole record (any more)."""
+    def message_at(self, offset: int) -> StoredMessage | None:
+        """The message whose record begins at `offset`; None if there is no whole record (any more)."""
         base = self.segments.base_of(offset)
         try:
             view = memoryview(self.segments.open(base).map)
@@ -167,7 +176,12 @@ class CommitLog:
             return None
         position = offset - base
         check = check_frame(view, position, len(view), expect_offset=offset, check_crc=False)
-        return decode_frame(view, position, len(view)).store_timestamp_ms if check.kind == "message" else None
+        return decode_frame(view, position, len(view)) if check.kind == "message" else None
+
+    def store_timestamp(self, offset: int) -> int | None:
+        """storeTimestamp of the record at `offset`; None as `message_at`."""
+        message = self.message_at(offset)
+        return message.store_timestamp_ms if message is not None else None
 
     def missing_segment(self, offset: int) -> CorruptRecordError:
         """The error for a segment that should exist."""

@@ -39,11 +39,13 @@ class ConsumeQueue:
 
         An entry that a writer is writing at this moment may look as if it counted: `confirm` asks the record.
         """
+        if self._hint_holds(end, confirm):
+            return self._hint
         bases = self._bases()
         if not bases:
             return 0
         stop = bases[-1] + self._per_file
-        low = self._proved_hint(bases, stop, end)
+        low = bases[0]
         while True:
             boundary = self._boundary(bases, low, stop, end)
             if boundary == bases[0]:
@@ -94,9 +96,17 @@ class ConsumeQueue:
             base = start - start % self._per_file
             count = min(len(entries) - done, base + self._per_file - start)
             self.run.create(base * ENTRY_BYTES)
-            self.run.write(start * ENTRY_BYTES, np.ascontiguousarray(entries[done : done + count]).view(np.uint8))
+            self.run.write(start * ENTRY_BYTES, entries[done : done + count].tobytes())
             start += count
             done += count
+        self._hint = start
+
+    def put_one(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> None:
+        """As `put`, for one entry."""
+        if queue_offset % self._per_file == 0:
+            self.run.create(queue_offset * ENTRY_BYTES)
+        self.run.write(queue_offset * ENTRY_BYTES, _ENTRY.pack(log_offset, size, tags_code))
+        self._hint = queue_offset + 1
 
     def cut(self, log_offset: int, confirm: Confirm | None = None) -> int:
         """Take back the entries of records at or above `log_offset`; returns the queue offset where the queue ends now.
@@ -162,11 +172,25 @@ class ConsumeQueue:
                 high = middle
         return low
 
-    def _proved_hint(self, bases: list[int], stop: int, end: int) -> int:
+    def _hint_holds(self, end: int, confirm: Confirm) -> bool:
+        """Whether the queue still ends at the hint: the entry before it counts, the next one does not."""
         hint = self._hint
-        if bases[0] < hint <= stop and self._counts(hint - 1, end, by_start=False):
-            return hint
-        return bases[0]
+        if hint % self._per_file == 0:
+            return False
+        base = hint - hint % self._per_file
+        try:
+            view = self.run.open(base * ENTRY_BYTES).map
+        except FileNotFoundError:
+            return False
+        position = (hint - base) * ENTRY_BYTES
+        offset, size, _ = _ENTRY.unpack_from(view, position - ENTRY_BYTES)
+        next_offset, next_size, _ = _ENTRY.unpack_from(view, position)
+        return (
+            0 < size != PRE_BLANK_SIZE
+            and offset + size <= end
+            and not (0 < next_size and next_offset + next_size <= end)
+            and confirm(offset, size, hint - 1)
+        )
 
     def _fill_pre_blank(self, start: int) -> None:
         base = start - start % self._per_file
@@ -174,4 +198,4 @@ class ConsumeQueue:
         blank["frame_size"] = PRE_BLANK_SIZE
         self.run.create(base * ENTRY_BYTES)
         if start > base:
-            self.run.write(base * ENTRY_BYTES, blank.view(np.uint8))
+            self.run.write(base * ENTRY_BYTES, blank.tobytes())

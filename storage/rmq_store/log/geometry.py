@@ -111,11 +111,11 @@ def _index_geometry(directory: Path, given: tuple[int, int], is_named: bool) -> 
 def _fitting(path: Path) -> set[tuple[int, int]] | None:
     """All (slots, entries) that a file's size, header and content allow; None if it is empty and says nothing."""
     fd = durable.open_nofollow(path, os.O_RDONLY)
-    with open(fd, "rb", buffering=0) as file:
+    try:
         size = os.fstat(fd).st_size
         if size < layout.HEADER_BYTES:
             return None
-        header = layout.IndexHeader.unpack(file.read(layout.HEADER_BYTES))
+        header = layout.IndexHeader.unpack(os.pread(fd, layout.HEADER_BYTES, 0))
         if header.index_count <= 1 or header.end_phy_offset <= 0:
             return None  # nothing in it, or nothing but the log's very first record: zeros fit everywhere
         units = (size - layout.HEADER_BYTES) // layout.SLOT_BYTES
@@ -126,6 +126,8 @@ def _fitting(path: Path) -> set[tuple[int, int]] | None:
             if _content_fits(fd, header, slots, count):
                 fits.add((slots, entries))
         return fits
+    finally:
+        os.close(fd)
 
 
 def _slot_counts(fd: int, header: layout.IndexHeader, units: int, count: int) -> list[int]:

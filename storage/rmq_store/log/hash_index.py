@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +27,10 @@ from rmq_store.format.names import index_file_name
 _NAME_DIGITS = 17
 NO_FILE = 0
 _ZERO_STEP = 1 << 20
+_ENTRY = struct.Struct(">iqii")
+assert _ENTRY.size == layout.ENTRY_BYTES
+_INT32_MAX = (1 << 31) - 1
+_INDEX_COUNT = slice(36, 40)  # of the header
 
 
 class IndexState(NamedTuple):
@@ -69,6 +75,14 @@ class IndexFile:
         if fd >= 0:
             os.close(fd)
 
+    def exists(self) -> bool:
+        """Whether nobody unlinked the file since it was opened."""
+        return os.fstat(self._fd).st_nlink > 0
+
+    def is_current(self) -> bool:
+        """Whether it is the newest file for certain: nobody starts another one while this one has room."""
+        return self.exists() and int.from_bytes(self._map[_INDEX_COUNT]) < self.entry_max
+
     @property
     def header_bytes(self) -> bytes:
         """The 40 header bytes as they are on disk."""
@@ -85,11 +99,21 @@ class IndexFile:
 
     def write_entries(self, first_number: int, entries: np.ndarray) -> None:
         """Write entries with numbers from `first_number` on."""
-        position = layout.entry_position(self.slot_count, first_number)
-        try:
-            durable.write_fully(self._fd, memoryview(entries.view(np.uint8)), position, self.path)
-        except OSError as error:
-            raise durable.translate(error, self.path) from error
+        self._write(entries.tobytes(), layout.entry_position(self.slot_count, first_number))
+
+    def put_one(self, key_hash: int, log_offset: int, timestamp: int) -> None:
+        """Add one entry; there is room (IndexFile#putKey)."""
+        header = self.header
+        slot = key_hash % self.slot_count
+        previous = int(self.slots[slot])
+        if not 0 < previous < header.index_count:
+            previous = 0
+        seconds = (timestamp - header.begin_timestamp) // 1000 if header.begin_timestamp > 0 else 0
+        entry = _ENTRY.pack(key_hash, log_offset, min(max(seconds, 0), _INT32_MAX), previous)
+        self._write(entry, layout.entry_position(self.slot_count, header.index_count))
+        self.slots[slot] = header.index_count
+        place = (log_offset, timestamp)
+        self.write_header(header.with_entries(1, int(previous == 0), first=place, last=place).pack())
 
     def read_entries(self, first_number: int, last_number: int) -> np.ndarray:
         """Entries [first_number, last_number), a copy."""
@@ -110,10 +134,13 @@ class IndexFile:
         start = layout.entry_position(self.slot_count, count)
         for low, high in data_ranges(self._fd, start, layout.file_size(self.slot_count, self.entry_max)):
             for position in range(low, high, _ZERO_STEP):
-                try:
-                    durable.write_fully(self._fd, bytes(min(_ZERO_STEP, high - position)), position, self.path)
-                except OSError as error:
-                    raise durable.translate(error, self.path) from error
+                self._write(bytes(min(_ZERO_STEP, high - position)), position)
+
+    def _write(self, data: bytes | memoryview, position: int) -> None:
+        try:
+            durable.write_fully(self._fd, data, position, self.path)
+        except OSError as error:
+            raise durable.translate(error, self.path) from error
 
     def sync(self) -> None:
         """fsync; OSError becomes StoreFailedError."""
@@ -173,6 +200,14 @@ class HashIndex:
             _put(file, key_hashes[part], log_offsets[part], timestamps[part])
             done += count
 
+    def put_one(self, key_hashes: Sequence[int], log_offset: int, timestamp: int) -> None:
+        """As `put`, for the keys of one record."""
+        for key_hash in key_hashes:
+            file = self.newest()
+            if file is None or file.header.index_count >= self.entry_max:
+                file = self._roll(timestamp, file)
+            file.put_one(key_hash, log_offset, timestamp)
+
     def sync(self) -> None:
         """fsync every file that may have been written since the last roll, and the directory."""
         newest = self.newest()
@@ -202,12 +237,15 @@ class HashIndex:
 
     def newest(self) -> IndexFile | None:
         """The file that entries go to, open for writing; None without files."""
+        file = self._newest
+        if file is not None and file.is_current():
+            return file
         names = self.names()
         if not names:
             self._newest = None
             return None
         path = self.path(names[-1])
-        if self._newest is None or self._newest.path != path:
+        if file is None or file.path != path or not file.exists():
             self._newest = IndexFile(path, self.slot_count, self.entry_max)
         return self._newest
 

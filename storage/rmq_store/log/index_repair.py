@@ -10,8 +10,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from rmq_store.format.hashing import index_hash, java_hash
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.hash_index import IndexFile
+
+# Entries looked at to find out whether tags are indexed.
+_SAMPLE = 2000
 
 
 def keep_whole_entries(log: CommitLog) -> int:
@@ -69,3 +73,19 @@ def _keep(log: CommitLog, file: IndexFile, offsets: np.ndarray, count: int) -> b
     used = int(np.count_nonzero(file.slots))
     file.write_header(replace(header, hash_slot_count=used).pack())
     return True
+
+
+def indexes_tags(log: CommitLog) -> bool | None:
+    """Whether the writer of an existing index put tags into it; None if no message in it tells."""
+    index = log.views.index
+    file = index.newest() if index is not None else None
+    if file is None:
+        return None
+    entries = file.read_entries(1, min(file.header.index_count, file.entry_max, _SAMPLE))
+    offsets = entries["phy_offset"].astype(np.int64)
+    # A message's last entry is the one before an entry of another message; that of a tag comes last.
+    for row in np.flatnonzero(offsets[1:] != offsets[:-1]).tolist():
+        message = log.message_at(int(offsets[row]))
+        if message is not None and message.tags:
+            return bool(entries["key_hash"][row] == index_hash(java_hash(f"{message.topic}#T#{message.tags}")))
+    return None

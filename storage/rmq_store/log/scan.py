@@ -72,7 +72,12 @@ def columns_of(log: CommitLog, stretch: Stretch) -> DispatchColumns:
     """What the views need to know of the frames of a stretch."""
     buffer = log.segments.open(stretch.base).buffer
     return dispatch_columns(
-        buffer, stretch.positions, stretch.sizes.astype(np.int32), stretch.base, log.delay_levels_ms
+        buffer,
+        stretch.positions,
+        stretch.sizes.astype(np.int32),
+        stretch.base,
+        log.delay_levels_ms,
+        index_tags=log.index_tags,
     )
 
 

@@ -57,7 +57,7 @@ class Views:
 
     def keys(self) -> list[QueueKey]:
         """Every queue that has a directory, sorted; names that are no queue ids are passed over, as Java does."""
-        found = []
+        found: list[QueueKey] = []
         for topic in _names(self.directory):
             names = _names(self.directory / topic)
             found.extend((topic, int(name)) for name in names if name.isascii() and name.isdigit())

@@ -311,10 +311,11 @@ def test_bulk_check_accepts_exactly_what_the_scalar_check_accepts(fields: dict[s
 # -- dispatch ----------------------------------------------------------------------------------------------------
 
 
-def assert_dispatch_equals_scalar(data: bytes, base: int, positions: list[int], sizes: list[int]) -> int:
-    columns = dispatch_columns(
-        pa.py_buffer(data), np.array(positions, np.int64), np.array(sizes, np.int32), base, LEVELS_MS
-    )
+def assert_dispatch_equals_scalar(
+    data: bytes, base: int, positions: list[int], sizes: list[int], *, index_tags: bool = True
+) -> int:
+    frames = (pa.py_buffer(data), np.array(positions, np.int64), np.array(sizes, np.int32), base, LEVELS_MS)
+    columns = dispatch_columns(*frames, index_tags=index_tags)
     done = 0
     for row, position in enumerate(positions):
         message = decode_frame(memoryview(data), position, len(data))
@@ -330,6 +331,8 @@ def assert_dispatch_equals_scalar(data: bytes, base: int, positions: list[int], 
         else:
             assert columns.tags_code[row] == java_hash(message.tags or "")
         keys = [message.properties.get("UNIQ_KEY", ""), *(message.keys or "").split(" ")]
+        if index_tags and message.tags:
+            keys.append(f"T#{message.tags}")
         if message.sys_flag & 0xC == SysFlag.TRANSACTION_ROLLBACK:
             keys = []
         expected = [index_hash(java_hash(f"{message.topic}#{key}")) for key in keys if key]
@@ -340,9 +343,9 @@ def assert_dispatch_equals_scalar(data: bytes, base: int, positions: list[int], 
     return len(positions)
 
 
-@given(segments)
-def test_dispatch_follows_the_rules_of_queue_and_index(segment: Segment) -> None:
-    assert_dispatch_equals_scalar(segment.data, BASE, segment.positions, segment.sizes)
+@given(segments, st.booleans())
+def test_dispatch_follows_the_rules_of_queue_and_index(segment: Segment, index_tags: bool) -> None:
+    assert_dispatch_equals_scalar(segment.data, BASE, segment.positions, segment.sizes, index_tags=index_tags)
 
 
 @pytest.mark.parametrize("keys", ["", " ", "a", " a", "a ", "a  b", "a b c", "中 \U0001f600 é", "polygenelubricants"])

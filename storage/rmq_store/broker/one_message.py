@@ -1,0 +1,83 @@
+"""One message as a record, without arrays (control plane). The same rules, and the same bytes, as the batch encoder."""
+
+from __future__ import annotations
+
+import os
+import random
+
+from rmq_store.broker.config import StoreConfig
+from rmq_store.errors import UsageError
+from rmq_store.format.hashing import index_hash, java_hash
+from rmq_store.format.host import Host
+from rmq_store.format.ids import UniqueIdGenerator, month_start_ms
+from rmq_store.format.message import Message, encode_frame
+from rmq_store.format.properties import KEYS, TAGS, UNIQUE_KEY, encode_properties
+from rmq_store.log.append import OneRecord
+
+
+class OneMessageEncoder:
+    """Makes records of single messages for one store; thread-safe."""
+
+    def __init__(self, config: StoreConfig) -> None:
+        self._config = config
+        self._host = Host.parse(config.broker_host)
+        self._born_host = Host(self._host.address, 0)
+        self._unique_ids = UniqueIdGenerator(self._host.address, os.getpid() & 0xFFFF, random.getrandbits(32))
+        self._month = (0, 0, 0)
+
+    def encode(self, message: Message, queue_id: int, now_ms: int) -> tuple[OneRecord, str]:
+        """The record, and its unique id.
+
+        Raises:
+            UsageError: body or properties too large, no bytes as body, a separator or empty text in a property.
+        """
+        if not isinstance(message.body, bytes):
+            raise UsageError(f"the body is {type(message.body).__name__}, not bytes")
+        if len(message.body) > self._config.max_message_size:
+            limit = self._config.max_message_size
+            raise UsageError(f"the body has {len(message.body)} bytes, more than maxMessageSize={limit}")
+        unique_id = message.properties.get(UNIQUE_KEY) or self._unique_ids.next_id(now_ms, self._month_start(now_ms))
+        stored = message.stored_properties(unique_id)
+        properties = encode_properties(stored)
+        born_ms = now_ms if message.born_timestamp_ms is None else message.born_timestamp_ms
+
+        def encode(queue_offset: int, offset: int, store_timestamp_ms: int) -> bytes:
+            return encode_frame(
+                topic=message.topic,
+                body=message.body,
+                properties=properties,
+                queue_id=queue_id,
+                queue_offset=queue_offset,
+                commit_log_offset=offset,
+                born_timestamp_ms=born_ms,
+                born_host=self._born_host,
+                store_timestamp_ms=store_timestamp_ms,
+                store_host=self._host,
+                flag=message.flag,
+                crc_property=self._config.enabled_append_prop_crc,
+            )
+
+        # Tried once before the lock is taken: a field that does not fit its width must not interrupt an append.
+        size = len(encode(0, 0, 0))
+        keys = [unique_id, *(key for key in stored.get(KEYS, "").split(" ") if key)]
+        tags = stored.get(TAGS)
+        if tags and self._config.message_index_tags:
+            keys.append(f"T#{tags}")
+        record = OneRecord(
+            topic=message.topic,
+            queue_id=queue_id,
+            size=size,
+            tags_code=java_hash(tags) if tags else 0,
+            key_hashes=[index_hash(java_hash(f"{message.topic}#{key}")) for key in keys],
+            encode=encode,
+        )
+        return record, unique_id
+
+    def _month_start(self, now_ms: int) -> int:
+        """Start of the local month; looked up once an hour, since that takes longer than the rest."""
+        start, low, high = self._month
+        if not low <= now_ms < high:
+            hour = now_ms - now_ms % 3_600_000
+            start, low, high = month_start_ms(now_ms), hour, hour + 3_600_000
+            self._month = (start, low, high)
+        return start
