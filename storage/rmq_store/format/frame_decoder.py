@@ -20,6 +20,7 @@ from rmq_store.format.compression import DecompressionError, decompress
 from rmq_store.format.frame_check import SysFlag
 from rmq_store.format.frame_dispatch import DispatchColumns, dispatch_columns
 from rmq_store.format.frame_fields import FrameHeaders, frame_columns
+from rmq_store.format.gather import SLICES_BYTES_MAX
 from rmq_store.format.host_columns import host_message_ids, host_texts
 from rmq_store.format.property_columns import PropertyPieces, split_properties
 from rmq_store.format.schema import MESSAGE_SCHEMA, TIMESTAMP_TYPE
@@ -87,9 +88,13 @@ class _Decoding:
         compressed = np.flatnonzero(self.headers.flagged(SysFlag.COMPRESSED))
         if limit_bytes is None or len(compressed) == 0:
             return stored
-        plain = [self._decompress(stored[int(row)].as_py(), int(row), limit_bytes) for row in compressed]
-        if sum(map(len, plain)) + stored.nbytes >= 1 << 31:
-            raise UsageError(f"{len(stored)} rows do not fit one batch when decompressed: ask for fewer rows")
+        plain: list[bytes] = []
+        total_bytes: int = stored.nbytes
+        for row in compressed.tolist():
+            plain.append(self._decompress(stored[row].as_py(), row, limit_bytes))
+            total_bytes += len(plain[-1])
+            if total_bytes > SLICES_BYTES_MAX:
+                raise UsageError(f"{len(stored)} rows do not fit one batch when decompressed: ask for fewer rows")
         choice = np.arange(len(stored))
         choice[compressed] = len(stored) + np.arange(len(compressed))
         return pa.concat_arrays([stored, pa.array(plain, pa.binary())]).take(pa.array(choice))

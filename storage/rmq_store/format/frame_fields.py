@@ -203,10 +203,7 @@ def frame_columns(
     properties_start = topic_start + topic_length + 2
     refuse((topic_length <= 0) | (properties_start > ends), "a topic length that does not fit its total size")
     properties_length = gather_fields(data, properties_start - 2, ">i2").astype(np.int64)
-    refuse(
-        (properties_length < 0) | (properties_start + properties_length != ends),
-        "lengths that do not add up to its total size",
-    )
+    refuse(properties_start + properties_length != ends, "lengths that do not add up to its total size")
     return FrameHeaders(
         data=data,
         positions=positions,

@@ -40,7 +40,8 @@ def take_slices(buffer: pa.Buffer, starts: Positions, ends: Positions) -> pa.Bin
     """
     count = len(starts)
     total_bytes = int(np.sum(ends - starts))
-    if total_bytes > SLICES_BYTES_MAX or buffer.size > SLICES_BYTES_MAX:
+    assert buffer.size <= SLICES_BYTES_MAX
+    if total_bytes > SLICES_BYTES_MAX:
         raise UsageError(f"{count} rows with {total_bytes} bytes do not fit one batch: ask for fewer rows")
     if count == 0:
         return pa.array([], pa.binary())

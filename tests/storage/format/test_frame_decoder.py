@@ -272,6 +272,51 @@ def test_wrong_field_of_one_frame_refuses_the_batch_and_names_that_frame(field: 
         assert refusal(bytes(data), segment.positions, segment.sizes).offset == BASE + segment.positions[1]
 
 
+def test_entry_at_the_end_of_the_segment_is_refused_before_its_fields_are_read() -> None:
+    segment = Segment([{}])
+    position = len(segment.data) - 20
+    assert refusal(segment.data, [0, position], [segment.sizes[0], 20]).offset == BASE + position
+
+
+def test_negative_body_length_is_refused_even_if_all_lengths_add_up() -> None:
+    raw = bytearray(make_frame(BASE))
+    # The body would end in the field before its own length, where a topic of 7 bytes begins; then the properties.
+    struct.pack_into(">i", raw, 84, -8)
+    raw[80] = 7
+    struct.pack_into(">h", raw, 88, len(raw) - 90)
+    assert "body length" in refusal(bytes(raw), [0], [len(raw)]).reason
+    assert check_frame(memoryview(raw), 0, len(raw), expect_offset=BASE, check_crc=False).kind == "bad"
+
+
+def test_empty_topic_is_refused_even_if_all_lengths_add_up() -> None:
+    raw = make_frame(BASE, topic="")
+    assert "topic length" in refusal(raw, [0], [len(raw)]).reason
+
+
+def test_more_bytes_than_a_column_can_hold_are_refused_before_they_are_copied() -> None:
+    segment = Segment([{"body": bytes(1 << 20)}])
+    with pytest.raises(UsageError, match="fewer"):
+        segment.decode(["body"], order=[0] * 2100)
+    assert segment.decode(["topic"], order=[0] * 2100).num_rows == 2100
+
+
+def test_bodies_that_grow_beyond_a_column_are_refused_while_they_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    body, flag = compress(bytes(5000), "zlib")
+    segment = Segment([{"body": body, "sys_flag": flag}] * 3)
+    monkeypatch.setattr("rmq_store.format.frame_decoder.SLICES_BYTES_MAX", 11_000)
+    with pytest.raises(UsageError, match="fewer"):
+        segment.decode(["body"])
+    assert segment.decode(["body"], order=[0, 1]).num_rows == 2
+
+
+def test_buffer_larger_than_any_segment_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "huge"
+    with path.open("wb") as file:
+        file.truncate(1 << 31)
+    with pa.memory_map(str(path)) as mapped, pytest.raises(UsageError, match="segment"):
+        frame_columns(mapped.read_buffer(), np.zeros(0, np.int64), np.zeros(0, np.int32))
+
+
 def test_size_of_the_entry_must_be_that_of_the_frame() -> None:
     segment = Segment([{}, {}])
     error = refusal(segment.data, [0], [segment.sizes[0] + 1])
