@@ -199,8 +199,6 @@ def _properties(given: EncodeInput, options: EncodeOptions) -> PropertyParts:
     return properties
 
 
-
-
 def _topic_heads(topics: pa.DictionaryArray) -> tuple[pa.LargeBinaryArray, Int32]:
     """Topic length and topic of each row, and its magic: V2 for topics over 127 characters."""
     encoded = [name.encode() for name in topics.dictionary.to_pylist()]
