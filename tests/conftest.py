@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import tarfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "golden"
+SHIPPED = Path(__file__).resolve().parents[1] / "examples" / "data"
+
+
+def _unpack_shared(name: str, target: Path) -> Path:
+    if not (SHARED / name).exists():
+        pytest.skip(f"needs {name} of the project's shared material beside the checkout")
+    return _unpack(SHARED / name, target)
 
 
 def _unpack(archive: Path, target: Path) -> Path:
-    if not archive.exists():
-        pytest.skip(f"needs {archive.name} of the project's shared material beside the checkout")
     with tarfile.open(archive) as tar:
         tar.extractall(target, filter="data")
     return target
@@ -23,13 +30,44 @@ def _unpack(archive: Path, target: Path) -> Path:
 @pytest.fixture(scope="session")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`golden-5x/`: store/, manifest.json, sends.jsonl, deliveries.jsonl. Never write below it: use `copy_store`."""
-    return _unpack(SHARED / "rocketmq-5.5.0.tar.xz", tmp_path_factory.mktemp("golden")) / "golden-5x"
+    return _unpack_shared("rocketmq-5.5.0.tar.xz", tmp_path_factory.mktemp("golden")) / "golden-5x"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStore:
+    """The store in examples/data. Never write below `path`: use `copy_store`.
+
+    `topics`: {topic: {queue id: (first offset, next offset)}} of all topics with messages, `groups`: {group: {topic:
+    {queue id: committed offset}}}, both as RocketMQ's Java client saw them.
+    """
+
+    path: Path
+    broker_name: str
+    message_count: int
+    topics: dict[str, dict[int, tuple[int, int]]]
+    groups: dict[str, dict[str, dict[int, int]]]
+
+
+@pytest.fixture(scope="session")
+def broker_store(tmp_path_factory: pytest.TempPathFactory) -> BrokerStore:
+    """A real 5.5.0 broker's store that comes with the project."""
+    path = _unpack(SHIPPED / "rocketmq-5.5.0-store.tar.xz", tmp_path_factory.mktemp("broker")) / "store"
+    manifest = json.loads((SHIPPED / "rocketmq-5.5.0-store.json").read_text(encoding="utf-8"))
+    topics = {
+        topic: {int(queue): (first, last) for queue, (first, last) in queues.items()}
+        for topic, queues in manifest["topics"].items()
+    }
+    groups = {
+        group: {topic: {int(queue): offset for queue, offset in queues.items()} for topic, queues in offsets.items()}
+        for group, offsets in manifest["groups"].items()
+    }
+    return BrokerStore(path, manifest["brokerName"], manifest["messageCount"], topics, groups)
 
 
 @pytest.fixture(scope="session")
 def golden_crash(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`golden-5x-crash/`: store/, store-torn/, store-recovered.json, store-torn-recovered.json, acked.jsonl."""
-    return _unpack(SHARED / "rocketmq-5.5.0-crash.tar.xz", tmp_path_factory.mktemp("crash")) / "golden-5x-crash"
+    return _unpack_shared("rocketmq-5.5.0-crash.tar.xz", tmp_path_factory.mktemp("crash")) / "golden-5x-crash"
 
 
 @pytest.fixture(scope="session")
