@@ -11,8 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rmq_store.errors import CorruptRecordError, UsageError
+from rmq_store.format.consume_queue import ENTRY_BYTES
 from rmq_store.format.frame_check import check_frame
 from rmq_store.format.frame_decoder import DispatchColumns, dispatch_columns
+from rmq_store.format.names import validate_topic
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.views import QueueKey, entries_of
 
@@ -68,10 +71,19 @@ def walk(log: CommitLog, start: int, limit: int | None = None) -> Iterator[Stret
         offset = base + position
 
 
+# An entry lies at byte 20 * queue offset of its queue, and file names have 20 digits of a Java long.
+_QUEUE_OFFSET_MAX = ((1 << 63) - 1) // ENTRY_BYTES
+
+
 def columns_of(log: CommitLog, stretch: Stretch) -> DispatchColumns:
-    """What the views need to know of the frames of a stretch."""
+    """What the views need to know of the frames of a stretch.
+
+    Raises:
+        CorruptRecordError: a topic that no broker accepts, or a queue offset that no queue file can hold: both would
+            become file names.
+    """
     buffer = log.segments.open(stretch.base).buffer
-    return dispatch_columns(
+    columns = dispatch_columns(
         buffer,
         stretch.positions,
         stretch.sizes.astype(np.int32),
@@ -79,6 +91,23 @@ def columns_of(log: CommitLog, stretch: Stretch) -> DispatchColumns:
         log.delay_levels_ms,
         index_tags=log.index_tags,
     )
+    _check_names(log, stretch, columns)
+    return columns
+
+
+def _check_names(log: CommitLog, stretch: Stretch, columns: DispatchColumns) -> None:
+    row, reason = None, ""
+    for code, name in enumerate(columns.topic.dictionary.to_pylist()):
+        try:
+            validate_topic(name)
+        except UsageError as error:
+            row, reason = columns.topic.indices.index(code).as_py(), str(error)
+    if (columns.queue_offset > _QUEUE_OFFSET_MAX).any():
+        row = int((columns.queue_offset > _QUEUE_OFFSET_MAX).argmax())
+        reason = f"no queue can hold offset {columns.queue_offset[row]}"
+    if row is not None:
+        offset = stretch.base + int(stretch.positions[row])
+        raise CorruptRecordError(str(log.segments.path(stretch.base)), offset, reason)
 
 
 def queues_in(log: CommitLog, start: int, end: int) -> list[QueueKey]:
