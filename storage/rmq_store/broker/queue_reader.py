@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.broker.tags import TagFilter
-from rmq_store.errors import CorruptQueueError
+from rmq_store.errors import CorruptQueueError, CorruptRecordError
 from rmq_store.format.consume_queue import PRE_BLANK_SIZE
-from rmq_store.format.frame_decoder import decode_frames
+from rmq_store.format.frame_decoder import BatchTooLargeError, decode_frames
 from rmq_store.format.schema import MESSAGE_SCHEMA
 from rmq_store.log.commit_log import CommitLog
 
@@ -64,13 +64,15 @@ class QueueReader:
         decoded = list(dict.fromkeys([*columns, *_CHECKED, *(["tags"] if tags is not None else [])]))
         schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
         for first, last in self._batches(offsets, sizes, batch_rows, batch_bytes):
-            part = slice(first, last)
-            batch = self._decode(offsets[part], sizes[part], decoded, raw_body)
-            self._check(batch, topic, queue_id, queue_offsets[part], offsets[part])
-            if tags is not None:
-                batch = batch.filter(tags.matches(batch.column("tags")))
-            if batch.num_rows:
-                yield pa.RecordBatch.from_arrays([batch.column(name) for name in columns], schema=schema)
+            done = first
+            for batch in self._decode(offsets[first:last], sizes[first:last], decoded, raw_body):
+                part = slice(done, done + batch.num_rows)
+                done += batch.num_rows
+                self._check(batch, topic, queue_id, queue_offsets[part], offsets[part])
+                if tags is not None:
+                    batch = batch.filter(tags.matches(batch.column("tags")))
+                if batch.num_rows:
+                    yield pa.RecordBatch.from_arrays([batch.column(name) for name in columns], schema=schema)
 
     def _batches(
         self, offsets: np.ndarray, sizes: np.ndarray, batch_rows: int, batch_bytes: int
@@ -89,22 +91,32 @@ class QueueReader:
             yield first, last
             first = last
 
-    def _decode(self, offsets: np.ndarray, sizes: np.ndarray, columns: list[str], raw_body: bool) -> pa.RecordBatch:
+    def _decode(
+        self, offsets: np.ndarray, sizes: np.ndarray, columns: list[str], raw_body: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """One batch; several if the bodies turn out to be too large together once they are decompressed."""
         base = self._log.segments.base_of(int(offsets[0]))
         try:
             buffer = self._log.segments.open(base).buffer
         except FileNotFoundError as error:
             raise self._log.missing_segment(int(offsets[0])) from error
-        return decode_frames(
-            buffer,
-            offsets - base,
-            sizes,
-            base_offset=base,
-            columns=columns,
-            broker_name=self._broker_name,
-            raw_body=raw_body,
-            body_limit_bytes=self._body_limit_bytes,
-        )
+        try:
+            yield decode_frames(
+                buffer,
+                offsets - base,
+                sizes,
+                base_offset=base,
+                columns=columns,
+                broker_name=self._broker_name,
+                raw_body=raw_body,
+                body_limit_bytes=self._body_limit_bytes,
+            )
+        except BatchTooLargeError:
+            half = len(offsets) // 2
+            yield from self._decode(offsets[:half], sizes[:half], columns, raw_body)
+            yield from self._decode(offsets[half:], sizes[half:], columns, raw_body)
+        except CorruptRecordError as error:
+            raise CorruptRecordError(str(self._log.segments.path(base)), error.offset, error.reason) from error
 
     def _check(
         self, batch: pa.RecordBatch, topic: str, queue_id: int, queue_offsets: np.ndarray, offsets: np.ndarray

@@ -22,7 +22,7 @@ from rmq_store.log.peek import ReadOnlyEnd, read_only_end
 _STEP = 1 << 20
 
 # A batch body may be this many times maxMessageSize after decompression; more is a bomb.
-_BODY_LIMIT_FACTOR = 16
+_BODY_LIMIT_FACTOR = 4
 
 
 class Queues:

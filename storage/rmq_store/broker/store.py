@@ -110,9 +110,9 @@ class Store:
         )
         recovery = None
         try:
-            if known is None and not read_only and config is None and (found := indexes_tags(log)) is not None:
-                settings = replace(settings, message_index_tags=found)
-                log.index_tags = found
+            if known is None and log.segments.bases() and not read_only:
+                settings = replace(settings, message_index_tags=indexes_tags(log))
+                log.index_tags = settings.message_index_tags
             if not read_only:
                 recovery = opening.open_for_writing(log)
                 known = _describe(root, known, settings)
@@ -147,7 +147,7 @@ class Store:
 
     def refresh(self) -> None:
         """Look at the disk again, if this is a read-only store that nobody of us writes; otherwise nothing to do."""
-        self._queues.refresh()
+        self._reading().refresh()
 
     # -- topics and groups ------------------------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class Store:
 
     def queue_range(self, topic: str, queue_id: int) -> QueueRange:
         """The messages that can be read; (0, 0) for a queue that was never used."""
-        return self._queues.range(topic, queue_id)
+        return self._reading().range(topic, queue_id)
 
     def queue_ranges(self, topic: str) -> dict[int, QueueRange]:
         """`queue_range` of each read queue. UnknownTopicError."""
@@ -222,33 +222,33 @@ class Store:
             CorruptionError: a record or entry is damaged; what was yielded before is right.
             UsageError: unknown column.
         """
-        return self._queues.read(topic, queue_id, start, end, columns, tags=tags, raw_body=raw_body)
+        return self._reading().read(topic, queue_id, start, end, columns, tags=tags, raw_body=raw_body)
 
     def commit_log_offset_before(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """Commit-log offset of the message before `queue_offset`; -1 if the queue has none there (any more)."""
-        return self._queues.commit_log_offset_before(topic, queue_id, queue_offset)
+        return self._reading().commit_log_offset_before(topic, queue_id, queue_offset)
 
     def bytes_between(self, topic: str, queue_id: int, start: int, end: int) -> int:
         """Stored bytes of messages [start, end), from the queue entries alone. OffsetOutOfRangeError."""
-        return self._queues.bytes_between(topic, queue_id, start, end)
+        return self._reading().bytes_between(topic, queue_id, start, end)
 
     def offset_after_bytes(self, topic: str, queue_id: int, start: int, end: int, limit_bytes: int) -> int:
         """The largest offset in [start, end] up to which messages from `start` on have at most `limit_bytes`; at
         least one message.
         """
-        return self._queues.offset_after_bytes(topic, queue_id, start, end, limit_bytes)
+        return self._reading().offset_after_bytes(topic, queue_id, start, end, limit_bytes)
 
     def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """storeTimestamp in ms of one message. OffsetOutOfRangeError, CorruptRecordError."""
-        return self._queues.store_timestamp(topic, queue_id, queue_offset)
+        return self._reading().store_timestamp(topic, queue_id, queue_offset)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: str = "lower") -> int:
         """The queue offset that RocketMQ finds for a time (ConsumeQueue#getOffsetInQueueByTime): `lower` or `upper`."""
-        return self._queues.offset_by_time(topic, queue_id, timestamp_ms, boundary)
+        return self._reading().offset_by_time(topic, queue_id, timestamp_ms, boundary)
 
     def log_range(self) -> tuple[int, int]:
         """[start, end) of the commit log as this store sees it now."""
-        return self._log.start(), self._queues.end()
+        return self._log.start(), self._reading().end()
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
@@ -297,6 +297,11 @@ class Store:
     def flush(self) -> None:
         """Make everything stored so far durable. StoreFailedError."""
         self._writing().flush()
+
+    def _reading(self) -> Queues:
+        if self._closed:
+            raise UsageError(f"{self.path} is closed; open it again")
+        return self._queues
 
     def _writing(self) -> Writer:
         if self._writer is None:

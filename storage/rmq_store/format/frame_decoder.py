@@ -20,16 +20,29 @@ from rmq_store.format.compression import DecompressionError, decompress
 from rmq_store.format.frame_check import SysFlag
 from rmq_store.format.frame_dispatch import DispatchColumns, dispatch_columns
 from rmq_store.format.frame_fields import FrameHeaders, frame_columns
-from rmq_store.format.gather import SLICES_BYTES_MAX
 from rmq_store.format.host_columns import host_message_ids, host_texts
 from rmq_store.format.property_columns import PropertyPieces, split_properties
 from rmq_store.format.schema import MESSAGE_SCHEMA, TIMESTAMP_TYPE
 
-__all__ = ["DispatchColumns", "FrameHeaders", "decode_frames", "dispatch_columns", "frame_columns"]
+__all__ = [
+    "BatchTooLargeError",
+    "DispatchColumns",
+    "FrameHeaders",
+    "decode_frames",
+    "dispatch_columns",
+    "frame_columns",
+]
+
+# What the bodies of one batch may take: stored bytes say nothing about it, and a bomb is a thousand times its size.
+DECOMPRESSED_BYTES_MAX = 256 << 20
 
 # A datetime cannot show years outside 1..9999, and every Python user of the batch would fail on such a row.
 _TIMESTAMP_MS_MIN = -62_135_596_800_000
 _TIMESTAMP_MS_MAX = 253_402_300_799_999
+
+
+class BatchTooLargeError(UsageError):
+    """These frames do not fit one batch; halves of them may."""
 
 
 def decode_frames(
@@ -54,6 +67,7 @@ def decode_frames(
         CorruptRecordError: a frame is not what its entry says, is not at its physicalOffset, or its body cannot be
             decompressed within `body_limit_bytes`; `.offset` is the frame's in the log, `.path` is empty.
         UsageError: an unknown column, or more than 2 GiB in one column: ask for fewer frames.
+        BatchTooLargeError: more than DECOMPRESSED_BYTES_MAX after decompression, from more than one frame.
     """
     unknown = [name for name in columns if name not in _MAKERS]
     if unknown:
@@ -93,8 +107,8 @@ class _Decoding:
         for row in compressed.tolist():
             plain.append(self._decompress(stored[row].as_py(), row, limit_bytes))
             total_bytes += len(plain[-1])
-            if total_bytes > SLICES_BYTES_MAX:
-                raise UsageError(f"{len(stored)} rows do not fit one batch when decompressed: ask for fewer rows")
+            if total_bytes > DECOMPRESSED_BYTES_MAX and len(stored) > 1:
+                raise BatchTooLargeError(f"{len(stored)} rows do not fit one batch when decompressed: ask for fewer")
         choice = np.arange(len(stored))
         choice[compressed] = len(stored) + np.arange(len(compressed))
         return pa.concat_arrays([stored, pa.array(plain, pa.binary())]).take(pa.array(choice))

@@ -13,14 +13,15 @@ import numpy as np
 from rmq_store.format.hashing import index_hash, java_hash
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.hash_index import IndexFile
+from rmq_store.log.starting_point import load_checkpoint
 
 # Entries looked at to find out whether tags are indexed.
 _SAMPLE = 2000
 
 
 def keep_whole_entries(log: CommitLog) -> int:
-    """Cut the newest file behind its last message that is certainly whole; returns the offset from which to index
-    again.
+    """Cut the newest file behind its last message that is certainly whole; returns that record's offset, -1 if none
+    is left.
     """
     index = log.views.index
     assert index is not None
@@ -30,9 +31,9 @@ def keep_whole_entries(log: CommitLog) -> int:
         # The newest message may lack some of its keys: it goes, and is indexed again.
         kept = int(np.searchsorted(offsets[:good], last)) if good else 0
         if kept and _keep(log, file, offsets, kept):
-            return last
+            return int(offsets[kept - 1])
         index.remove_newest()
-    return log.start()
+    return -1
 
 
 def cut_entries(log: CommitLog, end: int) -> None:
@@ -75,8 +76,16 @@ def _keep(log: CommitLog, file: IndexFile, offsets: np.ndarray, count: int) -> b
     return True
 
 
-def indexes_tags(log: CommitLog) -> bool | None:
-    """Whether the writer of an existing index put tags into it; None if no message in it tells."""
+def indexes_tags(log: CommitLog) -> bool:
+    """Whether the broker that wrote this store puts tags into its index.
+
+    Its index tells; without one, the checkpoint does: brokers that index tags (5.5.0) also keep a sixth field there.
+    """
+    found = _tags_in(log)
+    return load_checkpoint(log).logics_physical_offset > 0 if found is None else found
+
+
+def _tags_in(log: CommitLog) -> bool | None:
     index = log.views.index
     file = index.newest() if index is not None else None
     if file is None:
