@@ -341,10 +341,14 @@ def test_views_built_anew_from_javas_log_are_javas_views_byte_for_byte(
     indexes = [path.read_bytes() for path in (root / "index").iterdir()]
     for view in ("consumequeue", "index"):
         shutil.rmtree(root / view)
-    sizes = StoreConfig(
-        mapped_file_size_commit_log=4096, mapped_file_size_consume_queue=200, max_hash_slot_num=100, max_index_num=20
+    settings = StoreConfig(
+        mapped_file_size_commit_log=4096,
+        mapped_file_size_consume_queue=200,
+        max_hash_slot_num=100,
+        max_index_num=20,
+        message_index_tags=False,  # as before 5.5.0
     )
-    with Store.open(root, config=sizes):
+    with Store.open(root, config=settings):
         pass
     assert {path: (root / path).read_bytes() for path in queues} == queues
     # The name of an index file is the time when Java's thread made it: only the content can be told from the log.

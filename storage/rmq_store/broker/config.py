@@ -18,10 +18,14 @@ from typing import Any
 from rmq_store.errors import CorruptConfigError, NotAStoreError, UsageError
 from rmq_store.files import durable
 from rmq_store.format.host import Host
+from rmq_store.format.index import file_size as index_file_bytes
 from rmq_store.log.geometry import Geometry
 
 STORE_FORMAT = 1
 _STORE_FILE_BYTES_MAX = 1 << 16
+
+# Every setting and every file size is an int in Java.
+_INT_MAX = (1 << 31) - 1
 
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DELAY_LEVEL = re.compile(r"([0-9]{1,9})([smhd])", re.ASCII)
@@ -59,6 +63,12 @@ class StoreConfig:
     default_topic_queue_nums: int = 4
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if type(value) is not type(field.default):
+                raise UsageError(f"{field.name}={value!r} is no {type(field.default).__name__}")
+            if isinstance(value, int) and value > _INT_MAX:
+                raise UsageError(f"{field.name}={value}: at most {_INT_MAX}")
         if self.flush_disk_type not in ("ASYNC_FLUSH", "SYNC_FLUSH"):
             raise UsageError(f"flushDiskType={self.flush_disk_type!r}: ASYNC_FLUSH or SYNC_FLUSH")
         if self.flush_interval_commit_log < 1:
@@ -68,6 +78,8 @@ class StoreConfig:
         Host.parse(self.broker_host)
         parse_delay_levels(self.message_delay_level)
         self.geometry()
+        if index_file_bytes(self.max_hash_slot_num, self.max_index_num) > _INT_MAX:
+            raise UsageError("maxHashSlotNum and maxIndexNum make an index file of 2 GiB or more")
 
     def geometry(self) -> Geometry:
         """The four sizes."""
@@ -88,13 +100,16 @@ class StoreConfig:
             text = Path(path).read_text(encoding="utf-8")
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{path}: no text: {error}") from error
         values = {}
         for line in text.splitlines():
             name, separator, value = line.strip().partition("=")
             if separator and not name.startswith(("#", "!")):
                 values[name.strip()] = value.strip()
-        if host := values.pop("brokerIP1", None):
-            values["brokerHost"] = str(Host(Host.parse(f"{host}:0").address, int(values.get("listenPort", "10911"))))
+        if "brokerIP1" in values or "listenPort" in values:
+            address, _, port = cls().broker_host.rpartition(":")
+            values["brokerHost"] = f"{values.get('brokerIP1', address)}:{values.get('listenPort', port)}"
         known = _JAVA_NAMES | _OLD_NAMES.keys()
         return cls(**_parse({name: value for name, value in values.items() if name in known}, str(path)))
 

@@ -16,6 +16,7 @@ from rmq_store.broker.config import StoreConfig
 from rmq_store.broker.routing import Router
 from rmq_store.broker.topics import TopicConfig
 from rmq_store.errors import UsageError
+from rmq_store.format.encode_input import is_text
 from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
 from rmq_store.format.host import Host
 from rmq_store.format.ids import UniqueIdGenerator
@@ -95,9 +96,13 @@ def normalise(batch: pa.RecordBatch, default_topic: str | None = None) -> pa.Rec
     Raises:
         UsageError: as `MessageEncoder.encode`.
     """
+    if not isinstance(batch, pa.RecordBatch):
+        raise UsageError(f"a pyarrow RecordBatch is expected, got {type(batch).__name__}")
     unknown = [name for name in batch.schema.names if name not in INPUT_SCHEMA.names]
     if unknown:
         raise UsageError(f"unknown column {unknown[0]!r}; known are {', '.join(INPUT_SCHEMA.names)}")
+    if len(set(batch.schema.names)) < batch.num_columns:
+        raise UsageError(f"a column is there twice: {', '.join(batch.schema.names)}")
     arrays, fields = [], []
     for field in INPUT_SCHEMA:
         if field.name == "topic" and default_topic is not None:
@@ -107,8 +112,11 @@ def normalise(batch: pa.RecordBatch, default_topic: str | None = None) -> pa.Rec
         else:
             continue
         if column.type != field.type:
+            if not _is_of_kind(column.type, field.type):
+                raise UsageError(f"column {field.name!r} is {column.type}, not {field.type}")
             try:
-                column = column.cast(field.type)
+                # RocketMQ has milliseconds: what is finer than a microsecond may go.
+                column = column.cast(field.type, safe=not pa.types.is_timestamp(field.type))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise UsageError(f"column {field.name!r} is {column.type}, not {field.type}: {error}") from error
         arrays.append(column)
@@ -123,3 +131,21 @@ def normalise(batch: pa.RecordBatch, default_topic: str | None = None) -> pa.Rec
         row = topics.is_null().index(True).as_py()
         raise UsageError(f"row {row}: column 'topic' is null")
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _is_of_kind(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a column of type `given` may be cast. Arrow would also make text of numbers, and times of both: what is
+    meant is for the caller to say.
+    """
+    if pa.types.is_dictionary(given):
+        given = given.value_type
+    if pa.types.is_null(given):
+        return True
+    if pa.types.is_string(wanted):
+        return is_text(given)
+    if pa.types.is_binary(wanted):
+        is_binary = pa.types.is_binary(given) or pa.types.is_large_binary(given) or pa.types.is_fixed_size_binary(given)
+        return bool(is_binary or is_text(given))
+    if pa.types.is_integer(wanted):
+        return bool(pa.types.is_integer(given))
+    return bool(given.id == wanted.id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Mapping
 
 from rmq_store.broker.config import StoreConfig
 from rmq_store.errors import UsageError
@@ -33,6 +34,10 @@ class OneMessageEncoder:
         """
         if not isinstance(message.body, bytes):
             raise UsageError(f"the body is {type(message.body).__name__}, not bytes")
+        if not isinstance(message.properties, Mapping):
+            raise UsageError(f"the properties are {type(message.properties).__name__}, not a mapping")
+        if message.keys is not None and not all(isinstance(key, str) for key in message.keys):
+            raise UsageError("the keys hold something that is not text")
         if len(message.body) > self._config.max_message_size:
             limit = self._config.max_message_size
             raise UsageError(f"the body has {len(message.body)} bytes, more than maxMessageSize={limit}")

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmq_store.broker.config import StoreConfig
 from rmq_store.broker.topics import TopicConfig
@@ -53,7 +54,8 @@ class Router:
     def route(
         self, topics: pa.DictionaryArray, sharding_keys: pa.Array | None, queue_ids: pa.Array | None
     ) -> np.ndarray:
-        """int32 (n,): a queue for each row. Nulls in `sharding_keys` and `queue_ids` mean: no wish.
+        """int32 (n,): a queue for each row. Nulls in `sharding_keys` and `queue_ids` mean: no wish;
+        an empty key is none.
 
         Raises:
             UsageError: a wished queue that the topic does not have; and as `queue_count`.
@@ -68,7 +70,7 @@ class Router:
         chosen = np.empty(count, dtype=np.int32)
         free = np.ones(count, dtype=bool)
         if sharding_keys is not None and sharding_keys.null_count < count:
-            keyed = sharding_keys.is_valid().to_numpy(zero_copy_only=False)
+            keyed = pc.greater(pc.binary_length(sharding_keys), 0).fill_null(False).to_numpy(zero_copy_only=False)
             hashes = np.abs(java_hashes(sharding_keys).astype(np.int64))
             chosen[keyed] = (hashes % counts[codes])[keyed]
             free &= ~keyed
@@ -97,10 +99,12 @@ class Router:
         """As `route`, for one message."""
         count = self.queue_count(topic)
         if queue_id is not None:
-            if not 0 <= queue_id < count:
+            if not isinstance(queue_id, int) or not 0 <= queue_id < count:
                 raise UsageError(f"topic {topic!r} has no queue {queue_id}: it has {count} queues")
             return queue_id
         if sharding_key:
+            if not isinstance(sharding_key, str):
+                raise UsageError(f"the sharding key is {type(sharding_key).__name__}, not text")
             return abs(java_hash(sharding_key)) % count
         turn = self._turn.get(topic, random.randrange(count)) % count
         self._turn[topic] = (turn + 1) % count

@@ -9,6 +9,7 @@ name that nobody else ever uses, and reports name, size and CRC. Files that no c
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import re
@@ -242,7 +243,10 @@ def sweep(root: Path, write_ids: Sequence[str] = (), older_than_ms: int | None =
         return 0
     now_s = time.time()
     for directory in staging.iterdir():
-        stale = older_than_ms is not None and now_s - _newest_change_s(directory) > older_than_ms / 1000
+        try:
+            stale = older_than_ms is not None and now_s - _newest_change_s(directory) > older_than_ms / 1000
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # swept by somebody else; or nothing of ours
         if directory.name in write_ids or stale:
             shutil.rmtree(directory, ignore_errors=True)
             removed += 1
@@ -250,7 +254,9 @@ def sweep(root: Path, write_ids: Sequence[str] = (), older_than_ms: int | None =
 
 
 def _newest_change_s(directory: Path) -> float:
-    try:
-        return max(path.stat().st_mtime for path in [directory, *directory.iterdir()])
-    except FileNotFoundError:
-        return 0.0
+    newest = directory.stat().st_mtime
+    for path in directory.iterdir():
+        # A task that gives up takes its file away at any moment.
+        with contextlib.suppress(FileNotFoundError):
+            newest = max(newest, path.stat().st_mtime)
+    return newest

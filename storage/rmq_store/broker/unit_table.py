@@ -1,20 +1,26 @@
 """The newest unit of each key: what makes a repeated commit a no-op.
 
-The truth is the unit topic in the log. `pyrmq/units.json` caches what was read of it, together with the place of the
-last record read: if that record is not there any more (a power cut, another store copied over this one), the cache
-is forgotten and the topic read again.
+The truth is the unit topic in the log. `pyrmq/units.json` caches what was read of it, together with the place and the
+fingerprint of the last record read: if that record is not there any more (a power cut, another store copied over this
+one), the cache is forgotten and the topic read again. The place alone would not do: after a power cut another unit of
+the same size may lie there.
 
-    {"format": 1, "queue_offset": n, "log_offset": x, "newest": {"purpose/key": {"value": v, "rows": r, "content": c}}}
+    {"format": 1, "queue_offset": n, "log_offset": x, "last": "<storeTimestamp> <SHA-256 of the body>",
+     "newest": {"purpose/key": {"value": v, "rows": r, "content": c}}}
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from rmq_store.broker.queue_reader import QueueReader
-from rmq_store.errors import CorruptConfigError
+from rmq_store.errors import CorruptConfigError, CorruptionError
 from rmq_store.files import durable
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.units import END_TAG, UNITS_QUEUE, UNITS_TOPIC, UnitRecord
@@ -30,6 +36,7 @@ _SAVE_AFTER = 64
 class _Cache:
     queue_offset: int = 0
     log_offset: int = -1
+    last: str = ""
     newest: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
@@ -61,17 +68,24 @@ class UnitTable:
         return UnitRecord(purpose, key, found["value"], found["rows"], found["content"]) if found else None
 
     def _still_there(self, cache: _Cache, end: int) -> bool:
-        if cache.queue_offset == 0:
-            return True
+        if cache.queue_offset <= 0:
+            return cache == _Cache()
         if cache.queue_offset > self._log.queue_max(UNITS_TOPIC, UNITS_QUEUE, end):
             return False
         try:
-            offset, size, _ = self._log.views.queue(UNITS_TOPIC, UNITS_QUEUE).entry(cache.queue_offset - 1)
+            entries = self._log.views.queue(UNITS_TOPIC, UNITS_QUEUE).entries(
+                cache.queue_offset - 1, cache.queue_offset
+            )
         except FileNotFoundError:
             return cache.log_offset < self._log.start()
-        return offset == cache.log_offset and self._log.is_whole_entry(
-            UNITS_TOPIC, UNITS_QUEUE, offset, size, cache.queue_offset - 1
-        )
+        if entries["commit_log_offset"][0] != cache.log_offset:
+            return False
+        if cache.log_offset < self._log.start():
+            return True  # retention took the record
+        try:
+            return [last for _, _, last in self._records(cache.queue_offset - 1, entries)] == [cache.last]
+        except CorruptionError:
+            return False
 
     def _read_on(self, cache: _Cache, end: int) -> None:
         queue = self._log.views.queue(UNITS_TOPIC, UNITS_QUEUE)
@@ -80,21 +94,28 @@ class UnitTable:
         if first >= last:
             return
         entries = queue.entries(first, last)
-        columns = ["tags", "body"]
-        for batch in self._reader.read(UNITS_TOPIC, UNITS_QUEUE, first, entries, columns, tags=None, raw_body=True):
-            for tag, body in zip(batch.column("tags").to_pylist(), batch.column("body").to_pylist(), strict=True):
-                unit = UnitRecord.parse(body) if tag == END_TAG else None
-                if unit is not None and unit.key is not None and unit.value is not None:
-                    cache.newest[f"{unit.purpose}/{unit.key}"] = {
-                        "value": unit.value, "rows": unit.row_count, "content": unit.content_sum,
-                    }  # fmt: skip
+        for tag, body, cache.last in self._records(first, entries):
+            unit = UnitRecord.parse(body) if tag == END_TAG else None
+            if unit is not None and unit.key is not None and unit.value is not None:
+                cache.newest[f"{unit.purpose}/{unit.key}"] = {
+                    "value": unit.value, "rows": unit.row_count, "content": unit.content_sum,
+                }  # fmt: skip
         cache.queue_offset = last
         cache.log_offset = int(entries["commit_log_offset"][-1])
+
+    def _records(self, first: int, entries: np.ndarray) -> Iterator[tuple[str | None, bytes, str]]:
+        """(tag, body, fingerprint) of the records of the unit topic at queue offsets from `first` on."""
+        columns = ["tags", "body", "storeTimestamp"]
+        for batch in self._reader.read(UNITS_TOPIC, UNITS_QUEUE, first, entries, columns, tags=None, raw_body=True):
+            times = batch.column("storeTimestamp").cast("int64").to_pylist()
+            bodies = batch.column("body").to_pylist()
+            for tag, body, time in zip(batch.column("tags").to_pylist(), bodies, times, strict=True):
+                yield tag, body, f"{time // 1000} {hashlib.sha256(body).hexdigest()}"
 
     def _load(self) -> _Cache:
         try:
             data: Any = json.loads(durable.read_limited(self._path, _CACHE_BYTES_MAX))
-            cache = _Cache(data["queue_offset"], data["log_offset"], data["newest"])
+            cache = _Cache(data["queue_offset"], data["log_offset"], data["last"], data["newest"])
             numbers = [cache.queue_offset, cache.log_offset]
             numbers += [row[name] for row in cache.newest.values() for name in ("value", "rows", "content")]
             if data["format"] == _FORMAT and all(isinstance(number, int) for number in numbers):
@@ -106,7 +127,7 @@ class UnitTable:
     def _save(self, cache: _Cache) -> None:
         content = {
             "format": _FORMAT, "queue_offset": cache.queue_offset, "log_offset": cache.log_offset,
-            "newest": cache.newest,
+            "last": cache.last, "newest": cache.newest,
         }  # fmt: skip
         durable.write_atomically(self._path, json.dumps(content).encode())
         self._saved = cache.queue_offset

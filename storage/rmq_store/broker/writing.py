@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Sequence
 
@@ -25,6 +26,9 @@ from rmq_store.log.append import Appended, Unit, append, append_lock, append_one
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.flush import flush
 from rmq_store.log.units import BEGIN_TAG, END_TAG, UNITS_QUEUE, UNITS_TOPIC, UnitRecord
+
+# Without a slash, which stands between purpose and key in the unit table.
+_PURPOSE = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
 # Rows encoded at a time: bounds what a large batch needs besides itself.
 _ENCODE_ROWS = 65_536
@@ -81,6 +85,8 @@ class Writer:
         """See `Store.commit_staged`."""
         if (key is None) != (value is None):
             raise UsageError("a unit has a key and a value, or neither")
+        if not _PURPOSE.fullmatch(purpose):
+            raise UsageError(f"{purpose!r} cannot be the purpose of a unit: letters, digits, _ and - can")
         rows = sum(file.row_count for file in files)
         content = sum(file.content_sum for file in files) & ((1 << 63) - 1)
         unit = UnitRecord(purpose, key, value, rows, content)
