@@ -16,7 +16,7 @@ from rmq_store.format.consume_queue import ENTRY
 from rmq_store.format.names import validate_topic
 from rmq_store.format.schema import MESSAGE_SCHEMA
 from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.peek import ReadOnlyEnd, read_only_end
+from rmq_store.log.peek import ReadOnlyEnd, read_on, read_only_end
 
 # Entries looked at per step: 20 bytes each.
 _STEP = 1 << 20
@@ -34,8 +34,9 @@ class Queues:
         self._peeked: ReadOnlyEnd | StatePage | None = None
 
     def refresh(self) -> None:
-        """Forget what was found out about a store that nobody of us writes."""
-        self._peeked = None
+        """Look again at a store that nobody of us writes."""
+        if isinstance(self._peeked, ReadOnlyEnd):
+            self._peeked = read_on(self._log, self._peeked)
 
     def end(self) -> int:
         """The visible end."""

@@ -25,9 +25,14 @@ _TRIES = 5
 
 @dataclass(slots=True)
 class ReadOnlyEnd:
-    """The visible end of a store nobody writes, and entries [first, first + n) per queue that its files do not have."""
+    """The visible end of a store nobody writes, and entries [first, first + n) per queue that its files do not have.
+
+    `behind`: the bytes that stood at the end; when they change, somebody has written.
+    """
 
     end: int
+    behind: bytes
+    foreign: bool = False
     missing: dict[QueueKey, tuple[int, np.ndarray]] = field(default_factory=dict)
 
 
@@ -56,6 +61,25 @@ def read_only_end(log: CommitLog) -> ReadOnlyEnd | StatePage:
     return found
 
 
+def read_on(log: CommitLog, found: ReadOnlyEnd) -> ReadOnlyEnd | StatePage:
+    """What `read_only_end` would say now. Cheap if nobody wrote since `found`. Raises as `read_only_end`."""
+    if (page := live_page(log)) is not None:
+        return page
+    if _behind(log, found.end) == found.behind:
+        return found
+    if found.foreign and lock_text(log) != OUR_LOCK_TEXT:
+        return _walk(log, found.end, None, foreign=True, missing=dict(found.missing))
+    return read_only_end(log)
+
+
+def _behind(log: CommitLog, end: int) -> bytes:
+    base = log.segments.base_of(end)
+    try:
+        return log.segments.open(base).map[end - base : end - base + 8]
+    except FileNotFoundError:
+        return b""
+
+
 def _page(log: CommitLog) -> StatePage | None:
     try:
         return StatePage(log.own / "state", writable=False)
@@ -67,19 +91,28 @@ def _scan(log: CommitLog) -> ReadOnlyEnd:
     page = _page(log)
     start = starting_point(log, page)
     if start.trust is Trust.CLEAN:
-        return ReadOnlyEnd(start.offset)
+        return ReadOnlyEnd(start.offset, _behind(log, start.offset))
     if start.trust is Trust.SAME_BOOT:
         assert page is not None
-        return ReadOnlyEnd(page.appended_end)
-    first = max(start.offset, log.start())
-    end, stretches, units = first, [], UnitScan()
-    for stretch in scan.walk(log, first):
+        return ReadOnlyEnd(page.appended_end, _behind(log, page.appended_end))
+    # Of this boot: what lies above its end is an append that the next writer takes back.
+    limit = page.appended_end if page is not None and page.counts() and not start.foreign else None
+    return _walk(log, start.offset, limit, foreign=start.foreign, missing={})
+
+
+def _walk(
+    log: CommitLog, offset: int, limit: int | None, *, foreign: bool, missing: dict[QueueKey, tuple[int, np.ndarray]]
+) -> ReadOnlyEnd:
+    """Walk the log from `offset` on; `missing` is what is known of the queues below it."""
+    end, stretches, units = offset, [], UnitScan()
+    for stretch in scan.walk(log, offset, limit):
         for _ in units.split(log, stretch):
             pass
         stretches.append(stretch)
         end = stretch.end
-    torn = None if start.foreign else units.torn()
-    found = ReadOnlyEnd(torn.start if torn else end)
+    torn = None if foreign else units.torn()
+    end = torn.start if torn else end
+    found = ReadOnlyEnd(end, _behind(log, end), foreign, missing)
     for stretch in stretches:
         _add_missing(log, stretch, found)
     return found
