@@ -6,6 +6,7 @@ behind the same interface.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,16 +138,15 @@ def open_to_commit(options: SourceOptions) -> Home:
         ReadOnlyError: the place cannot be written; the message names the option that reads it nevertheless.
         StoreLockedError: a broker has the store open.
     """
-    from rmq_store import Store
-    from rmq_store.errors import ReadOnlyError
+    from rmq_store import ReadOnlyError, Store
 
-    try:
-        home: Any = Store.open(options.path, broker_name=options.broker_name)
-    except (PermissionError, ReadOnlyError) as error:
+    path = Path(options.path)
+    if path.exists() and not os.access(path, os.W_OK):
         raise ReadOnlyError(
-            f"{options.path} cannot be written, so group {options.group!r} cannot commit its offsets there ({error}); "
+            f"{path} cannot be written, so group {options.group!r} cannot commit its offsets there; "
             "set commitOffsets=false to read without committing"
-        ) from error
+        )
+    home: Any = Store.open(path, broker_name=options.broker_name)
     return home  # type: ignore[no-any-return]
 
 

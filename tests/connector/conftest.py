@@ -2,14 +2,127 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pytest
 
 from pyspark_rmq.offsets import Queue
+from rmq_store import Store, StoreConfig
 from rmq_store.errors import LeaseHeldError, UnknownTopicError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Spark's workers import from these; they do not see pytest's sys.path.
+WORKER_PATH = [ROOT / "storage", ROOT / "connector", ROOT / "tests" / "connector" / "workers"]
+
+# Small files, so that a test store costs nothing and rolls often.
+SMALL = StoreConfig(
+    mapped_file_size_commit_log=1 << 20,
+    mapped_file_size_consume_queue=20_000,
+    max_hash_slot_num=500,
+    max_index_num=2000,
+)
+
+
+def worker_environment() -> dict[str, str]:
+    """What the JVM must be started with."""
+    return {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(map(str, WORKER_PATH)),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "TZ": "UTC",
+    }
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """One session for all tests: two cores, and a task is tried four times (plain `local[2]` never tries again)."""
+    from pyspark.sql import SparkSession
+
+    before = dict(os.environ)
+    os.environ.update(worker_environment())
+    time.tzset()
+    sys.path.append(str(WORKER_PATH[-1]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session = (
+            SparkSession.builder.master("local[2,4]")
+            .appName("pyspark-rmq tests")
+            .config("spark.ui.enabled", "false")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.log.level", "OFF")
+            .getOrCreate()
+        )
+        yield session
+        session.stop()
+    sys.path.remove(str(WORKER_PATH[-1]))
+    os.environ.clear()
+    os.environ.update(before)
+    time.tzset()
+
+
+@pytest.fixture
+def make_store(tmp_path: Path) -> Callable[..., Path]:
+    """Make a small store: with `make_store("name", Orders=100)` topic Orders holds `Orders-0` to `Orders-99`."""
+
+    def make(name: str = "store", **counts: int) -> Path:
+        with Store.open(tmp_path / name, create=True, config=SMALL) as store:
+            for topic, count in counts.items():
+                store.create_topic(topic, 4)
+                _append(store, topic, 0, count)
+        return tmp_path / name
+
+    return make
+
+
+@pytest.fixture
+def add_messages() -> Callable[..., None]:
+    """Append messages to a store: `add_messages(path, "Orders", 100, 120)`."""
+
+    def add(path: Path, topic: str, first: int, last: int) -> None:
+        with Store.open(path) as store:
+            _append(store, topic, first, last)
+
+    return add
+
+
+def _append(store: Store, topic: str, first: int, last: int) -> None:
+    numbers = range(first, last)
+    if numbers:
+        bodies = pa.array([f"{topic}-{number}".encode() for number in numbers])
+        tags = pa.array(["TagA" if number % 2 == 0 else "TagB" for number in numbers])
+        keys = pa.array([f"K{number}" for number in numbers])
+        store.append(pa.record_batch({"body": bodies, "tags": tags, "keys": keys}), topic)
+
+
+@pytest.fixture
+def bodies() -> Callable[..., list[str]]:
+    """All bodies of a topic as text, sorted: `bodies(path, "Orders")`; none if there is no such topic."""
+
+    def read(path: Path, topic: str) -> list[str]:
+        with Store.open(path, read_only=True) as store:
+            if topic not in store.topics():
+                return []
+            batches = [
+                batch
+                for queue_id, limits in store.queue_ranges(topic).items()
+                for batch in store.read(topic, queue_id, *limits, columns=["body"])
+            ]
+        return sorted(body.decode() for batch in batches for body in batch.column("body").to_pylist())
+
+    return read
 
 
 class FakeRange(NamedTuple):
@@ -119,3 +232,17 @@ def stream_reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any
         return stream_reader.RmqStreamReader(source_options(given | options, "stream read", 1_000_000), SOURCE_SCHEMA)
 
     yield make
+
+
+@pytest.fixture
+def run_until_killed() -> Callable[..., None]:
+    """Stream topic Orders into a store by a program of its own, which kills itself in the commit of its first batch."""
+
+    def run(source: Path, sink: str, target: Path, checkpoint: Path) -> None:
+        program = ROOT / "tests" / "connector" / "workers" / "killed_driver.py"
+        command = [sys.executable, str(program), str(source), sink, str(target), str(checkpoint)]
+        environment = os.environ | worker_environment()
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
+
+    return run

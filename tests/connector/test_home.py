@@ -1,0 +1,65 @@
+"""How the connector opens the place where the messages are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_rmq import home
+from pyspark_rmq.options import SourceOptions, Subscription, sink_options
+from rmq_store import NotAStoreError, ReadOnlyError
+
+Make = Callable[..., Any]
+
+
+def source(path: Path, **fields: Any) -> SourceOptions:
+    return SourceOptions(str(path), Subscription(("Orders",)), **fields)
+
+
+def test_a_store_answers_all_that_the_connector_asks(make_store: Make) -> None:
+    path = make_store(Orders=10)
+    with home.open_to_commit(source(path, group="cg", broker_name="b-1")) as opened:
+        wanted = {name for name in vars(home.Home) if not name.startswith("_")}
+        assert wanted <= set(dir(opened))
+        limits = opened.queue_ranges("Orders")
+        assert sum(limit.max_offset for limit in limits.values()) == 10
+        lease = opened.lease("cg", "Orders", "a test")
+        assert lease.held() and lease.heartbeat()
+        opened.commit_offsets("cg", {("Orders", 0): 1})  # type: ignore[dict-item]
+        assert opened.committed_offsets("cg") == {("Orders", 0): 1}
+        names = [
+            name
+            for queue_id, limit in limits.items()
+            for batch in opened.read("Orders", queue_id, *limit, columns=["brokerName"], tags=None, raw_body=False)
+            for name in batch.column(0).to_pylist()
+        ]
+        assert names == ["b-1"] * 10
+
+
+def test_a_group_on_a_store_that_cannot_be_written_is_told_how_to_read_it(
+    make_store: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_store(Orders=1)
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    with pytest.raises(ReadOnlyError, match=r"group 'cg' cannot commit.*set commitOffsets=false"):
+        home.open_to_commit(source(path, group="cg"))
+    home.open_to_read(source(path, group="cg")).close()
+
+
+def test_nothing_is_created_by_reading(tmp_path: Path) -> None:
+    for opening in (home.open_to_read, home.open_to_commit):
+        with pytest.raises(NotAStoreError):
+            opening(source(tmp_path / "missing", group="cg"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_preparing_to_write_makes_a_store_once(tmp_path: Path) -> None:
+    options = sink_options({"path": str(tmp_path / "new")}, "stream write")
+    home.prepare_to_write(options)
+    described = (tmp_path / "new" / "pyrmq" / "store.json").read_bytes()
+    home.prepare_to_write(options)
+    assert (tmp_path / "new" / "pyrmq" / "store.json").read_bytes() == described

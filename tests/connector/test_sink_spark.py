@@ -1,0 +1,286 @@
+"""The sink in Spark: what it accepts, and that every row arrives exactly once whatever fails."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store import Store
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("default"),  # Spark's own: unclosed sockets, pandas versions
+]
+
+Make = Callable[..., Any]
+
+
+def sink(frame: Any, path: Path, **options: str) -> Any:
+    return frame.write.format("rmq").mode("append").option("path", str(path)).options(**options)
+
+
+def read(spark: Any, path: Path, topic: str) -> Any:
+    return spark.read.format("rmq").option("path", str(path)).option("subscribe", topic).load()
+
+
+def stream_into(spark: Any, source: Path, target: Path, checkpoint: Path, **options: str) -> Any:
+    """A query from topic Orders of one store to topic Enriched of another, ten rows a batch."""
+    return (
+        spark.readStream.format("rmq")
+        .option("path", str(source))
+        .option("subscribe", "Orders")
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", "10")
+        .load()
+        .select("body", "tags", "keys")
+        .writeStream.format("rmq")
+        .option("path", str(target))
+        .option("topic", "Enriched")
+        .option("checkpointLocation", str(checkpoint))
+        .options(**options)
+        .trigger(availableNow=True)
+    )
+
+
+def staged(path: Path) -> list[Path]:
+    return [file for file in (path / "pyrmq" / "staging").rglob("*") if file.is_file()]
+
+
+def test_rows_become_messages(spark: Any, make_store: Make) -> None:
+    path = make_store()
+    frame = spark.sql("""
+        select * from values
+            ('Paid', 'tea', 'TagA', 'K1 K2', map('region', 'eu'), 7, timestamp '2026-01-02 03:04:05.678', 'user-1'),
+            ('Paid', 'caf\u00e9', null, null, null, null, null, null)
+        as t(topic, value, tags, keys, properties, flag, bornTimestamp, shardingKey)
+    """)
+    sink(frame, path).save()
+    first, second = read(spark, path, "Paid").orderBy("tags", ascending=False).collect()
+    assert (bytes(first["body"]), first["tags"], first["keys"], first["flag"]) == (b"tea", "TagA", "K1 K2", 7)
+    assert first["properties"]["region"] == "eu" and first["properties"]["__SHARDINGKEY"] == "user-1"
+    assert first["bornTimestamp"].isoformat() == "2026-01-02T03:04:05.678000"
+    assert (bytes(second["body"]), second["tags"], second["keys"], second["flag"]) == (
+        "caf\u00e9".encode(),
+        None,
+        None,
+        0,
+    )
+    assert first["msgId"] != second["msgId"]
+    with Store.open(path, read_only=True) as store:
+        assert store.topic("Paid").write_queue_nums == 4  # defaultTopicQueueNums
+
+
+def test_a_missing_store_is_created_on_first_use(spark: Any, tmp_path: Path) -> None:
+    sink(spark.sql("select 'x' value"), tmp_path / "new", topic="Orders").save()
+    assert read(spark, tmp_path / "new", "Orders").count() == 1
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "report.csv").write_text("1,2")
+    with pytest.raises(Exception, match="NotAStoreError"):
+        sink(spark.sql("select 'x' value"), tmp_path / "other", topic="Orders").save()
+    assert [entry.name for entry in (tmp_path / "other").iterdir()] == ["report.csv"]
+
+
+def test_the_option_topic_wins_and_rows_of_a_task_keep_their_order(spark: Any, make_store: Make) -> None:
+    path = make_store()
+    frame = spark.range(1000).selectExpr(
+        "'Ignored' topic", "cast(id as string) value", "cast(id % 7 as string) shardingKey"
+    )
+    sink(frame.coalesce(1), path, topic="Numbers").save()
+    rows = read(spark, path, "Numbers").selectExpr("queueId", "queueOffset", "cast(cast(body as string) as int) n")
+    by_queue: dict[int, list[int]] = {}
+    for row in rows.orderBy("queueId", "queueOffset").collect():
+        by_queue.setdefault(row["queueId"], []).append(row["n"])
+    assert sum(map(len, by_queue.values())) == 1000
+    assert all(numbers == sorted(numbers) for numbers in by_queue.values())
+    queues_of_key = {
+        key: {queue for queue, ns in by_queue.items() if any(n % 7 == key for n in ns)} for key in range(7)
+    }
+    assert all(len(queues) == 1 for queues in queues_of_key.values())  # same key, same queue
+    with Store.open(path, read_only=True) as store:
+        assert "Ignored" not in store.topics()
+
+
+def test_queue_ids_are_used_only_if_asked_for_and_must_exist(spark: Any, make_store: Make) -> None:
+    path = make_store(Orders=1)
+    frame = spark.range(100).selectExpr("'x' value", "cast(id - 50 as int) queueId")  # nonsense unless asked for
+    sink(frame, path, topic="Free").save()
+    assert read(spark, path, "Free").count() == 100
+    good = spark.sql("select 'x' value, 3 queueId")
+    sink(good, path, topic="Chosen", useQueueId="true").save()
+    assert [row["queueId"] for row in read(spark, path, "Chosen").collect()] == [3]
+    with pytest.raises(Exception, match="'Chosen' has no queue 4"):
+        sink(spark.sql("select 'x' value, 4 queueId"), path, topic="Chosen", useQueueId="true").save()
+    assert read(spark, path, "Chosen").count() == 1
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("select 'x' value, 'y' customer", "the sink has no column 'customer'"),
+        ("select 'x' value, 3 delayLevel", "delayed delivery is not possible yet"),
+        ("select 'x' value, timestamp '2026-01-01' deliverTimestamp", "delayed delivery is not possible yet"),
+        ("select cast(null as string) value", "null"),
+        ("select 'x' value, map('a\u0001b', 'c') properties", "row 0"),
+    ],
+)
+def test_rows_that_cannot_be_stored_fail_the_write_and_leave_nothing(
+    spark: Any, make_store: Make, query: str, message: str, bodies: Make
+) -> None:
+    path = make_store(Orders=3)
+    with pytest.raises(Exception, match="UsageError") as raised:
+        sink(spark.sql(query), path, topic="Orders").save()
+    assert message in str(raised.value)
+    assert len(bodies(path, "Orders")) == 3
+    assert staged(path) == []
+
+
+def test_an_empty_delay_is_no_delay(spark: Any, make_store: Make, bodies: Make) -> None:
+    path = make_store()
+    frame = spark.sql("select 'x' value, cast(null as int) delayLevel, null deliverTimestamp, null tags")
+    sink(frame, path, topic="Orders").save()
+    assert bodies(path, "Orders") == ["x"]
+
+
+def test_overwrite_and_complete_are_refused_with_a_reason(
+    spark: Any, make_store: Make, tmp_path: Path, bodies: Make
+) -> None:
+    path = make_store(Orders=3)
+    frame = spark.sql("select 'x' value")
+    with pytest.raises(Exception, match="messages of a topic cannot be replaced"):
+        sink(frame, path, topic="Orders").mode("overwrite").save()
+    for mode in ("ignore", "error"):
+        with pytest.raises(Exception, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
+            sink(frame, path, topic="Orders").mode(mode).save()
+    rates = spark.readStream.format("rate").load().groupBy().count().selectExpr("cast(count as string) value")
+    query = rates.writeStream.format("rmq").outputMode("complete").option("checkpointLocation", str(tmp_path / "c"))
+    with pytest.raises(Exception, match="output mode complete is not possible"):
+        query.option("path", str(path)).option("topic", "Orders").trigger(once=True).start().awaitTermination()
+    assert len(bodies(path, "Orders")) == 3
+
+
+def test_bodies_are_compressed_if_asked_for_and_read_back_plain(spark: Any, make_store: Make) -> None:
+    path = make_store()
+    frame = spark.sql("select repeat('abcdefgh', 1000) value union all select 'short'")
+    sink(frame, path, topic="Big", compressMsgBodyOverHowmuch="4096").save()
+    rows = {len(row["body"]): row["sysFlag"] for row in read(spark, path, "Big").collect()}
+    assert set(rows) == {8000, 5}
+    raw = spark.read.format("rmq").option("path", str(path)).option("subscribe", "Big").option("rawBody", "true").load()
+    lengths = sorted((len(row["body"]), row["sysFlag"] & 1) for row in raw.collect())
+    assert lengths[0] == (5, 0) and 5 < lengths[1][0] < 500 and lengths[1][1] == 1
+
+
+def test_unique_ids_are_kept_only_if_asked_for(spark: Any, make_store: Make) -> None:
+    source, target = make_store("a", Orders=5), make_store("b")
+    frame = read(spark, source, "Orders")
+    ids = {row["msgId"] for row in frame.collect()}
+    sink(frame, target, topic="New").save()
+    sink(frame, target, topic="Kept", keepUniqKey="true").save()
+    assert ids.isdisjoint(row["msgId"] for row in read(spark, target, "New").collect())
+    assert ids == {row["msgId"] for row in read(spark, target, "Kept").collect()}
+
+
+def test_a_stream_into_a_store_is_complete_and_a_restart_adds_nothing(
+    spark: Any, make_store: Make, add_messages: Make, tmp_path: Path, bodies: Make
+) -> None:
+    source, target = make_store("source", Orders=25), make_store("target")
+    for _ in range(2):
+        stream_into(spark, source, target, tmp_path / "c").start().awaitTermination()
+        assert bodies(target, "Enriched") == sorted(f"Orders-{n}" for n in range(25))
+    add_messages(source, "Orders", 25, 28)
+    stream_into(spark, source, target, tmp_path / "c").start().awaitTermination()
+    assert len(bodies(target, "Enriched")) == 28
+    assert staged(target) == []
+
+
+def test_a_task_that_is_tried_again_adds_its_rows_once(spark: Any, make_store: Make, bodies: Make) -> None:
+    from rmq_test_sources import FirstAttemptFailsSource
+
+    spark.dataSource.register(FirstAttemptFailsSource)
+    path = make_store()
+    frame = spark.range(100).selectExpr("cast(id as string) value").repartition(3)
+    frame.write.format("rmq_first_attempt_fails").mode("append").option("path", str(path)).option("topic", "T").save()
+    assert bodies(path, "T") == sorted(map(str, range(100)))
+    assert staged(path) == []  # what the first attempts staged is swept
+
+
+def test_two_writes_in_one_foreach_batch_both_arrive(
+    spark: Any, make_store: Make, tmp_path: Path, bodies: Make
+) -> None:
+    source, target = make_store("source", Orders=20), make_store("target")
+
+    def both(rows: Any, batch_id: int) -> None:
+        sink(rows.select("body"), target, topic="Left").save()
+        sink(rows.select("body"), target, topic="Right").save()
+
+    query = spark.readStream.format("rmq").option("path", str(source)).option("subscribe", "Orders")
+    query = query.option("startingOffsets", "earliest").load().writeStream.foreachBatch(both)
+    query.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start().awaitTermination()
+    assert bodies(target, "Left") == bodies(target, "Right") == sorted(f"Orders-{n}" for n in range(20))
+
+
+def test_a_transaction_id_makes_a_batch_write_idempotent(spark: Any, make_store: Make, bodies: Make) -> None:
+    path = make_store()
+    frame = spark.sql("select 'x' value")
+    for version in ("7", "7", "8"):
+        sink(frame, path, topic="T", txnAppId="nightly", txnVersion=version).save()
+    sink(frame, path, topic="T", txnAppId="other", txnVersion="7").save()
+    assert len(bodies(path, "T")) == 3
+    with pytest.raises(Exception, match="MarkerError"):
+        sink(frame, path, topic="T", txnAppId="nightly", txnVersion="7").save()
+    for _ in range(2):
+        sink(frame, path, topic="T").save()  # without one, each write is a new one
+    assert len(bodies(path, "T")) == 5
+    assert staged(path) == []
+
+
+def test_a_rewound_or_copied_checkpoint_is_an_error_and_adds_nothing(
+    spark: Any, make_store: Make, tmp_path: Path, bodies: Make
+) -> None:
+    source, target, checkpoint = make_store("source", Orders=30), make_store("target"), tmp_path / "c"
+    stream_into(spark, source, target, checkpoint).start().awaitTermination()
+    for log in ("offsets", "commits"):
+        for batch in ("1", "2"):
+            (checkpoint / log / batch).unlink()
+            (checkpoint / log / f".{batch}.crc").unlink(missing_ok=True)
+    with pytest.raises(Exception, match=r"MarkerError.*rewound or copied"):
+        stream_into(spark, source, target, checkpoint).start().awaitTermination()
+    assert len(bodies(target, "Enriched")) == 30
+
+
+def test_a_driver_killed_between_append_and_sparks_commit_neither_loses_nor_doubles(
+    spark: Any, make_store: Make, tmp_path: Path, bodies: Make, run_until_killed: Make
+) -> None:
+    from rmq_test_sources import WithoutMarkerSource
+
+    source, target, checkpoint = make_store("source", Orders=50), make_store("target"), tmp_path / "c"
+    run_until_killed(source, "rmq_dies_after_append", target, checkpoint)
+    everything = sorted(f"Orders-{n}" for n in range(50))
+    assert bodies(target, "Enriched") == everything  # appended
+    assert not list((checkpoint / "commits").glob("0"))  # and Spark does not know
+    for copy in ("target", "c"):
+        shutil.copytree(tmp_path / copy, tmp_path / f"{copy}-2")
+
+    stream_into(spark, source, target, checkpoint).start().awaitTermination()
+    assert bodies(target, "Enriched") == everything
+    assert (checkpoint / "commits" / "0").exists()
+
+    # The same without the marker: the batch is there twice. So it is the marker that holds.
+    spark.dataSource.register(WithoutMarkerSource)
+    query = stream_into(spark, source, tmp_path / "target-2", tmp_path / "c-2").format("rmq_without_marker")
+    query.start().awaitTermination()
+    assert bodies(tmp_path / "target-2", "Enriched") == sorted(everything * 2)
+
+
+def test_a_driver_killed_before_the_append_loses_nothing(
+    spark: Any, make_store: Make, tmp_path: Path, bodies: Make, run_until_killed: Make
+) -> None:
+    source, target, checkpoint = make_store("source", Orders=50), make_store("target"), tmp_path / "c"
+    run_until_killed(source, "rmq_dies_before_append", target, checkpoint)
+    assert bodies(target, "Enriched") == []
+    assert staged(target) != []
+    stream_into(spark, source, target, checkpoint).start().awaitTermination()
+    assert bodies(target, "Enriched") == sorted(f"Orders-{n}" for n in range(50))

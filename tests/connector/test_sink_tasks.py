@@ -1,0 +1,178 @@
+"""Tasks and commits of the sink called directly, in the orders that Spark shows only by accident."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.sql.types import StringType, StructField, StructType
+
+from pyspark_rmq.options import sink_options
+from pyspark_rmq.writer import batch_writer, stream_writer
+from rmq_store import MarkerError, NotAStoreError, StagingError, Store
+
+Make = Callable[..., Any]
+VALUE = StructType([StructField("value", StringType())])
+
+
+@pytest.fixture
+def task() -> Iterator[Callable[..., None]]:
+    """Make this process the task `task(partition, attempt, batch, run)` of query q1."""
+
+    def become(partition: int, attempt: int, batch: int = 0, run: str = "run-1") -> None:
+        context = TaskContext._getOrCreate()
+        context._partitionId = partition
+        context._taskAttemptId = attempt
+        context._localProperties = {
+            "sql.streaming.queryId": "q1",
+            "streaming.sql.batchId": str(batch),
+            "spark.jobGroup.id": run,
+        }
+
+    yield become
+    TaskContext._setTaskContext(None)
+
+
+def rows(*values: str) -> Iterator[pa.RecordBatch]:
+    yield pa.record_batch({"value": pa.array(values, pa.string())})
+
+
+def writer(path: Path, kind: str = "stream write", **options: str) -> Any:
+    parsed = sink_options({"path": str(path), "topic": "T"} | options, kind)  # type: ignore[arg-type]
+    return (stream_writer if kind == "stream write" else batch_writer)(parsed, VALUE, False)
+
+
+def test_a_zombie_attempt_changes_nothing_before_or_after_the_commit(
+    make_store: Make, task: Callable[..., None], bodies: Make
+) -> None:
+    path = make_store()
+    task(0, 1)
+    zombie = writer(path).write(rows("a", "b"))
+    task(0, 2)
+    second = writer(path).write(rows("a", "b"))
+    writer(path).commit([second], 0)
+    assert bodies(path, "T") == ["a", "b"]
+    assert zombie != second
+    # it goes on after the commit, and even its whole driver commits once more
+    task(0, 1)
+    late = writer(path).write(rows("a", "b"))
+    writer(path).commit([late], 0)
+    assert bodies(path, "T") == ["a", "b"]
+    assert not list((path / "pyrmq" / "staging").rglob("*.arrow"))
+
+
+def test_a_repeated_batch_with_other_rows_is_an_error_unless_the_query_says_so(
+    make_store: Make, task: Callable[..., None], bodies: Make
+) -> None:
+    path = make_store()
+    task(0, 1)
+    writer(path).commit([writer(path).write(rows("a"))], 0)
+    with pytest.raises(MarkerError, match="other rows"):
+        writer(path).commit([writer(path).write(rows("b"))], 0)
+    writer(path).commit([writer(path, repeatable="false").write(rows("b"))], 1)
+    writer(path, repeatable="false").commit([writer(path).write(rows("c"))], 1)
+    assert bodies(path, "T") == ["a", "b"]
+
+
+def test_an_older_batch_is_an_error(make_store: Make, task: Callable[..., None], bodies: Make) -> None:
+    path = make_store()
+    for batch in (0, 1):
+        task(0, batch, batch)
+        writer(path).commit([writer(path).write(rows(str(batch)))], batch)
+    task(0, 5, 0)
+    with pytest.raises(MarkerError):
+        writer(path).commit([writer(path).write(rows("0"))], 0)
+    assert bodies(path, "T") == ["0", "1"]
+
+
+def test_a_commit_with_a_missing_file_writes_nothing(make_store: Make, task: Callable[..., None], bodies: Make) -> None:
+    path = make_store()
+    reports = []
+    for partition in range(3):
+        task(partition, partition)
+        reports.append(writer(path).write(rows(f"p{partition}")))
+    (path / "pyrmq" / "staging" / reports[1].file.name).unlink()
+    with pytest.raises(StagingError):
+        writer(path).commit(reports, 0)
+    assert bodies(path, "T") == []
+
+
+def test_a_task_without_rows_stages_nothing_and_a_batch_without_rows_writes_nothing(
+    make_store: Make, task: Callable[..., None]
+) -> None:
+    path = make_store()
+    with Store.open(path, read_only=True) as store:
+        before = store.log_range()
+    task(0, 1)
+    empty = writer(path).write(iter([pa.record_batch({"value": pa.array([], pa.string())})]))
+    assert empty.file is None
+    writer(path).commit([empty, None], 0)
+    with Store.open(path, read_only=True) as store:
+        assert store.log_range() == before
+
+
+def test_a_task_that_fails_leaves_nothing_behind(make_store: Make, task: Callable[..., None]) -> None:
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield from rows("a")
+        raise RuntimeError("the query fails here")
+
+    path = make_store()
+    task(0, 1)
+    with pytest.raises(RuntimeError):
+        writer(path).write(broken())
+    assert not list((path / "pyrmq" / "staging").rglob("*.arrow"))
+
+
+def test_an_aborted_write_is_swept_and_the_one_beside_it_is_not(
+    make_store: Make, task: Callable[..., None], bodies: Make
+) -> None:
+    path = make_store()
+    task(0, 1, run="run-1")
+    old = writer(path).write(rows("a"))
+    task(0, 1, run="run-2")
+    new = writer(path).write(rows("a"))
+    writer(path).abort([old, None], 0)
+    writer(path).commit([new], 0)
+    assert bodies(path, "T") == ["a"]
+    batch = writer(path, "batch write")
+    batch.write(rows("b"))
+    batch.abort([None])
+    assert not list((path / "pyrmq" / "staging").rglob("*.arrow"))
+
+
+def test_a_task_on_a_host_without_the_store_says_so(
+    make_store: Make, task: Callable[..., None], tmp_path: Path
+) -> None:
+    planned = writer(make_store())
+    (tmp_path / "store").rename(tmp_path / "elsewhere")
+    task(0, 1)
+    with pytest.raises(NotAStoreError, match="run the tasks where it is"):
+        planned.write(rows("a"))
+
+
+def test_reports_of_two_queries_are_never_mixed(make_store: Make, task: Callable[..., None]) -> None:
+    path = make_store()
+    task(0, 1)
+    first = writer(path).write(rows("a"))
+    TaskContext._getOrCreate()._localProperties["sql.streaming.queryId"] = "q2"
+    second = writer(path).write(rows("b"))
+    with pytest.raises(ValueError, match="more than one query"):
+        writer(path).commit([first, second], 0)
+
+
+def test_the_reports_and_the_batch_writer_travel_between_processes(
+    make_store: Make, task: Callable[..., None], bodies: Make
+) -> None:
+    from pyspark import cloudpickle
+
+    path = make_store()
+    planned = writer(path, "batch write", txnAppId="a", txnVersion="1")
+    in_task = cloudpickle.loads(cloudpickle.dumps(planned))
+    task(0, 1)
+    report = cloudpickle.loads(cloudpickle.dumps(in_task.write(rows("a"))))
+    cloudpickle.loads(cloudpickle.dumps(planned)).commit([report])
+    assert bodies(path, "T") == ["a"]
