@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from rmq_store import Message, Store, StoreConfig
+from rmq_store import Message, StagingArea, Store, StoreConfig
 from rmq_store.errors import StoreLockedError
 
 from .conftest import JavaRefusedError, write_conf
@@ -84,8 +84,14 @@ def root(scratch: Path) -> Path:
     return scratch / "store"
 
 
+# In batches, sent one by one, and as a sink's unit.
+FILLED = 6_000 + 2 + 300
+# Holds the records of units: messages to Java, no topic of the user's to us.
+UNIT_TOPIC = "rmq_sys_pyrmq_units"
+
+
 def fill(root: Path, config: StoreConfig) -> None:
-    """Enough for several commit log, consume queue and index files, through every way in."""
+    """FILLED messages, in several commit log, consume queue and index files, through every way in."""
     with Store.open(root, create=True, config=config) as store:
         for topic in ("Orders", "Events", LONG_TOPIC):
             store.create_topic(topic, queue_count=2)
@@ -93,7 +99,11 @@ def fill(root: Path, config: StoreConfig) -> None:
             store.append(orders(1_000, first))
         store.send(Message(topic="Orders", body=b"one", tags="TagA", keys="single", properties={"a": "b"}, queue_id=1))
         store.send(Message(topic="Events", body="中".encode() * 70_000, keys=["many", "keys"]))
-        store.commit_offsets("cg_compat", {("Orders", 0): 17, ("Orders", 1): 3, ("Events", 1): 1})
+        with StagingArea.for_task(root, "write", 0, 0, compress_over_bytes=40) as staging:
+            staging.write(orders(300, 6_000))
+            staged = staging.finish()
+        assert staged is not None
+        assert store.commit_staged([staged], key="query", value=0).committed
 
 
 def rows(root: Path) -> Iterator[Answer]:
@@ -137,6 +147,9 @@ def assert_java_sees_what_we_see(answers: list[Answer], root: Path) -> list[Answ
     """Every message, every field, every queue; returns our rows."""
     ours = {place(row): row for row in rows(root)}
     java = {place(answer): answer for answer in answers if answer["kind"] == "message"}
+    units = [java.pop(key) for key in list(java) if key[0] == UNIT_TOPIC]
+    assert units
+    assert all(unit["frameOk"] for unit in units)
     assert java.keys() == ours.keys()
     for key, row in ours.items():
         answer = java[key]
@@ -157,6 +170,7 @@ def assert_java_sees_what_we_see(answers: list[Answer], root: Path) -> list[Answ
         (log,) = (answer for answer in answers if answer["kind"] == "log")
         assert (log["minPhyOffset"], log["maxPhyOffset"]) == store.log_range()
     queues = {(a["topic"], a["queueId"]): (a["minOffset"], a["maxOffset"]) for a in answers if a["kind"] == "queue"}
+    assert queues.pop((UNIT_TOPIC, 0)) == (0, len(units))
     assert {queue: span for queue, span in queues.items() if span[1] > 0} == ranges
     return list(ours.values())
 
@@ -174,9 +188,11 @@ def test_java_reads_every_message_that_we_wrote(
     for kind in ("commitlog", "index", "consumequeue/Orders/0"):
         assert len(list((root / kind).iterdir())) > 1, f"{kind} has not rolled, so this test would prove less"
     answers = rocketmq.run("dump", copy(root, "java"), java_conf(tmp_path, config))
-    assert len(assert_java_sees_what_we_see(answers, root)) == 6_002
+    assert len(assert_java_sees_what_we_see(answers, root)) == FILLED
     with_crc = ["__CRC32#" in answer["properties"] for answer in answers if answer["kind"] == "message"]
     assert set(with_crc) == {config.enabled_append_prop_crc}
+    bodies = {a["bodySha256"] == a["storedBodySha256"] for a in answers if a["kind"] == "message"}
+    assert bodies == {True, False}, "some of the unit's bodies are stored compressed"
 
 
 def test_java_finds_our_messages_by_key_and_by_time(rocketmq: RocketMQ, root: Path, tmp_path: Path) -> None:
@@ -263,7 +279,7 @@ def test_we_read_what_java_appends_and_go_on_from_there(
         store.append(orders(500, 10_000))
         sent = store.send(Message(topic="Orders", body=b"after Java", keys="after-java", queue_id=0))
     ours = assert_java_sees_what_we_see(rocketmq.run("dump", copy(root, "java-again"), conf), root)
-    assert len(ours) == 6_002 + 82 + 501
+    assert len(ours) == FILLED + 82 + 501
     assert place({"topic": "Orders", "queueId": 0, "queueOffset": sent.queue_offset}) in {place(row) for row in ours}
 
 
@@ -278,7 +294,7 @@ def test_java_recovers_a_store_that_we_had_no_time_to_close(
         killed = copy(root, "killed")
     assert (killed / "abort").exists()
     answers = rocketmq.run("dump", killed, conf)
-    assert len(assert_java_sees_what_we_see(answers, root)) == 6_702
+    assert len(assert_java_sees_what_we_see(answers, root)) == FILLED + 700
 
 
 def test_java_and_we_keep_each_other_out(rocketmq: RocketMQ, root: Path, tmp_path: Path) -> None:
