@@ -1,0 +1,345 @@
+"""The main job, on real data: read a RocketMQ broker's store with Spark, consume it with a group, write a store.
+
+Run it with `make demo`, or with `python examples/demo.py` where `pip install .[spark]` was done. It takes half a
+minute, writes to a temporary directory only, and removes that at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+HERE = Path(__file__).resolve().parent
+ARCHIVE = HERE / "data" / "rocketmq-5.5.0-store.tar.xz"
+CHECK_HOST = HERE.parent / "tools" / "check_host.sh"
+
+try:
+    import pyspark  # noqa: F401
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.panel import Panel
+    from rich.syntax import Syntax
+    from rich.table import Table
+    from rich.text import Text
+
+    import pyspark_rmq  # noqa: F401
+    import rmq_store  # noqa: F401
+except ImportError as error:
+    sys.exit(f"{error.name} is not installed here: run `make demo`, or `pip install .[spark]` first.")
+
+console = Console(highlight=False)
+
+ORDER = "orderId string, customer struct<name string, city string>, items array<struct<qty int, price double>>"
+
+
+# -- What the demo shows: the source of these functions is printed, and then it runs. Narrow, for 80 columns. ----------
+
+
+def read_orders(spark: SparkSession, store: str) -> DataFrame:
+    return (
+        spark.read.format("rmq")
+        .option("path", store)
+        .option("subscribe", "OrderTopic")
+        .load()
+    )  # fmt: skip
+
+
+def orders_by_city(spark: SparkSession, orders: DataFrame) -> DataFrame:
+    orders.createOrReplaceTempView("messages")
+    return spark.sql(f"""
+        WITH parsed AS (
+            SELECT tags, from_json(CAST(body AS STRING), '{ORDER}') AS o
+            FROM messages
+        )
+        SELECT o.customer.city,
+               count(*) AS orders,
+               count_if(tags = 'TagA') AS with_tag_TagA,
+               sum(aggregate(o.items, 0D, (t, i) -> t + i.qty * i.price))
+                   AS turnover
+        FROM parsed GROUP BY ALL ORDER BY orders DESC""")
+
+
+def dead_letters(spark: SparkSession, store: str) -> DataFrame:
+    (
+        spark.read.format("rmq")
+        .option("path", store)
+        .option("subscribePattern", "%DLQ%.*")
+        .load()
+        .createOrReplaceTempView("dead")
+    )
+    return spark.sql("""
+        SELECT topic, properties['RETRY_TOPIC'] AS came_from,
+               reconsumeTimes AS failures, count(*) AS messages
+        FROM dead GROUP BY ALL ORDER BY messages DESC""")
+
+
+def enrich(spark: SparkSession, store: str, own: str, checkpoint: str) -> Any:
+    messages = (
+        spark.readStream.format("rmq")
+        .option("path", store)
+        .option("subscribe", "OrderTopic")
+        .option("group", "cg_partial")
+        .load()
+    )
+    order = f"from_json(CAST(body AS STRING), '{ORDER}') AS o"
+    orders = messages.selectExpr("keys", order).where("o.orderId IS NOT NULL")
+    enriched = orders.selectExpr(
+        "keys",
+        "'enriched' AS tags",
+        # Orders of one city stay in one queue, in their order.
+        "o.customer.city AS shardingKey",
+        """to_json(struct(
+               o.orderId, o.customer.city, size(o.items) AS lines,
+               aggregate(o.items, 0D, (t, i) -> t + i.qty * i.price) AS total
+           )) AS body""",
+    )
+    return (
+        enriched.writeStream.format("rmq")
+        .option("path", own)
+        .option("topic", "EnrichedOrders")
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+def read_enriched(spark: SparkSession, own: str) -> DataFrame:
+    return (
+        spark.read.format("rmq")
+        .option("path", own)
+        .option("subscribe", "EnrichedOrders")
+        .load()
+    )  # fmt: skip
+
+
+# -- The telling -------------------------------------------------------------------------------------------------------
+
+
+def tell(spark: SparkSession, work: Path) -> None:
+    """Run all steps; `work` holds the broker's store, a working copy of it, and then our own."""
+    store, copy, own = (str(work / name) for name in ("broker-store", "working-copy", "own-store"))
+    before = fingerprint(Path(store))
+
+    heading("1. Batch: the broker's messages are a table")
+    show(read_orders)
+    orders = read_orders(spark, store)
+    with console.status("Spark reads the store"):
+        count = orders.count()
+        print_rows(orders.select("queueId", "queueOffset", "tags", "storeTimestamp", "body"), limit=4)
+    say(
+        f"{count} messages of OrderTopic, in {len(orders.columns)} columns that are named as in RocketMQ. Most bodies "
+        "are JSON, so SQL can look into them (ORDER is the schema of that JSON):"
+    )
+    show(orders_by_city)
+    with console.status("Spark runs the query"):
+        print_rows(orders_by_city(spark, orders))
+    say(
+        "The line without a city is for the bodies that are plain text. What a group fails on again and again, the "
+        "broker moves to a dead-letter topic. That is a table too:"
+    )
+    show(dead_letters)
+    with console.status("Spark runs the query"):
+        print_rows(dead_letters(spark, store))
+    changed = fingerprint(Path(store)) ^ before
+    say(f"Files of the broker's store that these queries changed: {len(changed)}.")
+
+    heading("2. Stream: a consumer group goes on where Java stopped")
+    say(
+        "A consumer group is a name under which programs share what they have read so far. A Java program read a part "
+        "of OrderTopic as cg_partial, and stopped. The offsets are in the store (from here on, a working copy):"
+    )
+    rmq(work, "groups", "cg_partial", "--store", "working-copy")
+    say("A Spark stream takes over. What it makes of the orders goes to a new topic, in a store of our own:")
+    show(enrich)
+    first_run = run_to_the_end(lambda: enrich(spark, copy, own, str(work / "checkpoint-1")))
+    say(f"It has read {first_run} messages, and committed the group's offsets when its output was stored:")
+    rmq(work, "groups", "cg_partial", "--store", "working-copy")
+
+    heading("3. The same again reads nothing")
+    say("A new query with an empty checkpoint, so that only the group's offsets can tell it where to start.")
+    second_run = run_to_the_end(lambda: enrich(spark, copy, own, str(work / "checkpoint-2")))
+    say(f"Messages read: {second_run}.")
+
+    heading("4. The store that we wrote")
+    show(read_enriched)
+    enriched = read_enriched(spark, own)
+    with console.status("Spark reads it back"):
+        count = enriched.count()
+        print_rows(enriched.selectExpr("queueId", "queueOffset", "keys", "CAST(body AS STRING)"), limit=4)
+    say(f"{count} enriched orders. A batch of the stream that is repeated after a crash would have added nothing.")
+    say("The same from the command line. The files have RocketMQ's format: a broker can open them.")
+    rmq(work, "topics", "--store", "own-store")
+    rmq(work, "verify", "--store", "own-store")
+
+
+def run_to_the_end(start: Callable[[], Any]) -> int:
+    """Run a query until it has read everything there is; the number of rows it read."""
+    with console.status("the stream runs"):
+        query = start()
+        query.awaitTermination()
+    return sum(progress["numInputRows"] for progress in query.recentProgress)
+
+
+def introduce() -> None:
+    """Say what this is about to somebody who has heard of none of it."""
+    console.print(
+        Panel(
+            "[b]Apache RocketMQ[/b] is a message broker: programs send messages to topics, others read them, and the "
+            "broker keeps all of it in a directory, its [i]store[/i]: one log of all messages, and for each queue of a "
+            "topic a list of places in the log.\n\n"
+            "[b]pyspark-rmq[/b] reads and writes such a directory from Python and from Spark. No broker runs here. "
+            "The store that is used below was written by a real one (5.5.0), and comes with this project.",
+            title="pyspark-rmq",
+            width=min(100, console.width),
+        )
+    )
+
+
+def heading(text: str) -> None:
+    """Begin a step."""
+    console.print()
+    console.rule(f"[bold]{text}", align="left")
+
+
+def say(text: str) -> None:
+    """Print a paragraph."""
+    console.print(text, markup=False, width=min(100, console.width))
+
+
+def show(function: Callable[..., Any]) -> None:
+    """Print what is about to run: the function's own source."""
+    source = inspect.getsource(function).replace("  # fmt: skip", "").rstrip()
+    console.print(Padding(Syntax(source, "python", background_color="default", word_wrap=True), (1, 0, 1, 2)))
+
+
+def print_rows(frame: DataFrame, limit: int = 20) -> None:
+    """Print the first rows as a table; long values are cut."""
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    for name, kind in frame.dtypes:
+        is_number = kind in ("int", "bigint", "double")
+        # Rich narrows only columns that may wrap: the last one. Its text would rather be cut than wrapped.
+        table.add_column(name, justify="right" if is_number else "left", no_wrap=name != frame.columns[-1])
+    for row in frame.limit(limit).collect():
+        table.add_row(*(_cell(value) for value in row))
+    console.print(Padding(table, (0, 0, 1, 2)))
+
+
+def _cell(value: object) -> Text:
+    if isinstance(value, (bytes, bytearray)):
+        value = bytes(value).decode("utf-8", "replace")
+    if isinstance(value, datetime):
+        value = f"{value:%H:%M:%S}"
+    text = "" if value is None else f"{value:,.2f}" if isinstance(value, float) else str(value)
+    return Text(text, no_wrap=True, overflow="ellipsis")
+
+
+def rmq(work: Path, *arguments: str) -> None:
+    """Run the `rmq` command of this environment in `work`, and print what it says."""
+    run = [sys.executable, "-c", "from rmq_store.cli import main; main()", *arguments]
+    output = subprocess.run(run, check=True, capture_output=True, text=True, cwd=work).stdout
+    console.print(Padding(Text(f"$ rmq {' '.join(arguments)}", style="bold"), (1, 0, 0, 2)))
+    console.print(Padding(Text(output.rstrip()), (0, 0, 1, 2)))
+
+
+def fingerprint(root: Path) -> set[tuple[str, int, int]]:
+    """(path, size, time of the last change in ns) of every file."""
+    states = ((path, path.stat()) for path in root.rglob("*"))
+    return {(str(path), state.st_size, state.st_mtime_ns) for path, state in states}
+
+
+# -- Around it ---------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def quiet_spark(work: Path) -> Iterator[SparkSession]:
+    """A small Spark session that writes its log to a file below `work` and nothing to the terminal."""
+    from pyspark.sql import SparkSession
+
+    # Spark's workers use the `python3` of PATH unless told otherwise.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    builder = SparkSession.builder.master("local[2]").appName("pyspark-rmq demo")
+    settings = {
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(work / "warehouse"),
+        "spark.local.dir": str(work),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "WARN",
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    with standard_error_to(work / "spark.log"), console.status("Spark starts (a JVM and two Python workers)"):
+        spark = builder.getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextlib.contextmanager
+def standard_error_to(path: Path) -> Iterator[None]:
+    """Processes that are started meanwhile keep writing their standard error to the file: here, the JVM."""
+    kept = os.dup(2)
+    try:
+        with path.open("wb") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def unpack(work: Path) -> None:
+    """Two copies of the broker's store: one to read, and one to consume."""
+    for name in ("broker-store", "working-copy"):
+        with tarfile.open(ARCHIVE) as tar:
+            tar.extractall(work, filter="data")
+        (work / "store").rename(work / name)
+
+
+def main() -> int:
+    """Run the demo; the exit code."""
+    if subprocess.run(["sh", str(CHECK_HOST), "java"], check=False).returncode:
+        return 1
+    work = Path(tempfile.mkdtemp(prefix="pyspark-rmq-demo-"))
+    introduce()
+    try:
+        unpack(work)
+        with quiet_spark(work) as spark:
+            tell(spark, work)
+    except KeyboardInterrupt:
+        console.print("Stopped.")
+        return 130
+    except Exception as error:
+        # A stack trace of Spark has hundreds of lines; the first one says what happened.
+        reason = (str(error).splitlines() or [""])[0]
+        console.print(f"\nThe demo failed: {type(error).__name__}: {reason}", style="red", markup=False)
+        log = Path(tempfile.gettempdir()) / "pyspark-rmq-demo.log"
+        if (work / "spark.log").exists():
+            shutil.copyfile(work / "spark.log", log)
+            console.print(f"Spark's log is in {log}.", markup=False)
+        return 1
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    say("\nThat was all; the temporary directory is gone. README.md says what is guaranteed, and what is not.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
