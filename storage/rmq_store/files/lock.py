@@ -182,6 +182,19 @@ class OfdLock:
         finally:
             os.close(fd)
 
+    def posix_holder(self) -> int | None:
+        """The pid of a process that holds the byte with a POSIX lock, so one that is not ours; None if none does."""
+        try:
+            fd = open_nofollow(self.path, os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        try:
+            request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, self.byte, 1, 0)
+            kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, request))
+            return int(pid) if kind != fcntl.F_UNLCK and pid > 0 else None
+        finally:
+            os.close(fd)
+
     def _try(self, kind: LockKind) -> bool:
         if not self._turn.acquire(blocking=False):
             return False

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from rmq_store.errors import CorruptionError
+from rmq_store.errors import CorruptionError, StoreFailedError
 from rmq_store.files import durable
 from rmq_store.files.lock import lock_shared_quietly
 
@@ -246,7 +246,11 @@ class SegmentRun:
         return False
 
     def sync(self, start: int, end: int) -> None:
-        """fsync the files of [start, end), and the directory if one of them begins there. StoreFailedError."""
+        """fsync the files of [start, end), and the directory if one of them begins there.
+
+        Raises:
+            StoreFailedError: what is on disk is unknown, whatever the reason (a full disk, too).
+        """
         bases = [base for base in self.bases() if base < end and base + self.size_bytes > start]
         try:
             for base in bases:
@@ -255,7 +259,7 @@ class SegmentRun:
             if any(base >= start for base in bases):
                 durable.fsync_directory(self.directory)
         except OSError as error:
-            raise durable.translate(error, self.directory) from error
+            raise StoreFailedError(f"{self.directory}: {error.strerror or error}") from error
 
     def rewrite(self, start: int, end: int) -> None:
         """Write the bytes of [start, end) over themselves.

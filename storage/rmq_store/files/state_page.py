@@ -118,16 +118,17 @@ class StatePage:
         self._words[0] = 0
 
     def publish(self, appended_end: int, flushed_end: int, last_record: int, store_timestamp: int) -> None:
-        """A first opener has recovered: write every word, the magic last."""
-        words = self._words
-        words[1:] = 0
-        words[1:3] = self._boot
-        words[3:5] = self._identity
-        self.appended_end = appended_end
-        self.flushed_end = flushed_end
-        self.last_record = last_record
-        self.store_timestamp = store_timestamp
-        words[0] = STATE_MAGIC
+        """A first opener has recovered: write every word, the magic last.
+
+        A word that keeps its value is not changed in between: a reader that outlived all writers may be looking.
+        """
+        known = dict(zip(("boot_high", "boot_low"), self._boot.tolist(), strict=True))
+        known |= dict(zip(("device", "inode"), self._identity, strict=True))
+        known |= {"appended_end": appended_end, "flushed_end": flushed_end}
+        known |= {"last_record": last_record, "store_timestamp": store_timestamp}
+        for number, name in enumerate(WORDS[1:], start=1):
+            self._words[number] = known.get(name, 0)
+        self._words[0] = STATE_MAGIC
 
     @property
     def intent(self) -> tuple[int, int] | None:

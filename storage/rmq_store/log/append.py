@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.errors import StoreError, StoreFailedError, UsageError
+from rmq_store.files import durable
+from rmq_store.files.state_page import StatePage
 from rmq_store.format.frame_encoder import patch_frames
 from rmq_store.format.message import BLANK_MAGIC
 from rmq_store.log import scan
@@ -101,20 +103,11 @@ def append(log: CommitLog, batches: Sequence[pa.RecordBatch], unit: Unit | None 
         return Appended(start, start, page.store_timestamp, layout.offsets, layout.offsets)
     groups = _Groups(all_batches)
     queue_offsets = groups.number({key: log.queue_max(*key, start) for key in groups.keys})
-    state = log.views.index_state()
-    page.declare(start, layout.end, state.file, state.header)
-    try:
+    with _all_or_nothing(log, start, layout.end):
         now = log.clock()
         _write_records(log, all_batches, layout, queue_offsets, now)
         _dispatch(log, all_batches, layout, groups, queue_offsets, now)
-    except BaseException:
-        # Whatever it was: nobody has seen the records. If the undo fails too, the intent makes the next append do it.
-        with contextlib.suppress(StoreError):
-            undo(log)
-        raise
-    page.store_timestamp = now
-    page.last_record = int(layout.offsets[-1])
-    page.appended_end = layout.end
+    _commit(page, layout.end, int(layout.offsets[-1]), now)
     own = slice(1, -1) if unit else slice(None)
     return Appended(start, layout.end, now, layout.offsets[own], queue_offsets[own])
 
@@ -133,9 +126,7 @@ def append_one(log: CommitLog, record: OneRecord) -> tuple[int, int]:
         raise UsageError(f"a record of {record.size} bytes does not fit a segment of {segment_bytes} bytes")
     offset = start if record.size + BLANK_BYTES <= room else start + room
     queue_offset = log.queue_max(record.topic, record.queue_id, start)
-    state = log.views.index_state()
-    page.declare(start, offset + record.size, state.file, state.header)
-    try:
+    with _all_or_nothing(log, start, offset + record.size):
         now = log.clock()
         log.segments.create(log.segments.base_of(start))
         if offset > start:
@@ -146,14 +137,31 @@ def append_one(log: CommitLog, record: OneRecord) -> tuple[int, int]:
         log.views.queue(record.topic, record.queue_id).put_one(queue_offset, offset, record.size, record.tags_code)
         if log.views.index is not None:
             log.views.index.put_one(record.key_hashes, offset, now)
-    except BaseException:
-        with contextlib.suppress(StoreError):
-            undo(log)
-        raise
-    page.store_timestamp = now
-    page.last_record = offset
-    page.appended_end = offset + record.size
+    _commit(page, offset + record.size, offset, now)
     return offset, queue_offset
+
+
+@contextlib.contextmanager
+def _all_or_nothing(log: CommitLog, start: int, end: int) -> Iterator[None]:
+    """A3: declare the intent; if the block fails, take back what it wrote."""
+    state = log.views.index_state()
+    log.writing_page.declare(start, end, state.file, state.header)
+    try:
+        yield
+    except BaseException as error:
+        # Whatever it was: nobody has seen the records. If the undo fails too, the intent makes the next append do it.
+        with contextlib.suppress(StoreError, OSError):
+            undo(log)
+        if isinstance(error, OSError):
+            raise durable.translate(error, log.root) from error
+        raise
+
+
+def _commit(page: StatePage, end: int, last_record: int, now: int) -> None:
+    """A7. A death before the other two words are written leaves old ones: the next opener just has more work."""
+    page.appended_end = end
+    page.last_record = last_record
+    page.store_timestamp = now
 
 
 def undo(log: CommitLog) -> None:

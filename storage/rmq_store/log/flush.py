@@ -31,18 +31,18 @@ def flush(log: CommitLog, target: int | None = None) -> None:
 
     Raises:
         StoreFailedError: the fsync failed now or earlier. Records appended but not flushed are *unknown*: visible to
-        readers
-            under ASYNC_FLUSH, perhaps gone after a power cut.
+            readers under ASYNC_FLUSH, perhaps gone after a power cut.
     """
     page = log.writing_page
     wanted = page.appended_end if target is None else target
     if page.flushed_end >= wanted and not page.poison:
         return
     with log.flush_lock.exclusive(LOCK_TIMEOUT_MS):
-        _flush_held(log)
+        flush_held(log)
 
 
-def _flush_held(log: CommitLog) -> None:
+def flush_held(log: CommitLog) -> None:
+    """As `flush` up to the appended end; the caller holds the flush lock."""
     page = log.writing_page
     if page.poison:
         raise StoreFailedError(
@@ -76,15 +76,23 @@ def save_progress(log: CommitLog) -> None:
 
 
 def sync_filesystem(log: CommitLog) -> None:
-    """syncfs(2): one call for every queue and index file that any process wrote, and for their directories."""
-    durable.before("syncfs", log.root)
-    fd = os.open(log.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """syncfs(2): one call for every queue and index file that any process wrote, and for their directories.
+
+    Raises:
+        StoreFailedError: it failed. Which pages reached the disk is unknown, so the store is poisoned.
+    """
     try:
-        if _libc.syncfs(fd) != 0:
-            code = ctypes.get_errno()
-            raise StoreFailedError(f"{log.root}: syncfs failed: {os.strerror(code)}")
-    finally:
-        os.close(fd)
+        durable.before("syncfs", log.root)
+        fd = os.open(log.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if _libc.syncfs(fd) != 0:
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code))
+        finally:
+            os.close(fd)
+    except OSError as error:
+        log.writing_page.poison = 1
+        raise StoreFailedError(f"{log.root}: syncfs failed: {error.strerror or error}") from error
 
 
 def checkpoint_bytes(log: CommitLog, index_timestamp: int) -> bytes:

@@ -2,7 +2,8 @@
 
 Wrong sizes make a Java broker refuse the store, a wrong index geometry is not even noticed (store-format.md 0.4). An
 index file's size alone fits several geometries, so the content decides: the slots in use must be as many as the
-header says.
+header says. Of the geometry that we expect only the first and the last entry are looked at, because a writer may be
+putting entries into the file at this moment, or may have died doing so.
 """
 
 from __future__ import annotations
@@ -83,13 +84,14 @@ def _queue_file_bytes(directory: Path) -> int | None:
 def _index_geometry(directory: Path, given: tuple[int, int], is_named: bool) -> dict[str, int]:
     names = sorted(path.name for path in directory.iterdir() if path.name.isdigit()) if directory.is_dir() else []
     candidates: set[tuple[int, int]] | None = None
-    # A full file is unambiguous about the number of entries; the newest ones are enough to decide.
+    # A full file is unambiguous about the number of entries; the newest ones are enough to decide. One that a broker
+    # is writing, or left torn, fits nothing: older ones speak for it.
     for name in reversed(names[-4:]):
-        fits = _fitting(directory / name)
+        fits = _fitting(directory / name, given)
         if fits is None:
             continue
-        candidates = fits if candidates is None else candidates & fits
-        if len(candidates) <= 1:
+        candidates = candidates & fits if candidates and fits else candidates or fits
+        if len(candidates) == 1:
             break
     if candidates is None:
         return {}
@@ -108,7 +110,7 @@ def _index_geometry(directory: Path, given: tuple[int, int], is_named: bool) -> 
     return {"max_hash_slot_num": slots, "max_index_num": entries}
 
 
-def _fitting(path: Path) -> set[tuple[int, int]] | None:
+def _fitting(path: Path, given: tuple[int, int]) -> set[tuple[int, int]] | None:
     """All (slots, entries) that a file's size, header and content allow; None if it is empty and says nothing."""
     fd = durable.open_nofollow(path, os.O_RDONLY)
     try:
@@ -123,7 +125,7 @@ def _fitting(path: Path) -> set[tuple[int, int]] | None:
         fits = set()
         for slots in _slot_counts(fd, header, units, count):
             entries = (units - slots) // _SLOTS_PER_ENTRY
-            if _content_fits(fd, header, slots, count):
+            if (slots, entries) == given or _content_fits(fd, header, slots, count):
                 fits.add((slots, entries))
         return fits
     finally:

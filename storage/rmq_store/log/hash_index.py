@@ -60,7 +60,6 @@ class IndexFile:
             self._fd = durable.open_nofollow(path, os.O_RDWR | os.O_CREAT)
             actual = os.fstat(self._fd).st_size
             if actual not in (0, size):
-                os.close(self._fd)
                 raise CorruptIndexError(str(path), actual, f"the file has {actual} bytes, not {size}")
             durable.before("allocate", path)
             os.posix_fallocate(self._fd, 0, slots_end)
@@ -142,11 +141,6 @@ class IndexFile:
         except OSError as error:
             raise durable.translate(error, self.path) from error
 
-    def sync(self) -> None:
-        """fsync; OSError becomes StoreFailedError."""
-        self._map.flush()
-        durable.fsync_file(self._fd, self.path)
-
 
 class HashIndex:
     """The files of `<root>/index`, written under the append lock."""
@@ -208,13 +202,6 @@ class HashIndex:
                 file = self._roll(timestamp, file)
             file.put_one(key_hash, log_offset, timestamp)
 
-    def sync(self) -> None:
-        """fsync every file that may have been written since the last roll, and the directory."""
-        newest = self.newest()
-        if newest is not None:
-            newest.sync()
-            durable.fsync_directory(self.directory)
-
     def end_offset(self) -> int:
         """Log offset of the newest record that has entries; -1 without files."""
         newest = self.newest()
@@ -255,8 +242,6 @@ class HashIndex:
         if full is not None:
             name = max(name, int(full.path.name) + 1)
         durable.make_directory(self.directory)
-        if full is not None:
-            full.sync()
         file = IndexFile(self.path(name), self.slot_count, self.entry_max)
         if full is not None and full.header.end_timestamp > 0:
             file.write_header(full.header.next_file().pack())

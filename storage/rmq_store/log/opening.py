@@ -9,12 +9,12 @@ import random
 import time
 from pathlib import Path
 
-from rmq_store.errors import StoreFailedError, StoreLockedError
+from rmq_store.errors import StoreLockedError
 from rmq_store.files import durable
 from rmq_store.files.state_page import StatePage
 from rmq_store.log.append import append_lock
 from rmq_store.log.commit_log import LOCK_TIMEOUT_MS, CommitLog
-from rmq_store.log.flush import checkpoint_bytes, sync_filesystem
+from rmq_store.log.flush import checkpoint_bytes, flush_held, sync_filesystem
 from rmq_store.log.recovery import RecoveryReport, recover
 from rmq_store.log.starting_point import OUR_LOCK_TEXT, load_checkpoint, lock_text
 
@@ -44,17 +44,15 @@ def open_for_writing(log: CommitLog, timeout_ms: int = OPEN_TIMEOUT_MS) -> Recov
             if log.page.counts() and lock_text(log) == OUR_LOCK_TEXT:
                 return None
             log.store_lock.release()
-        holder = log.store_lock.who()
-        if holder.kind == "exclusive" and lock_text(log) != OUR_LOCK_TEXT and holder.pid is not None:
+        if (pid := log.store_lock.posix_holder()) is not None:
             raise StoreLockedError(
-                f"{log.root}: process {holder.pid} holds the store alone; is a RocketMQ broker running on it? "
+                f"{log.root}: process {pid} holds the store alone; is a RocketMQ broker running on it? "
                 "Stop it, or open the store with read_only=True",
-                holder.pid,
+                pid,
             )
         if time.monotonic() > deadline:
-            raise StoreLockedError(
-                f"{log.root}: not free within {timeout_ms} ms, held by process {holder.pid}", holder.pid
-            )
+            pid = log.store_lock.who().pid
+            raise StoreLockedError(f"{log.root}: not free within {timeout_ms} ms, held by process {pid}", pid)
         time.sleep(random.uniform(0, _WAIT_MAX_S))
 
 
@@ -65,6 +63,8 @@ def _open_first(log: CommitLog) -> RecoveryReport:
     log.segments.drop_empty_newest()
     log.page = StatePage(log.own / "state", writable=True)
     had_abort = (root / "abort").exists()
+    for leftover in log.own.glob("new-*"):
+        leftover.unlink()  # of a process that was killed while it created a segment
     report = recover(log, lambda: _create_abort(root) if not had_abort else None)
     log.store_lock.downgrade()
     return report
@@ -103,16 +103,12 @@ def _flush_and_leave(log: CommitLog) -> None:
 
 
 def _close_last(log: CommitLog) -> None:
-    page = log.writing_page
-    if page.poison:
-        raise StoreFailedError(f"{log.root}: a flush failed: the store is left unclean")
-    end = page.appended_end
+    flush_held(log)
+    end = log.writing_page.appended_end
     for base in log.segments.bases():
         if base >= end and base > 0:
             log.segments.remove(base)
-    log.segments.sync(page.flushed_end, end)
     sync_filesystem(log)
-    page.flushed_end = end
     index = log.views.index
     index_timestamp = load_checkpoint(log).index_msg_timestamp if index is None else index.newest_full_timestamp()
     durable.write_atomically(log.root / "checkpoint", checkpoint_bytes(log, index_timestamp))

@@ -20,7 +20,7 @@ from rmq_store.log import scan
 from rmq_store.log.append import undo
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.flush import sync_filesystem
-from rmq_store.log.hash_index import IndexState
+from rmq_store.log.hash_index import EMPTY, IndexState
 from rmq_store.log.index_repair import cut_entries, keep_whole_entries
 from rmq_store.log.recovery_table import Action, Follows, decide
 from rmq_store.log.starting_point import OUR_LOCK_TEXT, StartingPoint, Trust, starting_point
@@ -55,15 +55,19 @@ def recover(log: CommitLog, create_abort: Callable[[], None]) -> RecoveryReport:
     """
     page = log.writing_page
     start = starting_point(log, page)
+    if start.trust not in (Trust.CLEAN, Trust.SAME_BOOT):
+        _refuse_damage(log, start)
     create_abort()
-    if start.trust is Trust.SAME_BOOT:
+    if page.counts() and not start.foreign:
         undo(log)
+    if start.trust is Trust.SAME_BOOT:
         report = _verify_same_boot(log, start)
         if report is not None:
             last, timestamp = page.last_record, page.store_timestamp
             page.retract()
             return _publish(log, report, last, timestamp)
-        start = replace(start, trust=Trust.COPY, offset=log.start())
+        start = replace(starting_point(log, None), durable_point=start.durable_point)
+        _refuse_damage(log, start)
     page.retract()
     if start.trust is Trust.CLEAN:
         assert start.record is not None
@@ -72,9 +76,31 @@ def recover(log: CommitLog, create_abort: Callable[[], None]) -> RecoveryReport:
     return _scan_and_repair(log, start)
 
 
+def _refuse_damage(log: CommitLog, start: StartingPoint) -> None:
+    """Before anything is changed: whether the records are there that were on disk for certain."""
+    end, reason = start.offset, ""
+    for stretch in scan.walk(log, start.offset, start.durable_point) if end < start.durable_point else ():
+        end, reason = stretch.end, stretch.stopped
+    record = start.record
+    if record is not None and record.last_record >= log.start() and log.store_timestamp(record.last_record) is None:
+        raise CorruptRecordError(
+            str(log.segments.path(log.segments.base_of(record.last_record))), record.last_record,
+            "damaged: the newest record that was on disk is not whole",
+        )  # fmt: skip
+    if end < start.durable_point:
+        case = decide(_what_follows(log, end), durable=True, foreign=start.foreign)
+        assert case.action is Action.REFUSE
+        raise CorruptRecordError(str(log.segments.path(log.segments.base_of(end))), end, f"{case.name}: {reason}")
+
+
 def _verify_same_boot(log: CommitLog, start: StartingPoint) -> RecoveryReport | None:
-    """Walk what was never flushed; None if the page does not tell the truth (files were changed by hand)."""
+    """Walk what was never flushed; None if the page cannot be believed: files were changed by hand, or a flush failed.
+
+    After a failed flush nobody knows which pages of the views reached the disk; they are written again, too.
+    """
     page = log.writing_page
+    if page.poison:
+        return None
     end, records = start.offset, 0
     for stretch in scan.walk(log, start.offset, page.appended_end) if start.offset < page.appended_end else ():
         end, records = stretch.end, records + len(stretch.positions)
@@ -85,16 +111,13 @@ def _verify_same_boot(log: CommitLog, start: StartingPoint) -> RecoveryReport | 
 
 
 def _scan_and_repair(log: CommitLog, start: StartingPoint) -> RecoveryReport:
-    index_from = _prepare_index(log, start)
-    first = min(start.offset, index_from) if log.segments.bases() else start.offset
-    first = max(first, log.start())
+    first, index_from = _prepare_index(log, start)
     end, records = first, 0
     last_record = start.record.last_record if start.record else -1
     timestamp = start.record.timestamp if start.record else 0
     units = UnitScan()
     at_unit: dict[int, IndexState] = {}
     before_unit: dict[int, tuple[int, int]] = {}
-    reason = ""
     for stretch in scan.walk(log, first):
         for piece, opened in units.split(log, stretch):
             if opened is not None:
@@ -104,11 +127,8 @@ def _scan_and_repair(log: CommitLog, start: StartingPoint) -> RecoveryReport:
                 timestamp = _dispatch(log, piece, index_from)
                 last_record = piece.base + int(piece.positions[-1])
                 records += len(piece.positions)
-        end, reason = stretch.end, stretch.stopped
-    follows = _what_follows(log, end)
-    case = decide(follows, durable=end < start.durable_point, foreign=start.foreign)
-    if case.action is Action.REFUSE:
-        raise CorruptRecordError(str(log.segments.path(log.segments.base_of(end))), end, f"{case.name}: {reason}")
+        end = stretch.end
+    case = decide(_what_follows(log, end), durable=False, foreign=start.foreign)
     torn = None if start.foreign else units.torn()
     if torn is not None:
         _LOG.warning("%s: dropping a unit that was not finished: bytes %d to %d", log.root, torn.start, end)
@@ -127,23 +147,26 @@ def _scan_and_repair(log: CommitLog, start: StartingPoint) -> RecoveryReport:
     return _publish(log, report, last_record, timestamp)
 
 
-def _prepare_index(log: CommitLog, start: StartingPoint) -> int:
-    """Put the index into a state that records can be added to; returns the offset from which on they must be."""
+def _prepare_index(log: CommitLog, start: StartingPoint) -> tuple[int, int]:
+    """Put the index into a state that records can be added to.
+
+    Returns the frame boundary to walk from and the offset from which on records must be indexed.
+    """
     if log.views.index is None:
-        return start.offset
+        return start.offset, start.offset
     if start.trust is Trust.OWN:
         record = start.record
         assert record is not None
         log.views.restore_index(IndexState(record.index_file, record.index_header))
-        return record.end
+        return start.offset, start.offset
     if start.trust is Trust.COPY:
-        log.views.restore_index(IndexState(0, bytes(40)))
-        return log.start()
+        log.views.restore_index(EMPTY)
+        return start.offset, start.offset
     if start.trust is Trust.BROKER_CLEAN:
         # A clean stop guarantees that everything was indexed.
-        state = log.views.index_state()
-        return start.offset if state.file == 0 else log.views.index.end_offset() + 1
-    return keep_whole_entries(log)
+        return start.offset, log.views.index.end_offset() + 1
+    last = keep_whole_entries(log)
+    return (start.offset, start.offset) if last < log.start() else (min(start.offset, last), last + 1)
 
 
 def _dispatch(log: CommitLog, piece: scan.Stretch, index_from: int) -> int:

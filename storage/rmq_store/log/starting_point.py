@@ -18,6 +18,7 @@ from rmq_store.format.checkpoint import Checkpoint
 from rmq_store.format.frame_check import check_frame
 from rmq_store.format.message import decode_frame
 from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.hash_index import NO_FILE
 
 LOCK_TEXT_BYTES = 4
 OUR_LOCK_TEXT = b"rmq\n"
@@ -30,7 +31,7 @@ class Trust(Enum):
     CLEAN = "the last closer's record: nothing to do"
     SAME_BOOT = "the state page: the page cache is as the last writer left it"
     OWN = "the progress record: what it names is on disk"
-    COPY = "nothing but the records: an unclean store that was copied here"
+    COPY = "nothing but the records: an unclean store that was copied here, or one whose views were deleted"
     BROKER_CLEAN = "the files of a broker that stopped cleanly"
     BROKER_UNCLEAN = "the files of a broker that did not"
 
@@ -58,17 +59,17 @@ def starting_point(log: CommitLog, page: StatePage | None) -> StartingPoint:
         if abort:
             return StartingPoint(Trust.BROKER_UNCLEAN, _after_checkpoint(log), 0, None)
         return StartingPoint(Trust.BROKER_CLEAN, _newest_entry_segment(log), 0, None)
-    views_missing = not log.views.directory.is_dir()
+    views_missing = not log.views.directory.is_dir() or (known is not None and _index_missing(log, known[0]))
     if known is not None and known[0].clean and not abort and not views_missing and _ends_at(log, known[0]):
         return StartingPoint(Trust.CLEAN, known[0].end, known[0].flushed_end, known[0])
     if page is not None and page.counts() and not views_missing:
         return StartingPoint(Trust.SAME_BOOT, page.flushed_end, page.flushed_end, None)
-    if known is None or not known[1] or views_missing:
-        return StartingPoint(Trust.COPY, log.start(), 0, None)
-    durable_point = known[0].flushed_end
+    durable_point = known[0].flushed_end if known is not None and known[1] else 0
     if page is not None and page.belongs_here():
         durable_point = max(durable_point, page.flushed_end)
-    return StartingPoint(Trust.OWN, known[0].end, durable_point, known[0])
+    if known is None or not known[1] or views_missing:
+        return StartingPoint(Trust.COPY, log.start(), durable_point, None)
+    return StartingPoint(Trust.OWN, max(known[0].end, log.start()), durable_point, known[0])
 
 
 def lock_text(log: CommitLog) -> bytes:
@@ -90,6 +91,11 @@ def load_checkpoint(log: CommitLog) -> Checkpoint:
         return Checkpoint.unpack(durable.read_limited(path, 1 << 20), str(path))
     except FileNotFoundError:
         return Checkpoint()
+
+
+def _index_missing(log: CommitLog, record: ProgressRecord) -> bool:
+    index = log.views.index
+    return index is not None and record.index_file != NO_FILE and not index.path(record.index_file).exists()
 
 
 def _ends_at(log: CommitLog, record: ProgressRecord) -> bool:

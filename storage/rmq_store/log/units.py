@@ -10,8 +10,10 @@ appended behind it, cannot make it look whole.
 from __future__ import annotations
 
 import json
+import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -69,46 +71,62 @@ class OpenUnit:
 
     start: int
     end: int
+    store_timestamp: int
 
 
 class UnitScan:
-    """Follows units through a walk of the log."""
+    """Follows units through a walk of the log.
+
+    All records of a unit have one storeTimestamp. A record with another one behind an open unit was appended by a
+    broker that had kept half of it: that half is then as good as any other record, and nothing behind it is dropped.
+    """
 
     def __init__(self) -> None:
         self._open: OpenUnit | None = None
 
     def split(self, log: CommitLog, stretch: scan.Stretch) -> Iterator[tuple[scan.Stretch, OpenUnit | None]]:
         """Cut a stretch before every first record of a unit; the piece that begins with one comes with it."""
-        low, opened = 0, None
-        view = log.segments.open(stretch.base).map if len(stretch.positions) else None
-        if view is not None and view.find(_FIND, int(stretch.positions[0]), stretch.end - stretch.base) >= 0:
+        low, opened, count = 0, None, len(stretch.positions)
+        view = log.segments.open(stretch.base).map if count else None
+        if view is not None and (self._open is not None or _mentions_units(view, stretch)):
             columns = scan.columns_of(log, stretch)
             names = columns.topic.dictionary.to_pylist()
-            if UNITS_TOPIC in names:
-                codes = columns.topic.indices.to_numpy(zero_copy_only=False)
-                for row in np.flatnonzero(codes == names.index(UNITS_TOPIC)).tolist():
-                    if (unit := self._meet(memoryview(view), stretch, row)) is not None:
-                        yield _part(stretch, low, row), opened
-                        low, opened = row, unit
-        yield _part(stretch, low, len(stretch.positions)), opened
+            code = names.index(UNITS_TOPIC) if UNITS_TOPIC in names else -1
+            rows = np.flatnonzero(columns.topic.indices.to_numpy(zero_copy_only=False) == code).tolist()
+            self._pass(columns.store_timestamp[: rows[0] if rows else count])
+            for row, next_row in pairwise([*rows, count]):
+                unit = self._meet(memoryview(view), stretch, row, int(columns.store_timestamp[row]))
+                if unit is not None:
+                    yield _part(stretch, low, row), opened
+                    low, opened = row, unit
+                self._pass(columns.store_timestamp[row:next_row])
+        yield _part(stretch, low, count), opened
 
     def torn(self) -> OpenUnit | None:
         """The unit that was still open when the walk ended."""
         return self._open
 
-    def _meet(self, view: memoryview, stretch: scan.Stretch, row: int) -> OpenUnit | None:
+    def _pass(self, store_timestamps: np.ndarray) -> None:
+        if self._open is not None and (store_timestamps != self._open.store_timestamp).any():
+            self._open = None
+
+    def _meet(self, view: memoryview, stretch: scan.Stretch, row: int, store_timestamp: int) -> OpenUnit | None:
         position, size = int(stretch.positions[row]), int(stretch.sizes[row])
         message = decode_frame(view, position, position + size)
         fields = _fields(message.body)
         start, end = _offset(fields.get("start")), _offset(fields.get("end"))
         if start is None or end is None:
             return None
-        if message.tags == BEGIN_TAG:
-            self._open = OpenUnit(start, end)
+        if message.tags == BEGIN_TAG and start == stretch.base + position:
+            self._open = OpenUnit(start, end, store_timestamp)
             return self._open
         if self._open is not None and start == self._open.start and stretch.base + position + size == self._open.end:
             self._open = None
         return None
+
+
+def _mentions_units(view: mmap.mmap, stretch: scan.Stretch) -> bool:
+    return view.find(_FIND, int(stretch.positions[0]), stretch.end - stretch.base) >= 0
 
 
 def _part(stretch: scan.Stretch, low: int, high: int) -> scan.Stretch:

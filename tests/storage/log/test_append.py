@@ -1,0 +1,312 @@
+"""An append is all or nothing, whatever fails or dies in the middle of it.
+
+The method: let the first operation of the file layer fail, then the second one, and so on, until the append passes. At
+each of them the store must be as if nothing had been tried.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rmq_store import Message, Store
+from rmq_store.errors import StoreError, StoreFailedError, StoreFullError, UsageError
+from rmq_store.files import durable
+from rmq_store.files.state_page import WORDS
+from rmq_store.log.append import append_lock
+
+if TYPE_CHECKING:
+    from .conftest import CountDown, Lab
+
+OPERATIONS_MAX = 400
+
+
+def fail_with(code: int) -> Callable[[], None]:
+    def act() -> None:
+        raise OSError(code, os.strerror(code))
+
+    return act
+
+
+def run_out_of_memory() -> None:
+    raise MemoryError
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+FAILURES = {
+    "full disk": (fail_with(errno.ENOSPC), StoreFullError),
+    "broken disk": (fail_with(errno.EIO), StoreFailedError),
+    "no memory": (run_out_of_memory, MemoryError),
+    "interrupt": (interrupt, KeyboardInterrupt),
+}
+
+BATCHES = {
+    "one message": (1, 60),
+    "rolls of every file": (30, 300),
+}
+
+
+@pytest.mark.parametrize(
+    ("failure", "sticky"),
+    [("full disk", False), ("broken disk", True), ("no memory", False), ("interrupt", False)],
+)
+def test_an_append_whose_kth_operation_fails_leaves_the_store_as_it_was(
+    lab: Lab, fail_at: Callable[..., CountDown], failure: str, sticky: bool
+) -> None:
+    act, expected = FAILURES[failure]
+    with lab.open() as store:
+        store.append(lab.batch(7))
+        batch = lab.batch(30, body_bytes=300)
+        for k in range(1, OPERATIONS_MAX):
+            before, seen, log_range = lab.files(), lab.numbers(store), store.log_range()
+            hook = fail_at(k, act, sticky=sticky)
+            try:
+                store.append(batch)
+            except (StoreError, MemoryError, KeyboardInterrupt) as error:
+                assert isinstance(error, expected)
+            durable.hook = None
+            if not hook.reached:
+                break
+            assert (lab.numbers(store), store.log_range()) == (seen, log_range)
+            if not sticky:
+                assert lab.files() == before
+            # The next append works, and takes back what the failing one could not.
+            store.append(lab.batch(1))
+            assert lab.numbers(store) == sorted([*seen, lab.written - 1])
+            assert lab.is_sound()
+        assert 20 < k < OPERATIONS_MAX - 1
+    assert lab.verify().status == "clean"
+
+
+def test_what_a_failing_undo_leaves_is_taken_back_by_the_next_append_to_the_byte(
+    lab: Lab, fail_at: Callable[..., CountDown]
+) -> None:
+    with lab.open() as store:
+        store.append(lab.batch(7))
+        before = lab.files()
+        batch = lab.batch(30, body_bytes=300)
+        for k in range(1, OPERATIONS_MAX):
+            hook = fail_at(k, fail_with(errno.EIO), sticky=True)
+            try:
+                store.append(batch)
+            except StoreFailedError:
+                pass
+            durable.hook = None
+            with append_lock(store._log):
+                pass
+            if not hook.reached:
+                break
+            assert lab.files() == before
+        assert 20 < k < OPERATIONS_MAX - 1
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+def test_a_writer_killed_at_its_kth_operation_is_undone_by_the_next_one(
+    lab: Lab, fail_at: Callable[..., CountDown], memory_too: None, kind: str
+) -> None:
+    count, body_bytes = BATCHES[kind]
+    with lab.open() as store:
+        store.append(lab.batch(7))
+        batch = lab.batch(count, body_bytes=body_bytes)
+
+        def append_and_die(k: int) -> None:
+            with_others = lab.open()
+            fail_at(k, die)
+            with_others.append(batch)
+
+        for k in range(1, OPERATIONS_MAX):
+            before, seen, log_range = lab.files(), lab.numbers(store), store.log_range()
+            if lab.in_child(lambda k=k: append_and_die(k)) == 0:  # type: ignore[misc]
+                break
+            if store.log_range() != log_range:  # It died behind its commit point.
+                assert lab.numbers(store) == sorted([*seen, *range(7, 7 + count)])
+                assert k > 5
+                break
+            assert lab.numbers(store) == seen
+            with append_lock(store._log):
+                pass
+            assert lab.files() == before
+            assert lab.is_sound()
+        assert 10 < k < OPERATIONS_MAX - 1
+        store.append(lab.batch(3))
+        assert len(lab.numbers(store)) == 7 + count + 3
+    assert lab.verify().status == "clean"
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+def test_a_lone_writer_killed_at_its_kth_operation_is_undone_by_the_next_first_opener(
+    lab: Lab, fail_at: Callable[..., CountDown], memory_too: None, kind: str
+) -> None:
+    count, body_bytes = BATCHES[kind]
+    with lab.open() as store:
+        store.append(lab.batch(7))
+    before, batch = lab.files(), lab.batch(count, body_bytes=body_bytes)
+
+    def append_and_die(k: int) -> None:
+        alone = lab.open()
+        fail_at(k, die)
+        alone.append(batch)
+        die()
+
+    for k in range(1, OPERATIONS_MAX):
+        assert lab.in_child(lambda k=k: append_and_die(k)) == -signal.SIGKILL  # type: ignore[misc]
+        with lab.open(read_only=True) as reader:
+            seen = lab.numbers(reader)
+        with lab.open() as store:
+            assert store.recovery is not None
+            assert store.recovery.trust == "SAME_BOOT"
+            assert lab.numbers(store) == seen  # what a reader saw stays
+            if seen != list(range(7)):
+                assert seen == list(range(7 + count))
+                break
+            assert lab.files() == before
+        assert lab.verify().status == "clean"
+    assert 10 < k < OPERATIONS_MAX - 1
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+def test_an_undo_killed_at_its_kth_operation_is_finished_by_the_next_one(
+    lab: Lab, fail_at: Callable[..., CountDown], memory_too: None, kind: str
+) -> None:
+    count, body_bytes = BATCHES[kind]
+    with lab.open() as store:
+        store.append(lab.batch(7))
+        batch = lab.batch(count, body_bytes=body_bytes)
+        before = lab.files()
+
+        def append_and_fail() -> None:
+            other = lab.open()
+
+            def die_at_the_commit_point(operation: str, path: str) -> None:
+                if operation == "word" and WORDS[int(path)] == "appended_end":
+                    die()
+
+            durable.hook = die_at_the_commit_point
+            other.append(batch)
+
+        def undo_and_die(k: int) -> None:
+            other = lab.open()
+            fail_at(k, die)
+            with append_lock(other._log):
+                pass
+            durable.hook = None
+
+        for k in range(1, OPERATIONS_MAX):
+            assert lab.in_child(append_and_fail) == -signal.SIGKILL
+            assert lab.files() != before
+            finished = lab.in_child(lambda k=k: undo_and_die(k)) == 0  # type: ignore[misc]
+            with append_lock(store._log):
+                pass
+            assert lab.files() == before
+            if finished:
+                break
+        assert 5 < k < OPERATIONS_MAX - 1
+
+
+def test_a_message_alone_and_in_a_batch_gives_the_same_bytes(lab: Lab) -> None:
+    """`send` takes a path of its own; log, queues and index must not show it."""
+    messages = [Message("Alpha", b"%08d" % n + b"x" * 150, tags="T", keys=f"K{n}") for n in range(90)]
+    with lab.open() as store:
+        for message in messages:
+            store.send(message)
+    one_by_one = lab.files()
+    with Store.open(lab.root, read_only=True) as store:
+        rows = pa.concat_batches(
+            [
+                batch
+                for queue_id, (first, last) in store.queue_ranges("Alpha").items()
+                for batch in store.read("Alpha", queue_id, first, last)
+            ]
+        ).to_pylist()
+    order = sorted(rows, key=lambda row: row["commitLogOffset"])
+    assert [row["body"] for row in order] == [message.body for message in messages]
+    assert len(one_by_one) > 8  # several segments, queue files and index files
+    # Built anew from the log alone, in batches.
+    for name in ("consumequeue", "index"):
+        shutil.rmtree(lab.root / name)
+    with lab.open():
+        pass
+    assert lab.files() == one_by_one
+
+
+def test_queue_offsets_are_dense_and_positions_are_reported(lab: Lab) -> None:
+    with lab.open() as store:
+        for _ in range(5):
+            store.append(lab.batch(33, body_bytes=100))
+        for topic in ("Alpha", "Beta"):
+            for queue_id, (first, last) in store.queue_ranges(topic).items():
+                batches = list(store.read(topic, queue_id, first, last, columns=["queueOffset", "queueId"]))
+                offsets = np.concatenate([batch.column("queueOffset").to_numpy() for batch in batches])
+                assert (first, offsets.tolist()) == (0, list(range(last)))
+        assert len(lab.numbers(store)) == 165
+        result = store.append(lab.batch(2))
+        assert store.log_range() == (0, result.end_offset)
+
+
+def test_a_record_that_no_segment_can_hold_is_refused_and_nothing_happens(lab: Lab) -> None:
+    with lab.open() as store:
+        store.append(lab.batch(3))
+        before = lab.files()
+        batch = lab.batch(3, body_bytes=8192)
+        with pytest.raises(UsageError, match="does not fit a segment"):
+            store.append(batch)
+        with pytest.raises(UsageError, match="does not fit a segment"):
+            store.send(Message("Alpha", b"x" * 8192))
+        assert lab.files() == before
+        assert store._log.writing_page.intent is None
+
+
+def test_an_empty_batch_changes_nothing(lab: Lab) -> None:
+    with lab.open() as store:
+        store.append(lab.batch(1))
+        before = lab.files()
+        assert store.append(lab.batch(1).slice(0, 0), "Alpha").row_count == 0
+        assert lab.files() == before
+
+
+def test_the_words_of_an_intent_are_written_before_it_counts(lab: Lab, memory_too: None) -> None:
+    """A death between two words of A3 must not make the next writer undo a range with another append's index state."""
+    order: list[str] = []
+
+    def note(operation: str, path: str) -> None:
+        if operation == "word":
+            order.append(WORDS[int(path)])
+
+    with lab.open() as store:
+        store.append(lab.batch(1))
+        durable.hook = note
+        store.append(lab.batch(1))
+        durable.hook = None
+    assert order[:4] == ["index_file", "intent_start", "intent_end", "appended_end"]
+
+
+def test_another_process_sees_an_append_at_once_and_continues_behind_it(lab: Lab) -> None:
+    with lab.open() as store:
+        store.append(lab.batch(10))
+        batch = lab.batch(10)
+
+        def append() -> Any:
+            with lab.open() as other:
+                assert len(lab.numbers(other)) == 10
+                other.append(batch)
+
+        assert lab.in_child(append) == 0
+        assert lab.numbers(store) == list(range(20))
+        store.append(lab.batch(10))
+        assert lab.numbers(store) == list(range(30))
+        assert lab.is_sound()
