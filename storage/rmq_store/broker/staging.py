@@ -215,6 +215,8 @@ def open_staged(root: Path, staged: StagedFile) -> list[pa.RecordBatch]:
         fd = durable.open_nofollow(path, os.O_RDONLY)
     except FileNotFoundError as error:
         raise StagingError(f"{path}: the file that a task reported is missing; nothing was written") from error
+    except (NotAStoreError, OSError) as error:
+        raise StagingError(f"{path}: {error}; nothing was written") from error
     try:
         size = os.fstat(fd).st_size
         if size != staged.size_bytes:
