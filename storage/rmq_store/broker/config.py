@@ -43,7 +43,7 @@ class StoreConfig:
 
     Sizes in bytes, intervals in ms. The defaults of the sizes suit a laptop; a broker that opens the store needs the
     same four in its broker.conf (`conf/broker.conf` has them). `message_index_tags` has no name in RocketMQ: brokers
-    from 5.5.0 on put a message's tag into the index as well, older ones do not.
+    from 5.4.0 on put a message's tag into the index as well, older ones do not.
     """
 
     mapped_file_size_commit_log: int = 64 << 20

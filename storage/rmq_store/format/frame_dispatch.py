@@ -60,7 +60,7 @@ def dispatch_columns(
 
     `base_offset` is the commit-log offset of the buffer's first byte. `delay_level_ms[k]` is the delay of level k + 1:
     the tags code of a message in SCHEDULE_TOPIC_XXXX with a level above 0 is when it is to be delivered. `index_tags`:
-    whether tags get index entries, as brokers from 5.5.0 on give them.
+    whether tags get index entries, as brokers from 5.4.0 on give them.
 
     Raises:
         CorruptRecordError: a frame is not what its entry says; `.offset` is the frame's in the log, `.path` is empty.

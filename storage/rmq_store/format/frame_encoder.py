@@ -37,7 +37,7 @@ from rmq_store.format.host import Host
 from rmq_store.format.ids import UniqueIdGenerator, month_start_ms
 from rmq_store.format.index_keys import index_key_hashes, topic_hashes
 from rmq_store.format.names import TOPIC_LENGTH_MAX
-from rmq_store.format.property_encoder import MapEntries, PropertyParts, property_parts
+from rmq_store.format.property_encoder import MapEntries, PropertyParts, no_separator, property_parts
 from rmq_store.format.schema import ENCODED_SCHEMA
 
 __all__ = ["EncodeOptions", "encode_batch", "patch_frames"]
@@ -54,7 +54,6 @@ _CRC_RESERVED = CRC_PROPERTY_PREFIX + b"0" * 10 + b"\x02"
 assert len(_CRC_RESERVED) == CRC_PROPERTY_BYTES
 # From here on (mean of a batch) it is cheaper to put a frame's CRC together than to read the body a second time.
 _COMBINED_BODY_BYTES_MIN = 2048
-_NOTHING = pa.scalar(b"", pa.large_binary())  # the separator of a join
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class EncodeOptions:
     `now_ms` is the born time of rows without one. `crc_property` reserves the 20 bytes of the CRC property. With
     `unique_ids`, rows without a UNIQ_KEY among their kept properties get one. Bodies of at least `compress_over_bytes`
     are compressed, unless they are already or do not get shorter; None: never. Properties named in `drop_properties`
-    are left out. `index_tags`: tags get index entries, as brokers from 5.5.0 on give them.
+    are left out. `index_tags`: tags get index entries, as brokers from 5.4.0 on give them.
     """
 
     store_host: Host
@@ -131,7 +130,7 @@ def encode_batch(batch: pa.RecordBatch, *, queue_ids: Int32, options: EncodeOpti
         topic_heads,
         _fixed_width(property_lengths.astype(">i2")),
         *properties.parts,
-        _NOTHING,
+        no_separator(),
         null_handling="skip",
     )
     crcs = np.zeros(given.row_count, np.uint32)

@@ -1,7 +1,7 @@
 """Which hashes the index gets for each message, a whole batch at once (data plane).
 
 Key text = topic + "#" + key, for UNIQ_KEY first and then for each non-empty piece of KEYS between single spaces;
-brokers from 5.5.0 on add topic + "#T#" + TAGS as the last one. The hash of the whole is put together:
+brokers from 5.4.0 on add topic + "#T#" + TAGS as the last one. The hash of the whole is put together:
 hash(a + b) = hash(a) * 31^units(b) + hash(b), where units counts UTF-16 code units.
 Source: IndexService.java (buildIndex), IndexFile.java (indexKeyHashMethod).
 """
@@ -20,7 +20,7 @@ from rmq_store.format.hashing import index_hashes, java_hash, java_hashes
 Int32 = npt.NDArray[np.int32]
 
 _SPACE = ord(" ")
-_TAG_MARK = "T#"  # between topic + "#" and the tag: IndexService of 5.5.0
+_TAG_MARK = "T#"  # between topic + "#" and the tag: IndexService since 5.4.0
 _TAG_MARK_HASH = java_hash(_TAG_MARK)
 
 

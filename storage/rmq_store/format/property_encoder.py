@@ -20,10 +20,17 @@ from rmq_store.format.gather import Positions, value_bytes
 
 Mask = npt.NDArray[np.bool_]
 
-_NOTHING = pa.scalar(b"", pa.large_binary())  # the separator of a join
 
 # Columns of a batch that become properties, in the order in which they are stored.
 NAMED_COLUMNS = {"keys": names.KEYS, "tags": names.TAGS, "shardingKey": names.SHARDING_KEY}
+
+
+def no_separator() -> pa.Scalar:
+    """What stands between the parts of a join: nothing.
+
+    Not a constant: the first Arrow scalar of a process loads pandas if it is installed, and importing must stay cheap.
+    """
+    return pa.scalar(b"", pa.large_binary())
 
 
 class PropertyParts(NamedTuple):
@@ -89,9 +96,9 @@ class MapEntries:
 
     def encoded(self) -> pa.LargeBinaryArray:
         """`name x01 value x02` of all entries of each row, (n,)."""
-        heads = pc.binary_join_element_wise(_large(self._names.dictionary), _constant("\x01"), _NOTHING)
+        heads = pc.binary_join_element_wise(_large(self._names.dictionary), _constant("\x01"), no_separator())
         name_parts = heads.take(self._names.indices)
-        pieces = pc.binary_join_element_wise(name_parts, _large(self.values), _constant("\x02"), _NOTHING)
+        pieces = pc.binary_join_element_wise(name_parts, _large(self.values), _constant("\x02"), no_separator())
         piece_offsets, _ = value_bytes(pieces)
         row_ends = np.cumsum(np.bincount(self.rows, minlength=self.row_count))
         offsets = piece_offsets[np.append(0, row_ends)]
@@ -156,7 +163,7 @@ def property_parts(
             stored[name] = values
         if values.null_count < len(values):
             part = [_constant(f"{name}\x01"), _large(values), _constant("\x02")]
-            parts += [pc.binary_join_element_wise(*part, _NOTHING)] if values.null_count else part
+            parts += [pc.binary_join_element_wise(*part, no_separator())] if values.null_count else part
     if len(entries.rows):
         parts.append(entries.encoded())
     tags, keys, unique = (

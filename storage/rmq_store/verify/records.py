@@ -81,7 +81,7 @@ def key_hashes(frame: Frame) -> list[tuple[int, ...]]:
 
 
 def tag_hash(frame: Frame) -> int:
-    """The hash of topic#T#tag, which 5.5.0 indexes behind the keys; earlier versions and ours do not."""
+    """The hash of topic#T#tag, which brokers since 5.4.0 index behind the keys; earlier ones do not."""
     return _index_hash(frame.queue[0], b"T#" + frame.properties.get(b"TAGS", b""))
 
 
