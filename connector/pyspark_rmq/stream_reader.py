@@ -12,6 +12,7 @@ The order of Spark's calls in the planning process (MicroBatchExecution):
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_log = logging.getLogger(__name__)
+
+
 class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream`: plans batches over the subscribed queues, and commits a group's offsets."""
 
@@ -54,6 +58,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: dict[Queue, int] = {}
         self._target: dict[Queue, int] | None = None
         self._last_batch_s: float | None = None
+        self._warned = False
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query starts; the same answer until the process ends."""
@@ -88,6 +93,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         begin = StreamPosition.from_json(start)
         home, ranges = self._look()
+        self._warn_if_overruled()
         continuity.check_deleted(home, begin, ranges, self._options)
         self._check(home, begin, ranges)
         if self._member is not None:
@@ -103,7 +109,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_s = time.monotonic()
         after = {queue: self._before(home, begin, queue, offset) for queue, offset in end.items()}
         after = {queue: offset for queue, offset in after.items() if offset >= 0}
-        return StreamPosition(begin.store, end, after, dict(begin.began) if first else began).to_json()
+        return StreamPosition(home.identity or begin.store, end, after, dict(begin.began) if first else began).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the ends of the queues, without limits, as `latestOffset` last saw them; for the query's progress."""
@@ -160,6 +166,12 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._member is not None:
             self._member.claim(queue.topic for queue in ranges)
         return self._home, ranges
+
+    def _warn_if_overruled(self) -> None:
+        # A new query has asked for its initial position before. This one comes from a checkpoint.
+        if self._initial is None and self._options.starting is not None and not self._warned:
+            _log.warning("the query goes on from its checkpoint: the starting option is not used")
+        self._warned = True
 
     def _check(self, home: Home, position: StreamPosition, ranges: Mapping[Queue, Range]) -> None:
         continuity.check_ends(position, ranges, self._options)

@@ -58,7 +58,7 @@ class RmqWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Append everything that was staged. Raises what `home.commit_staged` raises; then nothing was written."""
-        _commit(self._options, _reports(messages), self._marker())
+        _commit(self._options, _all_reports(messages), self._marker())
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove what was staged."""
@@ -94,7 +94,7 @@ class RmqStreamWriter(DataSourceStreamArrowWriter):
             rewound or
                 copied.
         """
-        reports = _reports(messages)
+        reports = _all_reports(messages)
         query_ids = {report.query_id for report in reports}
         if len(query_ids) > 1:
             refuse(f"tasks of more than one query report to batch {batchId}: {sorted(map(str, query_ids))}")
@@ -173,6 +173,16 @@ def _commit(options: SinkOptions, reports: Sequence[Staged], marker: Marker | No
 
 def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
     return [message for message in messages if isinstance(message, Staged)]
+
+
+def _all_reports(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    """The reports of all tasks; `StagingError` if one is missing, because its rows would be."""
+    reports = _reports(messages)
+    if len(reports) < len(messages):
+        from rmq_store import StagingError
+
+        raise StagingError(f"{len(messages) - len(reports)} of {len(messages)} tasks did not report what they staged")
+    return reports
 
 
 def _stream_ids() -> tuple[str, str, str]:

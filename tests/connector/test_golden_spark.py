@@ -192,6 +192,28 @@ def test_the_whole_source_can_be_written_to_another_store(
     assert user[0] == user[1]
 
 
+def test_a_group_and_a_sink_can_work_in_a_copy_of_a_brokers_store(
+    spark: Any, golden: Path, tmp_path: Path, manifest: dict[str, Any]
+) -> None:
+    store = Path(shutil.copytree(golden / "store", tmp_path / "scratch"))
+    with Store.open(store, read_only=True) as opened:
+        before = {group: dict(offsets) for group, offsets in opened.all_committed_offsets().items()}
+    frame = spark.readStream.format("rmq").option("path", str(store)).option("subscribe", "OrderTopic")
+    frame = frame.option("group", "cg_partial").load().select("body", "tags", "properties")
+    sink = frame.writeStream.format("rmq").option("path", str(store)).option("topic", "Enriched")
+    sink = sink.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    for _ in range(2):
+        sink.start().awaitTermination()
+        with Store.open(store, read_only=True) as opened:
+            after = {group: dict(offsets) for group, offsets in opened.all_committed_offsets().items()}
+            written = sum(limits.max_offset for limits in opened.queue_ranges("Enriched").values())
+        assert written == manifest["groups"]["cg_partial"]["totalLag"]
+        ends = {
+            ("OrderTopic", n): q["maxOffset"] for n, q in enumerate(manifest["topics"]["OrderTopic"]["queues"].values())
+        }
+        assert after == before | {"cg_partial": before["cg_partial"] | ends}
+
+
 def test_reading_a_foreign_store_changes_nothing_in_it(spark: Any, golden: Path, tmp_path: Path) -> None:
     store = Path(shutil.copytree(golden / "store", tmp_path / "scratch"))
 

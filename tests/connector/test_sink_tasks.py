@@ -101,6 +101,19 @@ def test_a_commit_with_a_missing_file_writes_nothing(make_store: Make, task: Cal
     assert bodies(path, "T") == []
 
 
+def test_a_commit_without_the_report_of_a_task_writes_nothing(
+    make_store: Make, task: Callable[..., None], bodies: Make
+) -> None:
+    path = make_store()
+    task(0, 1)
+    report = writer(path).write(rows("a"))
+    with pytest.raises(StagingError, match="1 of 2 tasks"):
+        writer(path).commit([report, None], 0)
+    with pytest.raises(StagingError, match="1 of 2 tasks"):
+        writer(path, "batch write").commit([None, report])
+    assert bodies(path, "T") == []
+
+
 def test_a_task_without_rows_stages_nothing_and_a_batch_without_rows_writes_nothing(
     make_store: Make, task: Callable[..., None]
 ) -> None:
@@ -110,7 +123,7 @@ def test_a_task_without_rows_stages_nothing_and_a_batch_without_rows_writes_noth
     task(0, 1)
     empty = writer(path).write(iter([pa.record_batch({"value": pa.array([], pa.string())})]))
     assert empty.file is None
-    writer(path).commit([empty, None], 0)
+    writer(path).commit([empty], 0)
     with Store.open(path, read_only=True) as store:
         assert store.log_range() == before
 

@@ -110,6 +110,7 @@ def test_a_checkpoint_wins_over_the_group(
     assert planned(restarted, end, later) == [("T", 0, 10, 12)]
     assert home.committed[T0] == 99  # the query has not advanced
     assert "set back when the query advances" in caplog.text
+    assert caplog.text.count("goes on from its checkpoint: the starting option is not used") == 1
     restarted.latestOffset(through_spark(later), LIMIT)
     assert home.committed[T0] == 12
 
@@ -309,6 +310,14 @@ def test_a_store_that_was_rolled_back_and_written_again_is_noticed_by_the_messag
         ):
             call(stream_reader(home))
     assert stream_reader(home, failOnDataLoss="false").latestOffset(end, LIMIT)["topics"]["T"]["0"] == 30
+
+
+def test_a_foreign_store_that_got_an_identity_keeps_its_checkpoint(fake_home: Make, stream_reader: Make) -> None:
+    home = fake_home({T0: (0, 10)}, identity="")
+    _, end = first_batch(stream_reader(home, startingOffsets="earliest"))
+    home.identity, home.queues[T0] = "store-1", (0, 11)
+    later = through_spark(stream_reader(home).latestOffset(end, LIMIT))
+    assert later["store"] == "store-1"
 
 
 def test_another_store_under_the_same_path_is_always_an_error(fake_home: Make, stream_reader: Make) -> None:
