@@ -1,0 +1,200 @@
+"""Where a queue ends, found in its files each time, whatever stands behind the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rmq_store.files.segments import OpenFiles, SegmentRun
+from rmq_store.format.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK, PRE_BLANK_SIZE
+from rmq_store.log.consume_queue import ConsumeQueue
+
+PER_FILE = 7
+SIZE = 100  # bytes of each record; message n lies at 1000 * n
+
+
+def make_queue(root: Path) -> ConsumeQueue:
+    (root / "pyrmq").mkdir(parents=True, exist_ok=True)
+    directory = root / "consumequeue" / "Topic" / "0"
+    return ConsumeQueue(
+        SegmentRun(directory, PER_FILE * ENTRY_BYTES, OpenFiles(), writable=True, sparse=True, pin=False), "Topic", 0
+    )
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> ConsumeQueue:
+    return make_queue(tmp_path)
+
+
+def entries(first: int, count: int) -> np.ndarray:
+    made = np.zeros(count, ENTRY)
+    made["commit_log_offset"] = 1000 * np.arange(first, first + count)
+    made["frame_size"] = SIZE
+    made["tags_code"] = 7
+    return made
+
+
+def end_behind(message: int) -> int:
+    """The log's end right behind a message."""
+    return 1000 * message + SIZE
+
+
+def is_true(offset: int, size: int, queue_offset: int) -> bool:
+    return (offset, size) == (1000 * queue_offset, SIZE)
+
+
+def test_a_queue_without_files_is_empty(queue: ConsumeQueue) -> None:
+    assert queue.max_offset(10**9, is_true) == 0
+    assert queue.min_offset(0, 0) == 0
+    assert queue.last_entry() is None
+    assert queue.cut(0) == 0
+
+
+@given(count=st.integers(0, 30), behind=st.integers(-1, 30))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+def test_the_end_is_behind_the_last_entry_whose_record_ends_in_the_log(
+    tmp_path_factory: pytest.TempPathFactory, count: int, behind: int
+) -> None:
+    queue = make_queue(tmp_path_factory.mktemp("queue"))
+    queue.put(0, entries(0, count))
+    expected = min(count, behind + 1)
+    for end, wanted in ((end_behind(behind), expected), (end_behind(behind) - 1, min(count, max(behind, 0)))):
+        assert queue.max_offset(end, is_true) == wanted
+        assert make_queue(queue.run.directory.parents[2]).max_offset(end, is_true) == wanted  # without a hint
+
+
+def test_files_roll_and_entries_come_back_across_them(queue: ConsumeQueue) -> None:
+    queue.put(0, entries(0, 5))
+    queue.put(5, entries(5, 20))
+    assert queue.run.bases() == [0, 140, 280, 420]
+    assert (queue.entries(3, 25) == entries(3, 22)).all()
+    assert queue.entries(4, 4).tolist() == []
+    assert queue.entry(24) == (24_000, SIZE, 7)
+    assert queue.max_offset(10**9, is_true) == 25
+
+
+def test_an_entry_put_alone_is_the_entry_that_a_batch_puts(tmp_path: Path) -> None:
+    one, many = make_queue(tmp_path / "a"), make_queue(tmp_path / "b")
+    many.put(0, entries(0, 15))
+    for number in range(15):
+        one.put_one(number, 1000 * number, SIZE, 7)
+    for base in many.run.bases():
+        assert one.run.path(base).read_bytes() == many.run.path(base).read_bytes()
+
+
+def test_a_hint_is_proved_against_the_files(queue: ConsumeQueue) -> None:
+    """Two processes append in turn: what one of them remembers is old."""
+    other = make_queue(queue.run.directory.parents[2])
+    queue.put(0, entries(0, 3))
+    assert queue.max_offset(10**9, is_true) == 3
+    other.put(3, entries(3, 1))
+    assert queue.max_offset(10**9, is_true) == 4
+    other.put(4, entries(4, 12))
+    assert queue.max_offset(10**9, is_true) == 16
+    other.cut(5000)
+    assert queue.max_offset(10**9, is_true) == 5
+    assert queue.max_offset(end_behind(2), is_true) == 3
+
+
+def test_a_hint_of_a_file_that_is_gone_is_forgotten(queue: ConsumeQueue) -> None:
+    queue.put(0, entries(0, 12))
+    assert queue.max_offset(10**9, is_true) == 12
+    queue.run.path(140).unlink()
+    assert queue.max_offset(10**9, is_true) == 7
+
+
+def test_a_torn_entry_that_seems_to_count_is_refuted_by_its_record(queue: ConsumeQueue) -> None:
+    """The high half of an offset is written, the low half still zero: the entry points into old records."""
+    queue.put(0, entries(0, 4))
+    torn = entries(0, 1)  # looks like a record at offset 0
+    queue.put(4, torn)
+    assert queue.max_offset(end_behind(3), is_true) == 4
+    assert queue.max_offset(end_behind(3), lambda *entry: True) == 5  # what would be believed without asking
+
+
+def test_a_torn_entry_at_the_begin_of_a_new_file_is_refuted_too(queue: ConsumeQueue) -> None:
+    queue.put(0, entries(0, PER_FILE))
+    assert queue.max_offset(end_behind(6), is_true) == PER_FILE
+    queue.put(PER_FILE, entries(0, 1))
+    assert queue.max_offset(end_behind(6), is_true) == PER_FILE
+
+
+def test_several_torn_entries_behind_the_end_are_all_refuted(queue: ConsumeQueue) -> None:
+    queue.put(0, entries(0, 3))
+    queue.put(3, entries(0, 3))
+    assert queue.max_offset(end_behind(2), is_true) == 3
+
+
+def test_a_queue_that_begins_late_is_filled_up_with_pre_blank_slots(queue: ConsumeQueue) -> None:
+    queue.put(10, entries(10, 2))
+    assert queue.run.bases() == [140]
+    assert queue.run.path(140).read_bytes()[: 3 * ENTRY_BYTES] == 3 * PRE_BLANK
+    assert queue.max_offset(10**9, is_true) == 12
+    assert queue.min_offset(0, 12) == 10
+    assert queue.entry(9)[1] == PRE_BLANK_SIZE
+    assert queue.max_offset(end_behind(9), is_true) == 10  # the queue begins at 10, and has nothing yet
+
+
+def test_a_queue_that_begins_at_a_files_begin_needs_no_filling(queue: ConsumeQueue) -> None:
+    queue.put(14, entries(14, 1))
+    assert queue.run.bases() == [280]
+    assert (queue.min_offset(0, 15), queue.max_offset(10**9, is_true)) == (14, 15)
+
+
+def test_retention_moves_the_minimum_inside_and_across_files(queue: ConsumeQueue) -> None:
+    queue.put(0, entries(0, 20))
+    assert queue.min_offset(0, 20) == 0
+    assert queue.min_offset(5000, 20) == 5
+    assert queue.min_offset(5001, 20) == 6
+    queue.run.remove(0)
+    assert queue.min_offset(9000, 20) == 9
+    assert queue.min_offset(0, 20) == 7
+    assert queue.min_offset(10**9, 20) == 20
+    assert queue.max_offset(10**9, is_true) == 20
+
+
+@given(count=st.integers(1, 30), cut=st.integers(0, 31))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+def test_a_cut_leaves_the_bytes_that_were_there_before_the_cut_entries_came(
+    tmp_path_factory: pytest.TempPathFactory, count: int, cut: int
+) -> None:
+    whole, part = (make_queue(tmp_path_factory.mktemp("queue")) for _ in range(2))
+    kept = min(count, cut)
+    whole.put(0, entries(0, count))
+    part.put(0, entries(0, kept))
+    assert whole.cut(1000 * cut) == kept
+    bases = part.run.bases() or [0]  # the first file stays, as zeros
+    assert whole.run.bases() == bases
+    for base in part.run.bases():
+        assert whole.run.path(base).read_bytes() == part.run.path(base).read_bytes()
+
+
+def test_a_cut_reaches_stale_entries_behind_a_hole(queue: ConsumeQueue) -> None:
+    """A power cut kept a later page of the file and lost an earlier one."""
+    queue.put(0, entries(0, 3))
+    queue.put(5, entries(5, 6))
+    assert queue.cut(3000) == 3
+    assert queue.run.bases() == [0]
+    assert queue.run.path(0).read_bytes() == entries(0, 3).tobytes() + bytes(4 * ENTRY_BYTES)
+
+
+def test_a_cut_takes_a_last_entry_that_its_record_does_not_own_up_to(queue: ConsumeQueue) -> None:
+    queue.put(0, entries(0, 3))
+    queue.put(3, entries(0, 2))
+    assert queue.cut(3000, is_true) == 3
+    assert queue.max_offset(10**9, lambda *entry: True) == 3
+
+
+def test_a_cut_keeps_pre_blank_slots(queue: ConsumeQueue) -> None:
+    queue.put(10, entries(10, 2))
+    assert queue.cut(0, is_true) == 10
+    assert queue.min_offset(0, queue.max_offset(10**9, is_true)) == 10
+
+
+def test_the_newest_entry_is_told_wherever_it_points(queue: ConsumeQueue) -> None:
+    queue.put(0, entries(0, 9))
+    assert queue.last_entry() == (8000, SIZE, 7)

@@ -1,0 +1,204 @@
+"""The sizes of an existing store's files are read off the files, or refused; never guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rmq_store import Store, StoreConfig
+from rmq_store.errors import CorruptIndexError, CorruptionError, UsageError
+from rmq_store.log.geometry import Geometry, infer
+from rmq_store.log.hash_index import HashIndex
+
+DEFAULT = Geometry(64 << 20, 6_000_000, 1_000_000, 4_000_000)
+JAVA_DEFAULT = Geometry(1 << 30, 6_000_000, 5_000_000, 20_000_000)
+INDEX_NAMES = frozenset({"max_hash_slot_num", "max_index_num"})
+
+
+def make_index(root: Path, slots: int, entries: int, rows: int, *, keys_per_record: int = 1) -> HashIndex:
+    index = HashIndex(root / "index", slots, entries)
+    numbers = np.arange(rows)
+    offsets = 100 + 200 * (numbers // keys_per_record)
+    index.put(
+        (numbers * 7919 % 2**31).astype(np.int32), offsets.astype(np.int64), 10**12 + 10 * numbers.astype(np.int64)
+    )
+    return index
+
+
+def test_an_empty_store_gets_the_sizes_asked_for(tmp_path: Path) -> None:
+    assert infer(tmp_path, DEFAULT) == DEFAULT
+
+
+@pytest.mark.parametrize(
+    ("fixture", "store", "expected"),
+    [
+        ("golden", "store", None),
+        ("golden_crash", "store", Geometry(1 << 20, 12_000, 1000, 4000)),
+        ("golden_crash", "store-torn", Geometry(1 << 20, 12_000, 1000, 4000)),
+        ("golden_small", "normal", Geometry(4096, 200, 100, 20)),
+        ("golden_small", "propcrc", Geometry(4096, 200, 100, 20)),
+        ("golden_small", "crash", Geometry(4096, 200, 100, 20)),
+    ],
+)
+def test_the_sizes_of_every_broker_store_are_found_whatever_we_expected(
+    request: pytest.FixtureRequest, fixture: str, store: str, expected: Geometry | None
+) -> None:
+    root: Path = request.getfixturevalue(fixture) / store
+    found = infer(root, DEFAULT)
+    assert found == infer(root, JAVA_DEFAULT)
+    segment = next((root / "commitlog").iterdir())
+    assert found.mapped_file_size_commit_log == segment.stat().st_size
+    for path in (root / "index").iterdir():
+        assert path.stat().st_size == 40 + 4 * found.max_hash_slot_num + 20 * found.max_index_num
+    if expected is not None:
+        assert found == expected
+
+
+@pytest.mark.parametrize("geometry", [DEFAULT, JAVA_DEFAULT], ids=["ours", "a broker's"])
+def test_the_default_index_files_are_recognised(tmp_path: Path, geometry: Geometry) -> None:
+    make_index(tmp_path, geometry.max_hash_slot_num, geometry.max_index_num, 300)
+    for expectation in (DEFAULT, JAVA_DEFAULT):
+        found = infer(tmp_path, expectation)
+        assert (found.max_hash_slot_num, found.max_index_num) == (geometry.max_hash_slot_num, geometry.max_index_num)
+
+
+@pytest.mark.parametrize("rows", [2, 3, 50, 98, 99, 250])
+@pytest.mark.parametrize("keys_per_record", [1, 4])
+def test_an_index_is_recognised_at_any_degree_of_filling(tmp_path: Path, rows: int, keys_per_record: int) -> None:
+    make_index(tmp_path, 60, 100, rows, keys_per_record=keys_per_record)
+    if rows > keys_per_record:
+        found = infer(tmp_path, DEFAULT)
+        assert (found.max_hash_slot_num, found.max_index_num) == (60, 100)
+
+
+def ambiguous(root: Path) -> HashIndex:
+    """One record with one key: zeros around the only entry fit several geometries."""
+    index = HashIndex(root / "index", 60, 100)
+    index.put(np.array([0], np.int32), np.array([4096]), np.array([10**12]))
+    file = index.newest()
+    assert file is not None
+    return index
+
+
+def test_an_index_that_fits_several_geometries_is_refused_with_advice(tmp_path: Path) -> None:
+    index = ambiguous(tmp_path)
+    path = index.path(index.names()[0])
+    data = bytearray(path.read_bytes())
+    # The same entry where a file of 55 slots and 101 entries would have it.
+    at = 40 + 4 * 60 + 20
+    data[at + 20 - 40 : at + 40 - 40] = data[at : at + 20]
+    path.write_bytes(data)
+    with pytest.raises(CorruptIndexError, match="2 geometries fit: give maxHashSlotNum and maxIndexNum"):
+        infer(tmp_path, DEFAULT)
+    chosen = infer(tmp_path, replace(DEFAULT, max_hash_slot_num=60, max_index_num=100))
+    assert (chosen.max_hash_slot_num, chosen.max_index_num) == (60, 100)
+
+
+def test_an_index_that_fits_no_geometry_is_refused(tmp_path: Path) -> None:
+    index = make_index(tmp_path, 60, 100, 50)
+    path = index.path(index.names()[0])
+    data = bytearray(path.read_bytes())
+    data[300:2000] = bytes(1700)
+    path.write_bytes(data)
+    with pytest.raises(CorruptIndexError, match="no geometry fits"):
+        infer(tmp_path, DEFAULT)
+
+
+def test_an_index_file_of_which_nothing_can_be_told_decides_nothing(tmp_path: Path) -> None:
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "20230101000000000").write_bytes(bytes(2280))
+    assert infer(tmp_path, DEFAULT) == DEFAULT
+
+
+def test_a_file_that_a_writer_is_writing_does_not_hide_the_geometry_we_know(tmp_path: Path) -> None:
+    """A second process opens the store while the first one has written slots, but not yet the header."""
+    index = make_index(tmp_path, 60, 100, 50)
+    file = index.newest()
+    assert file is not None
+    file.slots[:] = 99
+    given = replace(DEFAULT, max_hash_slot_num=60, max_index_num=100)
+    assert infer(tmp_path, given) == given
+
+
+def test_older_files_speak_for_a_newest_one_that_a_broker_left_torn(tmp_path: Path) -> None:
+    index = make_index(tmp_path, 60, 100, 150)
+    file = index.newest()
+    assert file is not None
+    file.slots[:] = 99
+    found = infer(tmp_path, DEFAULT)
+    assert (found.max_hash_slot_num, found.max_index_num) == (60, 100)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    for name, size in (("commitlog", 8192), ("consumequeue/Topic/0", 400)):
+        directory = tmp_path / name
+        directory.mkdir(parents=True)
+        (directory / f"{0:020d}").write_bytes(bytes(size))
+    make_index(tmp_path, 60, 100, 50)
+    return tmp_path
+
+
+def test_every_size_of_a_store_is_found(store: Path) -> None:
+    assert infer(store, DEFAULT) == Geometry(8192, 400, 60, 100)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mapped_file_size_commit_log": 4096},
+        {"mapped_file_size_consume_queue": 200},
+        {"max_hash_slot_num": 61},
+        {"max_index_num": 101},
+        {"max_hash_slot_num": 55, "max_index_num": 101},  # the same file size
+    ],
+)
+def test_a_size_that_contradicts_the_files_is_refused(store: Path, change: dict[str, int]) -> None:
+    right = Geometry(8192, 400, 60, 100)
+    named = frozenset(Geometry.__slots__)
+    assert infer(store, right, named) == right
+    with pytest.raises(UsageError, match="asked for"):
+        infer(store, replace(right, **change), named)
+    assert infer(store, replace(right, **change)) == right  # not named: only a guess
+
+
+@pytest.mark.parametrize("directory", ["commitlog", "consumequeue/Topic/0"])
+def test_files_of_different_sizes_are_refused(store: Path, directory: str) -> None:
+    (store / directory / f"{8000:020d}").write_bytes(bytes(100))
+    with pytest.raises(CorruptionError, match="100 bytes"):
+        infer(store, DEFAULT)
+
+
+def test_a_newest_file_of_no_bytes_is_what_a_dying_broker_leaves(store: Path) -> None:
+    (store / "commitlog" / f"{8192:020d}").write_bytes(b"")
+    assert infer(store, DEFAULT).mapped_file_size_commit_log == 8192
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (4095, 400, 60, 100),
+        (1 << 31, 400, 60, 100),
+        (8192, 0, 60, 100),
+        (8192, 401, 60, 100),
+        (8192, 400, 0, 100),
+        (8192, 400, 60, 1),
+    ],
+)
+def test_sizes_that_no_broker_could_use_are_refused(sizes: tuple[int, int, int, int]) -> None:
+    with pytest.raises(UsageError):
+        Geometry(*sizes)
+
+
+def test_the_store_says_so_when_an_option_contradicts_it(
+    golden_small: Path, working_copy: Callable[[Path], Path]
+) -> None:
+    root = working_copy(golden_small / "normal")
+    with Store.open(root):
+        pass
+    with pytest.raises(UsageError, match="asked for"):
+        Store.open(root, config=StoreConfig())
