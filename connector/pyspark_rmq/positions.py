@@ -22,25 +22,6 @@ _log = logging.getLogger(__name__)
 # its log.
 _HOT_PERCENT = 40
 
-# TopicValidator: what a broker keeps for itself.
-_SYSTEM_PREFIX = "rmq_sys_"
-_SYSTEM_TOPICS = frozenset(
-    {
-        "SCHEDULE_TOPIC_XXXX",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
-        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
-        "RMQ_SYS_TRACE_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "TBW102",
-        "BenchmarkTest",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-        "CHECKPOINT_TOPIC",
-    }
-)
-
 _RETRY_PREFIX = "%RETRY%"
 
 Ranges = Mapping[Queue, Range]
@@ -71,17 +52,15 @@ def subscribed(home: Home, subscription: Subscription) -> dict[Queue, Range]:
 def matching_topics(topics: Mapping[str, object], pattern: str) -> list[str]:
     """Return the topics whose whole name matches, sorted; `%...` topics only for a pattern that begins with `%`."""
     expression = re.compile(pattern)
+    from rmq_store import is_system_topic
+
     return [
         topic
         for topic in sorted(topics)
         if expression.fullmatch(topic)
-        and not _is_system_topic(topic)
+        and not is_system_topic(topic)
         and (pattern.startswith("%") or not topic.startswith("%"))
     ]
-
-
-def _is_system_topic(topic: str) -> bool:
-    return topic.startswith(_SYSTEM_PREFIX) or topic in _SYSTEM_TOPICS
 
 
 def batch_start(home: Home, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:

@@ -42,6 +42,7 @@ from rmq_store.errors import (
     UsageError,
 )
 from rmq_store.format.message import Message
+from rmq_store.format.names import is_system_topic
 from rmq_store.format.schema import MESSAGE_SCHEMA
 
 __all__ = [
@@ -78,5 +79,6 @@ __all__ = [
     "TopicConfig",
     "UnknownTopicError",
     "UsageError",
+    "is_system_topic",
     "sweep",
 ]
