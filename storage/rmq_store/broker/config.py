@@ -165,10 +165,12 @@ class StoreFile:
         """
         path = root / "pyrmq" / "store.json"
         try:
-            data = json.loads(durable.read_limited(path, _STORE_FILE_BYTES_MAX))
-            version, identity, settings = data["format"], data["identity"], data["settings"]
+            raw = durable.read_limited(path, _STORE_FILE_BYTES_MAX)
         except FileNotFoundError:
             return None
+        try:
+            data = json.loads(raw)
+            version, identity, settings = data["format"], data["identity"], data["settings"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CorruptConfigError(str(path), 0, f"not a description of a store: {error}") from error
         if not isinstance(version, int) or version > STORE_FORMAT:

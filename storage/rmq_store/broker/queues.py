@@ -10,7 +10,7 @@ import pyarrow as pa
 from rmq_store.broker.queue_reader import QueueReader
 from rmq_store.broker.results import QueueRange
 from rmq_store.broker.tags import TagFilter
-from rmq_store.errors import CorruptRecordError, OffsetOutOfRangeError, UsageError
+from rmq_store.errors import CorruptQueueError, CorruptRecordError, OffsetOutOfRangeError, UsageError
 from rmq_store.files.state_page import StatePage
 from rmq_store.format.consume_queue import ENTRY
 from rmq_store.format.names import validate_topic
@@ -20,6 +20,8 @@ from rmq_store.log.peek import ReadOnlyEnd, read_on, read_only_end
 
 # Entries looked at per step: 20 bytes each.
 _STEP = 1 << 20
+
+_TRIES = 3
 
 # A batch body may be this many times maxMessageSize after decompression; more is a bomb.
 _BODY_LIMIT_FACTOR = 4
@@ -56,8 +58,16 @@ class Queues:
         if queue_id < 0:
             raise UsageError(f"queue id {queue_id} is negative")
         end = self.end()
-        last = self._log.queue_max(topic, queue_id, end)
-        first = self._log.views.queue(topic, queue_id).min_offset(self._log.start(), last)
+        for _ in range(_TRIES):
+            try:
+                last = self._log.queue_max(topic, queue_id, end)
+                first = self._log.views.queue(topic, queue_id).min_offset(self._log.start(), last)
+                break
+            except FileNotFoundError as error:
+                gone = error  # by retention while we looked: look again
+        else:
+            directory = self._log.views.queue(topic, queue_id).run.directory
+            raise CorruptQueueError(str(directory), 0, "one of the queue's files is missing") from gone
         missing = self._missing(topic, queue_id)
         if missing is not None:
             first = missing[0] if first == last else first

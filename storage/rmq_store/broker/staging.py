@@ -235,16 +235,20 @@ def open_staged(root: Path, staged: StagedFile) -> list[pa.RecordBatch]:
     return batches
 
 
-def sweep(root: Path, write_ids: Sequence[str] = (), older_than_ms: int | None = None) -> int:
+def sweep(path: str | Path, write_ids: Sequence[str] = (), older_than_ms: int | None = None) -> int:
     """Remove staging directories: the named ones, and those that nobody touched for `older_than_ms`. Returns how
     many.
     """
-    staging = root / "pyrmq" / "staging"
+    staging = Path(path) / "pyrmq" / "staging"
     removed = 0
-    if not staging.is_dir():
+    try:
+        directories = list(staging.iterdir())
+    except FileNotFoundError:
         return 0
+    except OSError as error:
+        raise durable.translate(error, staging) from error
     now_s = time.time()
-    for directory in staging.iterdir():
+    for directory in directories:
         try:
             stale = older_than_ms is not None and now_s - _newest_change_s(directory) > older_than_ms / 1000
         except (FileNotFoundError, NotADirectoryError):

@@ -89,10 +89,13 @@ class Store:
         root = Path(path).absolute()
         if read_only and create:
             raise UsageError("a store cannot be created read-only")
-        if create and not _is_store(root):
-            _make_root(root)
-        elif not _is_store(root):
-            raise NotAStoreError(str(root), "there is no RocketMQ store here (no commitlog/ and no pyrmq/store.json)")
+        try:
+            if create and not _is_store(root):
+                _make_root(root)
+            elif not _is_store(root):
+                raise NotAStoreError(str(root), "no RocketMQ store is here (no commitlog/ and no pyrmq/store.json)")
+        except PermissionError as error:
+            raise UsageError(f"{error.filename}: {error.strerror}") from error
         known = StoreFile.load(root)
         wanted = config if config is not None else known.config if known else StoreConfig()
         named = frozenset(wanted.geometry().__slots__) if config is not None and known is not None else frozenset()

@@ -68,6 +68,7 @@ def open_nofollow(path: str | Path, flags: int, mode: int = FILE_MODE) -> int:
     Raises:
         FileNotFoundError: no such file and no O_CREAT in `flags`.
         NotAStoreError: a symbolic link, or something else that is not a regular file.
+        UsageError: no permission.
         OSError: as open(2).
     """
     before("open", path)
@@ -77,6 +78,8 @@ def open_nofollow(path: str | Path, flags: int, mode: int = FILE_MODE) -> int:
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
             raise NotAStoreError(str(path), "expected a regular file, found something else") from error
+        if isinstance(error, PermissionError):
+            raise UsageError(f"{path}: cannot be opened: {error.strerror}") from error
         raise
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)

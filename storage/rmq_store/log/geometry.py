@@ -136,7 +136,7 @@ def _slot_counts(fd: int, header: layout.IndexHeader, units: int, count: int) ->
     """Slot counts at which the last entry names the header's last record, and entry 1 its first one."""
     most = units - count * _SLOTS_PER_ENTRY
     first_record, last_record = (
-        offset.to_bytes(8, "big") for offset in (header.begin_phy_offset, header.end_phy_offset)
+        offset.to_bytes(8, "big", signed=True) for offset in (header.begin_phy_offset, header.end_phy_offset)
     )
     found = []
     step = 1 << 18
