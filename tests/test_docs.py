@@ -1,0 +1,194 @@
+"""What the documents say, compared with the project: links, examples, options, bytes on disk, names of commands."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyspark_rmq import option_docs
+from rmq_store.broker import leases
+from rmq_store.cli import commands
+from rmq_store.files import progress, state_page
+from rmq_store.format import checkpoint, consume_queue, frame_check, index
+from rmq_store.format.schema import ENCODED_SCHEMA
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.md")],
+    key=lambda page: str(page.relative_to(ROOT)),
+)
+PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def python_blocks(page: Path) -> list[str]:
+    return PYTHON_BLOCK.findall(page.read_text(encoding="utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that a Markdown viewer gives to the headings."""
+    headings = re.findall(r"^#+ +(.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        if target.startswith(("http://", "https://")):
+            continue
+        name, _, anchor = target.partition("#")
+        found = (page.parent / name).resolve() if name else page
+        assert found.exists(), target
+        assert not anchor or anchor in anchors(found), target
+
+
+def test_every_page_is_in_the_index() -> None:
+    listed = set(LINK.findall((ROOT / "docs" / "README.md").read_text(encoding="utf-8")))
+    assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"} <= listed
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=name_of)
+def test_examples_without_spark_give_what_they_show(page: Path) -> None:
+    runner = doctest.DocTestRunner(optionflags=doctest.REPORT_NDIFF)
+    said: list[str] = []
+    for number, block in enumerate(python_blocks(page)):
+        if ">>>" in block:
+            test = doctest.DocTestParser().get_doctest(block, {}, f"{page.name} block {number}", str(page), 0)
+            runner.run(test, out=said.append)
+    assert runner.summarize(verbose=False).failed == 0, "".join(said)
+
+
+def test_every_python_block_is_run_by_a_test() -> None:
+    without_prompts = [(page, block) for page in PAGES for block in python_blocks(page) if ">>>" not in block]
+    assert [page.name for page, _ in without_prompts] == ["README.md"]
+    assert len(without_prompts[0][1].splitlines()) <= 15
+
+
+def worker_environment(scratch: Path) -> dict[str, str]:
+    return os.environ | {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("storage", "connector")),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "TMPDIR": str(scratch),
+    }
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_the_first_example_of_the_readme_runs_as_it_stands(scratch: Path) -> None:
+    block = next(block for block in python_blocks(ROOT / "README.md") if ">>>" not in block)
+    code = block.replace('"/data/', f'"{scratch}/')
+    settings = "--master local[2] --driver-memory 1g --conf spark.ui.enabled=false pyspark-shell"
+    environment = worker_environment(scratch) | {"PYSPARK_SUBMIT_ARGS": settings}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=scratch, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line.strip("|").split("|") for line in done.stdout.splitlines() if "bill" in line]
+    shown = [[cell.strip() for cell in line] for line in lines]
+    assert sorted(shown) == [["ORD-1", "bill for two teas"], ["ORD-2", "bill for one milk"]]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_the_demo_explains_itself_and_leaves_nothing_behind(scratch: Path) -> None:
+    elsewhere = scratch / "elsewhere"
+    temporary = scratch / "temporary"
+    elsewhere.mkdir()
+    temporary.mkdir()
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "demo.py")],
+        cwd=elsewhere,
+        env=worker_environment(temporary),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    said = " ".join(done.stdout.split())
+    assert "Files of the broker's store that these queries changed: 0." in said
+    assert "It has read 2507 messages" in said
+    assert "Messages read: 0." in said
+    assert "2210 enriched orders" in said
+    assert "own-store: clean" in said
+    assert "Traceback" not in said and "WARN" not in said
+    assert list(elsewhere.iterdir()) == []
+    assert [path.name for path in temporary.iterdir() if "demo" in path.name] == []
+
+
+def test_the_option_table_is_the_one_that_the_code_has() -> None:
+    assert (ROOT / "docs" / "options.md").read_text(encoding="utf-8") == option_docs.render(), (
+        "python -m pyspark_rmq.option_docs docs/options.md"
+    )
+
+
+def test_make_targets_and_commands_that_are_named_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert set(re.findall(r"(?:`|^ {4})make ([a-z]+)", text, re.MULTILINE)) <= targets, page.name
+        assert set(re.findall(r"`rmq ([a-z]+)", text)) <= set(commands.commands), page.name
+
+
+def section(title: str) -> str:
+    text = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
+    return re.split(r"^#+ ", text.split(f"{title}", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def drawn(title: str) -> list[tuple[int, str, int]]:
+    """(first byte, name, size) of every field in the drawings of a section."""
+    fields = []
+    for at, row in re.findall(r"^ +(\d+) \|(.*)\|", section(title), re.MULTILINE):
+        position = int(at)
+        for name, size in re.findall(r"(\w+) +(\d+)\b", row):
+            fields.append((position, name, int(size)))
+            position += int(size)
+    return fields
+
+
+def fields_of(*dtypes: np.dtype) -> list[tuple[int, str, int]]:
+    return [(start, name, field.itemsize) for dtype in dtypes for name, (field, start) in (dtype.fields or {}).items()]
+
+
+def documented(module_doc: str | None) -> list[tuple[int, str, int]]:
+    """(first byte, name, size) of the rows `  0-7   magic   ...` in a docstring."""
+    rows = re.findall(r"^ +(\d+)-(\d+) +(\w+)", module_doc or "", re.MULTILINE)
+    return [(int(first), name, int(last) - int(first) + 1) for first, last, name in rows]
+
+
+@pytest.mark.parametrize(
+    ("title", "fields"),
+    [
+        ("### 2.1 Commit log", fields_of(frame_check.HEADER)),
+        ("### 2.3 Consume queue", fields_of(consume_queue.ENTRY)),
+        ("### 2.4 Index", fields_of(index.HEADER, index.ENTRY)),
+        ("### 2.5 Checkpoint", fields_of(checkpoint.FIELDS)),
+        ("### 3.2 `pyrmq/state`", [(8 * number, word, 8) for number, word in enumerate(state_page.WORDS)]),
+        ("### 3.3 `pyrmq/progress`", documented(progress.__doc__)),
+    ],
+)
+def test_drawings_have_the_fields_of_the_code(title: str, fields: Sequence[tuple[int, str, int]]) -> None:
+    assert fields
+    assert drawn(title) == list(fields)
+
+
+def test_the_drawing_of_a_lease_fits_its_module() -> None:
+    starts = re.findall(r"^ +(\d+)(?:-\d*)? {2,}", leases.__doc__ or "", re.MULTILINE)
+    assert [at for at, _, _ in drawn("### 3.7 Leases")] == [int(start) for start in starts]
+    assert sum(drawn("### 3.7 Leases")[-1][::2]) == 4096
+
+
+def test_the_columns_of_a_staged_file_are_those_of_its_schema() -> None:
+    assert re.findall(r"^\| `(\w+)` \|", section("### 3.6 Staged files"), re.MULTILINE) == ENCODED_SCHEMA.names
