@@ -27,7 +27,7 @@ from rmq_store.broker.staging import StagedFile
 from rmq_store.broker.topics import DEFAULT_TOPICS, TopicConfig, TopicTable
 from rmq_store.broker.writing import Writer
 from rmq_store.clock import ClockFile, system_clock
-from rmq_store.errors import NotAStoreError, ReadOnlyError, UsageError
+from rmq_store.errors import CorruptionError, NotAStoreError, ReadOnlyError, UsageError
 from rmq_store.files import durable
 from rmq_store.format.message import Message
 from rmq_store.format.schema import MESSAGE_SCHEMA
@@ -100,6 +100,11 @@ class Store:
         wanted = config if config is not None else known.config if known else StoreConfig()
         named = frozenset(wanted.geometry().__slots__) if config is not None and known is not None else frozenset()
         settings = wanted.with_geometry(infer(root, wanted.geometry(), named))
+        if known is not None and settings.geometry() != known.config.geometry():
+            # For example a file that was cut: nothing may be written at places computed from that.
+            raise CorruptionError(
+                str(root), 0, f"the files are of {settings.geometry()}, store.json says {known.config.geometry()}"
+            )
         log = CommitLog(
             root,
             settings.geometry(),
