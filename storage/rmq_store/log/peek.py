@@ -68,7 +68,7 @@ def read_on(log: CommitLog, found: ReadOnlyEnd) -> ReadOnlyEnd | StatePage:
     if _behind(log, found.end) == found.behind:
         return found
     if found.foreign and lock_text(log) != OUR_LOCK_TEXT:
-        return _walk(log, found.end, None, foreign=True, missing=dict(found.missing))
+        return _walk(log, found.end, None, foreign=True, crc_from=None, missing=dict(found.missing))
     return read_only_end(log)
 
 
@@ -97,15 +97,22 @@ def _scan(log: CommitLog) -> ReadOnlyEnd:
         return ReadOnlyEnd(page.appended_end, _behind(log, page.appended_end))
     # Of this boot: what lies above its end is an append that the next writer takes back.
     limit = page.appended_end if page is not None and page.counts() and not start.foreign else None
-    return _walk(log, start.offset, limit, foreign=start.foreign, missing={})
+    crc_from = start.crc_from(log)
+    return _walk(log, start.offset, limit, foreign=start.foreign, crc_from=crc_from, missing={})
 
 
 def _walk(
-    log: CommitLog, offset: int, limit: int | None, *, foreign: bool, missing: dict[QueueKey, tuple[int, np.ndarray]]
+    log: CommitLog,
+    offset: int,
+    limit: int | None,
+    *,
+    foreign: bool,
+    crc_from: int | None,
+    missing: dict[QueueKey, tuple[int, np.ndarray]],
 ) -> ReadOnlyEnd:
     """Walk the log from `offset` on; `missing` is what is known of the queues below it."""
     end, stretches, units = offset, [], UnitScan()
-    for stretch in scan.walk(log, offset, limit):
+    for stretch in scan.walk(log, offset, limit, crc_from=crc_from):
         for _ in units.split(log, stretch):
             pass
         stretches.append(stretch)

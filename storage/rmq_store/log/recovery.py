@@ -81,10 +81,10 @@ def _refuse_damage(log: CommitLog, start: StartingPoint) -> None:
     end, reason = start.offset, ""
     for stretch in scan.walk(log, start.offset, start.durable_point) if end < start.durable_point else ():
         end, reason = stretch.end, stretch.stopped
-    record = start.record
-    if record is not None and record.last_record >= log.start() and log.store_timestamp(record.last_record) is None:
+    newest = start.record.last_record if start.record is not None else -1
+    if newest >= log.start() and not len(next(scan.walk(log, newest, newest + 1)).positions):
         raise CorruptRecordError(
-            str(log.segments.path(log.segments.base_of(record.last_record))), record.last_record,
+            str(log.segments.path(log.segments.base_of(newest))), newest,
             "damaged: the newest record that was on disk is not whole",
         )  # fmt: skip
     if end < start.durable_point:
@@ -118,7 +118,7 @@ def _scan_and_repair(log: CommitLog, start: StartingPoint) -> RecoveryReport:
     units = UnitScan()
     at_unit: dict[int, IndexState] = {}
     before_unit: dict[int, tuple[int, int]] = {}
-    for stretch in scan.walk(log, first):
+    for stretch in scan.walk(log, first, crc_from=start.crc_from(log)):
         for piece, opened in units.split(log, stretch):
             if opened is not None:
                 at_unit = {opened.start: log.views.index_state()}
@@ -163,10 +163,13 @@ def _prepare_index(log: CommitLog, start: StartingPoint) -> tuple[int, int]:
         log.views.restore_index(EMPTY)
         return start.offset, start.offset
     if start.trust is Trust.BROKER_CLEAN:
-        # A clean stop guarantees that everything was indexed.
-        return start.offset, log.views.index.end_offset() + 1
-    last = keep_whole_entries(log)
-    return (start.offset, start.offset) if last < log.start() else (min(start.offset, last), last + 1)
+        # A clean stop guarantees that everything was indexed, unless the broker did so only for a time.
+        last = log.views.index.end_offset()
+        if log.store_timestamp(last) is None:
+            return start.offset, start.offset
+    elif (last := keep_whole_entries(log)) < 0:
+        return log.start(), log.start()
+    return min(start.offset, last), last + 1
 
 
 def _dispatch(log: CommitLog, piece: scan.Stretch, index_from: int) -> int:

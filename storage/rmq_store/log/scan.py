@@ -33,10 +33,13 @@ class Stretch(NamedTuple):
     stopped: str
 
 
-def walk(log: CommitLog, start: int, limit: int | None = None) -> Iterator[Stretch]:
+def walk(
+    log: CommitLog, start: int, limit: int | None = None, *, crc_from: int | None = None
+) -> Iterator[Stretch]:
     """Walk whole frames from `start` on, a frame boundary, up to the first bad one or `limit`.
 
-    Every rule of CommitLog#checkMessageAndReturnSize holds, and more: the record must know its own offset.
+    Every rule of CommitLog#checkMessageAndReturnSize holds, and more: the record must know its own offset, and from
+    `crc_from` on it must have a CRC property. Without one nothing tells whether its properties are torn.
     """
     segment_bytes = log.segments.size_bytes
     offset = start
@@ -52,7 +55,11 @@ def walk(log: CommitLog, start: int, limit: int | None = None) -> Iterator[Stret
         position, stopped = offset - base, ""
         high = segment_bytes if limit is None else min(segment_bytes, limit - base)
         while position < high:
-            check = check_frame(view, position, segment_bytes, expect_offset=base + position, check_crc=True)
+            must_have_crc = crc_from is not None and base + position >= crc_from
+            check = check_frame(
+                view, position, segment_bytes,
+                expect_offset=base + position, check_crc=True, force_prop_crc=must_have_crc,
+            )  # fmt: skip
             if check.kind == "message":
                 positions.append(position)
                 sizes.append(check.size)

@@ -50,6 +50,13 @@ class StartingPoint:
         """Whether a broker wrote the store last."""
         return self.trust in (Trust.BROKER_CLEAN, Trust.BROKER_UNCLEAN)
 
+    def crc_from(self, log: CommitLog) -> int | None:
+        """From which offset on every record has a CRC property: what we wrote since the store was last recovered.
+
+        Not below the durable point: those records are whole, whatever the setting was when they were written.
+        """
+        return self.durable_point if self.trust is Trust.OWN and log.crc_property else None
+
 
 def starting_point(log: CommitLog, page: StatePage | None) -> StartingPoint:
     """Decide, without writing anything. `page` is None if the store has no state page."""

@@ -17,7 +17,9 @@ import pytest
 
 from rmq_store import Store, StoreConfig
 from rmq_store.files import durable, state_page
+from rmq_store.log.append import append, append_lock
 from rmq_store.log.hash_index import IndexFile
+from rmq_store.log.units import UnitRecord
 from rmq_store.verify import Report, verify_store
 
 TOPICS = ("Alpha", "Beta")
@@ -105,6 +107,67 @@ class Lab:
         data = bytearray(path.read_bytes())
         data[8:24] = b"another boot id."
         path.write_bytes(bytes(4096) if lose_page else bytes(data))
+
+    def save(self) -> dict[Path, bytes]:
+        """Every file of the store, for `restore`."""
+        return {path: path.read_bytes() for path in self.root.rglob("*") if path.is_file()}
+
+    def restore(self, saved: dict[Path, bytes]) -> None:
+        """Bring the files back in place: device and inode of each stay what they were."""
+        for path in sorted(self.root.rglob("*"), reverse=True):
+            if path.is_file() and path not in saved:
+                path.unlink()
+        for path, data in saved.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("r+b" if path.exists() else "wb") as file:
+                file.write(data)
+                file.truncate()
+
+    def overwrite(self, start: int, data: bytes) -> None:
+        """Put bytes into the log, over existing segments."""
+        size = self.config.mapped_file_size_commit_log
+        for number, byte in enumerate(data):
+            base = (start + number) // size * size
+            with (self.root / "commitlog" / f"{base:020d}").open("r+b") as file:
+                file.seek(start + number - base)
+                file.write(bytes([byte]))
+
+    def cut(self, start: int) -> None:
+        """Zeros from an offset of the log on."""
+        size = self.config.mapped_file_size_commit_log
+        for path in sorted((self.root / "commitlog").iterdir()):
+            low = max(start - int(path.name), 0)
+            if low < size:
+                data = path.read_bytes()
+                path.write_bytes(data[:low] + bytes(size - low))
+
+    def append_unit(self, store: Store, count: int, value: int = 1, *, body_bytes: int = 300) -> tuple[int, int]:
+        """Append a unit of `count` messages; [start, end) of it."""
+        assert store._writer is not None
+        encoded = store._writer._encoder(None).encode(self.batch(count, body_bytes=body_bytes))
+        with append_lock(store._log):
+            done = append(store._log, [encoded], store._writer._bracket(UnitRecord("sink", "query", value)))
+        return done.start, done.end
+
+    def boundaries(self, start: int, end: int) -> list[int]:
+        """Where the frames of [start, end) begin, blank frames included."""
+        size, found, offset = self.config.mapped_file_size_commit_log, [], start
+        while offset < end:
+            found.append(offset)
+            base = offset // size * size
+            with (self.root / "commitlog" / f"{base:020d}").open("rb") as file:
+                file.seek(offset - base)
+                offset += int.from_bytes(file.read(4), "big")
+        return found
+
+    def broker_was_here(self, *, abort: bool = False) -> None:
+        """What a Java broker leaves in `lock` at every start, and `abort` if it did not stop cleanly."""
+        with (self.root / "lock").open("r+b") as file:
+            file.write(b"lock")
+        if abort:
+            (self.root / "abort").write_text("1")
+        else:
+            (self.root / "abort").unlink(missing_ok=True)
 
     def crash(self, work: Callable[[Store], object] = lambda store: None) -> None:
         """A process opens the store, does `work` and is killed."""
