@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -271,6 +274,9 @@ def quiet_spark(work: Path) -> Iterator[SparkSession]:
     # Spark's workers use the `python3` of PATH unless told otherwise.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    # Spark warns of versions of packages that are not used here, and logs how Ctrl-C interrupts it.
+    warnings.simplefilter("ignore")
+    logging.disable(logging.ERROR)
     builder = SparkSession.builder.master("local[2]").appName("pyspark-rmq demo")
     settings = {
         "spark.driver.memory": "1g",
@@ -309,7 +315,9 @@ def unpack(work: Path) -> None:
     """Two copies of the broker's store: one to read, and one to consume."""
     for name in ("broker-store", "working-copy"):
         with tarfile.open(ARCHIVE) as tar:
-            tar.extractall(work, filter="data")
+            # Absent before 3.11.4.
+            tar.extraction_filter = getattr(tarfile, "data_filter", None)
+            tar.extractall(work)
         (work / "store").rename(work / name)
 
 
@@ -327,9 +335,11 @@ def main() -> int:
         console.print("Stopped.")
         return 130
     except Exception as error:
-        # A stack trace of Spark has hundreds of lines; the first one says what happened.
-        reason = (str(error).splitlines() or [""])[0]
-        console.print(f"\nThe demo failed: {type(error).__name__}: {reason}", style="red", markup=False)
+        # Spark's message may hold stack traces of hundreds of lines. What went wrong in Python is the last line of one.
+        lines = str(error).splitlines() or [""]
+        causes = [line for line in lines if re.match(r"[\w.]+Error: ", line)]
+        reason = causes[-1] if causes else f"{type(error).__name__}: {lines[0]}"
+        console.print(f"\nThe demo failed: {reason}", style="red", markup=False)
         log = Path(tempfile.gettempdir()) / "pyspark-rmq-demo.log"
         if (work / "spark.log").exists():
             shutil.copyfile(work / "spark.log", log)

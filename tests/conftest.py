@@ -23,7 +23,9 @@ def _unpack_shared(name: str, target: Path) -> Path:
 
 def _unpack(archive: Path, target: Path) -> Path:
     with tarfile.open(archive) as tar:
-        tar.extractall(target, filter="data")
+        # Absent before 3.11.4.
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)
+        tar.extractall(target)
     return target
 
 
