@@ -1,0 +1,220 @@
+"""Reading without writing: the same messages that a writer would find, and not a byte changed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rmq_store import Store
+from rmq_store.errors import NotAStoreError
+from rmq_store.files import durable
+from rmq_store.log import peek
+from rmq_store.log.append import append_lock
+
+if TYPE_CHECKING:
+    from .conftest import Lab
+
+
+def make_clean(lab: Lab) -> None:
+    pass
+
+
+def make_crashed(lab: Lab) -> None:
+    lab.crash(lambda store: store.append(lab.batch(20)))
+    lab.written += 20
+
+
+def make_power_cut(lab: Lab) -> None:
+    make_crashed(lab)
+    lab.reboot()
+
+
+def make_power_cut_without_page(lab: Lab) -> None:
+    make_crashed(lab)
+    lab.reboot(lose_page=True)
+
+
+def make_without_views(lab: Lab) -> None:
+    shutil.rmtree(lab.root / "consumequeue")
+
+
+def make_without_the_newest_queue_entries(lab: Lab) -> None:
+    """The records reached the disk, their entries did not."""
+    saved = {path: data for path, data in lab.save().items() if "consumequeue" in path.parts}
+    make_power_cut(lab)
+    for path in (lab.root / "consumequeue").rglob("0*"):
+        if path.is_file():
+            path.write_bytes(saved[path]) if path in saved else path.unlink()
+
+
+def make_brokers(lab: Lab) -> None:
+    make_crashed(lab)
+    lab.broker_was_here()
+
+
+def make_brokers_crashed(lab: Lab) -> None:
+    make_crashed(lab)
+    lab.broker_was_here(abort=True)
+
+
+def make_copied(lab: Lab) -> None:
+    make_crashed(lab)
+    shutil.copytree(lab.root, lab.root.parent / "copy")
+    lab.root = lab.root.parent / "copy"
+
+
+STATES = [
+    make_clean, make_crashed, make_power_cut, make_power_cut_without_page, make_without_views,
+    make_without_the_newest_queue_entries, make_brokers, make_brokers_crashed, make_copied,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
+def test_a_reader_sees_what_a_writer_will_find_and_changes_nothing(
+    lab: Lab, tree_hash: Callable[[Path], str], state: Callable[[Lab], None]
+) -> None:
+    with lab.open() as store:
+        store.append(lab.batch(20))
+    state(lab)
+    before = tree_hash(lab.root)
+    with lab.open(read_only=True) as reader:
+        seen, ranges, log_range = lab.numbers(reader), reader.queue_ranges("Alpha"), reader.log_range()
+    assert tree_hash(lab.root) == before
+    assert seen == list(range(lab.written))
+    with lab.open() as store:
+        assert (lab.numbers(store), store.queue_ranges("Alpha"), store.log_range()) == (seen, ranges, log_range)
+
+
+def test_entries_that_the_files_lack_are_joined_to_those_they_have(lab: Lab) -> None:
+    with lab.open() as store:
+        store.append(lab.batch(60))
+    with lab.open(read_only=True) as reader:
+        expected = {
+            key: [batch.to_pylist() for batch in reader.read("Alpha", key, *bounds)]
+            for key, bounds in reader.queue_ranges("Alpha").items()
+        }
+    lab.crash()
+    (lab.root / "pyrmq" / "progress").unlink()
+    lab.reboot(lose_page=True)
+    for path in (lab.root / "consumequeue").rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:60] + bytes(40)) if path.name == "0" * 20 else path.unlink()
+    with lab.open(read_only=True) as reader:
+        for key, (first, last) in reader.queue_ranges("Alpha").items():
+            rows = [row for batch in reader.read("Alpha", key, first, last) for row in batch.to_pylist()]
+            assert rows == [row for part in expected[key] for row in part]
+            assert len(rows) == last > 10
+            middle = [row for batch in reader.read("Alpha", key, 2, 7) for row in batch.to_pylist()]
+            assert middle == rows[2:7]
+
+
+def test_a_reader_sees_a_live_writers_appends_and_not_those_under_way(lab: Lab) -> None:
+    with lab.open() as store, lab.open(read_only=True) as reader:
+        for count in (1, 30, 1):
+            store.append(lab.batch(count))
+            assert lab.numbers(reader) == list(range(lab.written))
+        seen: list[list[int]] = []
+        reading = False
+
+        def look(operation: str, path: str) -> None:
+            nonlocal reading
+            if not reading:
+                reading = True
+                seen.append(lab.numbers(reader))
+                reading = False
+
+        durable.hook = look
+        store.append(lab.batch(30, body_bytes=300))
+        durable.hook = None
+        assert len(seen) > 10
+        assert all(numbers == list(range(32)) for numbers in seen)
+        assert lab.numbers(reader) == list(range(62))
+
+
+def test_a_reader_outlives_writers_that_come_go_and_die(lab: Lab) -> None:
+    with lab.open() as store:
+        store.append(lab.batch(5))
+    with lab.open(read_only=True) as reader:
+        assert lab.numbers(reader) == list(range(5))
+        with lab.open() as store:
+            store.append(lab.batch(5))
+            assert lab.numbers(reader) == list(range(5))  # nobody wrote when it looked
+            reader.refresh()
+            assert lab.numbers(reader) == list(range(10))
+            store.append(lab.batch(5))
+            assert lab.numbers(reader) == list(range(15))
+        assert lab.numbers(reader) == list(range(15))  # the last writer left, and took the page along
+        lab.crash(lambda store: store.append(lab.batch(5)))
+        lab.written += 5
+        reader.refresh()
+        assert lab.numbers(reader) == list(range(20))
+        with lab.open() as store:
+            reader.refresh()
+            assert lab.numbers(reader) == list(range(20))
+            store.append(lab.batch(5))
+            assert lab.numbers(reader) == list(range(25))
+        assert lab.numbers(reader) == list(range(25))
+
+
+def test_a_readers_end_never_goes_back_while_a_first_opener_takes_over(lab: Lab) -> None:
+    store = lab.open()
+    store.append(lab.batch(10))
+    with lab.open(read_only=True) as reader:
+        assert lab.numbers(reader) == list(range(10))
+        store._flusher.stop()  # type: ignore[union-attr]
+        store._log.close()  # as if killed
+        ends: list[int] = []
+        busy = False
+
+        def look(operation: str, path: str) -> None:
+            nonlocal busy
+            if not busy:
+                busy = True
+                ends.append(reader.log_range()[1])
+                busy = False
+
+        durable.hook = look
+        with lab.open():
+            durable.hook = None
+        assert len(ends) > 5
+        assert len(set(ends)) == 1
+
+
+def test_a_page_whose_writer_was_a_broker_since_is_not_believed(lab: Lab) -> None:
+    with lab.open() as store:
+        store.append(lab.batch(5))
+        assert peek.live_page(store._log) is not None
+        lab.broker_was_here(abort=True)
+        assert peek.live_page(store._log) is None
+
+
+def test_a_store_without_a_writer_has_no_live_page(lab: Lab) -> None:
+    with lab.open() as store:
+        store.append(lab.batch(5))
+    reader = Store.open(lab.root, read_only=True)
+    assert peek.live_page(reader._log) is None
+    lab.crash()
+    assert peek.live_page(reader._log) is None  # the page counts, but nobody keeps it true
+    reader.close()
+
+
+def test_a_store_whose_queues_are_nearly_all_missing_is_not_rebuilt_in_memory(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with lab.open() as store:
+        store.append(lab.batch(60))
+    shutil.rmtree(lab.root / "consumequeue")
+    monkeypatch.setattr(peek, "_MISSING_ENTRIES_MAX", 20)
+    with lab.open(read_only=True) as reader, pytest.raises(NotAStoreError, match="open the store for writing once"):
+        reader.queue_range("Alpha", 0)
+
+
+def test_a_reader_does_not_wait_for_a_writers_lock(lab: Lab) -> None:
+    with lab.open() as store:
+        store.append(lab.batch(5))
+        with append_lock(store._log), lab.open(read_only=True) as reader:
+            assert lab.numbers(reader) == list(range(5))
