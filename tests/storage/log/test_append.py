@@ -85,6 +85,7 @@ def test_an_append_whose_kth_operation_fails_leaves_the_store_as_it_was(
             assert (lab.numbers(store), store.log_range()) == (seen, log_range)
             if not sticky:
                 assert lab.files() == before
+                assert store._log.writing_page.intent is None  # the undo is done with
             # The next append works, and takes back what the failing one could not.
             store.append(lab.batch(1))
             assert lab.numbers(store) == sorted([*seen, lab.written - 1])
