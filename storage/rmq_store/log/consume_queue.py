@@ -39,8 +39,9 @@ class ConsumeQueue:
 
         An entry that a writer is writing at this moment may look as if it counted: `confirm` asks the record.
         """
-        if self._hint_holds(end, confirm):
-            return self._hint
+        hint = self._hint  # read once: another thread may have another end, and leaves another hint meanwhile
+        if self._hint_holds(hint, end, confirm):
+            return hint
         bases = self._bases()
         if not bases:
             return 0
@@ -172,9 +173,8 @@ class ConsumeQueue:
                 high = middle
         return low
 
-    def _hint_holds(self, end: int, confirm: Confirm) -> bool:
+    def _hint_holds(self, hint: int, end: int, confirm: Confirm) -> bool:
         """Whether the queue still ends at the hint: the entry before it counts, the next one does not."""
-        hint = self._hint
         if hint % self._per_file == 0:
             return False
         base = hint - hint % self._per_file
