@@ -114,7 +114,11 @@ class StoreConfig:
         return cls(**_parse({name: value for name, value in values.items() if name in known}, str(path)))
 
 
-_JAVA_NAMES = {re.sub(r"_(\w)", lambda m: m[1].upper(), field.name): field for field in fields(StoreConfig)}
+def _java_name(name: str) -> str:
+    return re.sub(r"_(\w)", lambda match: match[1].upper(), name).replace("PropCrc", "PropCRC")
+
+
+_JAVA_NAMES = {_java_name(field.name): field for field in fields(StoreConfig)}
 
 
 def _parse(values: dict[str, Any], where: str) -> dict[str, Any]:
