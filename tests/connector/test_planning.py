@@ -45,8 +45,9 @@ def test_no_queue_is_starved_however_long_the_others_are(both, max_rows: int) ->
     waiting = {queue for queue in end if end[queue] > start[queue]}
     at = dict(start)
     for _ in range(-(-len(waiting) // max_rows)):
-        # the others keep growing, the short ones do not
-        at = admit_rows(at, {queue: max(offset, at[queue] + 1) for queue, offset in end.items()}, max_rows)
+        # those that wait keep growing, so none ever has nothing left to give
+        grown = {queue: max(offset, at[queue] + (queue in waiting)) for queue, offset in end.items()}
+        at = admit_rows(at, grown, max_rows)
     if max_rows < len(waiting):
         assert len([queue for queue in waiting if at[queue] > start[queue]]) >= max_rows
     else:
