@@ -116,13 +116,11 @@ def _scan_and_repair(log: CommitLog, start: StartingPoint) -> RecoveryReport:
     last_record = start.record.last_record if start.record else -1
     timestamp = start.record.timestamp if start.record else 0
     units = UnitScan()
-    at_unit: dict[int, IndexState] = {}
-    before_unit: dict[int, tuple[int, int]] = {}
+    before_unit = last_record, timestamp
     for stretch in scan.walk(log, first, crc_from=start.crc_from(log)):
         for piece, opened in units.split(log, stretch):
             if opened is not None:
-                at_unit = {opened.start: log.views.index_state()}
-                before_unit = {opened.start: (last_record, timestamp)}
+                before_unit = last_record, timestamp
             if len(piece.positions):
                 timestamp = _dispatch(log, piece, index_from)
                 last_record = piece.base + int(piece.positions[-1])
@@ -132,8 +130,7 @@ def _scan_and_repair(log: CommitLog, start: StartingPoint) -> RecoveryReport:
     torn = None if start.foreign else units.torn()
     if torn is not None:
         _LOG.warning("%s: dropping a unit that was not finished: bytes %d to %d", log.root, torn.start, end)
-        log.views.restore_index(at_unit[torn.start])
-        last_record, timestamp = before_unit[torn.start]
+        last_record, timestamp = before_unit
     cut_from = torn.start if torn else end
     cut_entries(log, cut_from)
     removed = _remove(log, cut_from)
@@ -228,8 +225,6 @@ def _remove(log: CommitLog, end: int) -> int:
             )
             log.segments.zero(base + low, base + log.segments.size_bytes)
             removed += len(data)
-        if low == 0 and base > log.start():
-            log.segments.remove(base)
     return removed
 
 
