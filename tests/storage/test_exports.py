@@ -1,0 +1,70 @@
+"""What `import rmq_store` gives, and whether its examples are true."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rmq_store
+from rmq_store import StoreError
+from rmq_store import errors as error_module
+
+ROOT = Path(rmq_store.__file__).parents[1]
+
+
+def test_the_examples_in_the_package_docstring_are_true() -> None:
+    results = doctest.testmod(rmq_store, raise_on_error=True)
+    assert results.attempted >= 5
+
+
+def test_all_names_what_the_package_offers_and_nothing_else() -> None:
+    imported = {
+        alias.asname or alias.name
+        for node in ast.parse(inspect.getsource(rmq_store)).body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert set(rmq_store.__all__) == imported
+    assert len(rmq_store.__all__) == len(imported)
+
+
+@pytest.mark.parametrize("name", rmq_store.__all__)
+def test_everything_offered_says_what_it_is(name: str) -> None:
+    value = getattr(rmq_store, name)
+    if inspect.isclass(value) or inspect.isfunction(value):
+        assert inspect.getdoc(value)
+        # A dataclass without a docstring gets its signature as one.
+        assert not inspect.getdoc(value).startswith(f"{name}(")
+    if inspect.isclass(value):
+        for attribute, member in vars(value).items():
+            if inspect.isfunction(member) and not attribute.startswith("_"):
+                assert inspect.getdoc(member), f"{name}.{attribute}"
+
+
+def test_every_error_is_offered() -> None:
+    defined = {
+        name
+        for name, value in vars(error_module).items()
+        if inspect.isclass(value) and issubclass(value, StoreError) and value.__module__ == error_module.__name__
+    }
+    assert defined <= set(rmq_store.__all__)
+
+
+def test_importing_the_package_starts_nothing_and_needs_no_spark() -> None:
+    code = (
+        "import sys, threading, rmq_store; "
+        "assert threading.active_count() == 1; "
+        "assert not {'pyspark', 'py4j', 'pandas', 'click', 'rich'} & set(sys.modules)"
+    )
+    answer = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (Path(rmq_store.__file__).parent / "py.typed").exists()
