@@ -75,6 +75,45 @@ def test_a_clean_record_is_not_believed_if_bytes_came_or_went_since(lab: Lab) ->
             lab.open()
 
 
+def test_a_clean_record_is_not_believed_if_a_segment_came_since(lab: Lab) -> None:
+    with lab.open() as store:
+        store.append(lab.batch(5))
+    (lab.root / "commitlog" / f"{8192:020d}").write_bytes(bytes(8192))
+    with lab.open() as store:
+        assert recovered(store).trust == "OWN"
+        assert lab.numbers(store) == list(range(5))
+
+
+def test_records_on_disk_without_checksums_are_kept_when_the_setting_has_changed_since(lab: Lab) -> None:
+    with_crc, lab.config = lab.config, replace(lab.config, enabled_append_prop_crc=False)
+    with lab.open() as store:
+        store.append(lab.batch(5))
+
+    def work(store: Store) -> None:
+        store.append(lab.batch(5))
+        store.flush()
+
+    lab.crash(work)
+    lab.reboot()
+    lab.config = with_crc
+    with lab.open() as store:
+        assert recovered(store).trust == "OWN"
+        assert lab.numbers(store) == list(range(10))
+
+
+def test_a_clean_record_that_names_an_older_record_is_not_believed(lab: Lab) -> None:
+    """A writer died between its commit point and the word behind it: nobody vouches for the newest record."""
+    with lab.open() as store:
+        store.append(lab.batch(5))
+        end, progress = store.log_range()[1], store._log.progress
+    known = progress.load()
+    assert known is not None
+    progress.write(replace(known[0], last_record=lab.boundaries(0, end)[2]))
+    with lab.open() as store:
+        assert (recovered(store).trust, recovered(store).end) == ("OWN", end)
+        assert lab.numbers(store) == list(range(5))
+
+
 def test_a_killed_writers_store_is_trusted_in_the_same_boot_and_only_the_unflushed_part_is_walked(lab: Lab) -> None:
     with lab.open() as store:
         store.append(lab.batch(20))
