@@ -1,8 +1,7 @@
-"""Settings: RocketMQ's names in both directions, and what is refused."""
+"""Settings: RocketMQ's names, a broker's own file, and store.json."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,102 +9,124 @@ import pytest
 from rmq_store import NotAStoreError, StoreConfig, UsageError
 from rmq_store.broker.config import StoreFile, parse_delay_levels
 
-IDENTITY = "6f1c1d0e-0b54-4f6e-9f3d-0c1f6d0a7b11"
+IDENTITY = "00000000-0000-0000-0000-00000000abcd"
+REPOSITORY = Path(__file__).parents[3]
 
 
-def conf(directory: Path, *lines: str) -> Path:
+def conf(directory: Path, text: str) -> Path:
     path = directory / "broker.conf"
-    path.write_text("\n".join(lines))
+    path.write_text(text)
     return path
 
 
-def test_every_setting_of_a_broker_conf_arrives_under_rocketmqs_own_name(tmp_path: Path) -> None:
-    path = conf(
-        tmp_path,
-        "# a comment",
-        "brokerClusterName=DefaultCluster",
-        "brokerName=broker-b",
-        "brokerIP1=10.1.2.3",
-        "listenPort=20911",
-        "mappedFileSizeCommitLog=1048576",
-        "mappedFileSizeConsumeQueue=12000",
-        "maxHashSlotNum=1000",
-        "maxIndexNum=4000",
-        "messageIndexEnable=false",
-        "enabledAppendPropCRC=false",
-        "flushDiskType=SYNC_FLUSH",
-        "flushIntervalCommitLog=200",
-        "messageDelayLevel=1s 2m",
-        "maxMessageSize=65536",
-        "autoCreateTopicEnable=false",
-        "defaultTopicQueueNums=6",
-    )
-    assert StoreConfig.from_broker_conf(path) == StoreConfig(
+def test_the_broker_conf_that_comes_with_us_is_what_a_new_store_gets() -> None:
+    path = REPOSITORY / "conf" / "broker.conf"
+    if not path.exists():
+        pytest.skip("needs the checkout")
+    assert StoreConfig.from_broker_conf(path) == StoreConfig()
+
+
+def test_a_broker_conf_is_read_as_a_properties_file(tmp_path: Path) -> None:
+    text = """
+# a comment
+! another = one
+ mappedFileSizeCommitLog = 1048576
+mapedFileSizeConsumeQueue=12000
+maxHashSlotNum=1000
+messageIndexEnable=FALSE
+flushDiskType=SYNC_FLUSH
+brokerName = shop-a
+brokerIP1=10.0.0.7
+listenPort=20911
+namesrvAddr=127.0.0.1:9876
+a line without a value
+messageDelayLevel=1s 5m
+"""
+    config = StoreConfig.from_broker_conf(conf(tmp_path, text))
+    assert config == StoreConfig(
         mapped_file_size_commit_log=1 << 20,
         mapped_file_size_consume_queue=12000,
         max_hash_slot_num=1000,
-        max_index_num=4000,
         message_index_enable=False,
-        enabled_append_prop_crc=False,
         flush_disk_type="SYNC_FLUSH",
-        flush_interval_commit_log=200,
-        broker_name="broker-b",
-        broker_host="10.1.2.3:20911",
-        message_delay_level="1s 2m",
-        max_message_size=65536,
-        auto_create_topic_enable=False,
-        default_topic_queue_nums=6,
+        broker_name="shop-a",
+        broker_host="10.0.0.7:20911",
+        message_delay_level="1s 5m",
     )
 
 
-def test_early_spelling_of_the_segment_size_is_understood(tmp_path: Path) -> None:
-    config = StoreConfig.from_broker_conf(conf(tmp_path, "mapedFileSizeCommitLog=1048576"))
-    assert config.mapped_file_size_commit_log == 1 << 20
+def test_a_port_without_an_address_counts_too(tmp_path: Path) -> None:
+    assert StoreConfig.from_broker_conf(conf(tmp_path, "listenPort=1234")).broker_host == "127.0.0.1:1234"
+    assert StoreConfig.from_broker_conf(conf(tmp_path, "brokerIP1=10.1.1.1")).broker_host == "10.1.1.1:10911"
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("text", "reason"),
     [
-        "mappedFileSizeCommitLog=big",
-        "mappedFileSizeCommitLog=100",
-        "mappedFileSizeConsumeQueue=12001",
-        "enabledAppendPropCRC=perhaps",
-        "flushDiskType=NO_FLUSH",
-        "messageDelayLevel=1s  5s",
-        "listenPort=http",
-        "brokerIP1=nowhere",
+        ("maxIndexNum=many", "maxIndexNum='many' is no int"),
+        ("maxIndexNum=-5", "is no int"),
+        ("maxIndexNum=٣", "is no int"),
+        ("messageIndexEnable=yes", "is no bool"),
+        ("listenPort=high", "not an ip:port"),
+        ("brokerIP1=localhost", "not an ip:port"),
+        ("mappedFileSizeCommitLog=4095", "at least 4096"),
+        ("mappedFileSizeConsumeQueue=30", "multiple of 20"),
+        ("flushDiskType=SOMETIMES", "ASYNC_FLUSH or SYNC_FLUSH"),
+        ("messageDelayLevel=1s  5s", "no delay"),
     ],
 )
-def test_value_of_the_wrong_kind_is_refused(tmp_path: Path, line: str) -> None:
-    with pytest.raises(UsageError):
-        StoreConfig.from_broker_conf(conf(tmp_path, line))
+def test_a_value_that_is_not_of_its_kind_is_named(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        StoreConfig.from_broker_conf(conf(tmp_path, text))
 
 
-def test_missing_broker_conf_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"broker\.conf"):
+def test_a_broker_conf_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No such file"):
+        StoreConfig.from_broker_conf(tmp_path / "missing.conf")
+    (tmp_path / "broker.conf").write_bytes(b"brokerName=\xff\xfe")
+    with pytest.raises(UsageError, match="no text"):
         StoreConfig.from_broker_conf(tmp_path / "broker.conf")
 
 
-def test_store_file_gives_back_every_setting(tmp_path: Path) -> None:
-    (tmp_path / "pyrmq").mkdir()
-    config = replace(StoreConfig(), enabled_append_prop_crc=False, message_index_tags=False, broker_name="b")
-    StoreFile(IDENTITY, config).save(tmp_path)
-    assert StoreFile.load(tmp_path) == StoreFile(IDENTITY, config)
-    assert '"enabledAppendPropCRC": false' in (tmp_path / "pyrmq" / "store.json").read_text()
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"mapped_file_size_commit_log": 1 << 31},
+        {"mapped_file_size_consume_queue": 20 << 30},
+        {"max_hash_slot_num": 0},
+        {"max_index_num": 1},
+        {"max_hash_slot_num": 1 << 28, "max_index_num": 1 << 28},
+        {"flush_interval_commit_log": 0},
+        {"max_message_size": 0},
+        {"default_topic_queue_nums": 0},
+        {"flush_interval_commit_log": True},
+        {"broker_name": None},
+        {"auto_create_topic_enable": 1},
+        {"max_message_size": 4e6},
+    ],
+    ids=str,
+)
+def test_settings_that_no_broker_could_have_are_refused(fields: dict) -> None:
+    with pytest.raises(UsageError):
+        StoreConfig(**fields)
 
 
-def test_store_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+def test_delay_levels_have_units() -> None:
+    assert parse_delay_levels("1s 5m 2h 1d 0s") == (1000, 300_000, 7_200_000, 86_400_000, 0)
+    assert sum(parse_delay_levels(StoreConfig().message_delay_level)[2:]) == 17_140_000
+    for text in ("", "1", "s", "1S", "-1s", "1s 5x", "1s,5s", "1s ", "٣s"):
+        with pytest.raises(UsageError, match="no delay"):
+            parse_delay_levels(text)
+
+
+def test_store_json_gives_back_what_was_saved(tmp_path: Path) -> None:
     (tmp_path / "pyrmq").mkdir()
-    StoreFile(IDENTITY, StoreConfig()).save(tmp_path)
-    path = tmp_path / "pyrmq" / "store.json"
-    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
-    with pytest.raises(NotAStoreError, match="newer"):
+    assert StoreFile.load(tmp_path) is None
+    saved = StoreFile(IDENTITY, StoreConfig(max_index_num=77, broker_name="händler", flush_disk_type="SYNC_FLUSH"))
+    saved.save(tmp_path)
+    assert StoreFile.load(tmp_path) == saved
+    text = (tmp_path / "pyrmq" / "store.json").read_text()
+    assert '"maxIndexNum": 77' in text
+    (tmp_path / "pyrmq" / "store.json").write_text(text.replace('"format": 1', '"format": 2'))
+    with pytest.raises(NotAStoreError, match="newer version"):
         StoreFile.load(tmp_path)
-
-
-def test_delay_levels_are_rocketmqs() -> None:
-    levels = parse_delay_levels(StoreConfig().message_delay_level)
-    assert [level // 1000 for level in levels] == [
-        1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
-    ]  # fmt: skip
-    assert sum(levels[2:]) == 17_140_000
