@@ -57,6 +57,7 @@ class Watcher:
 
     def look(self, order: list[int]) -> int:
         """Read what is new, queue by queue in this order; returns how many messages."""
+        self.store.refresh()  # a read-only store opened before the first writer
         end = self.store.log_range()[1]
         ranges = {queue_id: self.store.queue_range(TOPIC, queue_id).max_offset for queue_id in order}
         new_in: list[set[str]] = []
