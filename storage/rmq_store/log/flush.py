@@ -38,11 +38,10 @@ def flush(log: CommitLog, target: int | None = None) -> None:
     if page.flushed_end >= wanted and not page.poison:
         return
     with log.flush_lock.exclusive(LOCK_TIMEOUT_MS):
-        flush_held(log)
+        _flush_held(log)
 
 
-def flush_held(log: CommitLog) -> None:
-    """As `flush` up to the appended end; the caller holds the flush lock."""
+def _flush_held(log: CommitLog) -> None:
     page = log.writing_page
     if page.poison:
         raise StoreFailedError(

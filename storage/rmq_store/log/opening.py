@@ -13,8 +13,8 @@ from rmq_store.errors import StoreLockedError
 from rmq_store.files import durable
 from rmq_store.files.state_page import StatePage
 from rmq_store.log.append import append_lock
-from rmq_store.log.commit_log import LOCK_TIMEOUT_MS, CommitLog
-from rmq_store.log.flush import checkpoint_bytes, flush_held, sync_filesystem
+from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.flush import checkpoint_bytes, flush, sync_filesystem
 from rmq_store.log.recovery import RecoveryReport, recover
 from rmq_store.log.starting_point import OUR_LOCK_TEXT, load_checkpoint, lock_text
 
@@ -23,7 +23,8 @@ _WAIT_MAX_S = 0.02
 
 
 def open_for_writing(log: CommitLog, timeout_ms: int = OPEN_TIMEOUT_MS) -> RecoveryReport | None:
-    """Become a writer of the store; the report if this process was the first opener.
+    """Become a writer of the store; the report if this process was the first opener. After an error the caller closes
+    the log, which frees its locks.
 
     Raises:
         StoreLockedError: a broker runs on the store (its pid is named), or a recovery takes longer than `timeout_ms`.
@@ -33,11 +34,7 @@ def open_for_writing(log: CommitLog, timeout_ms: int = OPEN_TIMEOUT_MS) -> Recov
     deadline = time.monotonic() + timeout_ms / 1000
     while True:
         if log.store_lock.try_exclusive():
-            try:
-                return _open_first(log)
-            except BaseException:
-                log.store_lock.release()
-                raise
+            return _open_first(log)
         if log.store_lock.try_shared():
             log.page = StatePage(log.own / "state", writable=True)
             # The page may be the one of a last closer that has just left, or a broker may have come in between.
@@ -94,7 +91,7 @@ def close(log: CommitLog) -> None:
 
 
 def _flush_and_leave(log: CommitLog) -> None:
-    with append_lock(log), log.flush_lock.exclusive(LOCK_TIMEOUT_MS):
+    with append_lock(log):
         # One closer at a time: two that hold byte 0 shared would refuse each other the upgrade.
         if log.store_lock.try_upgrade():
             _close_last(log)
@@ -103,7 +100,7 @@ def _flush_and_leave(log: CommitLog) -> None:
 
 
 def _close_last(log: CommitLog) -> None:
-    flush_held(log)
+    flush(log)
     end = log.writing_page.appended_end
     for base in log.segments.bases():
         if base >= end and base > 0:

@@ -70,7 +70,6 @@ class OpenUnit:
     """A unit whose last record has not been met yet."""
 
     start: int
-    end: int
     store_timestamp: int
 
 
@@ -114,13 +113,11 @@ class UnitScan:
         position, size = int(stretch.positions[row]), int(stretch.sizes[row])
         message = decode_frame(view, position, position + size)
         fields = _fields(message.body)
-        start, end = _offset(fields.get("start")), _offset(fields.get("end"))
-        if start is None or end is None:
-            return None
+        start = _offset(fields.get("start"))
         if message.tags == BEGIN_TAG and start == stretch.base + position:
-            self._open = OpenUnit(start, end, store_timestamp)
+            self._open = OpenUnit(start, store_timestamp)
             return self._open
-        if self._open is not None and start == self._open.start and stretch.base + position + size == self._open.end:
+        if self._open is not None and message.tags == END_TAG and start == self._open.start:
             self._open = None
         return None
 

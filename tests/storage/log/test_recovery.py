@@ -84,6 +84,15 @@ def test_a_clean_record_is_not_believed_if_a_segment_came_since(lab: Lab) -> Non
         assert lab.numbers(store) == list(range(5))
 
 
+def test_abort_says_unclean_whatever_our_record_says(lab: Lab) -> None:
+    with lab.open() as store:
+        store.append(lab.batch(5))
+    (lab.root / "abort").write_text("1")
+    with lab.open() as store:
+        assert recovered(store).trust == "OWN"
+        assert lab.numbers(store) == list(range(5))
+
+
 def test_records_on_disk_without_checksums_are_kept_when_the_setting_has_changed_since(lab: Lab) -> None:
     with_crc, lab.config = lab.config, replace(lab.config, enabled_append_prop_crc=False)
     with lab.open() as store:
