@@ -12,8 +12,10 @@ import pytest
 from rmq_store import Store
 from rmq_store.errors import NotAStoreError
 from rmq_store.files import durable
+from rmq_store.files.state_page import StatePage
 from rmq_store.log import peek
 from rmq_store.log.append import append_lock
+from rmq_store.log.commit_log import CommitLog
 
 if TYPE_CHECKING:
     from .conftest import Lab
@@ -200,6 +202,25 @@ def test_a_store_without_a_writer_has_no_live_page(lab: Lab) -> None:
     lab.crash()
     assert peek.live_page(reader._log) is None  # the page counts, but nobody keeps it true
     reader.close()
+
+
+def test_a_writer_that_comes_while_a_reader_looks_is_noticed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be killed in the middle of an append, whose whole records the look would have taken for true."""
+    with lab.open() as store:
+        store.append(lab.batch(5))
+    writers: list[Store] = []
+    look = peek._scan
+
+    def look_slowly(log: CommitLog) -> peek.ReadOnlyEnd:
+        found = look(log)
+        if not writers:
+            writers.append(lab.open())
+        return found
+
+    monkeypatch.setattr(peek, "_scan", look_slowly)
+    with lab.open(read_only=True) as reader:
+        assert isinstance(peek.read_only_end(reader._log), StatePage)
+    writers[0].close()
 
 
 def test_a_store_whose_queues_are_nearly_all_missing_is_not_rebuilt_in_memory(

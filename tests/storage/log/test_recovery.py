@@ -171,6 +171,7 @@ def test_a_tail_torn_at_any_byte_leaves_the_whole_records_before_it(lab: Lab, lo
         lab.overwrite(cut, (fill * (end - cut + 1))[: end - cut])
         lab.reboot(lose_page=lose_page)
         expected = max(offset for offset in ends if offset <= cut)
+        assert log_end(lab) == expected
         with lab.open() as store:
             assert (recovered(store).trust, recovered(store).end) == ("OWN", expected)
             assert lab.numbers(store) == list(range(1 + ends.index(expected)))
