@@ -83,7 +83,9 @@ class OfdLock:
         self.byte = byte
         self._fd = -1
         self._kind: LockKind = "free"
-        self._turn = threading.Lock()
+        # {0: thread id} while a thread of this process is taking the lock or has it. A dict, because `setdefault`
+        # takes the turn and notes who has it in one step that no signal handler can come between.
+        self._turn: dict[int, int] = {}
         _locks.add(self)
 
     @property
@@ -115,26 +117,29 @@ class OfdLock:
             StoreLockedError: somebody still held it after `timeout_ms`; names a holder's pid where that is known.
         """
         deadline_s = time.monotonic() + timeout_ms / 1000
-        if not self._turn.acquire(timeout=timeout_ms / 1000):
-            raise self._timed_out(timeout_ms)
-        try:
-            wait_s = _FIRST_WAIT_S
-            while not self._take("exclusive"):
-                if time.monotonic() + wait_s > deadline_s:
-                    raise self._timed_out(timeout_ms)
-                time.sleep(wait_s)
-                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
-        except BaseException:
-            self._turn.release()
-            raise
+        wait_s = _FIRST_WAIT_S
+        while not self._try("exclusive"):
+            if time.monotonic() + wait_s > deadline_s:
+                raise self._timed_out(timeout_ms)
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     @contextlib.contextmanager
     def exclusive(self, timeout_ms: int) -> Iterator[None]:
-        """Hold the lock alone for a `with` block; raises as `acquire_exclusive`."""
-        self.acquire_exclusive(timeout_ms)
+        """Hold the lock alone for a `with` block; raises as `acquire_exclusive`. Blocks do not nest.
+
+        An exception from a signal handler (Ctrl-C) may come on the way in or out, where no `finally` sees it. What a
+        thread then still has is given up here, when the block ends or when the thread comes back.
+        """
+        self._release_own()
         try:
+            self.acquire_exclusive(timeout_ms)
             yield
         finally:
+            self._release_own()
+
+    def _release_own(self) -> None:
+        if self._turn.get(0) == threading.get_ident():
             self.release()
 
     def try_upgrade(self) -> bool:
@@ -150,11 +155,12 @@ class OfdLock:
 
     def release(self) -> None:
         """Give the lock up; does nothing if this object holds none."""
-        if self._kind != "free":
+        if self._turn:
             # Unlocked by name, not by closing: a child that is being forked right now may have the description too.
+            if self._fd >= 0:
+                self._set(fcntl.F_UNLCK)
             self._kind = "free"
-            self._set(fcntl.F_UNLCK)
-            self._turn.release()
+            self._turn.pop(0, None)
 
     def close(self) -> None:
         """Release, and close the file; the object can be used again."""
@@ -196,14 +202,15 @@ class OfdLock:
             os.close(fd)
 
     def _try(self, kind: LockKind) -> bool:
-        if not self._turn.acquire(blocking=False):
+        me = threading.get_ident()
+        if self._turn.get(0) == me or self._turn.setdefault(0, me) != me:
             return False
         taken = False
         try:
             taken = self._take(kind)
         finally:
             if not taken:
-                self._turn.release()
+                self.release()
         return taken
 
     def _take(self, kind: LockKind) -> bool:
@@ -254,7 +261,7 @@ class OfdLock:
         """In a forked child: drop the parent's description, which goes on holding the parent's lock."""
         fd, self._fd = self._fd, -1
         self._kind = "free"
-        self._turn = threading.Lock()
+        self._turn = {}
         if fd >= 0:
             os.close(fd)
 

@@ -326,3 +326,30 @@ for _ in range(300):
     with holder(program, path, str(counter)) as one, holder(program, path, str(counter)) as two:
         assert (one.wait(60), two.wait(60)) == (0, 0)
     assert counter.read_text() == "600"
+
+
+def test_thread_interrupted_on_its_way_into_a_block_comes_in_again(tmp_path: Path) -> None:
+    # Ctrl-C between taking the lock and the `with` block: no `finally` of the block has seen it.
+    lock = OfdLock(tmp_path / "lock")
+    lock.acquire_exclusive(1000)
+    with lock.exclusive(1000):
+        assert lock.held == "exclusive"
+    assert lock.held == "free"
+    assert OfdLock(tmp_path / "lock").try_exclusive()
+
+
+def test_thread_interrupted_before_it_noted_what_it_took_gives_it_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = OfdLock(tmp_path / "lock")
+    take = OfdLock._take
+
+    def interrupted(self: OfdLock, kind: str) -> bool:
+        take(self, kind)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OfdLock, "_take", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            lock.acquire_exclusive(1000)
+    assert OfdLock(tmp_path / "lock").try_exclusive()
