@@ -1,0 +1,153 @@
+"""Ranges of queues as batches: how they are cut, and what is not believed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rmq_store import CorruptQueueError, CorruptRecordError, Store, StoreConfig
+from rmq_store.broker.queue_reader import QueueReader
+from rmq_store.broker.tags import TagFilter
+from rmq_store.format import frame_decoder
+from rmq_store.format.compression import compress
+from rmq_store.format.consume_queue import ENTRY, PRE_BLANK_SIZE
+from rmq_store.format.message import Host, encode_frame
+
+COUNT = 300
+
+
+@pytest.fixture
+def store(scratch: Path, tiny: StoreConfig) -> Iterator[Store]:
+    with Store.open(scratch / "store", create=True, config=tiny) as opened:
+        opened.create_topic("T", queue_count=2)
+        columns = {
+            "body": [b"%04d" % n + b"." * 50 for n in range(COUNT)],
+            "tags": ["AaAa", "BBBB", None] * (COUNT // 3),
+            "queueId": pa.array([0] * COUNT, pa.int32()),
+        }
+        opened.append(pa.record_batch(columns), topic="T")
+        opened.append(pa.record_batch({"body": [b"other"], "queueId": pa.array([1], pa.int32())}), topic="T")
+        yield opened
+
+
+def entries_of(store: Store, queue_id: int = 0, count: int = COUNT) -> np.ndarray:
+    return store._log.views.queue("T", queue_id).entries(0, count)
+
+
+def read(
+    store: Store, entries: np.ndarray, columns: tuple[str, ...] = ("body",), **options: object
+) -> list[pa.RecordBatch]:
+    reader = QueueReader(store._log, "b", body_limit_bytes=1 << 20)
+    return list(reader.read("T", 0, 0, entries, columns, **{"tags": None, "raw_body": False, **options}))
+
+
+def numbers(batches: list[pa.RecordBatch]) -> list[int]:
+    return [int(body[:4]) for batch in batches for body in batch.column("body").to_pylist()]
+
+
+def test_batches_end_with_their_segment(store: Store) -> None:
+    batches = read(store, entries_of(store))
+    segments = len(store._log.segments.bases())
+    assert len(batches) == segments > 3
+    assert numbers(batches) == list(range(COUNT))
+
+
+@pytest.mark.parametrize(("rows", "bytes_max"), [(1, 1 << 20), (7, 1 << 20), (1 << 20, 1), (1 << 20, 1000)])
+def test_limits_cut_batches_but_one_message_always_fits(store: Store, rows: int, bytes_max: int) -> None:
+    entries = entries_of(store)
+    batches = read(store, entries, batch_rows=rows, batch_bytes=bytes_max)
+    assert numbers(batches) == list(range(COUNT))
+    size = int(entries["frame_size"][0])
+    assert max(batch.num_rows for batch in batches) == min(rows, max(bytes_max // size, 1), 1 << 20)
+
+
+def test_pre_blank_entries_are_passed_over(store: Store) -> None:
+    entries = entries_of(store)
+    entries[:5] = 0
+    entries["frame_size"][:5] = PRE_BLANK_SIZE
+    assert numbers(read(store, entries)) == list(range(5, COUNT))
+
+
+def test_tags_that_share_a_hash_are_told_apart_by_their_text(store: Store) -> None:
+    batches = read(store, entries_of(store), tags=TagFilter.parse("BBBB"))
+    assert numbers(batches) == list(range(1, COUNT, 3))
+    assert {tuple(batch.schema.names) for batch in batches} == {("body",)}
+    assert read(store, entries_of(store), tags=TagFilter.parse("None")) == []
+
+
+def test_an_entry_that_points_at_another_queues_message_is_found_out(store: Store) -> None:
+    entries = entries_of(store)
+    entries[7] = entries_of(store, 1, 1)[0]
+    with pytest.raises(CorruptQueueError, match=r"consumequeue/T/0: at byte 140: entry 7 points at .*'T', 1, 0"):
+        read(store, entries)
+
+
+def test_an_entry_that_points_at_another_message_of_its_queue_is_found_out(store: Store) -> None:
+    entries = entries_of(store)
+    entries[[3, 4]] = entries[[4, 3]]
+    with pytest.raises(CorruptQueueError, match="entry 3 points at"):
+        read(store, entries)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("frame_size", 50),
+        ("frame_size", 1 << 30),
+        ("frame_size", -1),
+        ("commit_log_offset", 1),
+        ("commit_log_offset", 1 << 50),
+    ],
+)
+def test_entries_that_point_beside_records_or_nowhere_are_errors(store: Store, field: str, value: int) -> None:
+    entries = entries_of(store)
+    entries[field][9] = value
+    with pytest.raises(CorruptRecordError):
+        read(store, entries)
+
+
+def test_what_came_before_a_damaged_record_is_delivered(store: Store) -> None:
+    entries = entries_of(store)
+    entries["frame_size"][200] += 1
+    reader = QueueReader(store._log, "b", body_limit_bytes=1 << 20)
+    batches = reader.read("T", 0, 0, entries, ["body"], tags=None, raw_body=False, batch_rows=10)
+    found = []
+    with pytest.raises(CorruptRecordError):
+        found.extend(batches)
+    assert numbers(found) == list(range(len(numbers(found))))
+    assert 190 <= len(numbers(found)) <= 200  # whole batches of 10
+
+
+def test_no_entries_give_no_batch(store: Store) -> None:
+    assert read(store, np.empty(0, ENTRY)) == []
+
+
+def test_many_bodies_that_grow_when_decompressed_come_in_several_batches(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 bodies of 1 MiB each in a few KiB of log."""
+    monkeypatch.setattr(frame_decoder, "DECOMPRESSED_BYTES_MAX", 16 << 20)
+    body, sys_flag = compress(bytes(1 << 20), "zstd")
+    host, log = Host.parse("127.0.0.1:1"), b""
+    for number in range(64):
+        log += encode_frame(
+            topic="T", body=body, properties=b"", queue_id=0, queue_offset=number, commit_log_offset=len(log),
+            born_timestamp_ms=1, born_host=host, store_timestamp_ms=1_700_000_000_000, store_host=host,
+            sys_flag=sys_flag,
+        )  # fmt: skip
+    (scratch / "s" / "commitlog").mkdir(parents=True)
+    (scratch / "s" / "commitlog" / f"{0:020d}").write_bytes(log.ljust(65536, b"\0"))
+    (scratch / "s" / "abort").touch()
+    (scratch / "s" / "lock").write_bytes(b"lock")
+    with Store.open(scratch / "s", read_only=True) as store:
+        batches = store.read("T", 0, 0, 64, columns=["body", "sysFlag"])
+        total = 0
+        for batch in batches:
+            assert batch.nbytes < 17 << 20
+            assert set(batch.column("sysFlag").to_pylist()) == {sys_flag & ~1}
+            total += sum(len(value) for value in batch.column("body").to_pylist())
+        assert total == 64 << 20

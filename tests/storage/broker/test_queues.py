@@ -1,0 +1,148 @@
+"""Questions about queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from rmq_store import (
+    CorruptQueueError,
+    Message,
+    OffsetOutOfRangeError,
+    Store,
+    StoreConfig,
+    UnknownTopicError,
+    UsageError,
+)
+
+
+class Clock:
+    now_ms = 1000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(scratch: Path, tiny: StoreConfig, clock: Clock) -> Iterator[Store]:
+    with Store.open(scratch / "store", create=True, config=tiny, clock=clock) as opened:
+        opened.create_topic("T", queue_count=3)
+        yield opened
+
+
+def send_at(store: Store, clock: Clock, *times_ms: int) -> None:
+    for time_ms in times_ms:
+        clock.now_ms = time_ms
+        store.send(Message("T", b"x", queue_id=0))
+
+
+def test_a_queue_that_was_never_used_is_empty_also_where_its_topic_does_not_exist(store: Store) -> None:
+    assert store.queue_range("T", 2) == (0, 0)
+    assert store.queue_range("T", 99) == (0, 0)
+    assert store.queue_range("Nowhere", 0) == (0, 0)
+    assert store.offset_by_time("Nowhere", 0, 5) == 0
+    assert store.commit_log_offset_before("T", 2, 0) == -1
+    assert list(store.read("T", 2, 0, 0)) == []
+    with pytest.raises(UnknownTopicError, match="Nowhere"):
+        store.queue_ranges("Nowhere")
+
+
+def test_searching_by_time_gives_the_answers_of_the_specification(store: Store, clock: Clock) -> None:
+    """store-format.md 9.3: times 1, 1, 1, 3, 3 s."""
+    send_at(store, clock, 1000, 1000, 1000, 3000, 3000)
+    expected = {500: (0, 0), 1000: (0, 2), 2000: (3, 2), 3000: (3, 4), 4000: (5, 4)}
+    for time_ms, answers in expected.items():
+        found = tuple(store.offset_by_time("T", 0, time_ms, boundary) for boundary in ("lower", "upper"))
+        assert (time_ms, found) == (time_ms, answers)
+
+
+def test_searching_by_time_looks_over_the_borders_of_queue_files(store: Store, clock: Clock) -> None:
+    send_at(store, clock, *range(2000, 2000 + 90 * 10, 10))  # 20 entries a file
+    for number in (0, 19, 20, 21, 39, 40, 89):
+        time_ms = 2000 + number * 10
+        assert store.offset_by_time("T", 0, time_ms) == number
+        assert store.offset_by_time("T", 0, time_ms - 5) == number
+        assert store.offset_by_time("T", 0, time_ms + 5, "upper") == number
+        assert store.store_timestamp("T", 0, number) == time_ms
+
+
+def test_bytes_between_and_offset_after_bytes_are_inverse(store: Store, clock: Clock) -> None:
+    sizes = [50, 700, 1, 2000, 9, 9, 9, 300] * 10
+    store.append(
+        pa.record_batch({"body": [b"x" * size for size in sizes], "queueId": pa.array([0] * 80, pa.int32())}), "T"
+    )
+    end = len(sizes)
+    assert store.bytes_between("T", 0, 5, 5) == 0
+    total = store.bytes_between("T", 0, 0, end)
+    assert sum(store.bytes_between("T", 0, n, n + 1) for n in range(end)) == total
+    for start in (0, 3, 41):
+        for stop in range(start + 1, end + 1):
+            size = store.bytes_between("T", 0, start, stop)
+            assert store.offset_after_bytes("T", 0, start, end, size) == stop
+            assert store.offset_after_bytes("T", 0, start, end, size - 1) == max(stop - 1, start + 1)
+    assert store.offset_after_bytes("T", 0, 0, end, 1 << 40) == end
+    assert store.offset_after_bytes("T", 0, 7, 7, 0) == 7
+    assert store.offset_after_bytes("T", 0, 7, 8, 0) == 8  # one message at least
+    with pytest.raises(OffsetOutOfRangeError):
+        store.bytes_between("T", 0, 0, end + 1)
+    with pytest.raises(OffsetOutOfRangeError):
+        store.offset_after_bytes("T", 0, 0, end + 1, 5)
+
+
+def test_the_place_of_the_message_before_is_minus_one_where_there_is_none(store: Store, clock: Clock) -> None:
+    send_at(store, clock, 1, 2, 3)
+    places = [store.commit_log_offset_before("T", 0, n) for n in range(5)]
+    rows = [row for batch in store.read("T", 0, 0, 3, columns=["commitLogOffset"]) for row in batch.to_pylist()]
+    assert places == [-1, *(row["commitLogOffset"] for row in rows), -1]
+
+
+def test_the_first_segments_removed_by_retention_move_the_minimum(
+    store: Store, clock: Clock, working_copy: Callable[[Path], Path]
+) -> None:
+    bodies = [b"%03d" % n * 100 for n in range(150)]
+    store.append(pa.record_batch({"body": bodies, "queueId": pa.array([0] * 150, pa.int32())}), "T")
+    store.close()
+    root = working_copy(store.path)
+    segments = sorted((root / "commitlog").iterdir())
+    segments[0].unlink()
+    for read_only in (True, False):
+        with Store.open(root, read_only=read_only) as cut:
+            first, last = cut.queue_range("T", 0)
+            assert (0 < first < 60, last) == (True, 150)
+            assert cut.log_range()[0] == int(segments[1].name)
+            (row,) = next(cut.read("T", 0, first, first + 1, columns=["body"])).to_pylist()
+            assert row["body"] == bodies[first]
+            assert cut.commit_log_offset_before("T", 0, first) == -1
+            assert cut.offset_by_time("T", 0, 0) == first
+            with pytest.raises(OffsetOutOfRangeError) as raised:
+                cut.read("T", 0, first - 1, last)
+            error = raised.value
+            assert (error.requested, error.minimum, error.maximum) == (first - 1, first, last)
+
+
+def test_a_file_missing_in_the_middle_of_a_queue_is_damage_and_not_retention(
+    store: Store, working_copy: Callable[[Path], Path]
+) -> None:
+    store.append(pa.record_batch({"body": [b"x"] * 90, "queueId": pa.array([0] * 90, pa.int32())}), "T")
+    store.close()
+    root = working_copy(store.path)
+    sorted((root / "consumequeue" / "T" / "0").iterdir())[2].unlink()
+    with Store.open(root, read_only=True) as broken, pytest.raises(CorruptQueueError, match="consumequeue/T/0"):
+        broken.read("T", 0, 0, 90)
+
+
+def test_arguments_that_make_no_sense_are_refused(store: Store) -> None:
+    with pytest.raises(UsageError, match="negative"):
+        store.queue_range("T", -1)
+    with pytest.raises(UsageError, match="lower or upper"):
+        store.offset_by_time("T", 0, 0, "both")
+    with pytest.raises(OffsetOutOfRangeError):
+        store.store_timestamp("T", 0, 0)

@@ -1,0 +1,122 @@
+"""Appends as the log sees them: what one call writes, refuses, or takes back."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from rmq_store import Message, Store, StoreConfig, StoreFullError, UnknownTopicError, UsageError
+from rmq_store.files import durable
+from rmq_store.format.ids import parse_offset_message_id
+from rmq_store.verify import verify_store
+
+
+@pytest.fixture
+def store(scratch: Path, tiny: StoreConfig) -> Iterator[Store]:
+    # No flush thread meanwhile: a failure that is meant for an append would hit it.
+    config = replace(tiny, flush_interval_commit_log=1_000_000)
+    with Store.open(scratch / "store", create=True, config=config) as opened:
+        opened.create_topic("T", queue_count=1)
+        yield opened
+
+
+def bodies_of(store: Store, topic: str = "T") -> list[bytes]:
+    return [
+        body
+        for queue_id, (first, last) in store.queue_ranges(topic).items()
+        for batch in store.read(topic, queue_id, first, last, columns=["body"])
+        for body in batch.column("body").to_pylist()
+    ]
+
+
+def test_a_send_says_where_the_message_is(store: Store) -> None:
+    first = store.send(Message("T", b"one"))
+    second = store.send(Message("T", b"two", properties={"UNIQ_KEY": "MINE"}))
+    assert (first.queue_offset, second.queue_offset, second.msg_id) == (0, 1, "MINE")
+    assert (second.commit_log_offset, store.log_range()[1] > second.commit_log_offset) == (
+        store.commit_log_offset_before("T", 0, 2), True,
+    )  # fmt: skip
+    host, offset = parse_offset_message_id(second.offset_msg_id)
+    assert (str(host), offset) == ("127.0.0.1:10911", second.commit_log_offset)
+    assert len(first.msg_id) == 32
+
+
+def test_an_append_says_which_bytes_of_the_log_it_took(store: Store) -> None:
+    first = store.append(pa.record_batch({"body": [b"a", b"b"]}), "T")
+    second = store.append(pa.record_batch({"body": [b"c"]}), "T")
+    assert (first.row_count, first.start_offset, first.end_offset) == (2, 0, second.start_offset)
+    assert second.end_offset == store.log_range()[1]
+
+
+@pytest.mark.parametrize("operation", ["allocate", "write", "rename", "mkdir", "open"])
+def test_a_full_disk_at_any_step_leaves_nothing_and_the_next_try_works(
+    store: Store, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    """Every k-th operation of that kind fails in turn, until an append gets through."""
+    rows = {"body": [b"x" * 200] * 100, "keys": [f"K{n}" for n in range(100)]}
+    appended = 0
+    for fail_at in range(1, 200):
+        left = fail_at
+
+        def fail(name: str, path: str) -> None:
+            nonlocal left
+            if name == operation and "/config/" not in path:
+                left -= 1
+                if left == 0:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        before = store.log_range()
+        monkeypatch.setattr(durable, "hook", fail)
+        try:
+            store.append(pa.record_batch(rows), "T")
+            appended += 1
+        except StoreFullError:
+            monkeypatch.setattr(durable, "hook", None)
+            assert store.log_range() == before
+            assert len(bodies_of(store)) == 100 * appended
+        finally:
+            monkeypatch.setattr(durable, "hook", None)
+        if left > 0:
+            break
+    else:
+        pytest.fail("the append never got through")
+    store.append(pa.record_batch(rows), "T")
+    assert len(bodies_of(store)) == 100 * (appended + 1)
+    store.close()
+    report = verify_store(store.path)
+    assert (report.status, report.unindexed_keys) == ("clean", 0), report.problems
+
+
+def test_one_bad_row_refuses_the_batch_and_makes_no_topic(store: Store) -> None:
+    batch = pa.record_batch({"topic": ["New", "New"], "body": [b"a", b"b"], "tags": ["ok", "\x01"]})
+    with pytest.raises(UsageError, match="row 1, column 'tags'"):
+        store.append(batch)
+    assert "New" not in store.topics()
+    assert store.log_range() == (0, 0)
+
+
+def test_topics_made_by_others_are_seen_at_the_next_call(store: Store) -> None:
+    with Store.open(store.path) as other:
+        other.create_topic("Late", queue_count=7)
+        assert {other.send(Message("Late", b"x")).queue_id for _ in range(14)} == set(range(7))
+    assert {store.send(Message("Late", b"x")).queue_id for _ in range(14)} == set(range(7))
+    store.append(pa.record_batch({"body": [b"x"] * 7}), "Late")
+    assert [end for _, end in store.queue_ranges("Late").values()] == [5] * 7
+
+
+def test_a_topic_that_was_deleted_is_not_made_again_where_that_is_switched_off(scratch: Path) -> None:
+    config = StoreConfig(auto_create_topic_enable=False, mapped_file_size_commit_log=16384)
+    with Store.open(scratch / "strict", create=True, config=config) as store:
+        store.create_topic("T")
+        store.send(Message("T", b"x"))
+        store._topics.delete("T")
+        with pytest.raises(UnknownTopicError, match="'T'"):
+            store.send(Message("T", b"x"))
+        with pytest.raises(UnknownTopicError, match="'T'"):
+            store.append(pa.record_batch({"body": [b"x"]}), "T")
