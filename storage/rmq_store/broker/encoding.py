@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -36,6 +37,9 @@ INPUT_SCHEMA = pa.schema(
     ]
 )
 """What `Store.append` and `StagingArea.write` take; only `body` and, without a default topic, `topic` must be there."""
+
+
+_ROW = re.compile(r"row (\d+)")
 
 
 class MessageEncoder:
@@ -70,14 +74,23 @@ class MessageEncoder:
             drop_properties=drop_properties if keep_unique_key else drop_properties | {"UNIQ_KEY"},
         )
 
-    def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def encode(self, batch: pa.RecordBatch, *, first_row: int = 0) -> pa.RecordBatch:
         """Encode a batch whose columns are some of INPUT_SCHEMA's; returns ENCODED_SCHEMA, same rows, same order.
+
+        `first_row`: where the batch begins in the caller's, for errors.
 
         Raises:
             UsageError: unknown column or wrong type, missing topic or body, a message that breaks a rule; names row
             and column.
         """
-        batch = normalise(batch, self._default_topic)
+        try:
+            return self._encode(normalise(batch, self._default_topic))
+        except UsageError as error:
+            if not first_row or (row := _ROW.match(str(error))) is None:
+                raise
+            raise UsageError(f"row {int(row[1]) + first_row}{str(error)[row.end() :]}") from error
+
+    def _encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         topics = batch.column("topic").dictionary_encode()
         names = batch.schema.names
         queue_ids = self._router.route(

@@ -70,7 +70,7 @@ class Writer:
         with self._turn:
             encoder = self._encoder(topic)
             starts = range(0, batch.num_rows, _ENCODE_ROWS)
-            encoded = [encoder.encode(batch.slice(first, _ENCODE_ROWS)) for first in starts]
+            encoded = [encoder.encode(batch.slice(first, _ENCODE_ROWS), first_row=first) for first in starts]
         needed: dict[str, int] = {}
         for part in encoded:
             for name in part.column("topic").dictionary.to_pylist():

@@ -101,6 +101,17 @@ def test_one_bad_row_refuses_the_batch_and_makes_no_topic(store: Store) -> None:
     assert store.log_range() == (0, 0)
 
 
+@pytest.mark.parametrize("row", [5, 65_535, 65_536, 69_999])
+def test_the_row_that_is_named_is_the_callers_also_in_a_batch_that_is_encoded_in_parts(store: Store, row: int) -> None:
+    for name, bad in (("tags", "\x01"), ("queueId", 9)):
+        kind = pa.string() if name == "tags" else pa.int32()
+        column = [None] * row + [bad] + [None] * (69_999 - row)
+        batch = pa.RecordBatch.from_pydict({"body": pa.array([b""] * 70_000), name: pa.array(column, kind)})
+        with pytest.raises(UsageError, match=rf"^row {row}\b"):
+            store.append(batch, "T")
+    assert store.log_range() == (0, 0)
+
+
 def test_topics_made_by_others_are_seen_at_the_next_call(store: Store) -> None:
     with Store.open(store.path) as other:
         other.create_topic("Late", queue_count=7)
