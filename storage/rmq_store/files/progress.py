@@ -7,7 +7,7 @@
     24-31    end           records, queue entries and index entries below it are on disk
     32-39    last_record   offset of the newest record below end; -1: none
     40-47    flushed_end   the log is on disk below it
-    48-55    index_file    name of the newest index file at that moment, as a number; 0 = none
+    48-55    index_file    name of the newest index file at that moment, as a number; 0 = none; -1 = no index was kept
     56-95    index_header  its 40 header bytes
     96-103   clean         1: the last closer wrote this and nothing was appended since
     104-111  timestamp     storeTimestamp of the newest record, ms
@@ -68,7 +68,7 @@ class Progress:
         if len(data) < _RECORD.size + _CRC.size or zlib.crc32(body) != _CRC.unpack_from(data, _RECORD.size)[0]:
             return None
         magic, device, inode, end, last, flushed, index_file, header, clean, timestamp = _RECORD.unpack(body)
-        if magic != _MAGIC or min(end, flushed, index_file) < 0:
+        if magic != _MAGIC or min(end, flushed, index_file + 1) < 0:
             return None
         record = ProgressRecord(end, last, flushed, index_file, header, clean == 1, timestamp)
         return record, (device, inode) == (status.st_dev, status.st_ino)

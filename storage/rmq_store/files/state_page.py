@@ -12,7 +12,7 @@
     8     poison           not 0: a flush failed, writes are refused
     9     intent_start     where the append under way begins
     10    intent_end       where it ends; the intent counts only while intent_end > appended_end
-    11    index_file       name of the newest index file before that append, as a number; 0 = none
+    11    index_file       name of the newest index file before that append, as a number; 0 = none; -1 = not kept
     12    index_header_0   the 40 header bytes of that file, as five words
     13    index_header_1
     14    index_header_2

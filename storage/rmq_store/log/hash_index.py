@@ -26,6 +26,7 @@ from rmq_store.format.names import index_file_name
 
 _NAME_DIGITS = 17
 NO_FILE = 0
+UNKNOWN = -1
 _ZERO_STEP = 1 << 20
 _ENTRY = struct.Struct(">iqii")
 assert _ENTRY.size == layout.ENTRY_BYTES
@@ -34,13 +35,17 @@ _INDEX_COUNT = slice(36, 40)  # of the header
 
 
 class IndexState(NamedTuple):
-    """Where the index ends: the newest file's name as a number (NO_FILE: there is none) and its 40 header bytes."""
+    """Where the index ends: the newest file's name as a number (NO_FILE: there is none) and its 40 header bytes.
+
+    UNKNOWN: written down by a process that keeps no index (messageIndexEnable=false), and therefore did not change it.
+    """
 
     file: int
     header: bytes
 
 
 EMPTY = IndexState(NO_FILE, bytes(layout.HEADER_BYTES))
+NOT_KEPT = IndexState(UNKNOWN, bytes(layout.HEADER_BYTES))
 
 
 class IndexFile:
@@ -170,6 +175,8 @@ class HashIndex:
 
     def restore(self, state: IndexState) -> None:
         """Go back to `state`: newer files unlinked, the newest one cut."""
+        if state.file == UNKNOWN:
+            return
         self._newest = None
         for name in self.names():
             if name > state.file:

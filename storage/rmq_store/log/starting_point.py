@@ -18,7 +18,7 @@ from rmq_store.format.checkpoint import Checkpoint
 from rmq_store.format.frame_check import check_frame
 from rmq_store.format.message import decode_frame
 from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.hash_index import NO_FILE
+from rmq_store.log.hash_index import NO_FILE, UNKNOWN
 
 LOCK_TEXT_BYTES = 4
 OUR_LOCK_TEXT = b"rmq\n"
@@ -102,7 +102,9 @@ def load_checkpoint(log: CommitLog) -> Checkpoint:
 
 def _index_missing(log: CommitLog, record: ProgressRecord) -> bool:
     index = log.views.index
-    return index is not None and record.index_file != NO_FILE and not index.path(record.index_file).exists()
+    if index is None or record.index_file == NO_FILE:
+        return False
+    return record.index_file == UNKNOWN or not index.path(record.index_file).exists()
 
 
 def _ends_at(log: CommitLog, record: ProgressRecord) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from rmq_store.files.segments import OpenFiles, SegmentRun
 from rmq_store.format.consume_queue import ENTRY
 from rmq_store.log.consume_queue import ConsumeQueue
-from rmq_store.log.hash_index import EMPTY, HashIndex, IndexState
+from rmq_store.log.hash_index import NOT_KEPT, HashIndex, IndexState
 
 QueueKey = tuple[str, int]
 """(topic, queue id)."""
@@ -72,7 +72,7 @@ class Views:
 
     def index_state(self) -> IndexState:
         """Where the index ends."""
-        return self.index.state() if self.index is not None else EMPTY
+        return self.index.state() if self.index is not None else NOT_KEPT
 
     def restore_index(self, state: IndexState) -> None:
         """Put the index back to `state`."""

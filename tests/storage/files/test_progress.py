@@ -33,7 +33,9 @@ def test_the_table_of_the_module_covers_the_record_without_gaps() -> None:
     assert edges[-1][1] == progress._RECORD.size + progress._CRC.size
 
 
-@pytest.mark.parametrize("record", [RECORD, replace(RECORD, clean=False, last_record=-1, end=0, flushed_end=0)])
+@pytest.mark.parametrize(
+    "record", [RECORD, replace(RECORD, clean=False, last_record=-1, end=0, flushed_end=0, index_file=-1)]
+)
 def test_what_was_written_is_read_and_known_to_be_of_this_file(path: Path, record: ProgressRecord) -> None:
     Progress(path).write(record)
     assert Progress(path).load() == (record, True)
@@ -71,7 +73,7 @@ def test_zeros_are_no_record(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["end", "flushed_end", "index_file"])
 def test_negative_offsets_are_refused_even_with_a_good_checksum(path: Path, name: str) -> None:
-    Progress(path).write(replace(RECORD, **{name: -1}))
+    Progress(path).write(replace(RECORD, **{name: -2}))
     assert Progress(path).load() is None
 
 

@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -217,6 +218,24 @@ def test_an_undo_killed_at_its_kth_operation_is_finished_by_the_next_one(
             if finished:
                 break
         assert 5 < k < OPERATIONS_MAX - 1
+
+
+def test_undoing_an_append_of_a_process_without_an_index_leaves_the_index_alone(lab: Lab, memory_too: None) -> None:
+    with lab.open() as store:
+        store.append(lab.batch(30))
+        before = lab.files()
+        batch = lab.batch(5)
+        lab.config = replace(lab.config, message_index_enable=False)
+
+        def append_and_die() -> None:
+            other = lab.open()
+            durable.hook = lambda operation, path: die() if (operation, path) == ("word", "5") else None
+            other.append(batch)
+
+        assert lab.in_child(append_and_die) == -signal.SIGKILL
+        with append_lock(store._log):
+            pass
+        assert lab.files() == before
 
 
 def test_a_message_alone_and_in_a_batch_gives_the_same_bytes(lab: Lab) -> None:

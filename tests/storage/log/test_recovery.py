@@ -84,6 +84,32 @@ def test_a_clean_record_is_not_believed_if_a_segment_came_since(lab: Lab) -> Non
         assert lab.numbers(store) == list(range(5))
 
 
+@pytest.mark.parametrize("how", ["stopped", "killed", "power cut"])
+def test_an_index_that_was_switched_off_for_a_time_is_completed(lab: Lab, how: str) -> None:
+    """What a process without an index writes down must not be taken for an empty index."""
+    with_index, without = lab.config, replace(lab.config, message_index_enable=False)
+    with lab.open() as store:
+        store.append(lab.batch(30))
+    lab.config = without
+    with lab.open() as store:
+        store.append(lab.batch(10))
+    if how != "stopped":
+        lab.crash(lambda store: store.append(lab.batch(10)))
+        lab.written += 10
+    if how == "power cut":
+        lab.reboot()
+    lab.config = with_index
+    with lab.open() as store:
+        assert lab.numbers(store) == list(range(lab.written))
+    completed = lab.views()
+    assert lab.verify().status == "clean"
+    assert lab.verify().unindexed_keys == 0
+    shutil.rmtree(lab.root / "index")
+    with lab.open():
+        pass
+    assert lab.views() == completed
+
+
 def test_abort_says_unclean_whatever_our_record_says(lab: Lab) -> None:
     with lab.open() as store:
         store.append(lab.batch(5))
