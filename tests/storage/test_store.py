@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+import rmq_store
 from rmq_store import (
     LeaseHeldError,
     Message,
@@ -78,6 +81,57 @@ def test_a_new_store_has_an_identity_and_keeps_its_settings(scratch: Path) -> No
         (row,) = rows_of(store)
         assert (row["brokerName"], row["storeHost"]) == ("shop-a", "10.0.0.7:20911")
     assert (scratch / "deep").stat().st_mode & 0o777 == 0o700
+
+
+CREATE = """
+import sys, time
+from rmq_store import Message, Store, StoreConfig
+config = StoreConfig(mapped_file_size_commit_log=1 << 20, max_hash_slot_num=1000, max_index_num=1000)
+print("ready", flush=True)
+moments = [float(moment) for moment in sys.stdin.readline().split()]
+for number, moment in enumerate(moments):
+    while time.monotonic() < moment:
+        pass
+    with Store.open(f"{sys.argv[1]}/{number}", create=True, config=config) as store:
+        store.send(Message("Made", b"x"))
+        print(store.identity, flush=True)
+"""
+
+
+def test_processes_that_create_one_store_at_once_all_get_the_same(scratch: Path) -> None:
+    rounds, count = 15, 3
+    environment = {**os.environ, "PYTHONPATH": str(Path(rmq_store.__file__).parents[1])}
+    command, pipe = [sys.executable, "-c", CREATE, str(scratch)], subprocess.PIPE
+    workers = [
+        subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        for _ in range(count)
+    ]
+    try:
+        for worker in workers:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "ready\n"
+        first_s = time.monotonic() + 0.05
+        moments = " ".join(str(first_s + 0.1 * number) for number in range(rounds))
+        for worker in workers:
+            assert worker.stdin is not None
+            worker.stdin.write(f"{moments}\n")
+            worker.stdin.flush()
+        answers = [_answer(worker) for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
+    for number in range(rounds):
+        with Store.open(scratch / str(number), read_only=True) as store:
+            assert {answer[number] for answer in answers} == {store.identity}
+            assert len(rows_of(store, "Made")) == count
+        assert verify_store(scratch / str(number)).status == "clean"
+
+
+def _answer(worker: subprocess.Popen[str]) -> list[str]:
+    output, error = worker.communicate(timeout=60)
+    assert worker.returncode == 0, error
+    return output.split()
 
 
 def test_the_clock_file_of_a_store_rules_its_store_timestamps(root: Path) -> None:

@@ -32,7 +32,7 @@ from rmq_store.files import durable
 from rmq_store.format.message import Message
 from rmq_store.format.schema import MESSAGE_SCHEMA
 from rmq_store.log import opening
-from rmq_store.log.commit_log import Clock, CommitLog
+from rmq_store.log.commit_log import LOCK_TIMEOUT_MS, Clock, CommitLog
 from rmq_store.log.geometry import infer
 from rmq_store.log.index_repair import indexes_tags
 from rmq_store.log.recovery import RecoveryReport
@@ -123,7 +123,7 @@ class Store:
                 log.index_tags = settings.message_index_tags
             if not read_only:
                 recovery = opening.open_for_writing(log)
-                known = _describe(root, known, settings)
+                known = _describe(log, known, settings)
             name = broker_name or _broker_name(root, settings)
             return cls(log, StoreFile(known.identity if known else "", settings), name, recovery)
         except BaseException:
@@ -324,7 +324,8 @@ def _is_store(root: Path) -> bool:
 
 
 def _make_root(root: Path) -> None:
-    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+    # Looked at last whether it is a store: another process may be creating it at this moment.
+    if root.exists() and (not root.is_dir() or (any(root.iterdir()) and not _is_store(root))):
         raise NotAStoreError(str(root), "not an empty directory, and no store: create one in a directory of its own")
     missing = [path for path in [root, *root.parents] if not path.is_dir()]
     try:
@@ -335,12 +336,17 @@ def _make_root(root: Path) -> None:
         raise durable.translate(error, root) from error
 
 
-def _describe(root: Path, known: StoreFile | None, settings: StoreConfig) -> StoreFile:
+def _describe(log: CommitLog, known: StoreFile | None, settings: StoreConfig) -> StoreFile:
     """Write store.json if the store has none; another opener may have been faster."""
-    known = known or StoreFile.load(root)
+    root = log.root
     if known is None:
-        known = StoreFile(str(uuid.uuid4()), settings)
-        known.save(root)
+        with log.append_lock.exclusive(LOCK_TIMEOUT_MS):
+            known = StoreFile.load(root)
+            if known is None:
+                known = StoreFile(str(uuid.uuid4()), settings)
+                known.save(root)
+        if known.config.geometry() != settings.geometry():
+            raise UsageError(f"{root}: another process has just created it with other sizes; open it again")
     if not (root / "config" / "topics.json").exists():
         TopicTable(root).create_all(DEFAULT_TOPICS, exist_ok=True)
     return known
