@@ -69,3 +69,34 @@ def test_four_writers_and_two_readers_share_a_store_and_readers_see_whole_append
     assert all(count == int(name.rpartition("-")[2]) for name, count in appends.items())
     report = verify_store(root)
     assert (report.status, report.messages, report.unindexed_keys) == ("clean", total, 0), report.problems
+
+
+def test_writers_that_come_and_go_leave_a_clean_store_and_readers_never_see_it_shrink(
+    scratch: Path, tiny: StoreConfig
+) -> None:
+    root, writers, visits = scratch / "store", 3, 50
+    with Store.open(root, create=True, config=tiny) as store:
+        store.create_topic(TOPIC, queue_count=QUEUES)
+    workers = [start("come-and-go", root, number, visits) for number in range(writers)]
+    workers.append(start("look-in", root, 200))
+    try:
+        answers = [worker.communicate(timeout=60) for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+    assert [worker.returncode for worker in workers] == [0] * len(workers), [error for _, error in answers]
+    with Store.open(root, read_only=True) as store:
+        bodies = [
+            body
+            for queue_id, (first, last) in store.queue_ranges(TOPIC).items()
+            for batch in store.read(TOPIC, queue_id, first, last, columns=["body"])
+            for body in batch.column("body").to_pylist()
+        ]
+    assert sorted(bodies) == sorted(
+        f"{writer}/{visit}/{number}".encode()
+        for writer in range(writers)
+        for visit in range(visits)
+        for number in range(3)
+    )
+    report = verify_store(root)
+    assert (report.status, report.unindexed_keys) == ("clean", 0), report.problems

@@ -1,4 +1,5 @@
-"""Processes of test_many_processes: `write <store> <number> <messages>` and `watch <store> <mode> <messages>`.
+"""Processes of test_many_processes: `write <store> <number> <messages>`, `watch <store> <mode> <messages>`,
+`come-and-go <store> <number> <visits>`, `look-in <store> <visits>`.
 
 Every append carries an id and how many messages it has: `b-<writer>-<n>-<size>` for batches, which put equally many
 messages into each of the four queues, and `s-<writer>-<n>-1` for single messages.
@@ -116,8 +117,34 @@ def watch(path: str, mode: str, messages: int) -> None:
     print(looks)  # noqa: T201 - the answer to the test
 
 
+def come_and_go(path: str, writer: int, visits: int) -> None:
+    """Open the store, send a little, close it: now the first to come, now the last to leave, now neither."""
+    for visit in range(visits):
+        with Store.open(path) as store:
+            for number in range(3):
+                store.send(Message(TOPIC, f"{writer}/{visit}/{number}".encode()))
+
+
+def look_in(path: str, visits: int) -> None:
+    """Open the store for reading again and again: it never gets shorter, and what it has can be read."""
+    seen = 0
+    for _ in range(visits):
+        with Store.open(path, read_only=True) as store:
+            ranges = store.queue_ranges(TOPIC)
+            total = sum(last - first for first, last in ranges.values())
+            assert total >= seen, f"{seen} messages, then {total}"
+            seen = total
+            for queue_id, (first, last) in ranges.items():
+                batches = store.read(TOPIC, queue_id, first, last, columns=["queueOffset"])
+                assert sum(batch.num_rows for batch in batches) == last - first
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "write":
         write(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    elif sys.argv[1] == "come-and-go":
+        come_and_go(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    elif sys.argv[1] == "look-in":
+        look_in(sys.argv[2], int(sys.argv[3]))
     else:
         watch(sys.argv[2], sys.argv[3], int(sys.argv[4]))
