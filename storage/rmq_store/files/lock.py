@@ -172,32 +172,31 @@ class OfdLock:
 
     def who(self) -> LockState:
         """Look who holds the byte now, this object included; touches nothing, also where the file does not exist."""
+        kind, pid, text = self._ask()
+        if kind == fcntl.F_UNLCK:
+            return LockState("free", None)
+        if pid <= 0 and self.byte == 0:
+            pid = _parse_pid(text)
+        return LockState("shared" if kind == fcntl.F_RDLCK else "exclusive", pid if pid > 0 else None)
+
+    def posix_holder(self) -> int | None:
+        """The pid of a process that holds the byte with a POSIX lock, so one that is not ours; None if none does."""
+        kind, pid, _ = self._ask()
+        return pid if kind != fcntl.F_UNLCK and pid > 0 else None
+
+    def _ask(self) -> tuple[int, int, bytes]:
+        """The kind of lock that stands in the way of an exclusive one, the kernel's pid for it (-1 for OFD locks), and
+        the pid that is written in the file.
+        """
         try:
             fd = open_nofollow(self.path, os.O_RDONLY)
         except FileNotFoundError:
-            return LockState("free", None)
+            return fcntl.F_UNLCK, 0, b""
         try:
             # Asked through a description of its own: the kernel does not report a holder to itself.
             request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, self.byte, 1, 0)
             kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, request))
-            if kind == fcntl.F_UNLCK:
-                return LockState("free", None)
-            if pid <= 0 and self.byte == 0:
-                pid = _parse_pid(os.pread(fd, _PID_LENGTH, _PID_START))
-            return LockState("shared" if kind == fcntl.F_RDLCK else "exclusive", pid if pid > 0 else None)
-        finally:
-            os.close(fd)
-
-    def posix_holder(self) -> int | None:
-        """The pid of a process that holds the byte with a POSIX lock, so one that is not ours; None if none does."""
-        try:
-            fd = open_nofollow(self.path, os.O_RDONLY)
-        except FileNotFoundError:
-            return None
-        try:
-            request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, self.byte, 1, 0)
-            kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, request))
-            return int(pid) if kind != fcntl.F_UNLCK and pid > 0 else None
+            return kind, pid, os.pread(fd, _PID_LENGTH, _PID_START)
         finally:
             os.close(fd)
 

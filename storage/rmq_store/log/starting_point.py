@@ -18,7 +18,7 @@ from rmq_store.format.checkpoint import Checkpoint
 from rmq_store.format.frame_check import check_frame
 from rmq_store.format.message import decode_frame
 from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.hash_index import NO_FILE, UNKNOWN
+from rmq_store.log.hash_index import NO_FILE
 
 LOCK_TEXT_BYTES = 4
 OUR_LOCK_TEXT = b"rmq\n"
@@ -71,7 +71,7 @@ def starting_point(log: CommitLog, page: StatePage | None) -> StartingPoint:
         return StartingPoint(Trust.CLEAN, known[0].end, known[0].flushed_end, known[0])
     if page is not None and page.counts() and not views_missing:
         return StartingPoint(Trust.SAME_BOOT, page.flushed_end, page.flushed_end, None)
-    durable_point = known[0].flushed_end if known is not None and known[1] else 0
+    durable_point = known[0].flushed_end if known is not None else 0
     if page is not None and page.belongs_here():
         durable_point = max(durable_point, page.flushed_end)
     if known is None or not known[1] or views_missing:
@@ -102,9 +102,8 @@ def load_checkpoint(log: CommitLog) -> Checkpoint:
 
 def _index_missing(log: CommitLog, record: ProgressRecord) -> bool:
     index = log.views.index
-    if index is None or record.index_file == NO_FILE:
-        return False
-    return record.index_file == UNKNOWN or not index.path(record.index_file).exists()
+    # UNKNOWN is no file's name: an index that was not kept for a time is missing, too.
+    return index is not None and record.index_file != NO_FILE and not index.path(record.index_file).exists()
 
 
 def _ends_at(log: CommitLog, record: ProgressRecord) -> bool:

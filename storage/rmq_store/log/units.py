@@ -114,10 +114,10 @@ class UnitScan:
         message = decode_frame(view, position, position + size)
         fields = _fields(message.body)
         start = _offset(fields.get("start"))
-        if message.tags == BEGIN_TAG and start == stretch.base + position:
+        if start == stretch.base + position:  # only the first record of a unit names its own place
             self._open = OpenUnit(start, store_timestamp)
             return self._open
-        if self._open is not None and message.tags == END_TAG and start == self._open.start:
+        if self._open is not None and start == self._open.start:
             self._open = None
         return None
 
