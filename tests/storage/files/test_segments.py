@@ -197,6 +197,9 @@ def test_sync_covers_the_files_of_the_range_and_the_names_that_begin_in_it(make:
     run.sync(10, SIZE + 1)
     assert done == [("fsync", run.path(0).name), ("fsync", run.path(SIZE).name), ("fsync_directory", "commitlog")]
     done.clear()
+    run.sync(SIZE + 10, SIZE + 20)
+    assert done == [("fsync", run.path(SIZE).name)]
+    done.clear()
     run.sync(0, 20)
     assert ("fsync_directory", "commitlog") in done
 

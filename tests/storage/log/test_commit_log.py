@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import pytest
 
 from rmq_store import Store
 from rmq_store.errors import CorruptRecordError
+from rmq_store.format.message import BLANK_MAGIC
 from rmq_store.log import scan
 from rmq_store.log.commit_log import CommitLog
 
@@ -65,6 +67,7 @@ def test_a_damaged_record_answers_no_or_yes_but_never_raises(lab: Lab) -> None:
             assert store._log.is_record_of("Alpha", 0, offset, size, 0) in (True, False)
             for wild in (0, 83, 84, 85, size, 8192, 1 << 31):
                 assert not store._log.is_record_of("Beta", 5, offset, wild, 9)
+                assert not store._log.is_record_of("Alpha", 0, 8192 - 10, wild, 0)
 
 
 def test_a_queue_whose_newest_record_retention_took_keeps_its_end(lab: Lab) -> None:
@@ -83,7 +86,25 @@ def test_a_queue_whose_newest_record_retention_took_keeps_its_end(lab: Lab) -> N
         store.append(lab.batch(1), "Alpha")
         assert sum(bounds.max_offset for bounds in store.queue_ranges("Alpha").values()) == 4
     with lab.open() as store:
-        assert sum(bounds.max_offset for bounds in store.queue_ranges("Alpha").values()) == 4
+        ranges = store.queue_ranges("Alpha")
+    # A recovery cuts every queue behind its last true entry, and passes over what is no queue.
+    (lab.root / "consumequeue" / "Alpha" / "notes").mkdir()
+    lab.crash()
+    lab.reboot()
+    with lab.open() as store:
+        assert store.recovery is not None
+        assert store.recovery.trust == "OWN"
+        assert store.queue_ranges("Alpha") == ranges
+
+
+def test_a_walk_stops_at_a_blank_frame_in_the_middle_of_a_segment(lab: Lab) -> None:
+    with lab.open() as store:
+        store.append(lab.batch(3))
+        end = store.log_range()[1]
+        store._log.segments.write(end, struct.pack(">ii", 100, BLANK_MAGIC))
+        last = list(scan.walk(store._log, 0))[-1]
+        assert (last.end, last.stopped) == (end, "a blank frame that does not end with its segment")
+        store._log.segments.write(end, bytes(8))
 
 
 def test_a_walk_stops_at_its_limit_at_a_bad_frame_and_at_a_missing_segment(lab: Lab) -> None:
