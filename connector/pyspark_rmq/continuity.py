@@ -7,7 +7,7 @@ under the same path is always an error: that is not loss, it is the wrong checkp
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from pyspark_rmq.home import Home, Range
 from pyspark_rmq.offsets import Queue, StreamPosition, describe, refuse
@@ -33,6 +33,13 @@ def keep_or_fail(
 ) -> list[QueueSlice]:
     """Return what still exists of the wanted slices; `DataLossError` if that is not all and failOnDataLoss is on."""
     bounds = {queue: (limits.min_offset, limits.max_offset) for queue, limits in ranges.items()}
+    return keep_within(wanted, bounds, options)
+
+
+def keep_within(
+    wanted: Sequence[QueueSlice], bounds: Mapping[Queue, tuple[int, int]], options: SourceOptions
+) -> list[QueueSlice]:
+    """`keep_or_fail` with the ranges as `{queue: (min offset, max offset)}`."""
     gone: LostRanges = [(part.topic, part.queue_id, part.start, part.end) for part in lost(wanted, bounds)]
     if gone:
         report_loss(
@@ -82,20 +89,37 @@ def check_same(home: Home, position: StreamPosition, ranges: Mapping[Queue, Rang
             )
 
 
-def check_deleted(home: Home, position: StreamPosition, ranges: Mapping[Queue, Range], options: SourceOptions) -> None:
-    """Report topics that the query has read and that do not exist any more; one that was unsubscribed is fine."""
-    missing = [queue for queue in position.next if queue not in ranges]
-    if not missing:
-        return
-    topics = home.topics()
-    gone: LostRanges = [
-        (*queue, position.next[queue], position.next[queue]) for queue in missing if queue.topic not in topics
-    ]
-    if gone:
-        places = ", ".join(f"{topic}-{queue_id} at offset {offset}" for topic, queue_id, offset, _ in sorted(gone))
-        report_loss(f"topics were deleted that the stream reads: {places}", gone, options)
-    else:
-        _log.info("no longer subscribed to %s", ", ".join(map(str, missing)))
+def check_missing(
+    home: Home, position: StreamPosition, missing: Sequence[Queue], topics: Collection[str], options: SourceOptions
+) -> None:
+    """Report the queues of the position that can not be read any more, although nobody has unsubscribed from them.
+
+    `missing` are those that the subscription does not lead to now, `topics` the topics that it names or matches.
+    """
+    known = home.topics()
+    deleted: LostRanges = []
+    closed: LostRanges = []
+    for queue in missing:
+        offset = position.next[queue]
+        if queue.topic not in known:
+            deleted.append((*queue, offset, offset))
+        elif queue.topic in topics and options.subscription.assign is None:
+            # readQueueNums was lowered. That is how a topic is made smaller, and fine if everything was read before.
+            end = home.queue_range(*queue).max_offset
+            if offset < end:
+                closed.append((*queue, offset, end))
+    if deleted:
+        places = ", ".join(f"{topic}-{queue_id} at offset {offset}" for topic, queue_id, offset, _ in sorted(deleted))
+        report_loss(f"topics were deleted that the stream reads: {places}", deleted, options)
+    if closed:
+        report_loss(
+            f"readQueueNums was lowered before everything was read: {describe(closed)} are in queues that are not "
+            "open for reading",
+            closed,
+            options,
+        )
+    if not deleted and not closed:
+        _log.info("no longer reading %s", ", ".join(map(str, missing)))
 
 
 _ROLLED_BACK = "the store was rolled back or replaced"

@@ -65,6 +65,9 @@ class Home(Protocol):
     def queue_ranges(self, topic: str) -> Mapping[int, Range]:
         """The queues of a topic; `UnknownTopicError` if it does not exist."""
 
+    def queue_range(self, topic: str, queue_id: int) -> Range:
+        """One queue, also one that is not open for reading; empty if it was never used."""
+
     def log_range(self) -> tuple[int, int]:
         """The commit-log offsets `[start, end)` that exist."""
 
@@ -190,14 +193,19 @@ def commit_staged(options: SinkOptions, files: Sequence[StagedFile], marker: Mar
         MarkerError: the marker of this key is already further, or stands here with other rows.
         StagingError: a file is missing or altered.
     """
-    from rmq_store import Store
+    from rmq_store import MarkerError, Store
 
     with Store.open(options.path) as store:
         if marker is None:
             return store.commit_staged(files).committed
-        return store.commit_staged(
-            files, purpose=marker.purpose, key=marker.key, value=marker.value, repeatable=marker.repeatable
-        ).committed
+        try:
+            return store.commit_staged(
+                files, purpose=marker.purpose, key=marker.key, value=marker.value, repeatable=marker.repeatable
+            ).committed
+        except MarkerError as error:
+            if store.last_unit(marker.purpose, marker.key) != marker.value:
+                raise
+            raise MarkerError(f"{error}: repeatable=false") from error
 
 
 def sweep_staged(options: SinkOptions, write_ids: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from pyspark_rmq.offsets import Position, parse_assign, parse_offsets, parse_timestamps, refuse
@@ -21,7 +22,6 @@ READ: frozenset[Use] = frozenset({"batch read", "stream read"})
 WRITE: frozenset[Use] = frozenset({"batch write", "stream write"})
 BATCH_READ: frozenset[Use] = frozenset({"batch read"})
 STREAM_READ: frozenset[Use] = frozenset({"stream read"})
-STREAM_WRITE: frozenset[Use] = frozenset({"stream write"})
 BATCH_WRITE: frozenset[Use] = frozenset({"batch write"})
 
 FROM_LAST = "CONSUME_FROM_LAST_OFFSET"
@@ -48,6 +48,22 @@ def _text(text: str, name: str) -> str:
     if not value:
         refuse(f"option {name} is empty")
     return value
+
+
+def _path(text: str, name: str) -> str:
+    """An absolute path. Options are parsed on the driver; a task elsewhere has another working directory."""
+    value = _text(text, name)
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", value)
+    if scheme is not None:
+        # As Hadoop reads it: three slashes or one, and nothing is decoded.
+        local = re.fullmatch(r"file:(?://)?(/(?!/).*)", value, re.IGNORECASE | re.DOTALL)
+        if local is None:
+            refuse(f"option {name}: {value!r} is not a local directory; a store cannot be on {scheme[1]}")
+        value = local[1]
+    try:
+        return str(Path(value).expanduser().absolute())
+    except RuntimeError as error:
+        refuse(f"option {name}: {value!r}: {error}")
 
 
 def _boolean(text: str, name: str) -> bool:
@@ -131,10 +147,11 @@ _WHAT = (
     Option(
         "path",
         READ | WRITE,
-        _text,
+        _path,
         "string",
         "required",
-        "Directory of the store. The argument of `load()` and `save()` is this option.",
+        "Directory of the store. The argument of `load()` and `save()` is this option. `file:///data/store` and "
+        "`~/store` are understood; a relative path begins where Spark was started. Other file systems are refused.",
     ),
     Option(
         "subscribe",
@@ -338,20 +355,23 @@ _SINK = (
         "string",
         "none",
         "With `txnVersion`: makes a batch write idempotent. The same pair again writes nothing, a smaller version of "
-        "the same application is an error.",
+        "the same application is an error, and so are other rows (see `repeatable`). Each value of the option `topic` "
+        "counts for itself, and all writes without it as one: use one `txnAppId` for each `df.write` target.",
     ),
     Option(
         "txnVersion", BATCH_WRITE, _integer(0), "integer", "none", "Number of the write; grows for each `txnAppId`."
     ),
     Option(
         "repeatable",
-        STREAM_WRITE,
+        WRITE,
         _boolean,
         "boolean",
         "true",
-        "Whether the query gives the same rows when Spark repeats a batch after a crash. Then other rows for a batch "
-        "that is already stored are an error: its checkpoint was rewound or copied. Set `false` for queries with "
-        "`rand()`, `uuid()` and the like: a repeated batch is dropped without a look at its rows.",
+        "Whether the query gives the same rows when a batch, or a write with `txnAppId`, is repeated after a crash. "
+        "Then other rows for what is already stored are an error: a checkpoint was rewound or copied, or a "
+        "`txnVersion` was used twice. Rows are compared by their number and the sum of the checksums of their bodies. "
+        "Set `false` for queries with `rand()`, `uuid()` and the like: a repetition is dropped without a look at its "
+        "rows.",
     ),
     Option(
         "useQueueId",

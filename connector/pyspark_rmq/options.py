@@ -124,6 +124,8 @@ def sink_options(options: Mapping[str, str], use: Use) -> SinkOptions:
     values = _parse(options, use)
     if ("txnAppId" in values) != ("txnVersion" in values):
         refuse("the options txnAppId and txnVersion are only possible together")
+    if use == "batch write" and "repeatable" in values and "txnAppId" not in values:
+        refuse("option repeatable needs txnAppId in a batch write: without it, each write is a new one")
     return SinkOptions(
         path=values["path"],
         topic=values.get("topic"),

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Mapping
 
+from pyspark_rmq.continuity import report_loss
 from pyspark_rmq.home import Home, Range
 from pyspark_rmq.offsets import EARLIEST, LATEST, Position, Queue, describe, refuse
 from pyspark_rmq.option_table import FROM_LAST, FROM_TIMESTAMP
@@ -34,12 +35,8 @@ def subscribed(home: Home, subscription: Subscription) -> dict[Queue, Range]:
         UnknownTopicError: a topic that was named does not exist.
         UsageError: a queue that was assigned does not exist.
     """
-    if subscription.pattern is not None:
-        topics = matching_topics(home.topics(), subscription.pattern)
-    else:
-        topics = list(subscription.assign or subscription.topics)
     queues: dict[Queue, Range] = {}
-    for topic in topics:
+    for topic in subscribed_topics(home, subscription):
         ranges = home.queue_ranges(topic)
         chosen = subscription.assign[topic] if subscription.assign else sorted(ranges)
         for queue_id in chosen:
@@ -47,6 +44,13 @@ def subscribed(home: Home, subscription: Subscription) -> dict[Queue, Range]:
                 refuse(f"option assign: topic {topic!r} has no queue {queue_id}; it has {sorted(ranges)}")
             queues[Queue(topic, queue_id)] = ranges[queue_id]
     return queues
+
+
+def subscribed_topics(home: Home, subscription: Subscription) -> list[str]:
+    """Return the topics that are named, or that match and exist."""
+    if subscription.pattern is not None:
+        return matching_topics(home.topics(), subscription.pattern)
+    return list(subscription.assign or subscription.topics)
 
 
 def matching_topics(topics: Mapping[str, object], pattern: str) -> list[str]:
@@ -85,9 +89,18 @@ def stream_start(home: Home, options: SourceOptions, ranges: Ranges) -> dict[Que
 
 
 def new_queue_start(home: Home, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
-    """Return where queues start that appeared while the query ran: nothing that was written to them may be missed."""
-    committed = home.committed_offsets(options.group) if options.group is not None else {}
-    return {queue: committed.get(queue, limits.min_offset) for queue, limits in ranges.items()}
+    """Return where queues start that appeared while the query ran: nothing that was written to them may be missed.
+
+    Raises:
+        DataLossError: the group has committed an offset behind the end of one, and failOnDataLoss is on. Otherwise
+            such a queue is read from its first message.
+    """
+    committed = _committed(home, options, ranges) if options.group is not None else {}
+    ahead = _ahead(options, ranges, committed)
+    return {
+        queue: limits.min_offset if queue in ahead else committed.get(queue, limits.min_offset)
+        for queue, limits in ranges.items()
+    }
 
 
 def resolve(home: Home, position: Position, ranges: Ranges, option: str) -> dict[Queue, int]:
@@ -96,6 +109,8 @@ def resolve(home: Home, position: Position, ranges: Ranges, option: str) -> dict
     Raises:
         UsageError: the position leaves out a queue, names one that is not read, or lies behind the end of a queue.
     """
+    if position.kind == "timestamps":
+        option += "ByTimestamp"
     if position.kind in ("offsets", "timestamps"):
         missing = sorted(set(ranges) - set(position.values))
         unknown = sorted(set(position.values) - set(ranges))
@@ -121,16 +136,14 @@ def _resolve_one(home: Home, position: Position, queue: Queue, limits: Range, op
 
 
 def _group_start(home: Home, options: SourceOptions, ranges: Ranges, explicit: Position | None) -> dict[Queue, int]:
-    assert options.group is not None  # options checked it
-    committed = home.committed_offsets(options.group)
-    start = {queue: committed[queue] for queue in ranges if queue in committed}
+    start = _committed(home, options, ranges)
     if start and explicit is not None:
         _log.warning(
             "group %r has committed offsets for %s: they win over the starting option",
             options.group,
             ", ".join(f"{queue} ({offset})" for queue, offset in sorted(start.items())),
         )
-    _check_not_ahead(options, ranges, start)
+    start.update({queue: ranges[queue].max_offset for queue in _ahead(options, ranges, start)})
     rest = {queue: limits for queue, limits in ranges.items() if queue not in start}
     if explicit is not None and rest:
         # A position for every queue may name those of which the group has an offset.
@@ -140,22 +153,31 @@ def _group_start(home: Home, options: SourceOptions, ranges: Ranges, explicit: P
     return start | {queue: consume_from_where(home, options, queue, limits) for queue, limits in rest.items()}
 
 
-def _check_not_ahead(options: SourceOptions, ranges: Ranges, start: dict[Queue, int]) -> None:
-    """A committed offset behind the end: the store lost its tail, and with it what was written there in between."""
-    ahead = {queue: offset for queue, offset in start.items() if offset > ranges[queue].max_offset}
-    if not ahead:
-        return
-    gone = [(*queue, ranges[queue].max_offset, offset) for queue, offset in ahead.items()]
-    message = (
-        f"group {options.group!r} has committed offsets behind the end of its queues: {describe(gone)} do not exist; "
-        "the store was rolled back or replaced"
-    )
-    if options.fail_on_data_loss:
-        from rmq_store.errors import DataLossError
+def _committed(home: Home, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
+    """What the group has committed for these queues; a broker that writes -1 says that it is nothing."""
+    assert options.group is not None  # options checked it
+    committed = home.committed_offsets(options.group)
+    return {queue: committed[queue] for queue in ranges if committed.get(queue, -1) >= 0}
 
-        raise DataLossError(f"{message}. To go on at the end of the queues, set failOnDataLoss=false.", gone)
-    _log.warning("%s; going on at the end of the queues", message)
-    start.update({queue: ranges[queue].max_offset for queue in ahead})
+
+def _ahead(options: SourceOptions, ranges: Ranges, committed: Mapping[Queue, int]) -> set[Queue]:
+    """Report the queues with a committed offset behind their end, and return them if failOnDataLoss is off.
+
+    Such a store lost its tail, and with it what was written there.
+    """
+    gone = [
+        (*queue, ranges[queue].max_offset, offset)
+        for queue, offset in committed.items()
+        if offset > ranges[queue].max_offset
+    ]
+    if gone:
+        report_loss(
+            f"group {options.group!r} has committed offsets behind the end of its queues: {describe(gone)} do not "
+            "exist; the store was rolled back or replaced",
+            gone,
+            options,
+        )
+    return {Queue(topic, queue_id) for topic, queue_id, _, _ in gone}
 
 
 def consume_from_where(home: Home, options: SourceOptions, queue: Queue, limits: Range) -> int:

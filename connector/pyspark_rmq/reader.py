@@ -9,9 +9,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_rmq import positions
-from pyspark_rmq.continuity import keep_or_fail, report_loss
-from pyspark_rmq.home import open_to_read
-from pyspark_rmq.offsets import describe
+from pyspark_rmq.continuity import keep_or_fail, keep_within
+from pyspark_rmq.home import Home, open_to_read
 from pyspark_rmq.options import SourceOptions
 from pyspark_rmq.planning import QueueSlice, split
 from pyspark_rmq.schema import source_columns
@@ -62,15 +61,27 @@ def read_partition(options: SourceOptions, schema: StructType, partition: InputP
         return
     from pyspark.sql.pandas.types import to_arrow_schema
 
+    expected = to_arrow_schema(schema, timezone="UTC")
+    with open_to_read(options) as home:
+        for batch in _read_what_exists(home, options, partition.part, schema.fieldNames()):
+            yield batch if batch.schema.equals(expected) else batch.cast(expected)
+
+
+def _read_what_exists(
+    home: Home, options: SourceOptions, part: QueueSlice, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a slice. What was removed since it was planned is reported, and the rest is read."""
     from rmq_store.errors import OffsetOutOfRangeError
 
-    expected = to_arrow_schema(schema, timezone="UTC")
-    part = partition.part
-    with open_to_read(options) as home:
+    rest = [part]
+    while rest:
+        part = rest.pop()
         try:
-            for batch in home.read(*part, columns=schema.fieldNames(), tags=options.tags, raw_body=options.raw_body):
-                yield batch if batch.schema.equals(expected) else batch.cast(expected)
+            yield from home.read(*part, columns=columns, tags=options.tags, raw_body=options.raw_body)
         except OffsetOutOfRangeError as error:
-            # Planned a moment ago, removed since.
-            gone = (part.topic, part.queue_id, part.start, min(part.end, max(part.start, error.minimum)))
-            report_loss(f"messages are gone that should have been read: {describe([gone])}; {error}", [gone], options)
+            # In the middle of the slice: the first message that was not read. Before it: an end of the slice itself.
+            if error.requested < part.end:
+                part = part._replace(start=max(part.start, error.requested))
+            rest = keep_within([part], {part.queue: (error.minimum, error.maximum)}, options)
+            if rest == [part]:
+                raise

@@ -54,6 +54,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._home: Home | None = None
         self._member: GroupMember | None = None
         self._initial: StreamPosition | None = None
+        self._refused: Exception | None = None
         self._checked: StreamPosition | None = None
         self._latest: dict[Queue, int] = {}
         self._target: dict[Queue, int] | None = None
@@ -63,8 +64,16 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query starts; the same answer until the process ends."""
         if self._initial is None:
+            from rmq_store.errors import UsageError
+
             home, ranges = self._look()
-            start = positions.stream_start(home, self._options, ranges)
+            start: QueueOffsets = {}
+            try:
+                start = positions.stream_start(home, self._options, ranges)
+            except UsageError as error:
+                # A new query is refused by `latestOffset`. A first batch that is repeated knows where it began, and
+                # goes on although, say, the option does not name a queue that was added since.
+                self._refused = error
             # A first batch that was planned but not completed is repeated from here: see `began` in offsets.py.
             self._initial = StreamPosition(home.identity, start, began=start)
         return self._initial.to_json()
@@ -93,23 +102,31 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         begin = StreamPosition.from_json(start)
         home, ranges = self._look()
+        first = begin == self._initial
+        if first and self._refused is not None:
+            raise self._refused
         self._warn_if_overruled()
-        continuity.check_deleted(home, begin, ranges, self._options)
+        missing = [queue for queue in begin.next if queue not in ranges]
+        if missing:
+            topics = positions.subscribed_topics(home, self._options.subscription)
+            continuity.check_missing(home, begin, missing, topics, self._options)
         self._check(home, begin, ranges)
-        if self._member is not None:
-            self._member.completed(begin.next)
+        self._complete(begin, ranges)
         self._latest = {queue: limits.max_offset for queue, limits in ranges.items()}
         available = self._available(begin.next)
         fresh = {queue: ranges[queue] for queue in available if queue not in begin.next}
         began = positions.new_queue_start(home, self._options, fresh) if fresh else {}
-        end = self._admit(home, dict(begin.next) | began, available, ranges, isinstance(limit, ReadAllAvailable))
-        first = begin == self._initial
+        low = dict(begin.next) | began
+        end = self._admit(home, low, available, ranges, isinstance(limit, ReadAllAvailable))
         if end == begin.next and not first:
             return start
-        self._last_batch_s = time.monotonic()
+        if planning.backlog(low, end):
+            self._last_batch_s = time.monotonic()
         after = {queue: self._before(home, begin, queue, offset) for queue, offset in end.items()}
         after = {queue: offset for queue, offset in after.items() if offset >= 0}
-        return StreamPosition(home.identity or begin.store, end, after, dict(begin.began) if first else began).to_json()
+        if first:
+            began = dict(begin.began) | began
+        return StreamPosition(home.identity or begin.store, end, after, began).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the ends of the queues, without limits, as `latestOffset` last saw them; for the query's progress."""
@@ -122,11 +139,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, finish = StreamPosition.from_json(start), StreamPosition.from_json(end)
         home, _ = self._look()
         known = home.topics()
-        ranges = {
-            Queue(topic, queue_id): limits
-            for topic in {queue.topic for queue in finish.next if queue.topic in known}
-            for queue_id, limits in home.queue_ranges(topic).items()
-        }
+        ranges = {queue: home.queue_range(*queue) for queue in finish.next if queue.topic in known}
         self._check(home, begin, ranges)
         self._check(home, finish, ranges)
         wanted = [
@@ -143,7 +156,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Commit a completed batch to the group; usually `latestOffset` has done so already."""
         if self._member is not None:
-            self._member.completed(StreamPosition.from_json(end).next)
+            _, ranges = self._look()
+            self._complete(StreamPosition.from_json(end), ranges)
 
     def stop(self) -> None:
         """Let go of lease and store at once if Spark lets us; the end of the process does the same."""
@@ -166,6 +180,11 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._member is not None:
             self._member.claim(queue.topic for queue in ranges)
         return self._home, ranges
+
+    def _complete(self, position: StreamPosition, ranges: Mapping[Queue, Range]) -> None:
+        # What is not read any more (unsubscribed, deleted) is not this query's to commit: it has no lease on it.
+        if self._member is not None:
+            self._member.completed({queue: offset for queue, offset in position.next.items() if queue in ranges})
 
     def _warn_if_overruled(self) -> None:
         # A new query has asked for its initial position before. This one comes from a checkpoint.
@@ -212,7 +231,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         waited_ms = None if self._last_batch_s is None else (time.monotonic() - self._last_batch_s) * 1000
         # With AvailableNow Spark would wait for ever if the minimum is never reached.
         if self._target is None and planning.must_wait(low, available, limits, waited_ms):
-            return {queue: start[queue] for queue in available}
+            # Or back to the end of a queue that lost its tail.
+            return {queue: min(start[queue], offset) for queue, offset in available.items()}
         end = available
         if limits.max_rows is not None:
             end = planning.admit_rows(low, end, limits.max_rows)

@@ -68,8 +68,8 @@ class RmqWriter(DataSourceArrowWriter):
         if self._options.transaction is None:
             return None
         application, version = self._options.transaction
-        # The same version again is dropped whatever it contains, as in Delta.
-        return Marker("txn", application, version, repeatable=False)
+        # Each target counts for itself, as a Delta table does. No topic name has a "/" in it.
+        return Marker("txn", f"{self._options.topic or ''}/{application}", version, self._options.repeatable)
 
 
 class RmqStreamWriter(DataSourceStreamArrowWriter):
@@ -91,8 +91,7 @@ class RmqStreamWriter(DataSourceStreamArrowWriter):
 
         Raises:
             MarkerError: the query has committed a later batch, or other rows for this one: its checkpoint was
-            rewound or
-                copied.
+                rewound or copied.
         """
         reports = _all_reports(messages)
         query_ids = {report.query_id for report in reports}

@@ -155,6 +155,7 @@ class FakeHome:
     commits: list[dict[Queue, int]] = field(default_factory=list)
     leases: dict[tuple[str, str], FakeLease] = field(default_factory=dict)
     log_end: int | None = None
+    closed: set[Queue] = field(default_factory=set)  # not open for reading, readQueueNums is smaller
     looked_up: int = 0
 
     def refresh(self) -> None:
@@ -166,7 +167,11 @@ class FakeHome:
     def queue_ranges(self, topic: str) -> dict[int, FakeRange]:
         if topic not in self.topics():
             raise UnknownTopicError(f"no topic {topic!r}")
-        return {queue.queue_id: FakeRange(*limits) for queue, limits in self.queues.items() if queue.topic == topic}
+        here = {queue: limits for queue, limits in self.queues.items() if queue.topic == topic}
+        return {queue.queue_id: FakeRange(*limits) for queue, limits in here.items() if queue not in self.closed}
+
+    def queue_range(self, topic: str, queue_id: int) -> FakeRange:
+        return FakeRange(*self.queues.get(Queue(topic, queue_id), (0, 0)))
 
     def log_range(self) -> tuple[int, int]:
         return 0, self.log_end if self.log_end is not None else self.base + 100 * 10_000

@@ -72,6 +72,28 @@ def test_an_unknown_option_is_refused_with_the_nearest_name(typo: str, meant: st
         check_names([typo])
 
 
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("/data/a b", "/data/a b"),
+        ("file:///data/s", "/data/s"),
+        ("file:/data/s", "/data/s"),
+        ("FILE:///data/s%20x", "/data/s%20x"),
+        ("~/s", "/home/me/s"),
+        ("below/s", "/work/below/s"),
+        ("a:b", "/work/a:b"),
+    ],
+)
+def test_a_path_is_a_local_directory_and_absolute(
+    text: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.chdir(tmp_path)
+    expected = path.replace("/work", str(tmp_path), 1) if path.startswith("/work") else path
+    assert source_options(BASE | {"path": text}, "batch read", NOW_MS).path == expected
+    assert sink_options({"path": text}, "stream write").path == expected
+
+
 def test_options_of_spark_itself_pass() -> None:
     check_names(["checkpointLocation", "queryName", "asyncProgressTrackingEnabled"])
     assert sink_options({"path": "/s", "checkpointlocation": "/c"}, "stream write") == SinkOptions("/s")
@@ -93,6 +115,11 @@ def test_options_of_spark_itself_pass() -> None:
         ({"path": "/s", "txnAppId": "a", "txnVersion": "1"}, "stream write", "only for a batch write"),
         ({"path": "/s", "txnAppId": "a"}, "batch write", "only possible together"),
         ({"path": "/s", "txnVersion": "1"}, "batch write", "only possible together"),
+        ({"path": "/s", "repeatable": "false"}, "batch write", "repeatable needs txnAppId"),
+        ({"path": "hdfs://host/s"}, "batch write", "option path: 'hdfs://host/s' is not a local directory.*hdfs"),
+        ({"path": "s3a:/bucket"}, "stream write", "option path: .*s3a"),
+        ({"path": "file://host/s"}, "batch write", "option path: 'file://host/s' is not a local"),
+        ({"path": "~nobody-of-this-name/s"}, "batch write", "option path: '~nobody"),
         (BASE | {"startingOffsets": "latest"}, "batch read", "not possible for a batch"),
         (BASE | {"startingOffsets": '{"T":{"0":-1}}'}, "batch read", "not possible for a batch"),
         (BASE | {"startingOffsets": "group"}, "batch read", "needs the option group"),

@@ -116,3 +116,38 @@ def test_a_queue_that_appears_while_the_query_runs_is_not_skipped(fake_home: Mak
     ranges = positions.subscribed(home, options().subscription)
     assert positions.new_queue_start(home, options(), ranges) == {T0: 2, T1: 3}
     assert positions.new_queue_start(home, options(group="g"), ranges) == {T0: 2, T1: 7}
+
+
+def test_a_new_queue_with_a_stale_committed_offset_is_loss_or_read_from_its_beginning(
+    fake_home: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    # The topic was deleted and made again; its group's offsets are still those of the old one.
+    home = fake_home({T0: (2, 10)}, committed={T0: 15})
+    ranges = positions.subscribed(home, options().subscription)
+    with pytest.raises(DataLossError, match=r"T-0 \[10, 15\) do not exist") as raised:
+        positions.new_queue_start(home, options(group="g"), ranges)
+    assert raised.value.ranges == [("T", 0, 10, 15)]
+    assert positions.new_queue_start(home, options(group="g", failOnDataLoss="false"), ranges) == {T0: 2}
+    assert "T-0 [10, 15)" in caplog.text
+
+
+def test_a_negative_committed_offset_is_none(fake_home: Make) -> None:
+    home = fake_home({T0: (0, 10), T1: (0, 10)}, committed={T0: -1, T1: 4})
+    ranges = positions.subscribed(home, options().subscription)
+    asked = options(group="g", startingOffsets="latest")
+    assert start(home, asked) == {T0: 10, T1: 4}
+    assert positions.new_queue_start(home, asked, ranges) == {T0: 0, T1: 4}
+    assert positions.batch_start(home, options("batch read", group="g", startingOffsets="group"), ranges) == {
+        T0: 0,
+        T1: 4,
+    }
+
+
+def test_an_error_in_times_per_queue_names_their_own_option(fake_home: Make) -> None:
+    home = fake_home({T0: (0, 10), T1: (0, 10)})
+    with pytest.raises(UsageError, match="option startingOffsetsByTimestamp must name every queue"):
+        start(home, options(startingOffsetsByTimestamp='{"T":{"0":5}}'))
+    ranges = positions.subscribed(home, options().subscription)
+    with pytest.raises(UsageError, match="option endingOffsetsByTimestamp names queues that are not read"):
+        times = '{"T":{"0":5,"1":5,"2":5}}'
+        positions.batch_end(home, options("batch read", endingOffsetsByTimestamp=times), ranges)

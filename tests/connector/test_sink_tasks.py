@@ -71,11 +71,31 @@ def test_a_repeated_batch_with_other_rows_is_an_error_unless_the_query_says_so(
     path = make_store()
     task(0, 1)
     writer(path).commit([writer(path).write(rows("a"))], 0)
-    with pytest.raises(MarkerError, match="other rows"):
+    with pytest.raises(MarkerError, match=r"other rows .*repeatable=false"):
         writer(path).commit([writer(path).write(rows("b"))], 0)
     writer(path).commit([writer(path, repeatable="false").write(rows("b"))], 1)
     writer(path, repeatable="false").commit([writer(path).write(rows("c"))], 1)
     assert bodies(path, "T") == ["a", "b"]
+
+
+def test_a_transaction_belongs_to_the_topic_that_is_written_to(
+    make_store: Make, task: Callable[..., None], bodies: Make
+) -> None:
+    path = make_store()
+    task(0, 1)
+
+    def write(value: str, **options: str) -> None:
+        planned = writer(path, "batch write", txnAppId="nightly", txnVersion="3", **options)
+        planned.commit([planned.write(rows(value))])
+
+    write("a", topic="Left")
+    write("b", topic="Right")
+    write("b", topic="Right")
+    assert (bodies(path, "Left"), bodies(path, "Right")) == (["a"], ["b"])
+    with pytest.raises(MarkerError, match=r"other rows .*repeatable=false"):
+        write("c", topic="Right")
+    write("c", topic="Right", repeatable="false")
+    assert bodies(path, "Right") == ["b"]
 
 
 def test_an_older_batch_is_an_error(make_store: Make, task: Callable[..., None], bodies: Make) -> None:
@@ -84,8 +104,9 @@ def test_an_older_batch_is_an_error(make_store: Make, task: Callable[..., None],
         task(0, batch, batch)
         writer(path).commit([writer(path).write(rows(str(batch)))], batch)
     task(0, 5, 0)
-    with pytest.raises(MarkerError):
+    with pytest.raises(MarkerError, match="rewound or copied") as raised:
         writer(path).commit([writer(path).write(rows("0"))], 0)
+    assert "repeatable" not in str(raised.value)
     assert bodies(path, "T") == ["0", "1"]
 
 

@@ -350,6 +350,127 @@ def test_a_deleted_topic_is_loss_and_an_unsubscribed_one_is_not(
         stream_reader(home, subscribe="T,U").initialOffset()
 
 
+def test_a_group_goes_on_without_a_topic_that_was_unsubscribed_or_deleted(fake_home: Make, stream_reader: Make) -> None:
+    other = Queue("U", 0)
+    home = fake_home({T0: (0, 10), other: (0, 5)})
+    begun = stream_reader(home, subscribePattern="[TU]", group="g", startingOffsets="earliest")
+    _, end = first_batch(begun)
+    begun.stop()
+    unsubscribed = stream_reader(home, subscribePattern="T", group="g")
+    later = through_spark(unsubscribed.latestOffset(end, LIMIT))
+    unsubscribed.commit(end)
+    assert set(later["topics"]) == {"T"}
+    assert home.committed == {T0: 10, other: 0}
+    unsubscribed.stop()
+    del home.queues[other]
+    deleted = stream_reader(home, subscribePattern="[TU]", group="g", failOnDataLoss="false")
+    deleted.latestOffset(end, LIMIT)
+    deleted.commit(end)
+    assert home.committed[other] == 0
+
+
+def test_two_topics_of_one_group_have_a_lease_and_offsets_each(fake_home: Make, stream_reader: Make) -> None:
+    other = Queue("U", 0)
+    home = fake_home({T0: (0, 10), other: (0, 5)})
+    both = stream_reader(home, subscribe="T,U", group="g", startingOffsets="earliest")
+    _, end = first_batch(both)
+    both.latestOffset(end, LIMIT)
+    assert home.committed == {T0: 10, other: 5}
+    assert set(home.leases) == {("g", "T"), ("g", "U")}
+    third = stream_reader(home, subscribe="V", group="g")
+    home.queues[Queue("V", 0)] = (0, 1)
+    third.initialOffset()  # another topic of the group is free
+    with pytest.raises(LeaseHeldError, match="'U' is held"):
+        stream_reader(home, subscribe="U", group="g").initialOffset()
+
+
+def test_unread_messages_in_a_queue_that_was_closed_for_reading_are_loss(
+    fake_home: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = fake_home({T0: (0, 10), T1: (0, 5)})
+    _, end = first_batch(stream_reader(home, startingOffsets="earliest"))
+    home.closed.add(T1)
+    assert stream_reader(home).latestOffset(end, LIMIT)["topics"] == {"T": {"0": 10}}  # all of it was read before
+    home.queues[T1] = (0, 8)
+    with pytest.raises(DataLossError, match=r"readQueueNums was lowered .* T-1 \[5, 8\)") as raised:
+        stream_reader(home).latestOffset(end, LIMIT)
+    assert raised.value.ranges == [("T", 1, 5, 8)]
+    assert stream_reader(home, assign='{"T":[0]}').latestOffset(end, LIMIT)["topics"] == {"T": {"0": 10}}
+    assert not caplog.records
+    lenient = stream_reader(home, failOnDataLoss="false")
+    later = through_spark(lenient.latestOffset(end, LIMIT))
+    lenient.latestOffset(later, LIMIT)
+    assert caplog.text.count("readQueueNums") == 1
+
+
+def test_what_was_planned_in_a_queue_that_was_closed_then_is_still_read(fake_home: Make, stream_reader: Make) -> None:
+    home = fake_home({T0: (0, 10), T1: (0, 5)})
+    start, end = first_batch(stream_reader(home, startingOffsets="earliest"))
+    home.closed.add(T1)
+    assert planned(stream_reader(home, startingOffsets="earliest"), start, end) == [("T", 0, 0, 10), ("T", 1, 0, 5)]
+
+
+def test_a_queue_that_appears_before_the_first_batch_is_planned_is_read_in_it(
+    fake_home: Make, stream_reader: Make
+) -> None:
+    home = fake_home({T0: (0, 10)})
+    reader = stream_reader(home)
+    start = through_spark(reader.initialOffset())
+    home.queues[T1] = (0, 3)
+    end = through_spark(reader.latestOffset(start, LIMIT))
+    assert planned(reader, start, end) == [("T", 1, 0, 3)]
+
+
+def test_a_failed_first_batch_is_repeated_although_the_starting_option_lacks_a_new_queue(
+    fake_home: Make, stream_reader: Make
+) -> None:
+    home = fake_home({T0: (0, 10)})
+    options = {"startingOffsets": '{"T":{"0":4}}'}
+    _, end = first_batch(stream_reader(home, **options))
+    home.queues[T1] = (0, 3)
+    restarted = stream_reader(home, **options)
+    assert planned(restarted, through_spark(restarted.initialOffset()), end) == [("T", 0, 4, 10)]
+    later = through_spark(restarted.latestOffset(end, LIMIT))
+    assert planned(restarted, end, later) == [("T", 1, 0, 3)]
+    new_query = stream_reader(home, **options)
+    with pytest.raises(UsageError, match="must name every queue that is read; missing: T-1"):
+        new_query.latestOffset(through_spark(new_query.initialOffset()), LIMIT)
+
+
+def test_a_batch_without_rows_does_not_start_the_delay_again(
+    fake_home: Make, stream_reader: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(stream_reader_module.time, "monotonic", lambda: clock[0])
+    home = fake_home({T0: (0, 10)})
+    options = {"minOffsetsPerTrigger": "5", "maxTriggerDelay": "10s", "startingOffsets": "earliest"}
+    reader = stream_reader(home, subscribePattern="T.*", **options)
+    _, at = first_batch(reader)
+    home.queues[T0] = (0, 11)
+    for number in range(2, 6):
+        clock[0] += 2.5
+        home.queues[Queue(f"T{number}", 0)] = (0, 0)
+        later = through_spark(reader.latestOffset(at, LIMIT))
+        assert later != at  # the new topic
+        at = later
+    assert at["topics"]["T"]["0"] == 11
+
+
+def test_after_a_rollback_the_position_goes_back_also_while_a_minimum_is_waited_for(
+    fake_home: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = fake_home({T0: (0, 10)})
+    options = {"minOffsetsPerTrigger": "5", "startingOffsets": "earliest", "failOnDataLoss": "false"}
+    reader = stream_reader(home, **options)
+    _, end = first_batch(reader)
+    home.queues[T0] = (0, 6)
+    back = through_spark(reader.latestOffset(end, LIMIT))
+    assert back["topics"]["T"]["0"] == 6
+    for _ in range(3):
+        assert reader.latestOffset(back, LIMIT) == back
+    assert caplog.text.count("T-0 [6, 10)") == 1
+
+
 def test_the_latest_offsets_are_reported_without_limits(fake_home: Make, stream_reader: Make) -> None:
     reader = stream_reader(fake_home({T0: (0, 100)}), startingOffsets="earliest", maxOffsetsPerTrigger="5")
     assert reader.reportLatestOffset() is None

@@ -1,0 +1,160 @@
+"""Messages that vanish between planning and reading, on real stores: what a task reports, and what it still reads."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+from pyspark_rmq.options import source_options
+from pyspark_rmq.planning import QueueSlice
+from pyspark_rmq.reader import RmqReader, SlicePartition
+from pyspark_rmq.schema import SOURCE_SCHEMA
+from rmq_store import Store
+from rmq_store.errors import DataLossError, OffsetOutOfRangeError
+
+Make = Callable[..., Any]
+
+# Spread over three segments of the log.
+COUNT = 1000
+BODY = b"x" * 2000
+
+
+@pytest.fixture
+def one_queue(make_store: Make) -> Path:
+    """A store whose topic T has one queue with COUNT messages."""
+    path: Path = make_store()
+    with Store.open(path) as store:
+        store.create_topic("T", 1)
+        for _ in range(COUNT // 100):
+            store.append(pa.record_batch({"body": pa.array([BODY] * 100)}), "T")
+    return path
+
+
+def planned(path: Path, **options: str) -> tuple[RmqReader, SlicePartition]:
+    """A reader that has planned to read everything, in one task."""
+    asked = source_options({"path": str(path), "subscribe": "T"} | options, "batch read", 0)
+    schema = StructType([SOURCE_SCHEMA["queueOffset"]])
+    reader = RmqReader(asked, schema)
+    (partition,) = reader.partitions()
+    assert isinstance(partition, SlicePartition)
+    return reader, partition
+
+
+def read(reader: RmqReader, partition: SlicePartition) -> list[int]:
+    return [offset for batch in reader.read(partition) for offset in batch.column(0).to_pylist()]
+
+
+def drop_first_segment(path: Path) -> int:
+    """What retention does; returns the first offset that is left."""
+    segments = sorted(path.glob("commitlog/*"))
+    assert len(segments) > 2
+    segments[0].unlink()
+    with Store.open(path, read_only=True) as store:
+        first = store.queue_range("T", 0).min_offset
+    assert 0 < first < COUNT
+    return first
+
+
+def test_a_lost_beginning_is_named_exactly_and_the_rest_is_read(
+    one_queue: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    strict, lenient = planned(one_queue), planned(one_queue, failOnDataLoss="false")
+    first = drop_first_segment(one_queue)
+    with pytest.raises(DataLossError) as raised:
+        read(*strict)
+    assert raised.value.ranges == [("T", 0, 0, first)]
+    with caplog.at_level(logging.WARNING):
+        assert read(*lenient) == list(range(first, COUNT))
+    assert f"T-0 [0, {first})" in caplog.text
+
+
+def test_a_lost_tail_is_named_exactly_and_the_rest_is_read(one_queue: Path, tmp_path: Path) -> None:
+    shutil.copytree(one_queue, tmp_path / "backup")
+    with Store.open(one_queue) as store:
+        store.append(pa.record_batch({"body": pa.array([BODY] * 50)}), "T")
+    strict, lenient = planned(one_queue), planned(one_queue, failOnDataLoss="false")
+    assert strict[1].part == QueueSlice("T", 0, 0, COUNT + 50)
+    shutil.rmtree(one_queue)
+    shutil.copytree(tmp_path / "backup", one_queue)
+    with pytest.raises(DataLossError) as raised:
+        read(*strict)
+    assert raised.value.ranges == [("T", 0, COUNT, COUNT + 50)]
+    assert read(*lenient) == list(range(COUNT))
+    drop_first_segment(one_queue)
+    with pytest.raises(DataLossError) as raised:
+        read(*strict)
+    assert [part[2:] for part in raised.value.ranges] == [(0, read(*lenient)[0]), (COUNT, COUNT + 50)]
+
+
+class ShrinkingStore:
+    """A store in which messages vanish while they are read: each call of `read` gives what the next script says.
+
+    A script is (offsets to deliver, minimum, maximum of the queue when it fails), or only offsets.
+    """
+
+    def __init__(self, *scripts: tuple[range, int, int] | range) -> None:
+        self.scripts = list(scripts)
+        self.asked: list[tuple[int, int]] = []
+
+    def __enter__(self) -> ShrinkingStore:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        pass
+
+    def read(self, topic: str, queue_id: int, start: int, end: int, **wanted: object) -> Iterator[pa.RecordBatch]:
+        self.asked.append((start, end))
+        script = self.scripts.pop(0)
+        delivered = script if isinstance(script, range) else script[0]
+        yield pa.record_batch({"queueOffset": pa.array(delivered, pa.int64())})
+        if not isinstance(script, range):
+            raise OffsetOutOfRangeError("gone", delivered.stop, script[1], script[2])
+
+
+def test_what_was_delivered_before_the_loss_is_not_counted_as_lost_nor_read_again(
+    one_queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark_rmq import reader as module
+
+    strict, lenient = planned(one_queue), planned(one_queue, failOnDataLoss="false")
+    scripts = (range(0, 300), 400, COUNT), (range(400, 500), 700, 900), range(700, 900)
+    monkeypatch.setattr(module, "open_to_read", lambda options: ShrinkingStore(*scripts))
+    with pytest.raises(DataLossError) as raised:
+        read(*strict)
+    assert raised.value.ranges == [("T", 0, 300, 400)]
+    store = ShrinkingStore(*scripts)
+    monkeypatch.setattr(module, "open_to_read", lambda options: store)
+    assert read(*lenient) == [*range(0, 300), *range(400, 500), *range(700, 900)]
+    assert store.asked == [(0, COUNT), (400, COUNT), (700, 900)]
+
+
+def test_an_error_that_takes_nothing_away_is_not_tried_for_ever(
+    one_queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark_rmq import reader as module
+
+    lenient = planned(one_queue, failOnDataLoss="false")
+    store = ShrinkingStore((range(0, 300), 0, COUNT))
+    monkeypatch.setattr(module, "open_to_read", lambda options: store)
+    with pytest.raises(OffsetOutOfRangeError):
+        read(*lenient)
+
+
+def test_a_user_schema_asks_the_store_for_its_columns_only(one_queue: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+    real = Store.read
+
+    def spy(store: Store, *place: Any, columns: list[str], **options: Any) -> Any:
+        asked.append(list(columns))
+        return real(store, *place, columns=columns, **options)
+
+    monkeypatch.setattr(Store, "read", spy)
+    assert read(*planned(one_queue)) == list(range(COUNT))
+    assert asked == [["queueOffset"]]
