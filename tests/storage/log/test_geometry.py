@@ -201,4 +201,4 @@ def test_the_store_says_so_when_an_option_contradicts_it(
     with Store.open(root):
         pass
     with pytest.raises(UsageError, match="asked for"):
-        Store.open(root, config=StoreConfig())
+        Store.open(root, config=StoreConfig(max_hash_slot_num=77))
