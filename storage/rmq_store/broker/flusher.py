@@ -9,7 +9,6 @@ import logging
 import threading
 import time
 
-from rmq_store.errors import StoreError
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.flush import PROGRESS_INTERVAL_BYTES, PROGRESS_INTERVAL_MS, flush, save_progress
 
@@ -23,6 +22,7 @@ class Flusher:
         self._log = log
         self._interval_s = interval_ms / 1000
         self._stop = threading.Event()
+        self._failing = False
         self._saved_end = log.writing_page.appended_end
         self._saved_s = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="rmq-flush", daemon=True)
@@ -37,9 +37,12 @@ class Flusher:
         while not self._stop.wait(self._interval_s):
             try:
                 self._flush()
-            except StoreError:
-                # Every writer gets the error from its own next call: the page is poisoned.
-                _LOG.exception("%s: flush failed", self._log.root)
+                self._failing = False
+            except Exception:
+                # The thread goes on: the cause may pass, and writers get the error from their own next call.
+                if not self._failing:
+                    _LOG.exception("%s: flush failed; trying again every %s s", self._log.root, self._interval_s)
+                self._failing = True
 
     def _flush(self) -> None:
         flush(self._log)

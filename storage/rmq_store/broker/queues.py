@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -44,24 +44,30 @@ class Queues:
         """The visible end."""
         if self._log.writable:
             return self._log.visible_end()
-        if isinstance(self._peeked, StatePage) and not self._peeked.counts():
-            self._peeked = None  # its last writer has left
-        if self._peeked is None:
-            self._peeked = read_only_end(self._log)
-        if isinstance(self._peeked, StatePage):
-            return self._peeked.flushed_end if self._log.sync_flush else self._peeked.appended_end
-        return self._peeked.end
+        peeked = self._peeked  # once: another thread may look again meanwhile
+        if peeked is None or (isinstance(peeked, StatePage) and not peeked.counts()):  # its last writer has left
+            peeked = self._peeked = read_only_end(self._log)
+        if isinstance(peeked, StatePage):
+            return peeked.flushed_end if self._log.sync_flush else peeked.appended_end
+        return peeked.end
 
     def range(self, topic: str, queue_id: int) -> QueueRange:
         """See `Store.queue_range`."""
-        validate_topic(topic)
         if queue_id < 0:
             raise UsageError(f"queue id {queue_id} is negative")
-        end = self.end()
+        return self.ranges(topic, [queue_id])[queue_id]
+
+    def ranges(self, topic: str, queue_ids: Iterable[int]) -> dict[int, QueueRange]:
+        """See `Store.queue_ranges`. All of them at one visible end."""
+        validate_topic(topic)
+        end, log_start = self.end(), self._log.start()
+        return {queue_id: self._range(topic, queue_id, end, log_start) for queue_id in queue_ids}
+
+    def _range(self, topic: str, queue_id: int, end: int, log_start: int) -> QueueRange:
         for _ in range(_TRIES):
             try:
                 last = self._log.queue_max(topic, queue_id, end)
-                first = self._log.views.queue(topic, queue_id).min_offset(self._log.start(), last)
+                first = self._log.views.queue(topic, queue_id).min_offset(log_start, last)
                 break
             except FileNotFoundError as error:
                 gone = error  # by retention while we looked: look again
@@ -175,7 +181,8 @@ class Queues:
             )  # fmt: skip
 
     def _missing(self, topic: str, queue_id: int) -> tuple[int, np.ndarray] | None:
-        return self._peeked.missing.get((topic, queue_id)) if isinstance(self._peeked, ReadOnlyEnd) else None
+        peeked = self._peeked
+        return peeked.missing.get((topic, queue_id)) if isinstance(peeked, ReadOnlyEnd) else None
 
     def _entries(self, topic: str, queue_id: int, start: int, end: int) -> np.ndarray:
         missing = self._missing(topic, queue_id)
@@ -186,6 +193,9 @@ class Queues:
             )
         except FileNotFoundError as error:
             first, last = self.range(topic, queue_id)
+            if start >= first:
+                directory = self._log.views.queue(topic, queue_id).run.directory
+                raise CorruptQueueError(str(directory), 0, "one of the queue's files is missing") from error
             raise OffsetOutOfRangeError(
                 f"{topic}-{queue_id}: retention removed messages from {start} on while they were read",
                 start,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import TracebackType
 
@@ -76,9 +76,10 @@ class Store:
     ) -> Store:
         """Open the store at `path`; with `create`, make one if the directory is missing or empty.
 
-        `config` names the settings of a new store; of an existing one it may say what its files do not (index
-        geometry), and must not contradict them. `read_only` changes nothing on disk, whoever wrote the store. For
-        writing, the first process to open a store that was not stopped cleanly recovers it: see `recovery`.
+        `config` names the settings of a new store, or of one that a broker made; of a store of ours it must not
+        contradict them: its own settings stay, and fields with their default value ask for nothing. `read_only`
+        changes nothing on disk, whoever wrote the store. For writing, the first process to open a store that was not
+        stopped cleanly recovers it: see `recovery`.
 
         Raises:
             NotAStoreError: no store at `path`, or one of a newer version.
@@ -97,14 +98,7 @@ class Store:
         except PermissionError as error:
             raise UsageError(f"{error.filename}: {error.strerror}") from error
         known = StoreFile.load(root)
-        wanted = config if config is not None else known.config if known else StoreConfig()
-        named = frozenset(wanted.geometry().__slots__) if config is not None and known is not None else frozenset()
-        settings = wanted.with_geometry(infer(root, wanted.geometry(), named))
-        if known is not None and settings.geometry() != known.config.geometry():
-            # For example a file that was cut: nothing may be written at places computed from that.
-            raise CorruptionError(
-                str(root), 0, f"the files are of {settings.geometry()}, store.json says {known.config.geometry()}"
-            )
+        settings = _settings(root, known, config)
         log = CommitLog(
             root,
             settings.geometry(),
@@ -124,6 +118,10 @@ class Store:
             if not read_only:
                 recovery = opening.open_for_writing(log)
                 known = _describe(log, known, settings)
+                if known.config != settings:
+                    # Another process was faster to make the store, with other settings: those hold.
+                    opening.close(log)
+                    return cls.open(root, config=config, clock=clock, broker_name=broker_name)
             name = broker_name or _broker_name(root, settings)
             return cls(log, StoreFile(known.identity if known else "", settings), name, recovery)
         except BaseException:
@@ -206,7 +204,7 @@ class Store:
 
     def queue_ranges(self, topic: str) -> dict[int, QueueRange]:
         """`queue_range` of each read queue. UnknownTopicError."""
-        return {queue_id: self.queue_range(topic, queue_id) for queue_id in range(self.topic(topic).read_queue_nums)}
+        return self._queues.ranges(topic, range(self.topic(topic).read_queue_nums))
 
     def read(
         self,
@@ -336,6 +334,23 @@ def _make_root(root: Path) -> None:
         raise durable.translate(error, root) from error
 
 
+def _settings(root: Path, known: StoreFile | None, config: StoreConfig | None) -> StoreConfig:
+    """The settings that hold: those in store.json; of a store without one, `config` and what its files say."""
+    wanted = config or StoreConfig()
+    given = {field.name for field in fields(StoreConfig) if getattr(wanted, field.name) != field.default}
+    if known is None:
+        return wanted.with_geometry(infer(root, wanted.geometry(), frozenset(given)))
+    for name in sorted(given):
+        asked, made = getattr(wanted, name), getattr(known.config, name)
+        if asked != made:
+            raise UsageError(f"{name}={asked!r} was asked for, but {root} was made with {made!r}")
+    found = infer(root, known.config.geometry())
+    if found != known.config.geometry():
+        # For example a file that was cut: nothing may be written at places computed from that.
+        raise CorruptionError(str(root), 0, f"the files are of {found}, store.json says {known.config.geometry()}")
+    return known.config
+
+
 def _describe(log: CommitLog, known: StoreFile | None, settings: StoreConfig) -> StoreFile:
     """Write store.json if the store has none; another opener may have been faster."""
     root = log.root
@@ -345,8 +360,6 @@ def _describe(log: CommitLog, known: StoreFile | None, settings: StoreConfig) ->
             if known is None:
                 known = StoreFile(str(uuid.uuid4()), settings)
                 known.save(root)
-        if known.config.geometry() != settings.geometry():
-            raise UsageError(f"{root}: another process has just created it with other sizes; open it again")
     if not (root / "config" / "topics.json").exists():
         TopicTable(root).create_all(DEFAULT_TOPICS, exist_ok=True)
     return known

@@ -12,12 +12,19 @@ import pyarrow as pa
 from rmq_store.broker.config import StoreConfig
 from rmq_store.broker.encoding import MessageEncoder
 from rmq_store.broker.one_message import OneMessageEncoder
-from rmq_store.broker.results import AppendResult, CommitResult, SendResult
+from rmq_store.broker.results import AppendResult, CommitResult, SendResult, SendStatus
 from rmq_store.broker.routing import AUTO_CREATE_QUEUE_MAX, Router
 from rmq_store.broker.staging import StagedFile, open_staged
 from rmq_store.broker.topics import TopicConfig, TopicTable
 from rmq_store.broker.unit_table import UnitTable
-from rmq_store.errors import MarkerError, StagingError, UnknownTopicError, UsageError
+from rmq_store.errors import (
+    MarkerError,
+    StagingError,
+    StoreFailedError,
+    StoreLockedError,
+    UnknownTopicError,
+    UsageError,
+)
 from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
 from rmq_store.format.host import Host
 from rmq_store.format.ids import offset_message_id
@@ -59,10 +66,14 @@ class Writer:
             self._create_topics([(message.topic, queue_id + 1)])
         with append_lock(self._log):
             offset, queue_offset = append_one(self._log, record)
+        status = SendStatus.SEND_OK
         if self._log.sync_flush:
-            flush(self._log, offset + record.size)
+            try:
+                flush(self._log, offset + record.size)
+            except StoreLockedError:
+                status = SendStatus.FLUSH_DISK_TIMEOUT
         return SendResult(
-            message.topic, queue_id, queue_offset, offset, unique_id, offset_message_id(self._host, offset)
+            message.topic, queue_id, queue_offset, offset, unique_id, offset_message_id(self._host, offset), status
         )
 
     def append(self, batch: pa.RecordBatch, topic: str | None) -> AppendResult:
@@ -121,14 +132,21 @@ class Writer:
     def _append(self, encoded: Sequence[pa.RecordBatch]) -> Appended:
         with append_lock(self._log):
             appended = append(self._log, encoded)
-        if self._log.sync_flush:
-            flush(self._log, appended.end)
+        self._flush_appended(appended.end)
         return appended
+
+    def _flush_appended(self, end: int) -> None:
+        """Under SYNC_FLUSH, wait for the disk. The messages are stored: no error may invite to store them again."""
+        if not self._log.sync_flush:
+            return
+        try:
+            flush(self._log, end)
+        except StoreLockedError as error:
+            raise StoreFailedError(f"the messages are stored, but perhaps not on disk: {error}") from error
 
     def _acknowledged(self, result: CommitResult) -> CommitResult:
         # Also for a repetition: the first attempt may have died between its append and its flush.
-        if self._log.sync_flush:
-            flush(self._log)
+        self._flush_appended(self._log.writing_page.appended_end)
         return result
 
     def _already_done(self, unit: UnitRecord, repeatable: bool) -> bool:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from rmq_store.errors import CorruptionError, StoreFailedError
+from rmq_store.errors import CorruptionError
 from rmq_store.files import durable
 from rmq_store.files.lock import lock_shared_quietly
 
@@ -30,6 +30,10 @@ NAME_DIGITS = 20
 OPEN_FILES_MAX = 256
 
 _ZEROS = bytes(1 << 20)
+
+
+class FsyncError(Exception):
+    """An fsync failed. The kernel reports that once, and takes the pages for clean afterwards."""
 
 
 class OpenFile:
@@ -245,21 +249,52 @@ class SegmentRun:
                         return True
         return False
 
+    def data_end(self, base: int, start: int) -> int:
+        """The offset behind the last non-zero byte of one file, from position `start` on; base + start if none."""
+        file = self.open(base)
+        for low, high in reversed(data_ranges(file.fd, start, self.size_bytes)):
+            for position in range(high, low, -len(_ZEROS)):
+                first = max(low, position - len(_ZEROS))
+                if data := file.map[first:position].rstrip(b"\0"):
+                    return base + first + len(data)
+        return base + start
+
+    def copy(self, start: int, end: int, target: Path) -> None:
+        """Copy bytes of one file, durably, to a file of their own. StoreFullError, StoreFailedError."""
+        base = self.base_of(start)
+        view = self.open(base).map
+        try:
+            fd = durable.open_nofollow(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            try:
+                for offset in range(start, end, len(_ZEROS)):
+                    piece = view[offset - base : min(offset + len(_ZEROS), end) - base]
+                    durable.write_fully(fd, piece, offset - start, target)
+                durable.fsync_file(fd, target)
+            finally:
+                os.close(fd)
+            durable.fsync_directory(target.parent)
+        except OSError as error:
+            raise durable.translate(error, target) from error
+
     def sync(self, start: int, end: int) -> None:
         """fsync the files of [start, end), and the directory if one of them begins there.
 
         Raises:
-            StoreFailedError: what is on disk is unknown, whatever the reason (a full disk, too).
+            FsyncError: an fsync failed: what is on disk is unknown.
+            CorruptionError, StoreFailedError: a file could not be opened; nothing is known to be wrong with it.
         """
-        bases = [base for base in self.bases() if base < end and base + self.size_bytes > start]
         try:
-            for base in bases:
-                file = self.open(base)
+            bases = [base for base in self.bases() if base < end and base + self.size_bytes > start]
+            files = [self.open(base) for base in bases]
+        except OSError as error:
+            raise durable.translate(error, self.directory) from error
+        try:
+            for file in files:
                 durable.fsync_file(file.fd, file.path)
-            if any(base >= start for base in bases):
+            if bases and bases[-1] >= start:
                 durable.fsync_directory(self.directory)
         except OSError as error:
-            raise StoreFailedError(f"{self.directory}: {error.strerror or error}") from error
+            raise FsyncError(f"{self.directory}: {error.strerror or error}") from error
 
     def rewrite(self, start: int, end: int) -> None:
         """Write the bytes of [start, end) over themselves.
@@ -322,4 +357,4 @@ def size_of_files(directory: Path) -> int | None:
     return expected
 
 
-__all__ = ["OpenFile", "OpenFiles", "SegmentRun", "data_ranges", "size_of_files"]
+__all__ = ["FsyncError", "OpenFile", "OpenFiles", "SegmentRun", "data_ranges", "size_of_files"]

@@ -71,6 +71,8 @@ def append_lock(log: CommitLog, timeout_ms: int = LOCK_TIMEOUT_MS) -> Iterator[N
         StoreFailedError: a flush failed earlier; writes are refused.
     """
     with log.append_lock.exclusive(timeout_ms):
+        if log.store_lock.held == "free":
+            raise UsageError(f"{log.root} was closed meanwhile: nothing was written")
         if log.writing_page.poison:
             raise StoreFailedError(
                 f"{log.root}: a flush failed: writes are refused until every process has closed the store"

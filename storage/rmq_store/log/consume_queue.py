@@ -64,6 +64,10 @@ class ConsumeQueue:
         if not bases:
             return 0
         low, high = bases[0], max_offset
+        if low < high:
+            offset, size, _ = self.entry(low)
+            if size != PRE_BLANK_SIZE and offset >= log_start:
+                return low  # nothing was taken yet: the usual case
         while low < high:
             middle = (low + high) // 2
             offset, size, _ = self.entry(middle)

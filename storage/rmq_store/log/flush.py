@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from rmq_store.errors import StoreFailedError
 from rmq_store.files import durable
+from rmq_store.files.segments import FsyncError
 from rmq_store.format.checkpoint import Checkpoint
 from rmq_store.log.append import append_lock
 from rmq_store.log.commit_log import LOCK_TIMEOUT_MS, CommitLog
@@ -50,14 +51,15 @@ def _flush_held(log: CommitLog) -> None:
     start, end = page.flushed_end, page.appended_end
     if start >= end:
         return
+    if page.flushing:
+        log.segments.rewrite(start, end)
+    page.flushing = 1
     try:
-        if page.flushing:
-            log.segments.rewrite(start, end)
-        page.flushing = 1
         log.segments.sync(start, end)
-    except BaseException:
+    except FsyncError as error:
         page.poison = 1
-        raise
+        raise StoreFailedError(f"{log.root}: {error}") from error
+    # Any other exception (Ctrl-C, no descriptor left) leaves `flushing` set: the next flush writes the range again.
     page.flushing = 0
     page.flushed_end = end
 

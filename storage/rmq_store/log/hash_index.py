@@ -9,7 +9,6 @@ true if its record lies below its end of the log. Source: IndexService, IndexFil
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 from collections.abc import Sequence
@@ -18,16 +17,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmq_store.errors import CorruptIndexError
 from rmq_store.files import durable
-from rmq_store.files.segments import data_ranges
+from rmq_store.files.prefix_mapped import PrefixMappedFile
 from rmq_store.format import index as layout
 from rmq_store.format.names import index_file_name
 
 _NAME_DIGITS = 17
 NO_FILE = 0
 UNKNOWN = -1
-_ZERO_STEP = 1 << 20
 _ENTRY = struct.Struct(">iqii")
 assert _ENTRY.size == layout.ENTRY_BYTES
 _INT32_MAX = (1 << 31) - 1
@@ -49,48 +46,28 @@ NOT_KEPT = IndexState(UNKNOWN, bytes(layout.HEADER_BYTES))
 
 
 class IndexFile:
-    """One index file, open for writing: header and slots mapped, entries written with pwrite.
+    """One index file: header and slots mapped, entries written with pwrite."""
 
-    Only the mapped part has its blocks allocated: a store through a map over a hole would kill the process on a full
-    disk.
-    """
-
-    def __init__(self, path: Path, slot_count: int, entry_max: int) -> None:
+    def __init__(self, path: Path, slot_count: int, entry_max: int, *, writable: bool = True) -> None:
         self.path = path
         self.slot_count = slot_count
         self.entry_max = entry_max
         size = layout.file_size(slot_count, entry_max)
-        slots_end = layout.slot_position(slot_count)
-        try:
-            self._fd = durable.open_nofollow(path, os.O_RDWR | os.O_CREAT)
-            actual = os.fstat(self._fd).st_size
-            if actual not in (0, size):
-                raise CorruptIndexError(str(path), actual, f"the file has {actual} bytes, not {size}")
-            durable.before("allocate", path)
-            os.posix_fallocate(self._fd, 0, slots_end)
-            os.ftruncate(self._fd, size)
-        except OSError as error:
-            raise durable.translate(error, path) from error
-        self._map = mmap.mmap(self._fd, slots_end)
-        self.slots = np.frombuffer(self._map, dtype=">i4", count=slot_count, offset=layout.HEADER_BYTES)
-
-    def __del__(self) -> None:
-        fd = getattr(self, "_fd", -1)
-        if fd >= 0:
-            os.close(fd)
+        self._file = PrefixMappedFile(path, size, layout.slot_position(slot_count), writable=writable)
+        self.slots = np.frombuffer(self._file.map, dtype=">i4", count=slot_count, offset=layout.HEADER_BYTES)
 
     def exists(self) -> bool:
         """Whether nobody unlinked the file since it was opened."""
-        return os.fstat(self._fd).st_nlink > 0
+        return self._file.exists()
 
     def is_current(self) -> bool:
         """Whether it is the newest file for certain: nobody starts another one while this one has room."""
-        return self.exists() and int.from_bytes(self._map[_INDEX_COUNT]) < self.entry_max
+        return self.exists() and int.from_bytes(self._file.map[_INDEX_COUNT]) < self.entry_max
 
     @property
     def header_bytes(self) -> bytes:
         """The 40 header bytes as they are on disk."""
-        return self._map[: layout.HEADER_BYTES]
+        return self._file.map[: layout.HEADER_BYTES]
 
     @property
     def header(self) -> layout.IndexHeader:
@@ -99,11 +76,11 @@ class IndexFile:
 
     def write_header(self, data: bytes) -> None:
         """Write the 40 header bytes."""
-        self._map[: layout.HEADER_BYTES] = data
+        self._file.map[: layout.HEADER_BYTES] = data
 
     def write_entries(self, first_number: int, entries: np.ndarray) -> None:
         """Write entries with numbers from `first_number` on."""
-        self._write(entries.tobytes(), layout.entry_position(self.slot_count, first_number))
+        self._file.write(entries.tobytes(), layout.entry_position(self.slot_count, first_number))
 
     def put_one(self, key_hash: int, log_offset: int, timestamp: int) -> None:
         """Add one entry; there is room (IndexFile#putKey)."""
@@ -114,7 +91,7 @@ class IndexFile:
             previous = 0
         seconds = (timestamp - header.begin_timestamp) // 1000 if header.begin_timestamp > 0 else 0
         entry = _ENTRY.pack(key_hash, log_offset, min(max(seconds, 0), _INT32_MAX), previous)
-        self._write(entry, layout.entry_position(self.slot_count, header.index_count))
+        self._file.write(entry, layout.entry_position(self.slot_count, header.index_count))
         self.slots[slot] = header.index_count
         place = (log_offset, timestamp)
         self.write_header(header.with_entries(1, int(previous == 0), first=place, last=place).pack())
@@ -122,7 +99,7 @@ class IndexFile:
     def read_entries(self, first_number: int, last_number: int) -> np.ndarray:
         """Entries [first_number, last_number), a copy."""
         position = layout.entry_position(self.slot_count, first_number)
-        data = os.pread(self._fd, (last_number - first_number) * layout.ENTRY.itemsize, position)
+        data = self._file.read(position, (last_number - first_number) * layout.ENTRY.itemsize)
         return np.frombuffer(data, dtype=layout.ENTRY)
 
     def cut(self, header: bytes) -> None:
@@ -135,16 +112,11 @@ class IndexFile:
         # Slots first: a reader that finds a zeroed entry through an old slot would miss the chain behind it.
         self.slots[:] = layout.rebuild_slots(hashes, self.slot_count)
         self.write_header(header)
-        start = layout.entry_position(self.slot_count, count)
-        for low, high in data_ranges(self._fd, start, layout.file_size(self.slot_count, self.entry_max)):
-            for position in range(low, high, _ZERO_STEP):
-                self._write(bytes(min(_ZERO_STEP, high - position)), position)
+        self._file.zero_from(layout.entry_position(self.slot_count, count))
 
-    def _write(self, data: bytes | memoryview, position: int) -> None:
-        try:
-            durable.write_fully(self._fd, data, position, self.path)
-        except OSError as error:
-            raise durable.translate(error, self.path) from error
+    def sync(self) -> None:
+        """fsync; StoreFailedError."""
+        self._file.sync()
 
 
 class HashIndex:
@@ -228,6 +200,11 @@ class HashIndex:
         self._newest = None
         durable.before("unlink", path)
         path.unlink()
+
+    def look_at_newest(self) -> IndexFile | None:
+        """The newest file for reading, nothing on disk is touched; None without files."""
+        names = self.names()
+        return IndexFile(self.path(names[-1]), self.slot_count, self.entry_max, writable=False) if names else None
 
     def newest(self) -> IndexFile | None:
         """The file that entries go to, open for writing; None without files."""

@@ -87,7 +87,7 @@ def indexes_tags(log: CommitLog) -> bool:
 
 def _tags_in(log: CommitLog) -> bool | None:
     index = log.views.index
-    file = index.newest() if index is not None else None
+    file = index.look_at_newest() if index is not None else None
     if file is None:
         return None
     entries = file.read_entries(1, min(file.header.index_count, file.entry_max, _SAMPLE))

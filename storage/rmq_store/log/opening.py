@@ -91,6 +91,7 @@ def close(log: CommitLog) -> None:
 
 
 def _flush_and_leave(log: CommitLog) -> None:
+    flush(log)
     with append_lock(log):
         # One closer at a time: two that hold byte 0 shared would refuse each other the upgrade.
         if log.store_lock.try_upgrade():

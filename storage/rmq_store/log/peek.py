@@ -22,6 +22,9 @@ _MISSING_ENTRIES_MAX = 5_000_000
 
 _TRIES = 5
 
+MissingEntries = tuple[int, np.ndarray]
+"""Queue offset of the first entry, and entries (dtype ENTRY) from there on."""
+
 
 @dataclass(slots=True)
 class ReadOnlyEnd:
@@ -33,7 +36,7 @@ class ReadOnlyEnd:
     end: int
     behind: bytes
     foreign: bool = False
-    missing: dict[QueueKey, tuple[int, np.ndarray]] = field(default_factory=dict)
+    missing: dict[QueueKey, MissingEntries] = field(default_factory=dict)
 
 
 def live_page(log: CommitLog) -> StatePage | None:
@@ -56,7 +59,7 @@ def read_only_end(log: CommitLog) -> ReadOnlyEnd | StatePage:
             return page
         found = _scan(log)
         # A writer that came while we scanned may have been killed in the middle of an append that will be undone.
-        if log.store_lock.who().kind == "free":
+        if log.store_lock.who().kind == "free" or log.store_lock.posix_holder() is not None:
             return found
     return found
 
@@ -94,7 +97,8 @@ def _scan(log: CommitLog) -> ReadOnlyEnd:
         return ReadOnlyEnd(start.offset, _behind(log, start.offset))
     if start.trust is Trust.SAME_BOOT:
         assert page is not None
-        return ReadOnlyEnd(page.appended_end, _behind(log, page.appended_end))
+        end = page.flushed_end if log.sync_flush else page.appended_end
+        return ReadOnlyEnd(end, _behind(log, end))
     # Of this boot: what lies above its end is an append that the next writer takes back.
     limit = page.appended_end if page is not None and page.counts() and not start.foreign else None
     crc_from = start.crc_from(log)
@@ -108,7 +112,7 @@ def _walk(
     *,
     foreign: bool,
     crc_from: int | None,
-    missing: dict[QueueKey, tuple[int, np.ndarray]],
+    missing: dict[QueueKey, MissingEntries],
 ) -> ReadOnlyEnd:
     """Walk the log from `offset` on; `missing` is what is known of the queues below it."""
     end, stretches, units = offset, [], UnitScan()
@@ -119,10 +123,21 @@ def _walk(
         end = stretch.end
     torn = None if foreign else units.torn()
     end = torn.start if torn else end
-    found = ReadOnlyEnd(end, _behind(log, end), foreign, missing)
+    found = ReadOnlyEnd(end, _behind(log, end), foreign, _still_missing(log, end, missing))
     for stretch in stretches:
         _add_missing(log, stretch, found)
     return found
+
+
+def _still_missing(log: CommitLog, end: int, missing: dict[QueueKey, MissingEntries]) -> dict[QueueKey, MissingEntries]:
+    """Leave out what a broker has put into its files since we looked."""
+    kept = {}
+    for key, (first, entries) in missing.items():
+        in_files = log.queue_max(*key, end)
+        if in_files < first + len(entries):
+            skipped = max(0, in_files - first)
+            kept[key] = (first + skipped, entries[skipped:])
+    return kept
 
 
 def _add_missing(log: CommitLog, stretch: scan.Stretch, found: ReadOnlyEnd) -> None:

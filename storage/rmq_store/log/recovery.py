@@ -211,20 +211,13 @@ def _remove(log: CommitLog, end: int) -> int:
         if base + log.segments.size_bytes <= end:
             continue
         low = max(end - base, 0)
-        file = log.segments.open(base)
-        data = file.map[low:].rstrip(b"\0")
-        if data:
+        start, stop = base + low, log.segments.data_end(base, low)
+        if stop > start:
             durable.make_directory(directory)
-            durable.write_atomically(directory / f"{base + low:020d}", data)
-            _LOG.warning(
-                "%s: bytes %d to %d were no part of the log; kept in %s",
-                log.root,
-                base + low,
-                base + low + len(data),
-                directory,
-            )
-            log.segments.zero(base + low, base + log.segments.size_bytes)
-            removed += len(data)
+            log.segments.copy(start, stop, directory / f"{start:020d}")
+            _LOG.warning("%s: bytes %d to %d were no part of the log; kept in %s", log.root, start, stop, directory)
+            log.segments.zero(start, base + log.segments.size_bytes)
+            removed += stop - start
     return removed
 
 

@@ -33,9 +33,7 @@ class Stretch(NamedTuple):
     stopped: str
 
 
-def walk(
-    log: CommitLog, start: int, limit: int | None = None, *, crc_from: int | None = None
-) -> Iterator[Stretch]:
+def walk(log: CommitLog, start: int, limit: int | None = None, *, crc_from: int | None = None) -> Iterator[Stretch]:
     """Walk whole frames from `start` on, a frame boundary, up to the first bad one or `limit`.
 
     Every rule of CommitLog#checkMessageAndReturnSize holds, and more: the record must know its own offset, and from

@@ -15,7 +15,7 @@ import pytest
 from rmq_store.errors import CorruptionError, NotAStoreError, StoreFailedError, StoreFullError
 from rmq_store.files import durable
 from rmq_store.files.lock import OfdLock
-from rmq_store.files.segments import OpenFiles, SegmentRun, data_ranges, size_of_files
+from rmq_store.files.segments import FsyncError, OpenFiles, SegmentRun, data_ranges, size_of_files
 
 SIZE = 8192
 
@@ -209,7 +209,7 @@ def test_a_failed_sync_leaves_the_disk_unknown_whatever_the_reason(make: MakeRun
     run = make()
     run.create(0)
     fail_at("fsync", code)
-    with pytest.raises(StoreFailedError):
+    with pytest.raises(FsyncError):
         run.sync(0, 1)
 
 

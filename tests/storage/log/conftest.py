@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import Store, StoreConfig
+from rmq_store.broker.config import StoreFile
 from rmq_store.files import durable, state_page
 from rmq_store.log.append import append, append_lock
 from rmq_store.log.hash_index import IndexFile
@@ -53,6 +54,9 @@ class Lab:
         if options.get("read_only"):
             return Store.open(self.root, **options)
         options.setdefault("clock", self.clock)
+        known = StoreFile.load(self.root)
+        if known is not None and known.config != self.config:
+            StoreFile(known.identity, self.config).save(self.root)  # somebody changed the settings by hand
         return Store.open(self.root, create=True, config=self.config, **options)
 
     def sync_flush(self) -> None:

@@ -1,0 +1,80 @@
+"""A file of fixed size whose beginning is mapped for writing; the rest is written with pwrite(2) and may have holes.
+
+Only the mapped part has its blocks allocated: a store through a map over a hole would kill the process on a full disk.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+from rmq_store.errors import CorruptIndexError
+from rmq_store.files import durable
+from rmq_store.files.segments import data_ranges
+
+_ZERO_STEP = 1 << 20
+
+
+class PrefixMappedFile:
+    """`map` is the first `prefix_bytes` of the file; arrays over it keep it alive."""
+
+    def __init__(self, path: Path, size_bytes: int, prefix_bytes: int, *, writable: bool = True) -> None:
+        """Open the file, creating it with zeros if `writable` and it is missing or empty.
+
+        Raises:
+            CorruptIndexError: it has another size.
+            FileNotFoundError: it is missing, and not `writable`.
+            StoreFullError, StoreFailedError, UsageError: as `durable.translate`.
+        """
+        self.path = path
+        self.size_bytes = size_bytes
+        try:
+            self._fd = durable.open_nofollow(path, os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY)
+            actual = os.fstat(self._fd).st_size
+            if actual != size_bytes and (actual or not writable):
+                raise CorruptIndexError(str(path), actual, f"the file has {actual} bytes, not {size_bytes}")
+            if writable:
+                durable.before("allocate", path)
+                os.posix_fallocate(self._fd, 0, prefix_bytes)
+                os.ftruncate(self._fd, size_bytes)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise durable.translate(error, path) from error
+        protection = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
+        self.map = mmap.mmap(self._fd, prefix_bytes, prot=protection)
+
+    def __del__(self) -> None:
+        fd = getattr(self, "_fd", -1)
+        if fd >= 0:
+            os.close(fd)
+
+    def exists(self) -> bool:
+        """Whether nobody unlinked the file since it was opened."""
+        return os.fstat(self._fd).st_nlink > 0
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        """Bytes behind the mapped part; fewer at the end of the file."""
+        return os.pread(self._fd, size_bytes, position)
+
+    def write(self, data: bytes | memoryview, position: int) -> None:
+        """Write bytes behind the mapped part. StoreFullError, StoreFailedError."""
+        try:
+            durable.write_fully(self._fd, data, position, self.path)
+        except OSError as error:
+            raise durable.translate(error, self.path) from error
+
+    def zero_from(self, start: int) -> None:
+        """Write zeros over everything from `start` on that is not a hole."""
+        for low, high in data_ranges(self._fd, start, self.size_bytes):
+            for position in range(low, high, _ZERO_STEP):
+                self.write(bytes(min(_ZERO_STEP, high - position)), position)
+
+    def sync(self) -> None:
+        """fsync map and file. StoreFailedError."""
+        try:
+            self.map.flush()
+            durable.fsync_file(self._fd, self.path)
+        except OSError as error:
+            raise durable.translate(error, self.path) from error
