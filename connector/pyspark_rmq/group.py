@@ -8,8 +8,11 @@ succeeded. So both are reported here as completed, and repeated reports cost not
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from pyspark_rmq.home import Home, Lease
 from pyspark_rmq.offsets import Queue, QueueOffsets
@@ -22,6 +25,28 @@ _CLAIM_INTERVAL_S = 0.2
 
 # A lease without one for 120 s counts as stuck.
 _HEARTBEAT_INTERVAL_S = 30.0
+
+
+def describe_owner(name: str) -> str:
+    """Return what others are told about this process: a name, the host, and the JVM of the driver.
+
+    The process itself lives only as long as the query, and is no help to whoever looks for the program.
+    """
+    return f"{name} on {socket.gethostname()}, driver process {_driver_pid()}"
+
+
+def _driver_pid() -> int:
+    """The JVM above this worker; Spark's daemon is between them. Who started this process, if there is no JVM."""
+    pid = os.getppid()
+    while pid > 1:
+        try:
+            name, _, state = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+        except OSError:
+            break
+        if name == "java":
+            return pid
+        pid = int(state.split()[1])
+    return os.getppid()
 
 
 class GroupMember:
@@ -40,7 +65,7 @@ class GroupMember:
         """Hold the leases of these topics. Raises `LeaseHeldError`, naming the holder, if one is not free in time."""
         from rmq_store.errors import LeaseHeldError
 
-        self._heartbeat()
+        self.heartbeat()
         for topic in sorted(set(topics)):
             if topic in self._leases:
                 continue
@@ -92,7 +117,8 @@ class GroupMember:
             self._home.commit_offsets(self._group, commit)
         self._completed.update(moved)
 
-    def _heartbeat(self) -> None:
+    def heartbeat(self) -> None:
+        """Show that this consumer still works; costs nothing most of the time."""
         now_s = time.monotonic()
         if now_s - self._heartbeat_s < _HEARTBEAT_INTERVAL_S:
             return

@@ -60,7 +60,7 @@ class Home(Protocol):
         """Look at what others have written since."""
 
     def topics(self) -> Mapping[str, object]:
-        """All topics by name."""
+        """All topics by name; the same object as long as nothing changed."""
 
     def queue_ranges(self, topic: str) -> Mapping[int, Range]:
         """The queues of a topic; `UnknownTopicError` if it does not exist."""

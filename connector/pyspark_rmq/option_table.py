@@ -298,7 +298,16 @@ _GROUP = (
         "boolean",
         "true",
         "Whether a stream with a `group` commits. With `false` it only starts at the group's offsets, without a lease, "
-        "and can read a store that it cannot write.",
+        "and can read a store that it cannot write. A batch is committed when Spark looks for the next one: with "
+        "`Trigger.Once`, and if `query.stop()` comes before that look, the next run commits the last batch.",
+    ),
+    Option(
+        "consumerName",
+        STREAM_READ,
+        _text,
+        "string",
+        "`a Spark stream`",
+        "What a second query of the `group`, which is refused, is told about this one, beside host and process.",
     ),
 )
 

@@ -54,6 +54,7 @@ class SourceOptions:
     consume_from_where: str = FROM_LAST
     consume_timestamp_ms: int = 0
     commit_offsets: bool = True
+    consumer_name: str | None = None
     tags: str | None = None
     raw_body: bool = False
     fail_on_data_loss: bool = True
@@ -111,6 +112,7 @@ def source_options(options: Mapping[str, str], use: Use, now_ms: int) -> SourceO
         consume_from_where=values.get("consumeFromWhere", FROM_LAST),
         consume_timestamp_ms=values.get("consumeTimestamp", now_ms - _CONSUME_TIMESTAMP_AGO_MS),
         commit_offsets=values.get("commitOffsets", True),
+        consumer_name=values.get("consumerName"),
         tags=values.get("tags"),
         raw_body=values.get("rawBody", False),
         fail_on_data_loss=values.get("failOnDataLoss", True),
@@ -165,7 +167,7 @@ def _check_group_options(values: Mapping[str, Any], starting: Position | None) -
     if "group" not in values:
         if starting is not None and starting.kind == "group":
             refuse("option startingOffsets: 'group' needs the option group")
-        for name in ("consumeFromWhere", "consumeTimestamp", "commitOffsets"):
+        for name in ("consumeFromWhere", "consumeTimestamp", "commitOffsets", "consumerName"):
             if name in values:
                 refuse(f"option {name} needs the option group")
     if "consumeTimestamp" in values and values.get("consumeFromWhere") != FROM_TIMESTAMP:

@@ -159,9 +159,11 @@ def source_columns(schema: StructType) -> list[str]:
     """Return the names of a user's schema, in its order, after checking it.
 
     Raises:
-        UsageError: a name that the source does not have, a wrong type, a name twice, or NOT NULL on a column that may
-            be NULL. The message lists the right ones.
+        UsageError: no column at all, a name that the source does not have, a wrong type, a name twice, or NOT NULL on
+            a column that may be NULL. The message lists the right ones.
     """
+    if not schema.fields:
+        refuse(f"a schema without columns cannot be read; the source has {_listed()}")
     right = {field.name: field for field in SOURCE_SCHEMA}
     for field in schema:
         if field.name not in right:

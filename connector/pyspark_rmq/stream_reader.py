@@ -29,7 +29,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_rmq import continuity, planning, positions
-from pyspark_rmq.group import GroupMember
+from pyspark_rmq.group import GroupMember, describe_owner
 from pyspark_rmq.home import Home, Range, open_to_commit, open_to_read
 from pyspark_rmq.offsets import Queue, QueueOffsets, StreamPosition
 from pyspark_rmq.options import SourceOptions
@@ -56,6 +56,10 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: StreamPosition | None = None
         self._refused: Exception | None = None
         self._checked: StreamPosition | None = None
+        self._seen: tuple[Mapping[str, object], tuple[int, int]] | None = None
+        self._ranges: dict[Queue, Range] = {}
+        # Where there was nothing to read, and in which ranges: the next look is free while both are the same.
+        self._idle: tuple[dict[str, Any], dict[Queue, Range]] | None = None
         self._latest: dict[Queue, int] = {}
         self._target: dict[Queue, int] | None = None
         self._last_batch_s: float | None = None
@@ -100,8 +104,10 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         What lies before `start` has been completed by the sink: that is committed to the group here. Spark asks up to
         60 times a second when there is nothing to do.
         """
-        begin = StreamPosition.from_json(start)
         home, ranges = self._look()
+        if self._idle is not None and self._idle[0] == start and self._idle[1] is ranges:
+            return start
+        begin = StreamPosition.from_json(start)
         first = begin == self._initial
         if first and self._refused is not None:
             raise self._refused
@@ -119,6 +125,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         low = dict(begin.next) | began
         end = self._admit(home, low, available, ranges, isinstance(limit, ReadAllAvailable))
         if end == begin.next and not first:
+            if end == available:
+                self._idle = start, ranges
             return start
         if planning.backlog(low, end):
             self._last_batch_s = time.monotonic()
@@ -168,17 +176,29 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._home = self._member = None
 
     def _look(self) -> tuple[Home, dict[Queue, Range]]:
-        """Return the home and the subscribed queues as they are now; the group's leases are held from here on."""
+        """Return the home and the subscribed queues as they are now; the group's leases are held from here on.
+
+        The same dict as long as neither the log nor the table of topics changed.
+        """
         options = self._options
         commits = options.group is not None and options.commit_offsets
         if self._home is None:
             self._home = open_to_commit(options) if commits else open_to_read(options)
             if options.group is not None and commits:
-                self._member = GroupMember(self._home, options.group, "a Spark stream")
+                self._member = GroupMember(
+                    self._home, options.group, describe_owner(options.consumer_name or "a Spark stream")
+                )
         self._home.refresh()
+        # In this order: what is written in between is seen at the next look.
+        topics, log = self._home.topics(), self._home.log_range()
+        if self._seen is not None and topics is self._seen[0] and log == self._seen[1]:
+            if self._member is not None:
+                self._member.heartbeat()
+            return self._home, self._ranges
         ranges = positions.subscribed(self._home, options.subscription)
         if self._member is not None:
             self._member.claim(queue.topic for queue in ranges)
+        self._seen, self._ranges = (topics, log), ranges
         return self._home, ranges
 
     def _complete(self, position: StreamPosition, ranges: Mapping[Queue, Range]) -> None:

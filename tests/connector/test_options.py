@@ -30,6 +30,7 @@ def test_names_are_compared_without_case_and_values_are_typed() -> None:
             "rawBody": "TRUE",
             "failOnDataLoss": "false",
             "commitOffsets": "false",
+            "consumerName": "reports",
             "maxOffsetsPerTrigger": "1000",
             "minOffsetsPerTrigger": "10",
             "maxBytesPerTrigger": "5",
@@ -44,6 +45,7 @@ def test_names_are_compared_without_case_and_values_are_typed() -> None:
     assert (options.group, options.tags, options.raw_body) == ("cg", "TagA || TagB", True)
     assert (options.fail_on_data_loss, options.commit_offsets, options.min_partitions) == (False, False, 8)
     assert options.limits == Limits(1000, 10, 5, 30_000)
+    assert options.consumer_name == "reports"
 
 
 def test_defaults_are_those_of_the_table() -> None:
@@ -125,6 +127,7 @@ def test_options_of_spark_itself_pass() -> None:
         (BASE | {"startingOffsets": "group"}, "batch read", "needs the option group"),
         (BASE | {"consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"}, "stream read", "needs the option group"),
         (BASE | {"commitOffsets": "false"}, "stream read", "needs the option group"),
+        (BASE | {"consumerName": "reports"}, "stream read", "needs the option group"),
         (BASE | {"group": "g", "consumeFromWhere": "FIRST"}, "stream read", "CONSUME_FROM_FIRST_OFFSET"),
         (BASE | {"group": "g", "consumeTimestamp": "20260101000000"}, "stream read", "CONSUME_FROM_TIMESTAMP"),
         (

@@ -111,3 +111,8 @@ def test_map_values_may_be_declared_not_null() -> None:
     properties = StructField("properties", MapType(StringType(), StringType(), valueContainsNull=False))
     assert source_columns(struct(properties)) == ["properties"]
     assert "properties" in sink_columns(struct(BODY, TOPIC, properties), topic_given=False, use_queue_id=False).used
+
+
+def test_a_schema_without_columns_is_refused() -> None:
+    with pytest.raises(UsageError, match="without columns cannot be read; the source has topic string"):
+        source_columns(StructType([]))

@@ -207,6 +207,19 @@ def test_a_task_that_is_tried_again_adds_its_rows_once(spark: Any, make_store: M
     assert staged(path) == []  # what the first attempts staged is swept
 
 
+def test_a_streams_task_that_is_tried_again_adds_its_rows_once(
+    spark: Any, make_store: Make, tmp_path: Path, bodies: Make
+) -> None:
+    from rmq_test_sources import FirstAttemptFailsSource
+
+    spark.dataSource.register(FirstAttemptFailsSource)
+    source, target = make_store("source", Orders=25), make_store("target")
+    query = stream_into(spark, source, target, tmp_path / "c").format("rmq_first_attempt_fails")
+    query.start().awaitTermination()
+    assert bodies(target, "Enriched") == sorted(f"Orders-{n}" for n in range(25))
+    assert staged(target) == []
+
+
 def test_two_writes_in_one_foreach_batch_both_arrive(
     spark: Any, make_store: Make, tmp_path: Path, bodies: Make
 ) -> None:
@@ -249,6 +262,21 @@ def test_a_rewound_or_copied_checkpoint_is_an_error_and_adds_nothing(
     with pytest.raises(Exception, match=r"MarkerError.*rewound or copied"):
         stream_into(spark, source, target, checkpoint).start().awaitTermination()
     assert len(bodies(target, "Enriched")) == 30
+
+
+def test_a_copied_checkpoint_that_runs_on_is_an_error_and_adds_nothing(
+    spark: Any, make_store: Make, add_messages: Make, tmp_path: Path, bodies: Make
+) -> None:
+    source, target = make_store("source", Orders=10), make_store("target")
+    stream_into(spark, source, target, tmp_path / "c").start().awaitTermination()
+    shutil.copytree(tmp_path / "c", tmp_path / "copy")
+    add_messages(source, "Orders", 10, 14)
+    stream_into(spark, source, target, tmp_path / "c").start().awaitTermination()
+    add_messages(source, "Orders", 14, 16)
+    # the same query id and batch number, and more rows
+    with pytest.raises(Exception, match=r"MarkerError.*other rows \(6 now, 4 committed\).*repeatable=false"):
+        stream_into(spark, source, target, tmp_path / "copy").start().awaitTermination()
+    assert len(bodies(target, "Enriched")) == 14
 
 
 def test_a_driver_killed_between_append_and_sparks_commit_neither_loses_nor_doubles(

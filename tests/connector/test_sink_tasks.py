@@ -13,7 +13,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from pyspark_rmq.options import sink_options
 from pyspark_rmq.writer import batch_writer, stream_writer
-from rmq_store import MarkerError, NotAStoreError, StagingError, Store
+from rmq_store import MarkerError, NotAStoreError, StagingError, Store, StoreConfig, UnknownTopicError
 
 Make = Callable[..., Any]
 VALUE = StructType([StructField("value", StringType())])
@@ -159,6 +159,39 @@ def test_a_task_that_fails_leaves_nothing_behind(make_store: Make, task: Callabl
     with pytest.raises(RuntimeError):
         writer(path).write(broken())
     assert not list((path / "pyrmq" / "staging").rglob("*.arrow"))
+
+
+def test_bodies_are_compressed_from_the_given_size_on(make_store: Make, task: Callable[..., None]) -> None:
+    path = make_store()
+    task(0, 1)
+    planned = writer(path, "batch write", compressMsgBodyOverHowmuch="4096")
+    planned.commit([planned.write(rows("a" * 4095, "b" * 4096))])
+    with Store.open(path, read_only=True) as store:
+        stored = [
+            row
+            for queue_id, limits in store.queue_ranges("T").items()
+            for batch in store.read("T", queue_id, *limits, columns=["body", "sysFlag"], raw_body=True)
+            for row in batch.to_pylist()
+        ]
+    kept, compressed = sorted(stored, key=lambda row: row["sysFlag"] & 1)
+    assert kept["body"] == b"a" * 4095
+    assert compressed["sysFlag"] & 1 == 1 and len(compressed["body"]) < 1000
+
+
+def test_without_auto_creation_an_unknown_topic_is_refused(
+    tmp_path: Path, task: Callable[..., None], bodies: Make
+) -> None:
+    path = tmp_path / "strict"
+    with Store.open(path, create=True, config=StoreConfig(auto_create_topic_enable=False)) as store:
+        store.create_topic("Known", 2)
+    task(0, 1)
+    known = writer(path, "batch write", topic="Known")
+    known.commit([known.write(rows("a"))])
+    assert bodies(path, "Known") == ["a"]
+    unknown = writer(path, "batch write", topic="Unknown")
+    with pytest.raises(UnknownTopicError, match=r"no topic 'Unknown'.*autoCreateTopicEnable is false"):
+        unknown.commit([unknown.write(rows("a"))])
+    assert bodies(path, "Unknown") == []
 
 
 def test_an_aborted_write_is_swept_and_the_one_beside_it_is_not(

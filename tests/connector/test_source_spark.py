@@ -157,12 +157,13 @@ def test_two_groups_read_independently_and_a_second_query_of_one_is_refused(
     spark: Any, make_store: Make, tmp_path: Path
 ) -> None:
     path, first, second = make_store(Orders=30), [], []
-    running = collect(stream(spark, path, group="cg_a"), tmp_path / "a", first).start()
+    running = collect(stream(spark, path, group="cg_a", consumerName="reports"), tmp_path / "a", first).start()
+    driver = spark._jvm.java.lang.ProcessHandle.current().pid()
     try:
         wait_for(lambda: len(first) == 30)
         run_now(collect(stream(spark, path, group="cg_b"), tmp_path / "b", second))
         assert sorted(second) == sorted(first)
-        with pytest.raises(Exception, match=r"LeaseHeldError.*cg_a.*Orders.*Spark stream"):
+        with pytest.raises(Exception, match=rf"LeaseHeldError.*cg_a.*Orders.*reports on .* driver process {driver} "):
             run_now(collect(stream(spark, path, group="cg_a"), tmp_path / "again", []))
         # looking on without committing is allowed
         watched: list[str] = []

@@ -55,17 +55,30 @@ class WithoutMarker(RmqStreamWriter):
         return None
 
 
+def fail_first_attempt() -> None:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    if context.attemptNumber() == 0:
+        raise RuntimeError("the first attempt fails after it has staged its rows")
+
+
 class FirstAttemptFails(RmqWriter):
     """The first attempt of each task stages everything, reports nothing and fails."""
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        from pyspark import TaskContext
-
         message = super().write(iterator)
-        context = TaskContext.get()
-        assert context is not None
-        if context.attemptNumber() == 0:
-            raise RuntimeError("the first attempt fails after it has staged its rows")
+        fail_first_attempt()
+        return message
+
+
+class StreamFirstAttemptFails(RmqStreamWriter):
+    """The same in a stream."""
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        message = super().write(iterator)
+        fail_first_attempt()
         return message
 
 
@@ -104,3 +117,6 @@ class FirstAttemptFailsSource(DefaultSource):
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         writer = batch_writer(sink_options(self.options, "batch write"), schema, overwrite)
         return FirstAttemptFails(writer._options, writer._columns)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
+        return StreamFirstAttemptFails(*stream_part(self, schema, overwrite))
