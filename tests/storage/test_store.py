@@ -50,6 +50,12 @@ def root(scratch: Path, small: StoreConfig) -> Path:
     return scratch / "store"
 
 
+@pytest.mark.parametrize("name", ["rmq_sys_mine", "SCHEDULE_TOPIC_XXXX", "TBW102"])
+def test_names_of_system_topics_are_not_for_users(scratch: Path, name: str) -> None:
+    with Store.open(scratch / "s", create=True) as store, pytest.raises(UsageError, match="system topic"):
+        store.create_topic(name, exist_ok=True)
+
+
 def test_a_message_sent_can_be_read_at_once_by_everybody_and_after_a_reopen(root: Path) -> None:
     with Store.open(root) as store, Store.open(root) as second, Store.open(root, read_only=True) as reader:
         sent = store.send(
