@@ -134,6 +134,16 @@ def test_a_stream_commits_its_group_also_for_the_last_batch_of_available_now(
     assert committed(path, "cg") == ends(path)
 
 
+def test_with_trigger_once_the_next_run_commits_the_batch(spark: Any, make_store: Make, tmp_path: Path) -> None:
+    path = make_store(Orders=8)
+    query = stream(spark, path, group="cg").writeStream.format("noop")
+    query = query.option("checkpointLocation", str(tmp_path / "c")).trigger(once=True)
+    query.start().awaitTermination()
+    assert sum(committed(path, "cg").values()) == 0  # docs/guarantees.md says so
+    query.start().awaitTermination()
+    assert committed(path, "cg") == ends(path)
+
+
 def test_a_failing_sink_does_not_move_the_group(spark: Any, make_store: Make, tmp_path: Path) -> None:
     path = make_store(Orders=40)
     seen: list[int] = []
@@ -163,7 +173,7 @@ def test_two_groups_read_independently_and_a_second_query_of_one_is_refused(
         wait_for(lambda: len(first) == 30)
         run_now(collect(stream(spark, path, group="cg_b"), tmp_path / "b", second))
         assert sorted(second) == sorted(first)
-        with pytest.raises(Exception, match=rf"LeaseHeldError.*cg_a.*Orders.*reports on .* driver process {driver} "):
+        with pytest.raises(Exception, match=rf"LeaseHeldError.*cg_a.*Orders.*reports on .* driver process {driver}' "):
             run_now(collect(stream(spark, path, group="cg_a"), tmp_path / "again", []))
         # looking on without committing is allowed
         watched: list[str] = []
