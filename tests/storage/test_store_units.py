@@ -129,12 +129,22 @@ def test_purposes_and_keys_are_kept_apart_and_half_a_marker_is_refused(root: Pat
                 store.commit_staged([], key=key, value=value)
 
 
-def test_commits_without_a_key_can_be_repeated(root: Path) -> None:
+def test_commits_without_a_key_are_all_different(root: Path) -> None:
+    with Store.open(root) as store:
+        assert store.commit_staged([stage(root, [b"a"])]).committed
+        assert store.commit_staged([stage(root, [b"a"])]).committed
+        assert bodies_of(store) == [b"a", b"a"]
+
+
+def test_files_that_were_committed_are_gone(root: Path) -> None:
+    """They would be written to the disk when the store is closed, and they can never be appended again."""
     files = [stage(root, [b"a"])]
     with Store.open(root) as store:
         assert store.commit_staged(files).committed
-        assert store.commit_staged(files).committed
-        assert bodies_of(store) == [b"a", b"a"]
+        assert not list((root / "pyrmq" / "staging").rglob("*.arrow"))
+        with pytest.raises(StagingError, match="missing"):
+            store.commit_staged(files)
+        assert bodies_of(store) == [b"a"]
 
 
 def test_an_empty_batch_moves_the_marker(root: Path) -> None:

@@ -201,16 +201,26 @@ def _body_crc_sum(encoded: pa.RecordBatch) -> int:
     return int(crcs.sum(dtype=np.uint64)) & _SUM_MASK
 
 
+def _staged_path(root: Path, staged: StagedFile) -> Path:
+    directory, _, name = staged.name.partition("/")
+    if not _NAME.fullmatch(directory) or not _NAME.fullmatch(name) or ".." in (directory, name):
+        raise StagingError(f"{staged.name!r} is no name of a staged file")
+    return root / "pyrmq" / "staging" / directory / name
+
+
+def discard_staged(root: Path, files: Sequence[StagedFile]) -> None:
+    """Remove files that were committed. Before the store is closed: its sync would still write them to the disk."""
+    for staged in files:
+        _staged_path(root, staged).unlink(missing_ok=True)
+
+
 def open_staged(root: Path, staged: StagedFile) -> list[pa.RecordBatch]:
     """Map a staged file and return its batches, which keep the map alive, after checking that it is the one reported.
 
     Raises:
         StagingError: missing, or of another size or CRC, or not readable.
     """
-    directory, _, name = staged.name.partition("/")
-    if not _NAME.fullmatch(directory) or not _NAME.fullmatch(name) or ".." in (directory, name):
-        raise StagingError(f"{staged.name!r} is no name of a staged file")
-    path = root / "pyrmq" / "staging" / directory / name
+    path = _staged_path(root, staged)
     try:
         fd = durable.open_nofollow(path, os.O_RDONLY)
     except FileNotFoundError as error:

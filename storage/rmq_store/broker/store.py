@@ -30,7 +30,7 @@ from rmq_store.clock import ClockFile, system_clock
 from rmq_store.errors import CorruptionError, NotAStoreError, ReadOnlyError, UsageError
 from rmq_store.files import durable
 from rmq_store.format.message import Message
-from rmq_store.format.names import is_system_topic
+from rmq_store.format.names import is_system_topic, validate_topic
 from rmq_store.format.schema import MESSAGE_SCHEMA
 from rmq_store.log import opening
 from rmq_store.log.commit_log import LOCK_TIMEOUT_MS, Clock, CommitLog
@@ -169,6 +169,7 @@ class Store:
     def create_topic(self, name: str, queue_count: int = 4, perm: int = 6, *, exist_ok: bool = False) -> TopicConfig:
         """Create a topic durably. UsageError if the name is bad, a system topic's, or taken (unless `exist_ok`)."""
         self._writing()
+        validate_topic(name)
         if is_system_topic(name):
             raise UsageError(f"{name!r} is the name of a system topic: choose another one")
         return self._topics.create(TopicConfig(name, queue_count, queue_count, perm), exist_ok=exist_ok)

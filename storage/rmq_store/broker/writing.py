@@ -14,7 +14,7 @@ from rmq_store.broker.encoding import MessageEncoder
 from rmq_store.broker.one_message import OneMessageEncoder
 from rmq_store.broker.results import AppendResult, CommitResult, SendResult, SendStatus
 from rmq_store.broker.routing import AUTO_CREATE_QUEUE_MAX, Router
-from rmq_store.broker.staging import StagedFile, open_staged
+from rmq_store.broker.staging import StagedFile, discard_staged, open_staged
 from rmq_store.broker.topics import TopicConfig, TopicTable
 from rmq_store.broker.unit_table import UnitTable
 from rmq_store.errors import (
@@ -117,6 +117,7 @@ class Writer:
             if key is not None and self._already_done(unit, repeatable):
                 return self._acknowledged(CommitResult(0, committed=False))
             append(self._log, batches, self._bracket(unit))
+        discard_staged(self._log.root, files)
         return self._acknowledged(CommitResult(rows, committed=True))
 
     def last_unit(self, purpose: str, key: str) -> int | None:
