@@ -82,8 +82,8 @@ def test_an_unknown_option_is_refused_with_the_nearest_name(typo: str, meant: st
         ("file:/data/s", "/data/s"),
         ("FILE:///data/s%20x", "/data/s%20x"),
         ("~/s", "/home/me/s"),
-        ("below/s", "/work/below/s"),
-        ("a:b", "/work/a:b"),
+        ("below/s", "/jobs/below/s"),
+        ("a:b", "/jobs/a:b"),
     ],
 )
 def test_a_path_is_a_local_directory_and_absolute(
@@ -91,7 +91,7 @@ def test_a_path_is_a_local_directory_and_absolute(
 ) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.chdir(tmp_path)
-    expected = path.replace("/work", str(tmp_path), 1) if path.startswith("/work") else path
+    expected = path.replace("/jobs", str(tmp_path), 1) if path.startswith("/jobs") else path
     assert source_options(BASE | {"path": text}, "batch read", NOW_MS).path == expected
     assert sink_options({"path": text}, "stream write").path == expected
 
