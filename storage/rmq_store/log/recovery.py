@@ -88,7 +88,7 @@ def _refuse_damage(log: CommitLog, start: StartingPoint) -> None:
             "damaged: the newest record that was on disk is not whole",
         )  # fmt: skip
     if end < start.durable_point:
-        case = decide(_what_follows(log, end), durable=True, foreign=start.foreign)
+        case = decide(_what_follows(log, end), durable=True, in_unit=False, foreign=start.foreign)
         assert case.action is Action.REFUSE
         raise CorruptRecordError(str(log.segments.path(log.segments.base_of(end))), end, f"{case.name}: {reason}")
 
@@ -126,20 +126,22 @@ def _scan_and_repair(log: CommitLog, start: StartingPoint) -> RecoveryReport:
                 last_record = piece.base + int(piece.positions[-1])
                 records += len(piece.positions)
         end = stretch.end
-    case = decide(_what_follows(log, end), durable=False, foreign=start.foreign)
-    torn = None if start.foreign else units.torn()
-    if torn is not None:
+    torn = units.torn()
+    case = decide(_what_follows(log, end), durable=False, in_unit=torn is not None, foreign=start.foreign)
+    cut_from = end
+    if case.action is Action.DROP_UNIT:
+        assert torn is not None
+        cut_from = torn.start
         _LOG.warning("%s: dropping a unit that was not finished: bytes %d to %d", log.root, torn.start, end)
         last_record, timestamp = before_unit
-    cut_from = torn.start if torn else end
     cut_entries(log, cut_from)
     removed = _remove(log, cut_from)
     log.views.cut_queues(cut_from, log.views.keys(), log.is_whole_entry)
     if not start.foreign:
         log.segments.rewrite(max(first, min(start.durable_point, cut_from)), cut_from)
     report = RecoveryReport(
-        start.trust.name, "torn unit" if torn else case.name, cut_from, end - first, records, removed,
-        torn.start if torn else None,
+        start.trust.name, case.name, cut_from, end - first, records, removed,
+        cut_from if case.action is Action.DROP_UNIT else None,
     )  # fmt: skip
     return _publish(log, report, last_record, timestamp)
 
@@ -185,6 +187,9 @@ def _dispatch(log: CommitLog, piece: scan.Stretch, index_from: int) -> int:
 
 
 def _what_follows(log: CommitLog, end: int) -> Follows:
+    bases = log.segments.bases()
+    if end in range(0, bases[-1] if bases else 0, log.segments.size_bytes) and end not in bases:
+        return Follows.NO_SEGMENT
     if not log.segments.data_beyond(end):
         return Follows.ZEROS
     for base in log.segments.bases():

@@ -1,8 +1,13 @@
 """What a first opener does with the bytes behind X, the first offset that holds no good frame: the decision table.
 
-Columns: what follows X up to the end of the files, and whether X lies below the durable point (the flushed end as last
-persisted; a store that a broker wrote last has none, so nothing of it is below). Exactly one row fits every situation;
-a test enumerates them. Source: reliability.md section 2 of the project's specification; CommitLog#recoverNormally.
+Columns: what follows X up to the end of the files; whether X lies below the durable point (the flushed end as last
+persisted; a store that a broker wrote last has none, so nothing of it is below); whether a unit was open at X;
+whether a broker wrote the store last. Exactly one row fits every situation; a test enumerates them.
+
+Two cases never come here. A blank frame that fills its segment is no X: the walk goes on in the next segment
+("rolled"). A segment of the wrong size is refused when the sizes of a store are read, with the file's name ("foreign
+or short file"). Source: CommitLog#recoverNormally, which cuts at the first bad record wherever it is; this table
+cuts only what was never promised to be on disk.
 """
 
 from __future__ import annotations
@@ -17,51 +22,68 @@ class Follows(Enum):
     ZEROS = "only zero bytes, or nothing"
     GARBAGE = "bytes that are no record"
     RECORDS = "at least one good record that knows its own offset"
+    NO_SEGMENT = "X begins a segment that is missing, and there is a later one"
 
 
 class Action(Enum):
-    """What recovery does."""
+    """What recovery does. What is cut is copied to pyrmq/removed, overwritten with zeros, synced and reported."""
 
     NOTHING = "the log ends at X"
-    CUT_TAIL = "copy what follows to pyrmq/removed, write zeros over it, sync, report"
-    REFUSE = "raise CorruptionError: durable records are missing or damaged; reading is still possible"
-    CUT_AS_JAVA = "write zeros over what follows, sync, report: a broker would cut here, too"
+    CUT_TAIL = "cut what follows X"
+    DROP_UNIT = "cut from the unit's first record on"
+    REFUSE = "raise CorruptRecordError, nothing is changed; reading is still possible"
+    CUT_AS_JAVA = "cut what follows X: a broker would cut here, too"
 
 
 class Case(NamedTuple):
-    """One row. `durable` is whether X lies below the durable point, `foreign` whether a broker wrote the store last."""
+    """One row; `in_unit` None means that it makes no difference."""
 
     name: str
     follows: frozenset[Follows]
     durable: bool
+    in_unit: bool | None
     foreign: bool
     action: Action
 
 
-_ANYTHING = frozenset(Follows)
+def _tail(name: str, *follows: Follows, action: Action, in_unit: bool = False) -> Case:
+    return Case(name, frozenset(follows), durable=False, in_unit=in_unit, foreign=False, action=action)
+
+
+def _promised(name: str, *follows: Follows) -> Case:
+    return Case(name, frozenset(follows), durable=True, in_unit=None, foreign=False, action=Action.REFUSE)
+
 
 RECOVERY_TABLE: tuple[Case, ...] = (
     # A clean stop, or a crash between two appends.
-    Case("clean", frozenset({Follows.ZEROS}), durable=False, foreign=False, action=Action.NOTHING),
+    _tail("clean", Follows.ZEROS, action=Action.NOTHING),
     # A crash in the middle of copying a record: nothing behind it was ever complete.
-    Case("torn tail", frozenset({Follows.GARBAGE}), durable=False, foreign=False, action=Action.CUT_TAIL),
-    # A power cut: later pages reached the disk before earlier ones. Nothing here was acknowledged under SYNC_FLUSH.
-    Case("hole", frozenset({Follows.RECORDS}), durable=False, foreign=False, action=Action.CUT_TAIL),
-    # The disk lost or changed what fsync had promised.
-    Case("damaged", _ANYTHING, durable=True, foreign=False, action=Action.REFUSE),
-    # No durable point: as CommitLog#recoverNormally and #recoverAbnormally, but the bytes are zeroed so that they
-    # cannot come back.
-    Case("foreign", _ANYTHING, durable=False, foreign=True, action=Action.CUT_AS_JAVA),
+    _tail("torn tail", Follows.GARBAGE, action=Action.CUT_TAIL),
+    # A power cut: later pages or files reached the disk before earlier ones. Nothing here was acknowledged under
+    # SYNC_FLUSH.
+    _tail("hole", Follows.RECORDS, Follows.NO_SEGMENT, action=Action.CUT_TAIL),
+    # A power cut in the middle of a unit, whatever of it is there.
+    _tail("torn unit", *Follows, in_unit=True, action=Action.DROP_UNIT),
+    # The disk lost what fsync had promised.
+    _promised("lost durable tail", Follows.ZEROS, Follows.GARBAGE),
+    # The disk changed what fsync had promised; good records behind it must not be lost with it.
+    _promised("corruption", Follows.RECORDS),
+    # Somebody removed a file from the middle.
+    _promised("missing segment", Follows.NO_SEGMENT),
+    # No durable point, and no units of ours that must be whole: as CommitLog#recoverNormally and #recoverAbnormally.
+    Case("foreign", frozenset(Follows), durable=False, in_unit=None, foreign=True, action=Action.CUT_AS_JAVA),
 )
 
 
-def decide(follows: Follows, *, durable: bool, foreign: bool) -> Case:
+def decide(follows: Follows, *, durable: bool, in_unit: bool, foreign: bool) -> Case:
     """The one row that fits. A foreign store has no durable point."""
     assert not (durable and foreign)
     fitting = [
         case
         for case in RECOVERY_TABLE
-        if follows in case.follows and case.durable == durable and case.foreign == foreign
+        if follows in case.follows
+        and (case.durable, case.foreign) == (durable, foreign)
+        and case.in_unit in (None, in_unit)
     ]
     assert len(fitting) == 1
     return fitting[0]

@@ -252,7 +252,7 @@ def test_records_that_were_on_disk_are_never_cut_and_a_refusal_changes_nothing(
     lab.reboot()
     before = lab.save()
     for _ in range(3):
-        with pytest.raises(CorruptRecordError, match="damaged") as caught:
+        with pytest.raises(CorruptRecordError, match="corruption") as caught:
             lab.open()
         assert start <= caught.value.offset <= start + 1000
         with lab.open(read_only=True) as reader:
@@ -580,7 +580,7 @@ def test_after_a_failed_flush_damage_below_the_flushed_end_is_refused_as_ever(la
     lab.crash(work)
     lab.overwrite(start + 1000, b"\xff\xff")
     for _ in range(2):
-        with pytest.raises(CorruptRecordError, match="damaged"):
+        with pytest.raises(CorruptRecordError, match="corruption"):
             lab.open()
 
 
@@ -689,3 +689,17 @@ def test_an_older_checkpoint_makes_the_walk_of_a_brokers_store_start_earlier(lab
         lab.restore(saved)
     assert scanned == sorted(scanned)
     assert scanned[0] < scanned[-1] == end
+
+
+def test_segment_missing_in_the_middle_of_what_was_on_disk_is_refused(lab: Lab) -> None:
+    with lab.open() as store:
+        store.append(lab.batch(200, body_bytes=100))
+        assert len(store._log.segments.bases()) > 3
+    lab.crash()
+    lab.reboot()
+    (lab.root / "pyrmq" / "progress").unlink()  # so that the whole log is walked
+    segments = sorted((lab.root / "commitlog").iterdir())
+    segments[1].unlink()
+    with pytest.raises(CorruptRecordError, match="missing segment"):
+        lab.open()
+    assert segments[2].exists()
