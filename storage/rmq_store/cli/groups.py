@@ -29,8 +29,9 @@ def groups(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, s
     LAG is what mqadmin's consumerProgress shows as Diff: the messages between the committed offset and the end, over
     all queues of the topics on which the group has committed, its %RETRY% topic included; a queue without a committed
     offset counts from 0. RETRIES is the part of LAG in the %RETRY% topics; DEAD counts the messages in %DLQ%GROUP. With
-    names of groups, the queues are shown.
+    names of groups, the queues are shown. Filters are what consumers asked a broker to select by (consumerFilter.json).
     """
+    from rmq_store.broker.groups import FilterTable
     from rmq_store.broker.offsets import OffsetTable
 
     with open_store(root) as store:
@@ -40,6 +41,13 @@ def groups(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, s
             raise UsageError(f"no such group: {', '.join(unknown)}")
         shown = sorted(names or (known if show_all else committed))
         found = [_progress(store, name, committed.get(name, {})) for name in shown]
+    filters = [entry for entry in FilterTable(root).all() if entry.group in shown]
+    for group in found:
+        group["filters"] = [
+            {"topic": entry.topic, "type": entry.expression_type, "expression": entry.expression}
+            for entry in filters
+            if entry.group == group["group"]
+        ]
     if as_json:
         write_json(found)
         return
@@ -53,6 +61,10 @@ def groups(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, s
         click.echo()
     sums = [(g["group"], len({q["topic"] for q in g["queues"]}), g["lag"], g["retries"], g["dead"]) for g in found]
     write_table(("GROUP", "TOPICS", "LAG", "RETRIES", "DEAD"), sums)
+    if filters:
+        click.echo()
+        rows = [(entry.group, entry.topic, entry.expression_type, entry.expression) for entry in filters]
+        write_table(("GROUP", "TOPIC", "TYPE", "FILTER"), rows)
 
 
 def _progress(store: Store, group: str, committed: Mapping[tuple[str, int], int]) -> dict[str, Any]:

@@ -121,6 +121,18 @@ def test_retries_that_wait_are_part_of_the_lag(run: Run, golden: Path, tmp_path:
     assert (group["lag"], group["retries"]) == (83, 83)
 
 
+def test_filters_that_a_broker_noted_down_are_shown(run: Run, golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    shutil.copytree(golden / "store", root)
+    entry = {"topic": "OrderTopic", "consumerGroup": "cg_tags", "expression": "amount > 10", "expressionType": "SQL92"}
+    data = {"filterDataByTopic": {"OrderTopic": {"topic": "OrderTopic", "groupFilterData": {"cg_tags": entry}}}}
+    (root / "config" / "consumerFilter.json").write_text(json.dumps(data))
+    (group,) = json.loads(run("groups", "cg_tags", "--json", store=root).stdout)
+    assert group["filters"] == [{"topic": "OrderTopic", "type": "SQL92", "expression": "amount > 10"}]
+    assert "amount > 10" in run("groups", store=root).stdout
+    assert "FILTER" not in run("groups", "cg_orders", store=root).stdout
+
+
 def test_read_prints_every_message_of_a_topic_as_the_manifest_has_it(run: Run, golden: Path) -> None:
     lines = run("read", "OrderTopic", "--json", "--max", "10000", "--body", "hex").stdout.splitlines()
     shown = {(row["queueId"], row["queueOffset"]): row for row in map(json.loads, lines)}
