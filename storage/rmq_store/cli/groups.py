@@ -63,8 +63,8 @@ def groups(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, s
     write_table(("GROUP", "TOPICS", "LAG", "RETRIES", "DEAD"), sums)
     if filters:
         click.echo()
-        rows = [(entry.group, entry.topic, entry.expression_type, entry.expression) for entry in filters]
-        write_table(("GROUP", "TOPIC", "TYPE", "FILTER"), rows)
+        asked = [(entry.group, entry.topic, entry.expression_type, entry.expression) for entry in filters]
+        write_table(("GROUP", "TOPIC", "TYPE", "FILTER"), asked)
 
 
 def _progress(store: Store, group: str, committed: Mapping[tuple[str, int], int]) -> dict[str, Any]:
