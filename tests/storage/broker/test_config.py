@@ -130,3 +130,13 @@ def test_store_json_gives_back_what_was_saved(tmp_path: Path) -> None:
     (tmp_path / "pyrmq" / "store.json").write_text(text.replace('"format": 1', '"format": 2'))
     with pytest.raises(NotAStoreError, match="newer version"):
         StoreFile.load(tmp_path)
+
+
+def test_a_setting_that_is_an_abbreviation_has_rocketmqs_spelling(tmp_path: Path) -> None:
+    assert not StoreConfig.from_broker_conf(conf(tmp_path, "enabledAppendPropCRC=false")).enabled_append_prop_crc
+    (tmp_path / "pyrmq").mkdir()
+    config = StoreConfig(enabled_append_prop_crc=False)
+    stored = StoreFile("6f1c1d0e-0b54-4f6e-9f3d-0c1f6d0a7b11", config)
+    stored.save(tmp_path)
+    assert '"enabledAppendPropCRC": false' in (tmp_path / "pyrmq" / "store.json").read_text()
+    assert StoreFile.load(tmp_path) == stored
