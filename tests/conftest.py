@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import tarfile
@@ -10,6 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# No example is timed: machines are noisy. CI tries the same examples each time, everybody else new ones.
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "golden"
 SHIPPED = Path(__file__).resolve().parents[1] / "examples" / "data"
