@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -36,7 +35,6 @@ def test_four_writers_and_two_readers_share_a_store_and_readers_see_whole_append
     )
     with Store.open(root, create=True, config=config) as store:
         store.create_topic(TOPIC, queue_count=QUEUES)
-    started_s = time.monotonic()
     workers = [start("watch", root, mode, total) for mode in ("read-only", "writable")]
     workers += [start("write", root, number, MESSAGES_EACH) for number in range(WRITERS)]
     try:
@@ -47,7 +45,6 @@ def test_four_writers_and_two_readers_share_a_store_and_readers_see_whole_append
     assert [worker.returncode for worker in workers] == [0] * len(workers), [error for _, error in answers]
     looks = [int(output) for output, _ in answers[:2]]
     assert min(looks) > 10, "the readers looked after the writers had done: nothing was tested"
-    assert time.monotonic() - started_s < 60
 
     bodies: set[bytes] = set()
     with Store.open(root, read_only=True) as store:
