@@ -68,7 +68,7 @@ def test_a_foreign_exclusive_holder_is_waited_for_and_named(path: Path) -> None:
         start_s = time.monotonic()
         with pytest.raises(StoreLockedError, match=f"process {process.pid}") as caught:
             lock.acquire_exclusive(timeout_ms=100)
-        assert 0.09 < time.monotonic() - start_s < 2
+        assert time.monotonic() - start_s > 0.09
         assert caught.value.pid == process.pid
         assert lock.held == "free"
 
