@@ -21,7 +21,6 @@ from rmq_store.clock import system_clock
 from rmq_store.errors import CorruptConfigError, UnknownTopicError, UsageError
 from rmq_store.format import names
 
-PERM_PRIORITY = 8
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_INHERIT = 1

@@ -18,6 +18,7 @@ import pytest
 from rmq_store import Store
 from rmq_store.errors import StoreError, StoreLockedError
 from rmq_store.files import durable
+from rmq_store.files.lock import OfdLock
 from rmq_store.format.checkpoint import Checkpoint
 from rmq_store.log import opening
 from rmq_store.log.opening import open_for_writing
@@ -265,3 +266,26 @@ def test_a_store_that_failed_to_open_is_not_kept_locked(lab: Lab) -> None:
     durable.hook = None
     with lab.open() as store:
         assert lab.numbers(store) == list(range(5))
+
+
+def test_a_page_that_a_killed_writer_left_is_not_believed_once_a_broker_was_here(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was refused the lock alone while the writer lived; before it asks again, a broker has come and gone."""
+    lab.crash(lambda store: store.append(lab.batch(20)))
+    lab.broker_was_here(abort=True)
+    take = OfdLock.try_exclusive
+    refused: list[bool] = []
+
+    def refused_once(lock: OfdLock) -> bool:
+        if lock.path == lab.root / "lock" and not refused:
+            refused.append(True)
+            return False
+        return take(lock)
+
+    monkeypatch.setattr(OfdLock, "try_exclusive", refused_once)
+    with lab.open() as store:
+        assert refused
+        assert store.recovery is not None
+        assert store.recovery.trust == "BROKER_UNCLEAN"
+        assert len(lab.numbers(store)) == 20
