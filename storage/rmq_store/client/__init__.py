@@ -1,0 +1,1 @@
+"""RocketMQ's clients over a backend: the local store, later a cluster."""

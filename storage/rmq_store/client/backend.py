@@ -1,0 +1,224 @@
+"""What clients ask of the place where the messages are, so that they need not know which place it is.
+
+A backend is a cluster of one or more brokers: store directories (`client/local.py`), later brokers behind a network.
+Every call may raise a ClientError (`client/errors.py`); of the engine's own errors only those that say that a caller
+did wrong (UsageError) or that a store is damaged (CorruptionError).
+Sources: MQClientAPIImpl.java, MessageQueue.java, MessageExt.java, PullResult.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+from rmq_store.broker.results import SendResult
+from rmq_store.format.message import Message
+from rmq_store.format.properties import KEYS, TAGS
+
+if TYPE_CHECKING:
+    from rmq_store.broker.pop import Pop
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageQueue:
+    """A queue of a topic at a broker; they sort by topic, broker and queue id, and read as in Java."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        # Hashed by the CONSISTENT_HASH strategy: consumers of all languages must agree on it.
+        return f"MessageQueue [topic={self.topic}, brokerName={self.broker_name}, queueId={self.queue_id}]"
+
+
+@dataclass(frozen=True, slots=True)
+class MessageExt:
+    """A stored message as consumers see it, its body decompressed.
+
+    `msg_id` is what getMsgId() of the Java client shows: UNIQ_KEY, else the offset id. `topic` is the stored one; a
+    consumer puts the original one of a retried message back.
+    """
+
+    topic: str
+    body: bytes
+    queue_id: int
+    queue_offset: int
+    commit_log_offset: int
+    msg_id: str
+    offset_msg_id: str
+    broker_name: str
+    reconsume_times: int
+    flag: int
+    sys_flag: int
+    born_timestamp_ms: int
+    born_host: str
+    store_timestamp_ms: int
+    store_host: str
+    properties: Mapping[str, str]
+
+    @property
+    def tags(self) -> str | None:
+        """The TAGS property."""
+        return self.properties.get(TAGS)
+
+    @property
+    def keys(self) -> str | None:
+        """The KEYS property: keys separated by single spaces."""
+        return self.properties.get(KEYS)
+
+
+class PullStatus(StrEnum):
+    """FOUND: there are messages. NO_NEW_MSG: at the end. NO_MATCHED_MSG: all were filtered out, go on at once.
+    OFFSET_ILLEGAL: the queue does not have this offset (any more).
+    """
+
+    FOUND = "FOUND"
+    NO_NEW_MSG = "NO_NEW_MSG"
+    NO_MATCHED_MSG = "NO_MATCHED_MSG"
+    OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """Messages from the asked offset on. `next_begin_offset` is where to go on: past filtered messages too, and inside
+    the queue again after OFFSET_ILLEGAL. The queue holds [min_offset, max_offset).
+    """
+
+    status: PullStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    messages: Sequence[MessageExt] = ()
+
+
+class Broker(Protocol):
+    """One broker of a cluster. Safe for threads."""
+
+    @property
+    def name(self) -> str:
+        """The broker's name, unique in its backend."""
+
+    # -- producers --------------------------------------------------------------------------------------------------
+
+    @property
+    def retry_another_broker_when_not_store_ok(self) -> bool:
+        """What holds for producers that do not set the option of this name themselves."""
+
+    def send(
+        self, message: Message, queue_id: int, timeout_ms: int, producer_group: str, *, sys_flag: int = 0
+    ) -> SendResult:
+        """Store one message. `sys_flag` says how the body is compressed (the body is stored as it is given).
+
+        A status other than SEND_OK (response codes 10, 11, 12) is a result: the message is stored.
+        """
+
+    def send_batch(
+        self, messages: Sequence[Message], queue_id: int, timeout_ms: int, producer_group: str
+    ) -> SendResult:
+        """Store messages of one topic in one queue, all or none of them; ids in the result are joined by commas, and
+        the offsets are those of the first.
+        """
+
+    # -- consumers --------------------------------------------------------------------------------------------------
+
+    def pull(
+        self, group: str, queue: MessageQueue, offset: int, max_count: int, tags: str | None = None
+    ) -> PullResult:
+        """Messages from `offset` on, at most `max_count`; `tags` ("TagA || TagB", None or "*": all) filters. Never
+        waits.
+        """
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        """The first offset that can be read; 0 for an unknown queue."""
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        """The offset behind the last message; 0 for an unknown queue."""
+
+    def offset_by_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first offset stored at or after the time; max_offset if all are older."""
+
+    def query_consumer_offset(self, group: str, queue: MessageQueue) -> int | None:
+        """The group's committed offset; 0 for a new group on a young queue (ConsumerManageProcessor); None:
+        QUERY_NOT_FOUND.
+        """
+
+    def update_consumer_offsets(
+        self, group: str, offsets: Mapping[MessageQueue, int], *, lock_owner: str | None = None
+    ) -> set[MessageQueue]:
+        """Commit offsets, durably; queues that are not named keep theirs. Returns the queues committed.
+
+        With `lock_owner` (a client id) only queues whose lock that client holds now are committed.
+        """
+
+    def send_message_back(
+        self,
+        group: str,
+        message: MessageExt,
+        delay_level: int,
+        max_reconsume_times: int | None,
+        timeout_ms: int,
+        *,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """CONSUMER_SEND_MSG_BACK: retry later (`delay_level` 0: the broker chooses, < 0: straight to the dead letters).
+        `properties` are set on the copy. MQBrokerError(1): the message is not there any more.
+        """
+
+    def send_to_retry(
+        self, group: str, message: Message, reconsume_times: int, max_reconsume_times: int | None
+    ) -> None:
+        """SEND_MESSAGE to the group's retry topic, for what cannot be sent back; dead letter if the times are used up.
+        `message.topic` is the original one.
+        """
+
+    # -- membership and locks ---------------------------------------------------------------------------------------
+
+    def heartbeat(self, group: str, client_id: str) -> None:
+        """Join the group, or say that the client still lives; at least every minute. LeaseHeldError: another live
+        client has this id.
+        """
+
+    def unregister(self, group: str, client_id: str) -> None:
+        """Leave the group; the client's queue locks are given back too."""
+
+    def consumer_ids(self, group: str) -> list[str]:
+        """The ids of the live clients of the group, sorted; the same for all who ask."""
+
+    def lock_queues(self, group: str, client_id: str, queues: Sequence[MessageQueue]) -> set[MessageQueue]:
+        """Lock queues for ordered consumption; returns those that the client holds now. Renewing is asking again."""
+
+    def unlock_queues(self, group: str, client_id: str, queues: Sequence[MessageQueue]) -> None:
+        """Give locks of the client back; those of others are left alone."""
+
+    # -- the broker's own work, and invisible messages ---------------------------------------------------------------
+
+    def deliver_due(self) -> None:
+        """Deliver delayed messages that are due, if the broker does not do it by itself; cheap if none are."""
+
+    @property
+    def pop(self) -> Pop:
+        """Receive, acknowledge and hide messages one by one (SimpleConsumer)."""
+
+
+class Backend(Protocol):
+    """A cluster: brokers by name, and where the queues of a topic are."""
+
+    @property
+    def clock(self) -> Callable[[], int]:
+        """The time in ms, the same for clients and brokers."""
+
+    def brokers(self) -> Mapping[str, Broker]:
+        """Every broker by name."""
+
+    def publish_queues(self, topic: str, default_topic_queue_nums: int = 4) -> list[MessageQueue]:
+        """The queues that may be written, sorted; [] if there is no such topic, and none may be created.
+
+        A topic that is missing everywhere is created with at most `default_topic_queue_nums` queues at each broker
+        that allows it (autoCreateTopicEnable).
+        """
+
+    def subscribe_queues(self, topic: str) -> list[MessageQueue]:
+        """The queues that may be read, sorted; [] if the topic does not exist (yet)."""

@@ -1,0 +1,101 @@
+"""What clients raise: the part of the error tree (`rmq_store.errors`) that RocketMQ's clients name.
+
+    StoreError
+    └── ClientError                            what went wrong between a client and a broker
+        ├── RemotingError                      the request or its answer was lost; whether it was carried out is unknown
+        │   ├── RemotingConnectError           no connection: the broker has never seen the request
+        │   ├── RemotingTimeoutError           no answer in time
+        │   └── RemotingTooMuchRequestError    the client's own limits: time budget used up, too many requests waiting
+        ├── MQBrokerError                      the broker's answer: `response_code`, `remark`, `broker_name`
+        └── MQClientError                      the client gives up; `response_code`, see ResponseCode, ClientErrorCode
+            └── MessageIllegalError            the caller: a message or a name that breaks a rule   (also UsageError)
+
+Sources: RemotingException.java and its subclasses, MQClientException.java, MQBrokerException.java, ResponseCode.java,
+ClientErrorCode.java.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rmq_store.errors import StoreError, UsageError
+
+
+class ResponseCode:
+    """The answers of a broker that clients of this package give or tell apart (ResponseCode.java)."""
+
+    SUCCESS: Final = 0
+    SYSTEM_ERROR: Final = 1
+    SYSTEM_BUSY: Final = 2
+    FLUSH_DISK_TIMEOUT: Final = 10
+    SLAVE_NOT_AVAILABLE: Final = 11
+    FLUSH_SLAVE_TIMEOUT: Final = 12
+    MESSAGE_ILLEGAL: Final = 13
+    SERVICE_NOT_AVAILABLE: Final = 14
+    NO_PERMISSION: Final = 16
+    TOPIC_NOT_EXIST: Final = 17
+    QUERY_NOT_FOUND: Final = 22
+    SUBSCRIPTION_GROUP_NOT_EXIST: Final = 26
+    INVALID_PARAMETER: Final = 29
+    NO_BUYER_ID: Final = 204
+    NOT_IN_CURRENT_UNIT: Final = 205
+    FLOW_CONTROL: Final = 215
+    GO_AWAY: Final = 1500
+    TOO_MANY_REQUESTS: Final = 42900  # rocketmq.v2.Code, what a 5.x proxy makes of SYSTEM_BUSY
+
+
+class ClientErrorCode:
+    """What an MQClientError says when no broker has given a code (ClientErrorCode.java)."""
+
+    CONNECT_BROKER_EXCEPTION: Final = 10001
+    ACCESS_BROKER_TIMEOUT: Final = 10002
+    BROKER_NOT_EXIST_EXCEPTION: Final = 10003
+    NO_NAME_SERVER_EXCEPTION: Final = 10004
+    NOT_FOUND_TOPIC_EXCEPTION: Final = 10005
+
+
+class ClientError(StoreError):
+    """Something went wrong between a client and a broker."""
+
+
+class RemotingError(ClientError):
+    """The request or its answer was lost; whether the broker has carried it out is unknown."""
+
+    retryable = True
+
+
+class RemotingConnectError(RemotingError):
+    """No connection to the broker: it has never seen the request."""
+
+
+class RemotingTimeoutError(RemotingError):
+    """No answer within the time allowed."""
+
+
+class RemotingTooMuchRequestError(RemotingError):
+    """The client's own limit: the time budget was used up before a try, or too many requests wait already."""
+
+
+class MQBrokerError(ClientError):
+    """A broker answered with an error: `response_code` (see ResponseCode), `remark`, and who it was if known."""
+
+    def __init__(self, response_code: int, remark: str, broker_name: str = "") -> None:
+        super().__init__(f"CODE: {response_code}  DESC: {remark}" + (f" BROKER: {broker_name}" if broker_name else ""))
+        self.response_code = response_code
+        self.remark = remark
+        self.broker_name = broker_name
+
+
+class MQClientError(ClientError):
+    """The client gives up. `response_code`: the broker's code, a ClientErrorCode, or -1; the last error is its cause."""
+
+    def __init__(self, message: str, response_code: int = -1) -> None:
+        super().__init__(message)
+        self.response_code = response_code
+
+
+class MessageIllegalError(MQClientError, UsageError):
+    """A message or a name breaks a rule (Validators.java); nothing was sent."""
+
+    def __init__(self, message: str, response_code: int = ResponseCode.MESSAGE_ILLEGAL) -> None:
+        super().__init__(message, response_code)
