@@ -6,7 +6,7 @@ one), the cache is forgotten and the topic read again. The place alone would not
 the same size may lie there.
 
     {"format": 1, "queue_offset": n, "log_offset": x, "last": "<storeTimestamp> <SHA-256 of the body>",
-     "newest": {"purpose/key": {"value": v, "rows": r, "content": c}}}
+     "newest": {"purpose/key": {"value": v, "rows": r, "content": c[, "detail": {name: number}]}}}
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Cache:
     queue_offset: int = 0
     log_offset: int = -1
     last: str = ""
-    newest: dict[str, dict[str, int]] = field(default_factory=dict)
+    newest: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 class UnitTable:
@@ -65,7 +65,9 @@ class UnitTable:
         if self._log.writable and cache.queue_offset - self._saved >= _SAVE_AFTER:
             self._save(cache)
         found = cache.newest.get(f"{purpose}/{key}")
-        return UnitRecord(purpose, key, found["value"], found["rows"], found["content"]) if found else None
+        if found is None:
+            return None
+        return UnitRecord(purpose, key, found["value"], found["rows"], found["content"], found.get("detail", {}))
 
     def _still_there(self, cache: _Cache, end: int) -> bool:
         if cache.queue_offset <= 0:
@@ -100,6 +102,8 @@ class UnitTable:
                 cache.newest[f"{unit.purpose}/{unit.key}"] = {
                     "value": unit.value, "rows": unit.row_count, "content": unit.content_sum,
                 }  # fmt: skip
+                if unit.detail:
+                    cache.newest[f"{unit.purpose}/{unit.key}"]["detail"] = dict(unit.detail)
         cache.queue_offset = last
         cache.log_offset = int(entries["commit_log_offset"][-1])
 
@@ -117,7 +121,8 @@ class UnitTable:
             data: Any = json.loads(durable.read_limited(self._path, _CACHE_BYTES_MAX))
             cache = _Cache(data["queue_offset"], data["log_offset"], data["last"], data["newest"])
             numbers = [cache.queue_offset, cache.log_offset]
-            numbers += [row[name] for row in cache.newest.values() for name in ("value", "rows", "content")]
+            for row in cache.newest.values():
+                numbers += [row["value"], row["rows"], row["content"], *row.get("detail", {}).values()]
             if data["format"] == _FORMAT and all(isinstance(number, int) for number in numbers):
                 return cache
         except (FileNotFoundError, CorruptConfigError, ValueError, KeyError, TypeError, AttributeError, RecursionError):

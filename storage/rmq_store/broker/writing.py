@@ -120,10 +120,32 @@ class Writer:
         discard_staged(self._log.root, files)
         return self._acknowledged(CommitResult(rows, committed=True))
 
+    def append_unit(
+        self, batches: Sequence[pa.RecordBatch], unit: UnitRecord, *, expect: int | None
+    ) -> Appended | None:
+        """Append encoded batches (ENCODED_SCHEMA; any topic, system topics too) as the unit that follows value `expect`
+        of its purpose and key, None: as the first one; all or nothing, across a power cut too.
+
+        Returns None, and appends nothing, if the newest value is another one: somebody else was faster. On return the
+        records are visible, and durable under SYNC_FLUSH. Raises as `append`.
+        """
+        assert unit.key is not None and unit.value is not None
+        with append_lock(self._log):
+            found = self._units.newest(unit.purpose, unit.key, self._log.writing_page.appended_end)
+            if (found.value if found else None) != expect:
+                return None
+            appended = append(self._log, batches, self._bracket(unit))
+        self._flush_appended(appended.end)
+        return appended
+
+    def newest_unit(self, purpose: str, key: str) -> UnitRecord | None:
+        """What the newest unit of this purpose and key says."""
+        with append_lock(self._log):
+            return self._units.newest(purpose, key, self._log.writing_page.appended_end)
+
     def last_unit(self, purpose: str, key: str) -> int | None:
         """See `Store.last_unit`."""
-        with append_lock(self._log):
-            found = self._units.newest(purpose, key, self._log.writing_page.appended_end)
+        found = self.newest_unit(purpose, key)
         return found.value if found else None
 
     def flush(self) -> None:

@@ -154,6 +154,7 @@ def encode_batch(batch: pa.RecordBatch, *, queue_ids: Int32, options: EncodeOpti
             pa.array((transaction == 0) | (transaction == int(SysFlag.TRANSACTION_COMMIT))),
             pa.array(crcs),
             pa.array(java_hashes(properties.tags).astype(np.int64)),
+            pa.array(np.zeros(given.row_count, np.int64)),
             pa.ListArray.from_arrays(_offsets(hashes.counts), pa.array(hashes.hashes)),
         ],
         schema=ENCODED_SCHEMA,

@@ -41,6 +41,8 @@ PROPERTY_COLUMNS: Final = frozenset(("msgId", "tags", "keys", "properties"))
 
 # frame: the bytes of one frame, in which queueOffset, physicalOffset and storeTimestamp are still zero.
 # crc: CRC-32 of that frame without its last 20 bytes, the reserved CRC property; 0 if there is none.
+# tags_code: what the queue entry gets where delay_ms is 0; where delay_ms is above, the entry gets storeTimestamp +
+# delay_ms, which only the append knows.
 # key_hashes: what the index gets for the message, in the order of its entries.
 ENCODED_SCHEMA: Final[pa.Schema] = pa.schema(
     [
@@ -50,6 +52,7 @@ ENCODED_SCHEMA: Final[pa.Schema] = pa.schema(
         ("dispatchable", pa.bool_()),
         ("crc", pa.uint32()),
         ("tags_code", pa.int64()),
+        ("delay_ms", pa.int64()),
         ("key_hashes", pa.list_(pa.int32())),
     ]
 )

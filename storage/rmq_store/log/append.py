@@ -51,7 +51,8 @@ class Appended:
 class OneRecord:
     """A record that gets a queue entry, ready but for its place.
 
-    `encode(queue offset, commit-log offset, storeTimestamp)` gives its `size` bytes.
+    `encode(queue offset, commit-log offset, storeTimestamp)` gives its `size` bytes. `delay_ms` above 0: the queue
+    entry gets storeTimestamp + delay_ms instead of `tags_code`.
     """
 
     topic: str
@@ -60,6 +61,7 @@ class OneRecord:
     tags_code: int
     key_hashes: Sequence[int]
     encode: Callable[[int, int, int], bytes]
+    delay_ms: int = 0
 
 
 @contextlib.contextmanager
@@ -136,7 +138,8 @@ def append_one(log: CommitLog, record: OneRecord) -> tuple[int, int]:
         log.segments.write(offset, record.encode(queue_offset, offset, now))
         if offset > start:
             log.segments.write(start, _BLANK.pack(room, BLANK_MAGIC))
-        log.views.queue(record.topic, record.queue_id).put_one(queue_offset, offset, record.size, record.tags_code)
+        tags_code = now + record.delay_ms if record.delay_ms > 0 else record.tags_code
+        log.views.queue(record.topic, record.queue_id).put_one(queue_offset, offset, record.size, tags_code)
         if log.views.index is not None:
             log.views.index.put_one(record.key_hashes, offset, now)
     _commit(page, offset + record.size, offset, now)
@@ -278,7 +281,7 @@ def _dispatch(
 ) -> None:
     """A5, A6: queue entries, one write per queue and file; then index entries in log order."""
     sizes = np.concatenate([np.diff(_offsets_of(batch)) for batch in batches])
-    tags_codes = np.concatenate([batch.column("tags_code").to_numpy(zero_copy_only=False) for batch in batches])
+    tags_codes = np.concatenate([_tags_codes(batch, now) for batch in batches])
     rows = groups.rows[groups.order]
     entries = entries_of(layout.offsets[rows], sizes[rows], tags_codes[rows])
     done = 0
@@ -297,3 +300,10 @@ def _dispatch(
             hashes.flatten().to_numpy(zero_copy_only=False), counts, offsets, np.full(len(counts), now, np.int64)
         )
         row += len(counts)
+
+
+def _tags_codes(batch: pa.RecordBatch, now: int) -> np.ndarray:
+    """int64 (n,): what the queue entries hold; for delayed messages when they are due (ScheduleMessageService.java)."""
+    delays_ms = batch.column("delay_ms").to_numpy(zero_copy_only=False)
+    tags_codes: np.ndarray = batch.column("tags_code").to_numpy(zero_copy_only=False)
+    return np.where(delays_ms > 0, now + delays_ms, tags_codes) if delays_ms.any() else tags_codes

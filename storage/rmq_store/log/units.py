@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 import mmap
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -34,7 +34,7 @@ class UnitRecord:
 
     `key` and `value` make a marker: a commit of the same key and value is the same commit. None: the unit cannot be
     repeated. `row_count` and `content_sum` (sum of the stored body CRCs, modulo 2^63) tell a repetition from another
-    batch of that number.
+    batch of that number. `detail`: more numbers of the same purpose, by name.
     """
 
     purpose: str
@@ -42,14 +42,17 @@ class UnitRecord:
     value: int | None = None
     row_count: int = 0
     content_sum: int = 0
+    detail: Mapping[str, int] = field(default_factory=dict)
 
     def bodies(self, start: int, end: int) -> tuple[bytes, bytes]:
         """Bodies of the first and the last record."""
         place = {"start": f"{start:020d}", "end": f"{end:020d}"}
-        meaning = {
+        meaning: dict[str, object] = {
             "purpose": self.purpose, "key": self.key, "value": self.value,
             "rows": self.row_count, "content": self.content_sum,
         }  # fmt: skip
+        if self.detail:
+            meaning["detail"] = dict(self.detail)
         return json.dumps(place).encode(), json.dumps({**place, **meaning}).encode()
 
     @classmethod
@@ -62,7 +65,10 @@ class UnitRecord:
         rows, content = fields.get("rows"), fields.get("content")
         if not isinstance(rows, int) or not isinstance(content, int):
             return None
-        return cls(purpose, key, value, rows, content)
+        detail = fields.get("detail", {})
+        if not isinstance(detail, dict) or not all(isinstance(number, int) for number in detail.values()):
+            return None
+        return cls(purpose, key, value, rows, content, detail)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import pytest
 from rmq_store import Message, Store, StoreConfig
 from rmq_store.broker.unit_table import UnitTable
 from rmq_store.files import durable
-from rmq_store.log.units import UNITS_QUEUE, UNITS_TOPIC
+from rmq_store.log.units import UNITS_QUEUE, UNITS_TOPIC, UnitRecord
 
 
 @pytest.fixture
@@ -98,3 +98,20 @@ def test_a_record_in_the_topic_that_is_no_unit_is_passed_over(store: Store, monk
     assert value_of(store, "q") == 1
     store.commit_staged([], key="q", value=2)
     assert value_of(store, "q") == 2
+
+
+def test_a_units_further_numbers_outlive_the_cache_and_are_outlived_by_it(store: Store) -> None:
+    assert store._writer is not None
+    units = [UnitRecord("timer", "0", value, detail={"scanned_end": 2 * value}) for value in range(40)]
+    for unit in units:
+        store._writer.append_unit([], unit, expect=unit.value - 1 if unit.value else None)
+    path = store.path / "pyrmq" / "units.json"
+    cached = json.loads(path.read_text())["newest"]["timer/0"]
+    assert cached["detail"] == {"scanned_end": 2 * cached["value"]}
+    end = store.log_range()[1]
+    assert UnitTable(store._log).newest("timer", "0", end) == units[-1]
+    for content in (None, json.dumps({**json.loads(path.read_text()), "newest": {"timer/0": {**cached, "detail": 1}}})):
+        path.unlink()
+        if content is not None:
+            path.write_text(content)
+        assert UnitTable(store._log).newest("timer", "0", end) == units[-1]

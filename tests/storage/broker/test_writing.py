@@ -8,12 +8,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from rmq_store import Message, Store, StoreConfig, StoreFullError, UnknownTopicError, UsageError
+from rmq_store.broker.writing import Writer
 from rmq_store.files import durable
+from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
+from rmq_store.format.host import Host
 from rmq_store.format.ids import parse_offset_message_id
+from rmq_store.log.append import append, append_lock, append_one
+from rmq_store.log.units import UnitRecord
 from rmq_store.verify import verify_store
 
 
@@ -131,3 +137,74 @@ def test_a_topic_that_was_deleted_is_not_made_again_where_that_is_switched_off(s
             store.send(Message("T", b"x"))
         with pytest.raises(UnknownTopicError, match="'T'"):
             store.append(pa.record_batch({"body": [b"x"]}), "T")
+
+
+def writer_of(store: Store) -> Writer:
+    assert store._writer is not None
+    return store._writer
+
+
+def tags_codes(store: Store, topic: str = "T") -> list[int]:
+    last = store.queue_ranges(topic)[0].max_offset
+    codes: list[int] = store._log.views.queue(topic, 0).entries(0, last)["tags_code"].tolist()
+    return codes
+
+
+def test_a_delayed_row_gets_its_store_time_plus_the_delay_into_its_queue_entry(store: Store) -> None:
+    """broker-semantics.md 2.4: tagsCode of the schedule queue is storeTimestamp + delay(level)."""
+    writer = writer_of(store)
+    encoded = writer._encoder("T").encode(pa.record_batch({"body": [b"a", b"b", b"c"], "tags": ["x", "x", None]}))
+    place = encoded.schema.get_field_index("delay_ms")
+    assert encoded.column(place).to_pylist() == [0, 0, 0]
+    encoded = encoded.set_column(place, "delay_ms", pa.array([0, 5000, 7_200_000], pa.int64()))
+    with append_lock(store._log):
+        now = append(store._log, [encoded]).store_timestamp
+    assert tags_codes(store) == [ord("x"), now + 5000, now + 7_200_000]
+
+
+@pytest.mark.parametrize("delay_ms", [0, 1000])
+def test_a_delayed_record_gets_its_store_time_plus_the_delay_into_its_queue_entry(store: Store, delay_ms: int) -> None:
+    writer = writer_of(store)
+    record, _ = writer._one.encode(Message("T", b"a", tags="x"), 0, store._log.clock())
+    with append_lock(store._log):
+        append_one(store._log, replace(record, delay_ms=delay_ms))
+    assert tags_codes(store) == [store._log.writing_page.store_timestamp + delay_ms if delay_ms else ord("x")]
+
+
+def test_a_unit_is_appended_only_behind_the_value_that_is_expected(store: Store) -> None:
+    writer = writer_of(store)
+
+    def step(expect: int | None, value: int) -> bool:
+        encoded = writer._encoder("T").encode(pa.record_batch({"body": [b"%d" % value]}))
+        unit = UnitRecord("delay", "3", value, detail={"scanned_end": 10 * value})
+        appended = writer.append_unit([encoded], unit, expect=expect)
+        if appended is not None:
+            assert appended.queue_offsets.tolist() == [len(bodies_of(store)) - 1]
+        return appended is not None
+
+    assert not step(0, 1)
+    assert store.log_range() == (0, 0)
+    assert step(None, 1)
+    before = store.log_range()
+    assert not step(None, 2)
+    assert not step(0, 2)
+    assert store.log_range() == before
+    with Store.open(store.path) as other:
+        encoded = writer._encoder("T").encode(pa.record_batch({"body": [b"2"]}))
+        assert writer_of(other).append_unit([encoded], UnitRecord("delay", "3", 2), expect=1) is not None
+    assert not step(1, 3)
+    assert step(2, 3)
+    assert bodies_of(store) == [b"1", b"2", b"3"]
+    assert writer.newest_unit("delay", "3") == UnitRecord("delay", "3", 3, detail={"scanned_end": 30})
+    assert writer.newest_unit("delay", "4") is None
+    assert writer.last_unit("delay", "3") == 3
+
+
+def test_a_unit_may_hold_rows_for_a_system_topic(store: Store) -> None:
+    writer = writer_of(store)
+    host = Host.parse("127.0.0.1:10911")
+    rows = pa.record_batch({"topic": ["SCHEDULE_TOPIC_XXXX"], "body": [b"x"]})
+    options = EncodeOptions(store_host=host, born_host=host, now_ms=0, crc_property=True)
+    encoded = encode_batch(rows, queue_ids=np.array([2], np.int32), options=options)
+    assert writer.append_unit([encoded], UnitRecord("sendback", "q", 1), expect=None) is not None
+    assert store._log.queue_max("SCHEDULE_TOPIC_XXXX", 2, store.log_range()[1]) == 1

@@ -29,6 +29,12 @@ def test_the_last_record_gives_back_what_the_unit_stands_for(
     assert json.loads(begin) == {"start": "0" * 19 + "5", "end": "0" * 19 + "6"}
 
 
+def test_the_last_record_carries_further_numbers_of_its_purpose() -> None:
+    unit = UnitRecord("timer", "0", 1_700_000_000_000, detail={"scanned_end": 17})
+    assert UnitRecord.parse(unit.bodies(5, 6)[1]) == unit
+    assert b"detail" not in UNIT.bodies(5, 6)[1]
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -39,6 +45,8 @@ def test_the_last_record_gives_back_what_the_unit_stands_for(
         b'{"purpose": "sink", "key": [], "rows": 1, "content": 1}',
         b'{"purpose": "sink", "key": "k", "value": "v", "rows": 1, "content": 1}',
         b'{"purpose": "sink", "key": "k", "value": 1.5, "rows": 1, "content": 1}',
+        b'{"purpose": "sink", "key": "k", "value": 1, "rows": 1, "content": 1, "detail": {"n": "1"}}',
+        b'{"purpose": "sink", "key": "k", "value": 1, "rows": 1, "content": 1, "detail": [1]}',
     ],
 )  # fmt: skip
 def test_other_bodies_mean_nothing(body: bytes) -> None:
