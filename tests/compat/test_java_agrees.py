@@ -195,6 +195,7 @@ def test_java_reads_every_message_that_we_wrote(
     assert bodies == {True, False}, "some of the unit's bodies are stored compressed"
 
 
+@pytest.mark.statement("F10")
 def test_java_finds_our_messages_by_key_and_by_time(rocketmq: RocketMQ, root: Path, tmp_path: Path) -> None:
     config = StoreConfig(**GEOMETRY)
     fill(root, config)
@@ -242,6 +243,7 @@ def index_files(store: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted((store / "index").iterdir())]
 
 
+@pytest.mark.statement("F04", "F05", "G02", "G04")
 def test_java_dispatches_our_log_to_the_very_bytes_of_our_views(
     rocketmq: RocketMQ, root: Path, config: StoreConfig, tmp_path: Path
 ) -> None:

@@ -41,6 +41,7 @@ def test_subscriptions_name_topics_match_them_or_assign_queues(fake_home: Make) 
         positions.subscribed(home, options(subscribe="Nope").subscription)
 
 
+@pytest.mark.statement("D02")
 def test_a_pattern_matches_whole_names_and_leaves_out_what_is_not_the_users() -> None:
     topics = dict.fromkeys(["Orders", "Orders2", "%RETRY%g", "%DLQ%g", "SCHEDULE_TOPIC_XXXX", "rmq_sys_pyrmq_units"])
     assert positions.matching_topics(topics, "Orders") == ["Orders"]
@@ -67,12 +68,14 @@ def test_times_find_the_first_message_stored_then_or_later(fake_home: Make) -> N
 
 
 @pytest.mark.parametrize("where", WHERE)
+@pytest.mark.statement("G07")
 def test_a_young_complete_queue_is_read_from_0_whatever_was_asked_for(fake_home: Make, where: str) -> None:
     home = fake_home({T0: (0, 10), T1: (0, 0)}, log_end=MEMORY_BYTES * 40 // 100)
     assert start(home, options(group="g", consumeFromWhere=where)) == {T0: 0, T1: 0}
 
 
 @pytest.mark.parametrize(("where", "expected"), list(zip(WHERE, (9000, 0, 200), strict=True)))
+@pytest.mark.statement("G07")
 def test_an_old_queue_is_read_from_where_was_asked_for(fake_home: Make, where: str, expected: int) -> None:
     given = {"group": "g", "consumeFromWhere": where}
     # one byte more than 40 % of the memory behind the first message; the default time is 30 minutes before now

@@ -114,6 +114,7 @@ def test_min_partitions_cut_queues_and_lose_nothing(spark: Any, make_store: Make
     assert batch(spark, path).load().rdd.getNumPartitions() == 4
 
 
+@pytest.mark.statement("G18")
 def test_a_stream_commits_its_group_also_for_the_last_batch_of_available_now(
     spark: Any, make_store: Make, add_messages: Make, tmp_path: Path
 ) -> None:
@@ -163,6 +164,7 @@ def test_a_failing_sink_does_not_move_the_group(spark: Any, make_store: Make, tm
     assert committed(path, "cg") == ends(path)
 
 
+@pytest.mark.statement("G08", "G18")
 def test_two_groups_read_independently_and_a_second_query_of_one_is_refused(
     spark: Any, make_store: Make, tmp_path: Path
 ) -> None:

@@ -78,6 +78,7 @@ def test_a_first_batch_that_was_not_completed_is_repeated_from_where_it_began(
     assert "began" not in restarted.latestOffset(end, LIMIT)
 
 
+@pytest.mark.statement("G07")
 def test_a_group_starts_where_it_committed_and_the_rest_of_its_queues_young_at_0(
     fake_home: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -87,6 +88,7 @@ def test_a_group_starts_where_it_committed_and_the_rest_of_its_queues_young_at_0
     assert not caplog.records
 
 
+@pytest.mark.statement("G07")
 def test_a_committed_offset_wins_over_the_option_with_a_warning(
     fake_home: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -117,6 +117,7 @@ def test_topics_have_the_queues_and_permissions_of_the_broker(store: Store, mani
         store.queue_ranges("NoSuchTopic")
 
 
+@pytest.mark.statement("G06")
 def test_committed_offsets_and_lags_of_all_groups_are_the_brokers(store: Store, manifest: dict[str, Any]) -> None:
     compared = 0
     for group, description in manifest["groups"].items():
@@ -145,6 +146,7 @@ def test_searches_by_time_give_the_brokers_answers(store: Store, manifest: dict[
     assert compared > 500
 
 
+@pytest.mark.statement("G02", "G04")
 def test_offsets_in_the_log_and_sizes_are_the_brokers(store: Store, manifest: dict[str, Any]) -> None:
     for topic, queue_id, queue in queues_of(manifest):
         sizes = [message["storeSize"] for message in queue["messages"]]
@@ -331,6 +333,7 @@ def test_the_small_stores_of_the_java_store_classes_are_read_and_recovered(
 
 
 @pytest.mark.parametrize("name", ["normal", "propcrc"])
+@pytest.mark.statement("C05", "F10", "G02")
 def test_views_built_anew_from_javas_log_are_javas_views_byte_for_byte(
     golden_small: Path, working_copy: Callable[[Path], Path], name: str
 ) -> None:

@@ -174,6 +174,7 @@ def test_an_append_of_nothing_does_nothing(root: Path) -> None:
         assert (result.row_count, result.start_offset, result.end_offset) == (0, 0, 0)
 
 
+@pytest.mark.statement("G02")
 def test_one_batch_may_be_larger_than_segments_and_encoding_steps(scratch: Path, small: StoreConfig) -> None:
     count = 70_000
     numbers = pa.array(range(count)).cast(pa.string()).cast(pa.binary())
@@ -206,6 +207,7 @@ def test_batches_of_a_read_stay_in_order_and_restricted_to_the_columns_asked_for
         assert (error.requested, error.minimum, error.maximum) == (4001, 0, 4000)
 
 
+@pytest.mark.statement("G01", "G11")
 def test_under_sync_flush_a_message_is_on_disk_before_send_returns(
     scratch: Path, small: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,6 +331,7 @@ def test_a_store_that_nobody_closed_is_recovered_by_the_next_opener(
     assert (report.status, report.messages, report.unindexed_keys) == ("clean", 50, 0)
 
 
+@pytest.mark.statement("G02")
 def test_views_deleted_by_hand_come_back_as_they_were(root: Path, working_copy: Callable[[Path], Path]) -> None:
     with Store.open(root) as store:
         columns = {"body": [b"x" * 300] * 9000, "keys": [f"K{n}" for n in range(9000)], "tags": ["A", "B", None] * 3000}
@@ -403,6 +406,7 @@ def test_a_group_on_a_topic_belongs_to_one_holder_at_a_time(root: Path) -> None:
         second.lease("cg_bills", TOPIC, "query two").release()
 
 
+@pytest.mark.statement("G08")
 def test_offsets_of_groups_are_kept_apart_and_survive(root: Path) -> None:
     with Store.open(root) as store:
         store.commit_offsets("cg_a", {(TOPIC, 0): 5, (TOPIC, 1): 6})

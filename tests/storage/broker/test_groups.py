@@ -19,6 +19,7 @@ def write(root: Path, entries: Any, name: str = "subscriptionGroup.json", key: s
     (root / "config" / name).write_text(dumps({key: entries}))
 
 
+@pytest.mark.statement("G05")
 def test_a_brokers_groups_are_read_whole(golden: Path) -> None:
     root = golden / "store"
     groups = GroupTable(root).all()
@@ -86,6 +87,7 @@ def test_an_entry_that_no_group_can_have_is_named(tmp_path: Path, entry: Any) ->
         GroupTable(tmp_path).all()
 
 
+@pytest.mark.statement("G05")
 def test_filters_are_shown_and_never_written(tmp_path: Path) -> None:
     entry = {
         "bloomFilterData": {"bitNum": 32, "bitPos": [1, 2]}, "bornTime": 5, "clientVersion": 7, "consumerGroup": "g",

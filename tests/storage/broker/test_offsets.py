@@ -38,6 +38,7 @@ def write(root: Path, content: Any, name: str = "consumerOffset.json") -> Path:
     return path
 
 
+@pytest.mark.statement("G05", "G06")
 def test_a_brokers_offsets_are_read(golden: Path) -> None:
     table = OffsetTable(golden / "store")
     assert table.committed("cg_partial") == {("OrderTopic", 0): 225, ("OrderTopic", 1): 175, ("OrderTopic", 2): 100}
@@ -68,6 +69,7 @@ def test_a_file_of_the_old_style_stays_in_it(table: OffsetTable, tmp_path: Path)
     assert path.read_text() == OLD_STYLE.replace("1:32", "1:40")
 
 
+@pytest.mark.statement("G06")
 def test_a_new_file_has_the_fields_of_java_in_its_order(table: OffsetTable, tmp_path: Path) -> None:
     table.commit("g", {("t", 1): 2, ("t", 0): 1})
     assert (tmp_path / "config" / "consumerOffset.json").read_text() == dumps(
@@ -164,6 +166,7 @@ def test_offsets_are_removed_by_group_by_topic_or_by_both(table: OffsetTable, tm
     assert stored["groupTopicMap"] == {"h": ["t"]}
 
 
+@pytest.mark.statement("G05")
 def test_delay_levels_merge_in_the_same_way(tmp_path: Path) -> None:
     table = DelayOffsetTable(tmp_path, clock=lambda: 1234)
     assert table.all() == {}

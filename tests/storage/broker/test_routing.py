@@ -33,6 +33,7 @@ def router() -> Router:
     return Router(TOPICS, StoreConfig())
 
 
+@pytest.mark.statement("A09")
 def test_without_a_wish_the_queues_of_each_topic_are_taken_in_turn(router: Router) -> None:
     rows = ["Two", "Wide"] * 32
     chosen = route(router, rows)

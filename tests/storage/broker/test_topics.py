@@ -29,6 +29,7 @@ def write(root: Path, entries: Any) -> TopicTable:
     return TopicTable(root)
 
 
+@pytest.mark.statement("G05")
 def test_a_brokers_table_is_read_whole_and_left_untouched(golden: Path) -> None:
     root = golden / "store"
     before = sorted((path, path.stat().st_mtime_ns) for path in root.rglob("*"))

@@ -106,6 +106,7 @@ def test_groups_have_the_offsets_and_the_lag_that_mqadmin_shows(run: Run, golden
     assert compared > 20
 
 
+@pytest.mark.statement("D04")
 def test_dead_letters_and_retries_are_counted(run: Run) -> None:
     shown = {group["group"]: group for group in json.loads(run("groups", "--json").stdout)}
     assert {name: group["dead"] for name, group in shown.items() if group["dead"]} == {"cg_orders": 297, "cg_fifo": 2}

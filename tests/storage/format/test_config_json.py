@@ -47,6 +47,7 @@ def config_files(store: Path) -> list[Path]:
     return files
 
 
+@pytest.mark.statement("G05")
 def test_every_file_of_a_broker_comes_back_byte_for_byte(golden: Path, golden_crash: Path) -> None:
     for store in (golden / "store", golden_crash / "store", golden_crash / "store-torn"):
         for file in config_files(store):

@@ -20,6 +20,7 @@ rows = st.lists(
 )
 
 
+@pytest.mark.statement("G04")
 def test_entry_and_pre_blank_are_those_of_the_specification() -> None:
     encoded = encode_entries(np.array([0x12345678]), np.array([179]), np.array([tags_code("TagA")]))
     assert encoded.hex() == "0000000012345678000000b3000000000027a807"
@@ -49,6 +50,7 @@ def test_only_codes_below_any_hash_are_extension_addresses() -> None:
 
 
 @pytest.mark.parametrize("name", ["golden_small/normal", "golden_small/propcrc", "golden/store"])
+@pytest.mark.statement("C05", "G04")
 def test_queue_files_of_java_follow_from_its_commit_log(name: str, request: pytest.FixtureRequest, walk_frames) -> None:  # type: ignore[no-untyped-def]
     fixture, _, below = name.partition("/")
     store: Path = request.getfixturevalue(fixture) / below

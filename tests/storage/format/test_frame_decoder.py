@@ -389,12 +389,14 @@ def assert_dispatch_equals_scalar(
 
 
 @given(segments, st.booleans())
+@pytest.mark.statement("F05", "F10")
 def test_dispatch_follows_the_rules_of_queue_and_index(segment: Segment, index_tags: bool) -> None:
     assert_dispatch_equals_scalar(segment.data, BASE, segment.positions, segment.sizes, index_tags=index_tags)
 
 
 @pytest.mark.parametrize("keys", ["", " ", "a", " a", "a ", "a  b", "a b c", "中 \U0001f600 é", "polygenelubricants"])
 @pytest.mark.parametrize("unique", ["", "0A6C73D939B318B4AAC20CBA5D920000", "\U0001f600"])
+@pytest.mark.statement("F10")
 def test_keys_are_split_at_single_spaces_after_the_unique_key(keys: str, unique: str) -> None:
     strings = [f"UNIQ_KEY\x01{unique}\x02KEYS\x01{keys}\x02", f"KEYS\x01{keys}\x02", "KEYS\x01one\x02", ""]
     segment = Segment([{"properties": text.encode()} for text in strings])
@@ -415,6 +417,7 @@ def test_prepared_is_indexed_but_not_queued_and_rollback_neither(sys_flag: int) 
     ("delay", "expected"),
     [("1", 1000), ("3", 10000), ("4", 10000), ("0", None), ("-1", None), ("x", None), ("99999999999", None)],
 )
+@pytest.mark.statement("C05")
 def test_scheduled_message_has_its_deliver_time_as_tags_code(delay: str, expected: int | None) -> None:
     properties = f"TAGS\x01TagA\x02DELAY\x01{delay}\x02".encode()
     segment = Segment([{"topic": "SCHEDULE_TOPIC_XXXX", "properties": properties}, {"properties": properties}])

@@ -266,6 +266,7 @@ def test_entries_under_a_null_map_are_not_stored() -> None:
     assert [message.properties for message in stored(encode(batch))] == [{}, {"b": "2"}]
 
 
+@pytest.mark.statement("F09")
 def test_unique_ids_are_given_to_rows_without_one() -> None:
     generator = UniqueIdGenerator(V4.address, 77, 5)
     batch = batch_of([{}, {"properties": {"UNIQ_KEY": "mine"}}, {}])

@@ -83,6 +83,7 @@ def test_column_of_another_type_is_refused() -> None:
 
 
 @given(st.from_regex(r"[%a-zA-Z0-9_-]{1,20}", fullmatch=True), columns)
+@pytest.mark.statement("F05")
 def test_topic_key_hash_is_the_hash_of_both_joined(topic: str, keys: list[str | None]) -> None:
     expected = [0 if key is None else index_hash(hash_by_definition(f"{topic}#{key}")) for key in keys]
     assert topic_key_hashes(topic, pa.array(keys, pa.string())).tolist() == expected

@@ -36,6 +36,7 @@ def generator(**changes: object) -> UniqueIdGenerator:
         ("[fe80::1234]:10911", 324, "FE80000000000000000000000000123400002A9F0000000000000144"),
     ],
 )
+@pytest.mark.statement("F02")
 def test_offset_id_is_the_one_that_a_broker_gives(host: str, offset: int, text: str) -> None:
     assert offset_message_id(Host.parse(host), offset) == text
     assert parse_offset_message_id(text) == (Host.parse(host), offset)
@@ -61,6 +62,7 @@ def test_text_that_is_no_offset_id_is_refused(text: str) -> None:
         parse_offset_message_id(text)
 
 
+@pytest.mark.statement("F09")
 def test_unique_id_has_the_parts_that_the_java_client_puts_in() -> None:
     text = "0A6C73D939B318B4AAC20CBA5D920000"
     parts = parse_unique_id(text)
@@ -96,6 +98,7 @@ def test_a_whole_month_fits_although_its_ms_do_not_fit_an_int32() -> None:
         max_size=6,
     )
 )
+@pytest.mark.statement("F09")
 def test_no_id_comes_twice_whatever_the_clock_does(calls: list[tuple[int, int, int]]) -> None:
     """More than 65536 ids in a ms, a clock that goes back, and the turn of a month (and back) all repeat the ms."""
     ids = generator()

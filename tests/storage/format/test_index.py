@@ -29,6 +29,7 @@ def put_one_by_one(slot_numbers: list[int], slots: dict[int, int], first_number:
     return previous, new_slots
 
 
+@pytest.mark.statement("F04", "F05")
 def test_positions_and_sizes_are_those_of_the_specification() -> None:
     assert index.file_size(5_000_000, 20_000_000) == 420_000_040
     assert [index.slot_position(slot) for slot in (8, 16, 29)] == [72, 104, 156]
@@ -36,6 +37,7 @@ def test_positions_and_sizes_are_those_of_the_specification() -> None:
     assert index.slot_position(index_hash(java_hash("TopicTest#OrderID001")) % 5_000_000) == 5091584
 
 
+@pytest.mark.statement("F05", "F06")
 def test_example_of_the_specification() -> None:
     chain = build_chain(np.array([16, 29, 29, 8, 16, 16]), np.zeros(6, np.int32), 1)
     assert chain.previous.tolist() == [0, 0, 2, 0, 1, 5]
@@ -47,6 +49,7 @@ def test_example_of_the_specification() -> None:
     st.lists(st.lists(st.integers(0, 12), max_size=20), max_size=4),
     st.dictionaries(st.integers(0, 12), st.integers(-5, 60)),
 )
+@pytest.mark.statement("F05")
 def test_chains_equal_those_of_one_put_after_the_other(batches: list[list[int]], garbage: dict[int, int]) -> None:
     """Garbage in a slot that is no older entry's number counts as empty."""
     number = 30
@@ -78,6 +81,7 @@ def test_rebuilt_slots_equal_those_of_one_put_after_the_other(hashes: list[int],
     assert rebuilt.tolist() == [slots.get(slot, 0) for slot in range(slot_count)]
 
 
+@pytest.mark.statement("F04")
 def test_header_reads_back_and_matches_the_dtype() -> None:
     header = IndexHeader(1, 2, 3, 4, 5, 6)
     assert IndexHeader.unpack(header.pack() + b"slots") == header
@@ -94,6 +98,7 @@ def test_header_follows_its_entries() -> None:
     assert header.with_entries(1, 0, first=(300, 9000), last=(300, 9000)) == IndexHeader(7000, 9000, 100, 300, 2, 4)
 
 
+@pytest.mark.statement("F07")
 def test_first_entry_of_a_later_file_counts_from_the_end_of_the_file_before() -> None:
     """Seen in a Java run: maxIndexNum 5, so four entries a file."""
     start = 1795196028589
@@ -124,6 +129,7 @@ def test_time_differences_are_whole_seconds_from_zero_to_int32() -> None:
         ("golden_small/propcrc", 100, 20, 1, (1, 7, 100_000)),
     ],
 )
+@pytest.mark.statement("F04", "F05", "F07", "F10")
 def test_index_files_of_java_follow_byte_for_byte_from_its_commit_log(
     name: str,
     slot_count: int,

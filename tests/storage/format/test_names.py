@@ -56,18 +56,21 @@ def test_topics_of_users_are_not_system_topics(topic: str) -> None:
     assert not names.is_system_topic(topic)
 
 
+@pytest.mark.statement("C11", "D04")
 def test_retry_and_dlq_topics_carry_the_group_once() -> None:
     assert names.retry_topic("billing") == "%RETRY%billing"
     assert names.dlq_topic("billing") == "%DLQ%billing"
 
 
 @given(st.integers(0, 2**63 - 1))
+@pytest.mark.statement("G03")
 def test_segment_name_sorts_and_reads_back(offset: int) -> None:
     name = names.segment_name(offset)
     assert len(name) == 20
     assert names.parse_segment_name(name) == offset
 
 
+@pytest.mark.statement("G03")
 def test_second_gigabyte_segment_has_the_name_that_java_gives_it() -> None:
     assert names.segment_name(1 << 30) == "00000000001073741824"
 
@@ -79,6 +82,7 @@ def test_other_file_names_are_no_segments(name: str) -> None:
     assert names.parse_segment_name(name) is None
 
 
+@pytest.mark.statement("F04")
 def test_index_file_is_named_by_local_time_of_its_creation() -> None:
     time_ms = 1795220514882
     assert names.index_file_name(time_ms, UTC) == "20261121002154882"

@@ -118,6 +118,7 @@ def test_what_a_failing_undo_leaves_is_taken_back_by_the_next_append_to_the_byte
 
 
 @pytest.mark.parametrize("kind", BATCHES)
+@pytest.mark.statement("G12")
 def test_a_writer_killed_at_its_kth_operation_is_undone_by_the_next_one(
     lab: Lab, fail_at: Callable[..., CountDown], memory_too: None, kind: str
 ) -> None:

@@ -38,6 +38,7 @@ def fail_fsync_of_the_log(operation: str, path: str) -> None:
         raise OSError(5, "Input/output error")
 
 
+@pytest.mark.statement("G01", "G11")
 def test_under_sync_flush_a_message_is_visible_and_on_disk_on_return(lab: Lab) -> None:
     lab.sync_flush()
     with lab.open() as store:
@@ -238,6 +239,7 @@ def test_the_progress_record_is_written_when_everything_that_it_names_is_on_disk
         assert record == store._log.progress_record()
 
 
+@pytest.mark.statement("G12")
 def test_a_scan_after_a_power_cut_starts_at_the_progress_record(lab: Lab) -> None:
     def work(store: Store) -> None:
         store.append(lab.batch(40, body_bytes=300))

@@ -131,6 +131,7 @@ def test_an_empty_index_comes_back_by_removing_all_files(tmp_path: Path) -> None
     assert (index.names(), index.state()) == ([], EMPTY)
 
 
+@pytest.mark.statement("F04", "F07")
 def test_files_are_named_after_their_first_message_and_never_alike(tmp_path: Path) -> None:
     index = index_at(tmp_path)
     put(index, [(1, number, 1_700_000_000_123) for number in range(30)])

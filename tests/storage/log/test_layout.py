@@ -19,6 +19,7 @@ sizes_and_start = st.tuples(
 
 
 @given(sizes_and_start)
+@pytest.mark.statement("G02", "G03")
 def test_records_and_blanks_together_cover_the_range_without_gaps_or_overlaps(case: tuple[list[int], int]) -> None:
     sizes, start = np.array(case[0], np.int64), case[1]
     layout = lay_out(sizes, start, SEGMENT)

@@ -149,6 +149,7 @@ def test_a_clean_record_that_names_an_older_record_is_not_believed(lab: Lab) -> 
         assert lab.numbers(store) == list(range(5))
 
 
+@pytest.mark.statement("G12")
 def test_a_killed_writers_store_is_trusted_in_the_same_boot_and_only_the_unflushed_part_is_walked(lab: Lab) -> None:
     with lab.open() as store:
         store.append(lab.batch(20))
@@ -174,6 +175,7 @@ def test_a_killed_writers_store_is_trusted_in_the_same_boot_and_only_the_unflush
 
 
 @pytest.mark.parametrize("lose_page", [False, True], ids=["page kept", "page lost"])
+@pytest.mark.statement("G12")
 def test_a_tail_torn_at_any_byte_leaves_the_whole_records_before_it(lab: Lab, lose_page: bool) -> None:
     """What follows the tear is zeros, ones, or old bytes of the log; the records' properties are torn, too."""
     with lab.open() as store:
