@@ -5,6 +5,7 @@
     │   ├── UnknownTopicError   the caller named a topic that the store does not have
     │   ├── ReadOnlyError       the caller wrote to a store that was opened for reading
     │   └── MarkerError         the caller repeats an older unit: rewound or copied checkpoint
+    ├── ResponseError           what a broker answers with a code other than SUCCESS   .response_code .remark
     ├── NotAStoreError          the path is no RocketMQ store, or one that we must not touch    .path
     ├── StoreLockedError        a Java broker, or a stuck holder of one of our locks; retry      .pid
     ├── LeaseHeldError          another live member holds the lease                              .holder
@@ -58,6 +59,15 @@ class ReadOnlyError(UsageError):
 
 class MarkerError(UsageError):
     """A unit whose value is smaller than the newest one of its key: a rewound or copied checkpoint."""
+
+
+class ResponseError(StoreError):
+    """A request was refused as a broker refuses it: `response_code` and `remark` of the answer (ResponseCode.java)."""
+
+    def __init__(self, response_code: int, remark: str) -> None:
+        super().__init__(f"CODE: {response_code}  DESC: {remark}")
+        self.response_code = response_code
+        self.remark = remark
 
 
 class NotAStoreError(StoreError):
