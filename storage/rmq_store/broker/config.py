@@ -30,6 +30,9 @@ _INT_MAX = (1 << 31) - 1
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DELAY_LEVEL = re.compile(r"([0-9]{1,9})([smhd])", re.ASCII)
 
+# Brokers before 4.9.2 made dead-letter topics that could only be written.
+_DLQ_PERMS = (2, 6)
+
 # Spelling of early versions (4.4 and before): one p.
 _OLD_NAMES = {
     "mapedFileSizeCommitLog": "mappedFileSizeCommitLog",
@@ -42,8 +45,9 @@ class StoreConfig:
     """Settings of a store; the names are RocketMQ's in snake case, `broker.conf` has them in camel case.
 
     Sizes in bytes, intervals in ms. The defaults of the sizes suit a laptop; a broker that opens the store needs the
-    same four in its broker.conf (`conf/broker.conf` has them). `message_index_tags` has no name in RocketMQ: brokers
-    from 5.4.0 on put a message's tag into the index as well, older ones do not.
+    same four in its broker.conf (`conf/broker.conf` has them). Two have no name in RocketMQ: `message_index_tags`,
+    since brokers from 5.4.0 on put a message's tag into the index as well and older ones do not, and `dlq_perm`, the
+    permissions that a new dead-letter topic gets.
     """
 
     mapped_file_size_commit_log: int = 64 << 20
@@ -61,6 +65,8 @@ class StoreConfig:
     max_message_size: int = 4 << 20
     auto_create_topic_enable: bool = True
     default_topic_queue_nums: int = 4
+    auto_create_subscription_group: bool = True
+    dlq_perm: int = 6
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -75,6 +81,8 @@ class StoreConfig:
             raise UsageError("flushIntervalCommitLog must be at least 1 ms")
         if self.max_message_size < 1 or self.default_topic_queue_nums < 1:
             raise UsageError("maxMessageSize and defaultTopicQueueNums must be positive")
+        if self.dlq_perm not in _DLQ_PERMS:
+            raise UsageError(f"dlqPerm={self.dlq_perm}: 6, or 2 so that no consumer may read dead letters")
         Host.parse(self.broker_host)
         parse_delay_levels(self.message_delay_level)
         self.geometry()

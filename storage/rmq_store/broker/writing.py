@@ -29,7 +29,7 @@ from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
 from rmq_store.format.host import Host
 from rmq_store.format.ids import offset_message_id
 from rmq_store.format.message import Message
-from rmq_store.log.append import Appended, Unit, append, append_lock, append_one
+from rmq_store.log.append import Appended, OneRecord, Unit, append, append_lock, append_one
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.flush import flush
 from rmq_store.log.units import BEGIN_TAG, END_TAG, UNITS_QUEUE, UNITS_TOPIC, UnitRecord
@@ -75,6 +75,15 @@ class Writer:
         return SendResult(
             message.topic, queue_id, queue_offset, offset, unique_id, offset_message_id(self._host, offset), status
         )
+
+    def put(self, record: OneRecord) -> tuple[int, int]:
+        """Append one record of any topic, system topics too: its commit-log offset and its queue offset. Durable and
+        raises as `append`.
+        """
+        with append_lock(self._log):
+            offset, queue_offset = append_one(self._log, record)
+        self._flush_appended(offset + record.size)
+        return offset, queue_offset
 
     def append(self, batch: pa.RecordBatch, topic: str | None) -> AppendResult:
         """See `Store.append`."""
@@ -126,14 +135,14 @@ class Writer:
         """Append encoded batches (ENCODED_SCHEMA; any topic, system topics too) as the unit that follows value `expect`
         of its purpose and key, None: as the first one; all or nothing, across a power cut too.
 
-        Returns None, and appends nothing, if the newest value is another one: somebody else was faster. On return the
-        records are visible, and durable under SYNC_FLUSH. Raises as `append`.
+        Returns None, and appends nothing, if the newest value is another one: somebody else was faster. A unit without
+        a key follows no other. On return the records are visible, and durable under SYNC_FLUSH. Raises as `append`.
         """
-        assert unit.key is not None and unit.value is not None
         with append_lock(self._log):
-            found = self._units.newest(unit.purpose, unit.key, self._log.writing_page.appended_end)
-            if (found.value if found else None) != expect:
-                return None
+            if unit.key is not None:
+                found = self._units.newest(unit.purpose, unit.key, self._log.writing_page.appended_end)
+                if (found.value if found else None) != expect:
+                    return None
             appended = append(self._log, batches, self._bracket(unit))
         self._flush_appended(appended.end)
         return appended
