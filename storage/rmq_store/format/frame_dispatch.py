@@ -13,13 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmq_store.format import properties as names
 from rmq_store.format.frame_check import SysFlag
 from rmq_store.format.frame_fields import FrameHeaders, frame_columns
 from rmq_store.format.hashing import java_hashes
 from rmq_store.format.index_keys import index_key_hashes, topic_hashes
-from rmq_store.format.names import SCHEDULE_TOPIC
+from rmq_store.format.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
 from rmq_store.format.property_columns import PropertyPieces, split_properties
 
 Int32 = npt.NDArray[np.int32]
@@ -70,6 +71,7 @@ def dispatch_columns(
     topics = headers.topics().dictionary_encode()
     tags_code = java_hashes(pieces.column(names.TAGS).dictionary_encode()).astype(np.int64)
     _set_deliver_times(tags_code, headers, topics, pieces, delay_level_ms)
+    _set_due_times(tags_code, topics, pieces)
     # ROLLBACK is not indexed, PREPARED is.
     indexed = headers.transaction_type != int(SysFlag.TRANSACTION_ROLLBACK)
     key_counts, key_hashes = index_key_hashes(
@@ -110,6 +112,21 @@ def _set_deliver_times(
     row_delays = delays_ms[levels.indices.fill_null(len(levels.dictionary)).to_numpy()]
     scheduled = (topics.indices.to_numpy() == schedule_code) & (row_delays > 0)
     tags_code[scheduled] = headers.store_timestamp[scheduled] + row_delays[scheduled]
+
+
+def due_times(pieces: PropertyPieces) -> pa.Int64Array:
+    """(n,): TIMER_OUT_MS, when a message of PYRMQ_TIMER_TOPIC is due; null where there is no such number."""
+    texts = pieces.column(names.TIMER_OUT_MS)
+    return pc.if_else(pc.match_substring_regex(texts, "^[0-9]{1,18}$"), texts, None).cast(pa.int64())
+
+
+def _set_due_times(tags_code: Int64, topics: pa.DictionaryArray, pieces: PropertyPieces) -> None:
+    """Replace the tags codes of messages that wait for an absolute time by that time, in place."""
+    timer_code = topics.dictionary.index(PYRMQ_TIMER_TOPIC).as_py()
+    if timer_code >= 0:
+        due = due_times(pieces)
+        timed = (topics.indices.to_numpy() == timer_code) & due.is_valid().to_numpy(zero_copy_only=False)
+        tags_code[timed] = due.fill_null(0).to_numpy()[timed]
 
 
 def _delay_ms(text: str, delay_level_ms: Sequence[int]) -> int:

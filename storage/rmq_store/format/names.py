@@ -30,6 +30,8 @@ TRANSACTION_CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 AUTO_CREATE_TOPIC = "TBW102"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
+# Ours, not RocketMQ's: messages that wait for an absolute time. Its queue entries hold that time as tags code.
+PYRMQ_TIMER_TOPIC = "rmq_sys_pyrmq_timer"
 
 _SYSTEM_TOPICS = frozenset(
     (

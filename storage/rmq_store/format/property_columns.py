@@ -122,12 +122,16 @@ class PropertyPieces:
         return words >> ((self.starts - places) * 8).astype(np.uint64)
 
     def _named(self, name: str) -> npt.NDArray[np.bool_]:
-        """Which pieces have this name, of at most 8 ASCII characters."""
+        """Which pieces have this name, of ASCII characters."""
         length = len(name)
-        assert length <= _WORD_BYTES
-        word = np.uint64(int.from_bytes(name.encode(), "little"))
-        mask = np.uint64((1 << 8 * length) - 1)
+        head, tail = name[:_WORD_BYTES].encode(), name[_WORD_BYTES:].encode()
+        word = np.uint64(int.from_bytes(head, "little"))
+        mask = np.uint64((1 << 8 * len(head)) - 1)
         named: npt.NDArray[np.bool_] = (self.separators - self.starts == length) & (self._first_words & mask == word)
+        if tail:
+            hits = np.flatnonzero(named)
+            found = gather_fields(self.data, self.starts[hits] + _WORD_BYTES, f"S{len(tail)}")
+            named[hits] = found == np.bytes_(tail)
         return named
 
     def _winners(self, name_array: pa.StringArray) -> npt.NDArray[np.bool_] | None:

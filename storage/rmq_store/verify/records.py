@@ -91,6 +91,9 @@ def tags_code_is_right(frame: Frame, code: int) -> bool:
     if frame.queue[0] == b"SCHEDULE_TOPIC_XXXX" and delay.isdigit() and delay.strip(b"0"):
         # The delivery time. The table of delays is broker configuration; all of them are whole seconds.
         return code >= frame.store_ms and (code - frame.store_ms) % 1000 == 0
+    due = frame.properties.get(b"TIMER_OUT_MS", b"")
+    if frame.queue[0] == b"rmq_sys_pyrmq_timer" and code == (int(due) if due.isdigit() and len(due) < 19 else -1):
+        return True  # else a broker rebuilt the queue: to it our timers are messages like any other
     # Below any int32: the address of a unit in consumequeue_ext, where the hash is then kept.
     return code < -(2**31) or code == java_hash(frame.properties.get(b"TAGS", b""))
 

@@ -428,6 +428,19 @@ def test_scheduled_message_has_its_deliver_time_as_tags_code(delay: str, expecte
     assert columns.tags_code.tolist() == [tag_hash if expected is None else 1700000001000 + expected, tag_hash]
 
 
+@pytest.mark.parametrize(
+    ("due", "expected"), [("1700000060000", 1700000060000), ("", None), ("x", None), ("1" * 19, None), ("-1", None)]
+)
+def test_a_message_of_our_timer_topic_has_its_due_time_as_tags_code(due: str, expected: int | None) -> None:
+    properties = f"TAGS\x01TagA\x02TIMER_OUT_MS\x01{due}\x02".encode()
+    segment = Segment([{"topic": "rmq_sys_pyrmq_timer", "properties": properties}, {"properties": properties}])
+    columns = dispatch_columns(
+        pa.py_buffer(segment.data), np.array(segment.positions), np.array(segment.sizes, np.int32), BASE, LEVELS_MS
+    )
+    tag_hash = java_hash("TagA")
+    assert columns.tags_code.tolist() == [tag_hash if expected is None else expected, tag_hash]
+
+
 # -- stores that Java wrote --------------------------------------------------------------------------------------
 
 Walk = Callable[[Path], Iterator[tuple[int, memoryview]]]

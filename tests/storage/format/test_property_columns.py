@@ -92,3 +92,11 @@ def test_any_short_name_can_be_looked_up() -> None:
     pieces = split_properties(pa.array([b"DELAY\x013\x02", b"DELAYS\x019\x02", b"d\x011"], pa.binary()))
     assert pieces.column("DELAY").to_pylist() == ["3", None, None]
     assert pieces.column("d").to_pylist() == [None, None, "1"]
+
+
+def test_long_names_are_looked_up_whole() -> None:
+    rows = [b"REAL_TOPIC\x01a\x02", b"REAL_TOPIX\x01b\x02REAL_TOPIC\x01c", b"REAL_TOP\x01d\x02", b"REAL_TOPICS\x01e\x02"]
+    pieces = split_properties(pa.array(rows, pa.binary()))
+    assert pieces.column("REAL_TOPIC").to_pylist() == ["a", "c", None, None]
+    assert pieces.column("REAL_TOP").to_pylist() == [None, None, "d", None]
+    assert split_properties(pa.array([b"short\x01x\x02"])).column("TIMER_OUT_MS").to_pylist() == [None]

@@ -1,0 +1,66 @@
+"""Messages that wait for an absolute time: which ask for one, and where they wait.
+
+RocketMQ 5.x keeps them in a timer wheel and its log, whose queue is `rmq_sys_wheel_timer`. Ours wait in a topic of our
+own, which a broker leaves alone: so we leave its wheel alone too. Both take the same properties, with the same limits:
+HookUtils.java (transformTimerMessage); store-format.md section 12. Times are kept to the millisecond, not rounded.
+
+    rmq_sys_pyrmq_timer   queue 0: due within a minute, 1: an hour, 2: a day, 3: later
+        properties        REAL_TOPIC, REAL_QID, TIMER_OUT_MS = when it is due
+        tags code         the same time, so that a look for due messages reads queue entries only
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Mapping
+from typing import Final
+
+from rmq_store.errors import UsageError
+from rmq_store.format import properties as names
+from rmq_store.format.names import PYRMQ_TIMER_TOPIC
+
+__all__ = ["DELAY_MS_MAX", "PYRMQ_TIMER_TOPIC", "TIMER_PROPERTIES", "TIMER_QUEUES", "due_ms", "timer_queue_id"]
+
+# MessageStoreConfig.java timerMaxDelaySec: three days.
+DELAY_MS_MAX: Final = 259_200 * 1000
+
+TIMER_PROPERTIES: Final = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
+"""What asks for a time; of several the first one holds."""
+
+_REMAINING_MS_MAX = (60_000, 3_600_000, 86_400_000)
+TIMER_QUEUES: Final = len(_REMAINING_MS_MAX) + 1
+
+_NUMBER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+
+
+def due_ms(properties: Mapping[str, str], now_ms: int) -> int | None:
+    """When a message with these properties is to be delivered; None: at once, as it asks for no time or a past one.
+
+    A message with a delay level asks for none: the level holds (the caller removes the timer properties, as Java does).
+
+    Raises:
+        UsageError: no number, or more than DELAY_MS_MAX ahead; or the message is to cancel another one, which only a
+            timer wheel can.
+    """
+    name = next((name for name in TIMER_PROPERTIES if name in properties), None)
+    if name is None or names.TIMER_OUT_MS in properties:
+        return None
+    if names.TIMER_DEL_UNIQUE_KEY in properties:
+        raise UsageError(f"{names.TIMER_DEL_UNIQUE_KEY}: a message that waits in this store cannot be cancelled")
+    text = properties[name]
+    if not _NUMBER.fullmatch(text):
+        raise UsageError(f"{name}={text[:40]!r} is no number")
+    due = int(text)
+    if name == names.TIMER_DELAY_SEC:
+        due = now_ms + due * 1000
+    elif name == names.TIMER_DELAY_MS:
+        due += now_ms
+    if due - now_ms > DELAY_MS_MAX:
+        raise UsageError(f"{name}={text}: more than {DELAY_MS_MAX // 1000} s ahead (timerMaxDelaySec)")
+    return due if due > now_ms else None
+
+
+def timer_queue_id(remaining_ms: int) -> int:
+    """The queue of PYRMQ_TIMER_TOPIC for a message that waits for so long: near ones are not scanned with far ones."""
+    return bisect_left(_REMAINING_MS_MAX, remaining_ms)
