@@ -20,12 +20,15 @@ PACKAGE_DIR = {
     for package in find_packages(str(HERE / root))
 }
 
+NOTEBOOK = ["ipykernel>=6.29", "matplotlib>=3.8", "nbclient>=0.10"]
+
 EXTRAS = {
     "spark": ["pyspark>=4.2"],
     "kafka": ["kafka-python>=3.0,<4"],
     "reliable": ["sqlalchemy>=2.0,<3", "redis>=5"],
-    "notebook": ["jupyterlab>=4", "matplotlib>=3.8", "nbmake>=1.5"],
+    "notebook": NOTEBOOK,
     "dev": [
+        *NOTEBOOK,
         "build>=1.2",
         "hypothesis>=6.100",
         "mypy>=2",
@@ -74,7 +77,10 @@ setup(
     package_data={"rmq_store": ["py.typed"], "pyspark_rmq": ["py.typed"]},
     install_requires=["numpy>=2.0", "pyarrow>=18.0", "click>=8.1", "rich>=13.7"],
     extras_require=EXTRAS,
-    entry_points={"console_scripts": ["rmq = rmq_store.cli:main"]},
+    entry_points={
+        "console_scripts": ["rmq = rmq_store.cli:main"],
+        "pytest11": ["rmq = pyspark_rmq.testing"],
+    },
     cmdclass={"editable_wheel": EditableOnPath},
     options={"editable_wheel": {"mode": "strict"}},
 )
