@@ -22,21 +22,18 @@ from rmq_store.format.frame_check import (
     COMPRESSION_MASK,
     CRC_MASK,
     CRC_PROPERTY_BYTES,
-    CRC_PROPERTY_PREFIX,
     HOSTS_V6_MASK,
-    MESSAGE_MAGIC_V1,
-    MESSAGE_MAGIC_V2,
     TRANSACTION_MASK,
     SysFlag,
 )
 from rmq_store.format.frame_fields import header_dtype
+from rmq_store.format.frame_parts import CRC_RESERVED, fixed_width, hash_lists, topic_heads
 from rmq_store.format.frame_patch import patch_frames
 from rmq_store.format.gather import value_bytes
 from rmq_store.format.hashing import java_hashes
 from rmq_store.format.host import Host
 from rmq_store.format.ids import UniqueIdGenerator, month_start_ms
 from rmq_store.format.index_keys import index_key_hashes, topic_hashes
-from rmq_store.format.names import TOPIC_LENGTH_MAX
 from rmq_store.format.property_encoder import MapEntries, PropertyParts, no_separator, property_parts
 from rmq_store.format.schema import ENCODED_SCHEMA
 
@@ -49,9 +46,6 @@ UInt32 = npt.NDArray[np.uint32]
 # A whole frame may exceed the limit for bodies by this much: more than header, topic and properties can take, so the
 # limits on these are enough. MessageExtEncoder.java.
 _FRAME_BYTES_OVER_BODY = 64 * 1024
-# The CRC property before its digits are known.
-_CRC_RESERVED = CRC_PROPERTY_PREFIX + b"0" * 10 + b"\x02"
-assert len(_CRC_RESERVED) == CRC_PROPERTY_BYTES
 # From here on (mean of a batch) it is cheaper to put a frame's CRC together than to read the body a second time.
 _COMBINED_BODY_BYTES_MIN = 2048
 
@@ -102,13 +96,13 @@ def encode_batch(batch: pa.RecordBatch, *, queue_ids: Int32, options: EncodeOpti
     sys_flags |= np.int32(options.born_host.is_ipv6 << 4 | options.store_host.is_ipv6 << 5)
     bodies, sys_flags = _compress(plain_bodies, sys_flags, options)
     properties = _properties(given, options)
-    topic_heads, magics = _topic_heads(topics)
+    heads, magics = topic_heads(topics)
 
     body_lengths = np.diff(value_bytes(bodies)[0])
     property_lengths = _joined_lengths(properties, given.row_count)
     refuse_over(property_lengths, names.PROPERTIES_BYTES_MAX, "properties", "bytes of properties")
     header_type = header_dtype(options.born_host.is_ipv6, options.store_host.is_ipv6)
-    sizes = header_type.itemsize + body_lengths + np.diff(value_bytes(topic_heads)[0]) + 2 + property_lengths
+    sizes = header_type.itemsize + body_lengths + np.diff(value_bytes(heads)[0]) + 2 + property_lengths
     assert bool((sizes <= options.max_message_bytes + _FRAME_BYTES_OVER_BODY).all())
 
     body_crcs = array_crcs(bodies)
@@ -125,10 +119,10 @@ def encode_batch(batch: pa.RecordBatch, *, queue_ids: Int32, options: EncodeOpti
     headers["reconsume_times"] = given.integers("reconsumeTimes")
     headers["body_length"] = body_lengths
     frames = pc.binary_join_element_wise(
-        _fixed_width(headers),
+        fixed_width(headers),
         bodies,
-        topic_heads,
-        _fixed_width(property_lengths.astype(">i2")),
+        heads,
+        fixed_width(property_lengths.astype(">i2")),
         *properties.parts,
         no_separator(),
         null_handling="skip",
@@ -155,7 +149,7 @@ def encode_batch(batch: pa.RecordBatch, *, queue_ids: Int32, options: EncodeOpti
             pa.array(crcs),
             pa.array(java_hashes(properties.tags).astype(np.int64)),
             pa.array(np.zeros(given.row_count, np.int64)),
-            pa.ListArray.from_arrays(_offsets(hashes.counts), pa.array(hashes.hashes)),
+            hash_lists(hashes),
         ],
         schema=ENCODED_SCHEMA,
     )
@@ -195,17 +189,8 @@ def _properties(given: EncodeInput, options: EncodeOptions) -> PropertyParts:
             unique_keys = unique_keys.take(pa.array(np.cumsum(lacking) - 1, mask=~lacking))
     properties = property_parts(given.texts(), entries, unique_keys)
     if options.crc_property:
-        properties.parts.append(pa.scalar(_CRC_RESERVED, pa.large_binary()))
+        properties.parts.append(pa.scalar(CRC_RESERVED, pa.large_binary()))
     return properties
-
-
-def _topic_heads(topics: pa.DictionaryArray) -> tuple[pa.LargeBinaryArray, Int32]:
-    """Topic length and topic of each row, and its magic: V2 for topics over 127 characters."""
-    encoded = [name.encode() for name in topics.dictionary.to_pylist()]
-    is_v2 = [len(name) > TOPIC_LENGTH_MAX for name in encoded]
-    heads = [len(name).to_bytes(1 + wide, "big") + name for name, wide in zip(encoded, is_v2, strict=True)]
-    magics = np.array([MESSAGE_MAGIC_V2 if wide else MESSAGE_MAGIC_V1 for wide in is_v2], np.int32)
-    return pa.array(heads, pa.large_binary()).take(topics.indices), magics[topics.indices.to_numpy()]
 
 
 def _joined_lengths(properties: PropertyParts, count: int) -> Int64:
@@ -217,15 +202,6 @@ def _joined_lengths(properties: PropertyParts, count: int) -> Int64:
         else:
             lengths += pc.binary_length(part).fill_null(0).to_numpy()
     return lengths
-
-
-def _fixed_width(rows: npt.NDArray[np.generic]) -> pa.LargeBinaryArray:
-    """Numpy items as binary values."""
-    count, width = len(rows), rows.dtype.itemsize
-    offsets = np.arange(0, (count + 1) * width, width, dtype=np.int64)
-    # Arrow has no view of numpy's structured types, only of their bytes.
-    data = pa.py_buffer(rows.view(np.uint8))
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(offsets), data])
 
 
 def _frame_crcs(
@@ -241,9 +217,3 @@ def _frame_crcs(
     header_crcs = slice_crcs(headers.ravel(), header_starts, header_starts + header_bytes)
     seeds = shift_crcs(header_crcs, body_lengths) ^ body_crcs
     return slice_crcs(data, starts + header_bytes + body_lengths, ends, seeds)
-
-
-def _offsets(counts: Int32) -> pa.Array:
-    offsets = np.zeros(len(counts) + 1, np.int32)
-    np.cumsum(counts, out=offsets[1:])
-    return pa.array(offsets)

@@ -15,6 +15,8 @@ from rmq_store.format.properties import decode_utf8
 Bytes = npt.NDArray[np.uint8]
 Positions = npt.NDArray[np.int64]
 
+_WORD_BYTES = 8
+
 SLICES_BYTES_MAX = (1 << 31) - 1  # what the int32 offsets of a binary array can address
 
 
@@ -30,6 +32,36 @@ def gather_fields(data: Bytes, positions: Positions, dtype: npt.DTypeLike) -> np
     # One overlapping window at every byte; numpy itself refuses a position behind the last window.
     windows = np.ndarray((len(data) - wanted.itemsize + 1,), moved, data, strides=(1,))
     return windows[positions].view(wanted)
+
+
+def leading_words(data: Bytes, positions: Positions) -> npt.NDArray[np.uint64]:
+    """The 8 bytes from each position on, (n,), the first one lowest; zeros behind the end of the data."""
+    if len(data) < _WORD_BYTES:
+        data = np.append(data, np.zeros(_WORD_BYTES, np.uint8))
+    places = np.minimum(positions, len(data) - _WORD_BYTES)
+    words = gather_fields(data, places, "<u8").view(np.uint64)
+    missing_bytes = np.minimum(positions - places, _WORD_BYTES - 1)
+    return words >> (missing_bytes * 8).astype(np.uint64)
+
+
+def begins_with(
+    data: Bytes, positions: Positions, text: bytes, words: npt.NDArray[np.uint64] | None = None
+) -> npt.NDArray[np.bool_]:
+    """Where `text` stands at the positions, (n,). `words`: their `leading_words`, if the caller has them already.
+
+    What lies behind a slice is looked at too: the caller compares lengths.
+    """
+    found = _is_word(leading_words(data, positions) if words is None else words, text[:_WORD_BYTES])
+    for at in range(_WORD_BYTES, len(text), _WORD_BYTES):
+        rows = np.flatnonzero(found)
+        found[rows] = _is_word(leading_words(data, positions[rows] + at), text[at : at + _WORD_BYTES])
+    return found
+
+
+def _is_word(words: npt.NDArray[np.uint64], text: bytes) -> npt.NDArray[np.bool_]:
+    mask = np.uint64((1 << 8 * len(text)) - 1)
+    same: npt.NDArray[np.bool_] = words & mask == np.uint64(int.from_bytes(text, "little"))
+    return same
 
 
 def take_slices(buffer: pa.Buffer, starts: Positions, ends: Positions) -> pa.BinaryArray:

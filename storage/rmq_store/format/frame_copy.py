@@ -1,0 +1,219 @@
+"""Stored messages as new frames for another place, all at once (data plane): what delivery of delayed messages,
+send-back and redrive are made of.
+
+Body, born time and born host, flag and, unless told otherwise, everything else are the stored message's own.
+Source: ScheduleMessageService.java (messageTimeUp), AbstractSendMessageProcessor.java (consumerSendMsgBack).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.errors import UsageError
+from rmq_store.format import properties as names
+from rmq_store.format.crc import slice_crcs
+from rmq_store.format.encode_input import refuse_over
+from rmq_store.format.frame_check import CRC_PROPERTY_BYTES, HOSTS_V6_MASK, TRANSACTION_MASK, SysFlag
+from rmq_store.format.frame_fields import FrameHeaders, frame_columns, header_dtype
+from rmq_store.format.frame_parts import CRC_RESERVED, fixed_width, hash_lists, topic_heads
+from rmq_store.format.gather import gather_fields, take_slices, value_bytes
+from rmq_store.format.hashing import java_hashes
+from rmq_store.format.host import IPV4_HOST_BYTES, IPV6_HOST_BYTES, Host
+from rmq_store.format.index_keys import index_key_hashes, topic_hashes
+from rmq_store.format.names import validate_topic
+from rmq_store.format.property_changes import crc_property_bytes, without_crc
+from rmq_store.format.property_columns import split_properties
+from rmq_store.format.property_encoder import no_separator
+from rmq_store.format.schema import ENCODED_SCHEMA
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+_PROPERTY_SEPARATOR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOptions:
+    """What all copies have in common.
+
+    `crc_property`: each ends with a new CRC property; without, it has none. `index_tags`: tags get index entries, as
+    brokers from 5.4.0 on give them.
+    """
+
+    crc_property: bool
+    index_tags: bool = True
+
+
+def copy_frames(
+    buffer: pa.Buffer,
+    positions: Int64,
+    sizes: Int32,
+    *,
+    base_offset: int,
+    topics: pa.DictionaryArray,
+    queue_ids: Int32,
+    options: CopyOptions,
+    properties: pa.LargeBinaryArray | None = None,
+    reconsume_times: Int32 | None = None,
+    sys_flags: Int32 | None = None,
+    store_host: Host | None = None,
+    delay_ms: Int64 | None = None,
+) -> pa.RecordBatch:
+    """Copy the frames at `positions` (n,), `sizes` (n,) of a mapped segment: an ENCODED_SCHEMA batch, same order.
+
+    `base_offset` is the commit-log offset of the buffer's first byte. `topics` (n,) dictionary<int32, string> and
+    `queue_ids` (n,) say where the copies go, `delay_ms` (n,) how long after their storeTimestamp they are due there (0
+    and None: not delayed). Each other argument replaces the field in all copies, None keeps it; of `sys_flags` (n,) the
+    two V6 bits do not count, they follow from the hosts. `properties` (n,) are whole property strings without nulls. A
+    CRC property in them is left out, and made anew if `options` say so. preparedTransactionOffset becomes 0.
+
+    Raises:
+        CorruptRecordError: a frame is not what its entry says; `.offset` is the frame's in the log, `.path` is empty.
+        UsageError: a bad topic name, a negative queue id, or more than 32767 bytes of properties; names the row.
+    """
+    headers = frame_columns(buffer, positions, sizes, base_offset=base_offset)
+    count = len(headers.positions)
+    assert len(topics) == len(queue_ids) == count
+    if count == 0:
+        return pa.RecordBatch.from_pylist([], ENCODED_SCHEMA)
+    _check_places(topics, queue_ids)
+    strings = _stored_properties(headers) if properties is None else without_crc(properties)
+    pieces = split_properties(strings)
+    if options.crc_property:
+        strings = _ended(strings)
+    flags = _sys_flags(headers, sys_flags, store_host)
+    bodies = headers.bodies()
+    heads, magics = topic_heads(topics)
+
+    body_lengths = headers.body_end - headers.body_start
+    property_lengths = np.diff(value_bytes(strings)[0]) + CRC_PROPERTY_BYTES * options.crc_property
+    refuse_over(property_lengths, names.PROPERTIES_BYTES_MAX, "properties", "bytes of properties")
+    starts = _Starts(headers, flags, store_host)
+    starts["total_size"] = body_lengths + np.diff(value_bytes(heads)[0]) + 2 + property_lengths + starts.sizes
+    starts["magic"] = magics
+    starts["body_crc"] = headers.body_crc
+    starts["queue_id"] = queue_ids
+    starts["flag"] = headers.flag
+    starts["sys_flag"] = flags
+    starts["born_timestamp"] = headers.born_timestamp
+    starts["reconsume_times"] = headers.reconsume_times if reconsume_times is None else reconsume_times
+    starts["body_length"] = body_lengths
+    parts = [starts.encoded(), _large(bodies), heads, fixed_width(property_lengths.astype(">i2")), _large(strings)]
+    if options.crc_property:
+        parts.append(pa.scalar(CRC_RESERVED, pa.large_binary()))
+    frames = pc.binary_join_element_wise(*parts, no_separator())
+    crcs = np.zeros(count, np.uint32)
+    if options.crc_property:
+        offsets, data = value_bytes(frames)
+        crcs = slice_crcs(data, offsets[:-1], offsets[1:] - CRC_PROPERTY_BYTES)
+
+    tags = pieces.column(names.TAGS)
+    transaction = flags & np.int32(TRANSACTION_MASK)
+    hashes = index_key_hashes(
+        topic_hashes(topics),
+        pieces.column(names.UNIQUE_KEY),
+        pieces.column(names.KEYS),
+        transaction != int(SysFlag.TRANSACTION_ROLLBACK),
+        tags if options.index_tags else None,
+    )
+    return pa.RecordBatch.from_arrays(
+        [
+            frames,
+            topics,
+            pa.array(np.asarray(queue_ids, np.int32)),
+            pa.array((transaction == 0) | (transaction == int(SysFlag.TRANSACTION_COMMIT))),
+            pa.array(crcs),
+            pa.array(java_hashes(tags.dictionary_encode()).astype(np.int64)),
+            pa.array(np.zeros(count, np.int64) if delay_ms is None else np.asarray(delay_ms, np.int64)),
+            hash_lists(hashes),
+        ],
+        schema=ENCODED_SCHEMA,
+    )
+
+
+def _check_places(topics: pa.DictionaryArray, queue_ids: Int32) -> None:
+    """The names come from property strings, and become names of directories."""
+    for code in np.unique(topics.indices.to_numpy()).tolist():
+        try:
+            validate_topic(topics.dictionary[code].as_py())
+        except UsageError as error:
+            raise UsageError(f"row {topics.indices.index(code).as_py()}: {error}") from None
+    negative = np.asarray(queue_ids) < 0
+    if bool(negative.any()):
+        row = int(negative.argmax())
+        raise UsageError(f"row {row}: {queue_ids[row]} is no queue id")
+
+
+def _stored_properties(headers: FrameHeaders) -> pa.BinaryArray:
+    """The property strings without their CRC property."""
+    more = crc_property_bytes(headers.data, headers.properties_start, headers.properties_end)
+    return take_slices(pa.py_buffer(headers.data), headers.properties_start, headers.properties_end - more)
+
+
+def _ended(strings: pa.Array) -> pa.Array:
+    """A separator behind the last piece, which 4.9.1 .. 5.1.4 left out: the CRC property needs it."""
+    offsets, data = value_bytes(strings)
+    filled = offsets[1:] > offsets[:-1]
+    lacking = filled.copy()
+    lacking[filled] = data[offsets[1:][filled] - 1] != _PROPERTY_SEPARATOR
+    if not bool(lacking.any()):
+        return strings
+    large = _large(strings)
+    separator = pa.scalar(bytes([_PROPERTY_SEPARATOR]), pa.large_binary())
+    return pc.if_else(pa.array(lacking), pc.binary_join_element_wise(large, separator, no_separator()), large)
+
+
+def _sys_flags(headers: FrameHeaders, given: Int32 | None, store_host: Host | None) -> Int32:
+    flags = headers.sys_flag if given is None else np.asarray(given, np.int32)
+    hosts: Int32 = headers.sys_flag & np.int32(HOSTS_V6_MASK)
+    if store_host is not None:
+        hosts = hosts & np.int32(SysFlag.BORN_HOST_V6) | np.int32(store_host.is_ipv6 and SysFlag.STORE_HOST_V6)
+    joined: Int32 = flags & np.int32(~HOSTS_V6_MASK) | hosts
+    return joined
+
+
+class _Starts:
+    """The fields before the body of all frames, in one array for each width of the two hosts."""
+
+    def __init__(self, headers: FrameHeaders, flags: Int32, store_host: Host | None) -> None:
+        variants = (flags & np.int32(HOSTS_V6_MASK)) >> 4
+        self._count = len(flags)
+        self._groups: list[tuple[Int64, npt.NDArray[np.void]]] = []
+        self.sizes = np.zeros(self._count, np.int64)
+        for variant in np.unique(variants).tolist():
+            rows = np.flatnonzero(variants == variant)
+            is_born_ipv6, is_store_ipv6 = bool(variant & 1), bool(variant & 2)
+            starts = np.zeros(len(rows), header_dtype(is_born_ipv6, is_store_ipv6))
+            starts["born_host"] = _hosts(headers, headers.born_host_position[rows], is_born_ipv6)
+            if store_host is None:
+                starts["store_host"] = _hosts(headers, headers.store_host_position[rows], is_store_ipv6)
+            else:
+                starts["store_host"] = np.void(store_host.pack())
+            self.sizes[rows] = starts.dtype.itemsize
+            self._groups.append((rows, starts))
+
+    def __setitem__(self, field: str, values: npt.NDArray[np.integer]) -> None:
+        """Set a field of all frames, values (n,)."""
+        for rows, starts in self._groups:
+            starts[field] = values if len(self._groups) == 1 else values[rows]
+
+    def encoded(self) -> pa.LargeBinaryArray:
+        """The bytes, (n,), in the order of the frames."""
+        if len(self._groups) == 1:
+            return fixed_width(self._groups[0][1])
+        places = np.empty(self._count, np.int64)
+        places[np.concatenate([rows for rows, _ in self._groups])] = np.arange(self._count)
+        return pa.concat_arrays([fixed_width(starts) for _, starts in self._groups]).take(pa.array(places))
+
+
+def _hosts(headers: FrameHeaders, positions: Int64, is_ipv6: bool) -> npt.NDArray[np.void]:
+    return gather_fields(headers.data, positions, np.dtype((np.void, IPV6_HOST_BYTES if is_ipv6 else IPV4_HOST_BYTES)))
+
+
+def _large(values: pa.Array) -> pa.LargeBinaryArray:
+    return values.cast(pa.large_binary())

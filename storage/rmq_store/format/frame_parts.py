@@ -1,0 +1,45 @@
+"""Pieces of frames that are joined row by row: what a batch encoder and a copier of frames have in common (data plane).
+
+Source: MessageExtEncoder.java (encode), CommitLog.java (the CRC property).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rmq_store.format.frame_check import CRC_PROPERTY_BYTES, CRC_PROPERTY_PREFIX, MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2
+from rmq_store.format.index_keys import IndexHashes
+from rmq_store.format.names import TOPIC_LENGTH_MAX
+
+Int32 = npt.NDArray[np.int32]
+
+# The CRC property before its digits are known.
+CRC_RESERVED = CRC_PROPERTY_PREFIX + b"0" * 10 + b"\x02"
+assert len(CRC_RESERVED) == CRC_PROPERTY_BYTES
+
+
+def topic_heads(topics: pa.DictionaryArray) -> tuple[pa.LargeBinaryArray, Int32]:
+    """Topic length and topic of each row (n,), and its magic (n,): V2 for topics over 127 characters."""
+    encoded = [name.encode() for name in topics.dictionary.to_pylist()]
+    is_v2 = [len(name) > TOPIC_LENGTH_MAX for name in encoded]
+    heads = [len(name).to_bytes(1 + wide, "big") + name for name, wide in zip(encoded, is_v2, strict=True)]
+    magics = np.array([MESSAGE_MAGIC_V2 if wide else MESSAGE_MAGIC_V1 for wide in is_v2], np.int32)
+    return pa.array(heads, pa.large_binary()).take(topics.indices), magics[topics.indices.to_numpy()]
+
+
+def fixed_width(rows: npt.NDArray[np.generic]) -> pa.LargeBinaryArray:
+    """Numpy items as binary values, (n,); the memory is shared."""
+    count, width = len(rows), rows.dtype.itemsize
+    offsets = np.arange(0, (count + 1) * width, width, dtype=np.int64)
+    # Arrow has no view of numpy's structured types, only of their bytes.
+    data = pa.py_buffer(rows.view(np.uint8))
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(offsets), data])
+
+
+def hash_lists(hashes: IndexHashes) -> pa.ListArray:
+    """The index hashes of each row as a list, (n,) list<int32>."""
+    offsets = np.zeros(len(hashes.counts) + 1, np.int32)
+    np.cumsum(hashes.counts, out=offsets[1:])
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(hashes.hashes))
