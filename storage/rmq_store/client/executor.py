@@ -1,0 +1,101 @@
+"""Runs the consumer's work: on threads of its own, or on the caller's when it asks for it.
+
+Work may be put off to a time of the consumer's clock, which need not be the machine's: `release_due` lets go what is
+due and is called in every round of the consumer.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+Task = Callable[[], None]
+
+_log = logging.getLogger(__name__)
+
+
+class Executor:
+    """A queue of tasks. The first exception that leaves a task is kept in `failure`; nothing runs after it."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self.failure: BaseException | None = None
+        self._clock = clock
+        self._turn = threading.Condition()
+        self._ready: deque[Task] = deque()
+        self._later: list[tuple[int, int, Task]] = []
+        self._numbers = itertools.count()
+        self._threads: list[threading.Thread] = []
+        self._stopped = False
+
+    def submit(self, task: Task) -> None:
+        """Run the task as soon as somebody is free. After `stop` it is dropped."""
+        with self._turn:
+            if not self._stopped:
+                self._ready.append(task)
+                self._turn.notify()
+
+    def submit_later(self, task: Task, delay_ms: int) -> None:
+        """Run the task when the clock has moved on by `delay_ms`."""
+        with self._turn:
+            if not self._stopped:
+                heapq.heappush(self._later, (self._clock() + delay_ms, next(self._numbers), task))
+
+    def release_due(self) -> None:
+        """Make ready what was put off to now or earlier, in the order of its times."""
+        with self._turn:
+            now_ms = self._clock()
+            while self._later and self._later[0][0] <= now_ms:
+                self._ready.append(heapq.heappop(self._later)[2])
+                self._turn.notify()
+
+    def run_ready(self) -> int:
+        """Run on this thread what is ready, and what becomes so; returns how many tasks ran. Raises their error."""
+        count = 0
+        while True:
+            with self._turn:
+                if not self._ready:
+                    return count
+                task = self._ready.popleft()
+            count += 1
+            task()
+
+    def start(self, thread_count: int, name: str) -> None:
+        """Run tasks on threads of our own from now on."""
+        for number in range(thread_count):
+            thread = threading.Thread(target=self._work, name=f"{name}_{number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self, wait_ms: int) -> bool:
+        """Drop what has not begun, and wait for what runs, at most `wait_ms` of real time; False if some still runs."""
+        with self._turn:
+            self._stopped = True
+            self._ready.clear()
+            self._later.clear()
+            self._turn.notify_all()
+        deadline = time.monotonic() + wait_ms / 1000
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _work(self) -> None:
+        while True:
+            with self._turn:
+                while not self._ready and not self._stopped:
+                    self._turn.wait()
+                if self._stopped:
+                    return
+                task = self._ready.popleft()
+            try:
+                task()
+            except BaseException as error:
+                _log.exception("%s: consumption stops", threading.current_thread().name)
+                with self._turn:
+                    self.failure = self.failure or error
+                    self._stopped = True
+                    self._turn.notify_all()

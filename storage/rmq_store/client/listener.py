@@ -1,0 +1,93 @@
+"""What a consumer calls with messages, and what it may answer.
+
+Sources: MessageListenerConcurrently.java, MessageListenerOrderly.java, ConsumeConcurrentlyStatus.java,
+ConsumeOrderlyStatus.java, ConsumeConcurrentlyContext.java, ConsumeOrderlyContext.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rmq_store.client.backend import MessageExt, MessageQueue
+
+ACK_ALL = (1 << 31) - 1  # Integer.MAX_VALUE
+
+
+class ConsumeConcurrentlyStatus(StrEnum):
+    """The outcome of a batch. None and an exception count as RECONSUME_LATER."""
+
+    CONSUME_SUCCESS = "CONSUME_SUCCESS"
+    RECONSUME_LATER = "RECONSUME_LATER"
+
+
+class ConsumeOrderlyStatus(StrEnum):
+    """The outcome of a batch of a queue. None and an exception count as SUSPEND_CURRENT_QUEUE_A_MOMENT.
+
+    COMMIT and ROLLBACK have a meaning with `auto_commit` False only.
+    """
+
+    SUCCESS = "SUCCESS"
+    ROLLBACK = "ROLLBACK"
+    COMMIT = "COMMIT"
+    SUSPEND_CURRENT_QUEUE_A_MOMENT = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
+
+
+@dataclass(slots=True)
+class ConsumeConcurrentlyContext:
+    """What a listener may set. `ack_index`: with CONSUME_SUCCESS, messages behind this index of the batch failed all
+    the same. `delay_level_when_next_consume`: -1 straight to the dead letters, 0 the broker chooses, else a level.
+    """
+
+    message_queue: MessageQueue
+    delay_level_when_next_consume: int = 0
+    ack_index: int = ACK_ALL
+
+
+@dataclass(slots=True)
+class ConsumeOrderlyContext:
+    """What a listener may set. `auto_commit` False: offsets move at COMMIT only. `suspend_current_queue_time_millis`:
+    pause after a failure, -1: the consumer's.
+    """
+
+    message_queue: MessageQueue
+    auto_commit: bool = True
+    suspend_current_queue_time_millis: int = -1
+
+
+class MessageListenerConcurrently:
+    """Gets batches of any queue in any order, on several threads: override `consume_message`, or give a function."""
+
+    def __init__(
+        self,
+        consume: Callable[[Sequence[MessageExt], ConsumeConcurrentlyContext], ConsumeConcurrentlyStatus | None]
+        | None = None,
+    ) -> None:
+        self._consume = consume
+
+    def consume_message(
+        self, messages: Sequence[MessageExt], context: ConsumeConcurrentlyContext
+    ) -> ConsumeConcurrentlyStatus | None:
+        """Handle a batch (one message, unless `consume_message_batch_max_size` says otherwise)."""
+        if self._consume is None:
+            raise NotImplementedError("override consume_message, or give a function to the constructor")
+        return self._consume(messages, context)
+
+
+class MessageListenerOrderly:
+    """Gets the batches of a queue one after the other: override `consume_message`, or give a function."""
+
+    def __init__(
+        self,
+        consume: Callable[[Sequence[MessageExt], ConsumeOrderlyContext], ConsumeOrderlyStatus | None] | None = None,
+    ) -> None:
+        self._consume = consume
+
+    def consume_message(
+        self, messages: Sequence[MessageExt], context: ConsumeOrderlyContext
+    ) -> ConsumeOrderlyStatus | None:
+        """Handle a batch (one message, unless `consume_message_batch_max_size` says otherwise)."""
+        if self._consume is None:
+            raise NotImplementedError("override consume_message, or give a function to the constructor")
+        return self._consume(messages, context)

@@ -1,0 +1,223 @@
+"""How far a consumer is in its queues: in memory first, and from time to time where it survives the consumer.
+
+Clustering: the broker keeps the offsets of the group. Broadcasting: every consumer has its own, in a file:
+
+    <directory>/<client id>/<group>/offsets.json
+    {"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:5}}      as Java writes it; .bak = the one before
+
+What was not persisted is delivered again, never lost.
+Sources: RemoteBrokerOffsetStore.java, LocalFileOffsetStore.java, OffsetSerializeWrapper.java.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from rmq_store.client.backend import Backend, MessageQueue
+from rmq_store.errors import CorruptConfigError
+from rmq_store.files.durable import make_directory, read_limited, remove_leftovers, write_atomically
+
+_FILE_BYTES_MAX = 64 * 1024 * 1024
+_ENTRY = re.compile(r'(\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\})\s*:\s*([0-9]{1,19})\s*(,|(?=\}))')
+_FRAME = re.compile(r'\s*\{\s*"offsetTable"\s*:\s*\{\s*\}\s*\}\s*')
+
+
+class OffsetStore(Protocol):
+    """The progress of one consumer. Safe for threads."""
+
+    def update(self, queue: MessageQueue, offset: int, *, increase_only: bool) -> None:
+        """Note in memory that everything before `offset` is done."""
+
+    def read(self, queue: MessageQueue) -> int | None:
+        """The progress: from memory, else the stored one; None if there is none."""
+
+    def read_stored(self, queue: MessageQueue) -> int | None:
+        """The stored progress, whatever the memory says."""
+
+    def persist(self, queues: Collection[MessageQueue]) -> None:
+        """Store what changed of these queues; durable on return. May raise ClientError: the change is kept."""
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop the memory of a queue that is no longer ours."""
+
+
+class _Memory:
+    """Offsets by queue, and which of them are not stored yet."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._offsets: dict[MessageQueue, int] = {}
+        self._changed: set[MessageQueue] = set()
+
+    def update(self, queue: MessageQueue, offset: int, *, increase_only: bool) -> None:
+        """As OffsetStore.update."""
+        with self._lock:
+            current = self._offsets.get(queue)
+            if current == offset or (increase_only and current is not None and offset < current):
+                return
+            self._offsets[queue] = offset
+            self._changed.add(queue)
+
+    def forget(self, queue: MessageQueue) -> None:
+        """As OffsetStore.forget."""
+        with self._lock:
+            self._offsets.pop(queue, None)
+            self._changed.discard(queue)
+
+    def _get(self, queue: MessageQueue) -> int | None:
+        with self._lock:
+            return self._offsets.get(queue)
+
+    def _remember(self, queue: MessageQueue, offset: int) -> None:
+        with self._lock:
+            self._offsets.setdefault(queue, offset)
+
+    def _take_changes(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
+        with self._lock:
+            changes = {queue: self._offsets[queue] for queue in queues if queue in self._changed}
+            self._changed.difference_update(changes)
+            return changes
+
+    def _give_back(self, changes: Collection[MessageQueue]) -> None:
+        with self._lock:
+            self._changed.update(queue for queue in changes if queue in self._offsets)
+
+
+class RemoteBrokerOffsetStore(_Memory):
+    """Progress of a group, kept by the brokers. With `lock_owner` only while that client holds the queue's lock."""
+
+    def __init__(self, backend: Backend, group: str, *, lock_owner: str | None = None) -> None:
+        super().__init__()
+        self._backend = backend
+        self._group = group
+        self._lock_owner = lock_owner
+
+    def read(self, queue: MessageQueue) -> int | None:
+        """As OffsetStore.read. Raises ClientError."""
+        known = self._get(queue)
+        if known is not None:
+            return known
+        stored = self.read_stored(queue)
+        if stored is not None:
+            self._remember(queue, stored)
+        return stored
+
+    def read_stored(self, queue: MessageQueue) -> int | None:
+        """What the broker answers, with its rule for new groups on young queues. Raises ClientError."""
+        return self._backend.brokers()[queue.broker_name].query_consumer_offset(self._group, queue)
+
+    def persist(self, queues: Collection[MessageQueue]) -> None:
+        """Commit what changed at each broker; durable on return.
+
+        Raises:
+            ClientError: a broker did not answer; what was for it is kept for the next time.
+        """
+        changes = self._take_changes(queues)
+        by_broker: dict[str, dict[MessageQueue, int]] = {}
+        for queue, offset in changes.items():
+            by_broker.setdefault(queue.broker_name, {})[queue] = offset
+        try:
+            for name in sorted(by_broker):
+                broker = self._backend.brokers()[name]
+                broker.update_consumer_offsets(self._group, by_broker[name], lock_owner=self._lock_owner)
+                for queue in by_broker[name]:
+                    del changes[queue]
+        finally:
+            self._give_back(changes)
+
+
+class LocalFileOffsetStore(_Memory):
+    """Progress of one consumer, kept in a file under `directory`.
+
+    Raises (when constructed):
+        CorruptConfigError: neither the file nor its backup can be read.
+    """
+
+    def __init__(self, directory: str | Path, client_id: str, group: str) -> None:
+        super().__init__()
+        self.path = Path(directory) / client_id / group / "offsets.json"
+        self._backup = self.path.with_name("offsets.json.bak")
+        self._stored = self._load()
+
+    def read(self, queue: MessageQueue) -> int | None:
+        """As OffsetStore.read."""
+        known = self._get(queue)
+        return self._stored.get(queue) if known is None else known
+
+    def read_stored(self, queue: MessageQueue) -> int | None:
+        """What the file says."""
+        return self._stored.get(queue)
+
+    def persist(self, queues: Collection[MessageQueue]) -> None:
+        """Write the file anew if something changed; durable on return. Raises StoreFullError, StoreFailedError."""
+        changes = self._take_changes(queues)
+        if not changes:
+            return
+        try:
+            for directory in reversed([self.path.parent, *self.path.parent.parents[:2]]):
+                make_directory(directory)
+            remove_leftovers(self.path)
+            table = {**self._stored, **changes}
+            write_atomically(self.path, dump_offsets(table).encode(), backup=self._backup)
+            self._stored = table
+        except BaseException:
+            self._give_back(changes)
+            raise
+
+    def _load(self) -> dict[MessageQueue, int]:
+        problem: CorruptConfigError | None = None
+        for path in (self.path, self._backup):
+            try:
+                text = read_limited(path, _FILE_BYTES_MAX)
+                if text:
+                    return load_offsets(text, str(path))
+            except FileNotFoundError:
+                pass
+            except CorruptConfigError as error:
+                problem = problem or error
+        if problem:
+            raise problem
+        return {}
+
+
+def dump_offsets(offsets: Mapping[MessageQueue, int]) -> str:
+    """The text of an offsets.json: fastjson's map whose keys are objects."""
+    entries = []
+    for queue in sorted(offsets):
+        fields = {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
+        key = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+        entries.append(f"{key}:{offsets[queue]}")
+    return '{\n\t"offsetTable":{' + ",".join(entries) + "\n\t}\n}"
+
+
+def load_offsets(text: bytes, path: str) -> dict[MessageQueue, int]:
+    """Read an offsets.json, ours or Java's. CorruptConfigError names `path`."""
+
+    def corrupt(reason: str) -> CorruptConfigError:
+        return CorruptConfigError(path, 0, f"not an offset table: {reason}")
+
+    offsets: dict[MessageQueue, int] = {}
+
+    def take(match: re.Match[str]) -> str:
+        try:
+            key: Any = json.loads(match[1])
+            queue = MessageQueue(key["topic"], key["brokerName"], key["queueId"])
+        except (ValueError, KeyError, RecursionError) as error:
+            raise corrupt(f"{match[1][:80]!r} is not a queue") from error
+        if not (isinstance(queue.topic, str) and isinstance(queue.broker_name, str) and type(queue.queue_id) is int):
+            raise corrupt(f"{match[1][:80]!r} is not a queue")
+        offsets[queue] = int(match[2])
+        return ""
+
+    try:
+        rest = _ENTRY.sub(take, text.decode())
+    except UnicodeDecodeError as error:
+        raise corrupt("not UTF-8") from error
+    if not _FRAME.fullmatch(rest):
+        raise corrupt(f"{rest[:80]!r} around its entries")
+    return offsets

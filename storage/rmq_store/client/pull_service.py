@@ -1,0 +1,124 @@
+"""Pulls the queues that a consumer has, each once per round, as long as what is not done yet stays within bounds.
+
+    more than 1000 messages or 100 MiB of a queue pulled and not done     not pulled in this round
+    more than 2000 offsets from first to last (concurrent only)           not pulled in this round
+    ordered, and not locked                                               not pulled in this round
+    the broker refuses                                                    not pulled for 3 s (flow control: 20 ms)
+
+Source: DefaultMQPushConsumerImpl.java (pullMessage). A round comes every 50 ms, which is Java's pause for flow control.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Protocol
+
+from rmq_store.client.backend import Backend, MessageExt, PullResult, PullStatus
+from rmq_store.client.consumer_config import MessageModel, PushConsumerConfig
+from rmq_store.client.errors import ClientError, MQBrokerError, ResponseCode
+from rmq_store.client.offset_store import OffsetStore
+from rmq_store.client.rebalance import Assignment, Rebalance
+from rmq_store.client.subscription import Subscription
+from rmq_store.format.properties import MAX_OFFSET, MIN_OFFSET
+
+PULL_AFTER_ERROR_MS = 3000
+PULL_AFTER_FLOW_CONTROL_MS = 20
+_MIB = 1 << 20
+
+_log = logging.getLogger(__name__)
+
+
+class ConsumeService(Protocol):
+    """Who gets what was pulled."""
+
+    def submit(self, assignment: Assignment, messages: list[MessageExt]) -> None:
+        """Take messages of a queue, in its order."""
+
+
+class PullService:
+    """The pull loop's work. `on_removed` is called when a queue was given up and should be taken anew."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        group: str,
+        config: PushConsumerConfig,
+        rebalance: Rebalance,
+        offsets: OffsetStore,
+        service: ConsumeService,
+        *,
+        ordered: bool,
+        on_removed: Callable[[], None],
+    ) -> None:
+        self._backend = backend
+        self._group = group
+        self._config = config
+        self._rebalance = rebalance
+        self._offsets = offsets
+        self._service = service
+        self._ordered = ordered
+        self._needs_lock = ordered and config.message_model is MessageModel.CLUSTERING
+        self._on_removed = on_removed
+
+    def pull_all(self, subscriptions: Mapping[str, Subscription]) -> bool:
+        """Pull each queue once; True if one of them moved on."""
+        moved = False
+        assignments = self._rebalance.assignments()
+        for assignment in assignments:
+            subscription = subscriptions.get(assignment.queue.topic)
+            if subscription is not None and self._may_pull(assignment, len(assignments)):
+                moved |= self._pull(assignment, subscription)
+        return moved
+
+    def _may_pull(self, assignment: Assignment, queue_count: int) -> bool:
+        config, process_queue, now_ms = self._config, assignment.process_queue, self._backend.clock()
+        if process_queue.dropped or now_ms < assignment.not_before_ms:
+            return False
+        count_max, size_max = config.pull_threshold_for_queue, config.pull_threshold_size_for_queue
+        if config.pull_threshold_for_topic != -1:
+            count_max = max(1, config.pull_threshold_for_topic // queue_count)
+        if config.pull_threshold_size_for_topic != -1:
+            size_max = max(1, config.pull_threshold_size_for_topic // queue_count)
+        if process_queue.count > count_max or process_queue.size_bytes // _MIB > size_max:
+            return False
+        if self._ordered:
+            return not self._needs_lock or process_queue.is_locked(now_ms)
+        return process_queue.max_span <= config.consume_concurrently_max_span
+
+    def _pull(self, assignment: Assignment, subscription: Subscription) -> bool:
+        queue, offset, now_ms = assignment.queue, assignment.next_offset, self._backend.clock()
+        try:
+            broker = self._backend.brokers()[queue.broker_name]
+            result = broker.pull(self._group, queue, offset, self._config.pull_batch_size, subscription.tags)
+        except ClientError as error:
+            is_limited = isinstance(error, MQBrokerError) and error.response_code == ResponseCode.FLOW_CONTROL
+            assignment.not_before_ms = now_ms + (PULL_AFTER_FLOW_CONTROL_MS if is_limited else PULL_AFTER_ERROR_MS)
+            _log.warning("group %s: %s cannot be pulled: %s", self._group, queue, error)
+            return False
+        if result.status is PullStatus.OFFSET_ILLEGAL:
+            self._start_anew(assignment, result.next_begin_offset)
+            return True
+        assignment.next_offset = result.next_begin_offset
+        assignment.not_before_ms = now_ms + self._config.pull_interval
+        wanted = [_with_bounds(each, result) for each in result.messages if subscription.matches(each.properties)]
+        if wanted:
+            self._service.submit(assignment, wanted)
+        elif assignment.process_queue.count == 0 and not assignment.process_queue.dropped:
+            # This is how the progress passes messages that were filtered out.
+            self._offsets.update(queue, result.next_begin_offset, increase_only=True)
+        return result.next_begin_offset != offset
+
+    def _start_anew(self, assignment: Assignment, offset: int) -> None:
+        """The queue does not have the offset, after retention or in another store: go on where it has messages."""
+        queue, old = assignment.queue, assignment.next_offset
+        _log.warning("group %s: %s has no offset %d; going on at %d", self._group, queue, old, offset)
+        self._offsets.update(queue, offset, increase_only=False)
+        self._rebalance.remove(queue)
+        self._on_removed()
+
+
+def _with_bounds(message: MessageExt, result: PullResult) -> MessageExt:
+    bounds = {MIN_OFFSET: str(result.min_offset), MAX_OFFSET: str(result.max_offset)}
+    return replace(message, properties={**message.properties, **bounds})

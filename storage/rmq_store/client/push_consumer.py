@@ -1,0 +1,371 @@
+"""A consumer that calls a listener with the messages of its topics, retries included.
+
+    consumer = PushConsumer(backend, "cg_orders", PushConsumerConfig(max_reconsume_times=3))
+    consumer.subscribe("Orders", "TagA || TagB")
+    consumer.register_message_listener(MessageListenerConcurrently(handle))
+    consumer.start()
+    ...
+    consumer.shutdown()
+
+One thread pulls, one does what is due every so often, and `consume_thread_nums` threads call the listener. With
+`start(threads=False)` nothing runs by itself: each `run_once` is one round of everything, on the caller's thread.
+Delivery is at least once: what is not done when a consumer dies is delivered again, and so is what it had done behind
+the smallest unfinished message of its queue.
+Sources: DefaultMQPushConsumerImpl.java, MQClientInstance.java.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from rmq_store.client.backend import Backend, MessageQueue
+from rmq_store.client.client_id import make_client_id
+from rmq_store.client.consume_concurrently import ConsumeConcurrentlyService
+from rmq_store.client.consume_orderly import MAX_RECONSUME_TIMES_ORDERED, ConsumeOrderlyService
+from rmq_store.client.consumer_config import MessageModel, PushConsumerConfig
+from rmq_store.client.errors import ClientError
+from rmq_store.client.executor import Executor
+from rmq_store.client.listener import MessageListenerConcurrently, MessageListenerOrderly
+from rmq_store.client.offset_store import LocalFileOffsetStore, OffsetStore, RemoteBrokerOffsetStore
+from rmq_store.client.pull_service import PullService
+from rmq_store.client.rebalance import Rebalance
+from rmq_store.client.send_back import MessageSender
+from rmq_store.client.subscription import MessageSelector, Subscription
+from rmq_store.client.timers import Timer
+from rmq_store.errors import UsageError
+from rmq_store.format.names import retry_topic, validate_group, validate_topic
+
+HEARTBEAT_MS = 30_000
+REBALANCE_MS = 20_000
+UNBALANCED_MS = 1000
+LOOK_MS = 1000
+PERSIST_FIRST_MS, PERSIST_MS = 10_000, 5000
+LOCK_FIRST_MS, LOCK_MS = 1000, 20_000
+
+_log = logging.getLogger(__name__)
+
+
+class PushConsumer:
+    """A member of a consumer group. `client_id` None: made up, see `PushConsumerConfig.instance_name`.
+
+    Raises (when constructed):
+        UsageError: a bad group name or configuration.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        consumer_group: str,
+        config: PushConsumerConfig | None = None,
+        *,
+        client_id: str | None = None,
+    ) -> None:
+        validate_group(consumer_group)
+        self.config = config or PushConsumerConfig()
+        self.consumer_group = consumer_group
+        self._backend = backend
+        self._is_clustering = self.config.message_model is MessageModel.CLUSTERING
+        self.client_id = client_id or make_client_id(
+            self.config.instance_name, is_broadcasting=not self._is_clustering
+        )
+        self._subscriptions: dict[str, Subscription] = {}
+        self._listener: MessageListenerConcurrently | MessageListenerOrderly | None = None
+        self._state = "new"
+        self._suspended = False
+        self._failure: BaseException | None = None
+        self._ending = threading.Event()
+        self._loops: list[threading.Thread] = []
+        self._executor = Executor(backend.clock)
+        self._timers: list[Timer] = []
+
+    def __enter__(self) -> PushConsumer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    # -- before it starts -------------------------------------------------------------------------------------------
+
+    def subscribe(self, topic: str, selector: str | MessageSelector = "*") -> None:
+        """Consume a topic; `selector`: "TagA || TagB" or a MessageSelector. A second call replaces the first.
+
+        Raises:
+            UsageError: a bad topic name or expression.
+        """
+        validate_topic(topic)
+        self._subscriptions = {**self._subscriptions, topic: Subscription.of(topic, selector)}
+        if self._state == "running":
+            self._rebalance_timer.hurry(0)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Do not consume the topic any more; its queues go at the next rebalance, which comes at once."""
+        self._subscriptions = {name: each for name, each in self._subscriptions.items() if name != topic}
+        if self._state == "running":
+            self._rebalance_timer.hurry(0)
+
+    def register_message_listener(self, listener: MessageListenerConcurrently | MessageListenerOrderly) -> None:
+        """Say who gets the messages, and by its class whether in order. UsageError for anything else."""
+        if not isinstance(listener, MessageListenerConcurrently | MessageListenerOrderly):
+            raise UsageError(
+                "a listener is a MessageListenerConcurrently or a MessageListenerOrderly, "
+                f"not {type(listener).__name__}: MessageListenerConcurrently(function) makes one of a function"
+            )
+        if self._state != "new":
+            raise UsageError("the listener is registered before start()")
+        self._listener = listener
+
+    def start(self, *, threads: bool = True) -> None:
+        """Join the group and take over queues; messages come from now on (without `threads`: by `run_once`).
+
+        Raises:
+            UsageError: no listener, no subscription, or started before.
+            LeaseHeldError: another live member has this client id.
+            ClientError: a broker cannot be reached; nothing was started.
+        """
+        if self._state != "new":
+            raise UsageError(f"consumer group {self.consumer_group!r}: it was started before; make a new consumer")
+        if self._listener is None or not self._subscriptions:
+            raise UsageError("a consumer needs subscribe() and register_message_listener() before start()")
+        if self._is_clustering:
+            self.subscribe(retry_topic(self.consumer_group))
+        ordered = isinstance(self._listener, MessageListenerOrderly)
+        self._offsets = self._open_offsets(ordered)
+        self._rebalance = Rebalance(
+            self._backend, self.consumer_group, self.client_id, self.config, self._offsets, ordered=ordered
+        )
+        self._service = self._make_service()
+        self._pulls = PullService(
+            self._backend,
+            self.consumer_group,
+            self.config,
+            self._rebalance,
+            self._offsets,
+            self._service,
+            ordered=ordered,
+            on_removed=lambda: self._rebalance_timer.hurry(0),
+        )
+        self._join()
+        self._make_timers()
+        self._state = "running"
+        self._rebalance_now()
+        if threads:
+            self._executor.start(self.config.consume_thread_nums, f"ConsumeMessageThread_{self.consumer_group}")
+            for name, loop in (("PullMessageService", self._pull_round), ("ClientFactoryScheduled", self._timer_round)):
+                thread = threading.Thread(
+                    target=self._loop, args=(loop,), name=f"{name}_{self.consumer_group}", daemon=True
+                )
+                self._loops.append(thread)
+                thread.start()
+
+    # -- while it runs ----------------------------------------------------------------------------------------------
+
+    def run_once(self) -> bool:
+        """One round on this thread: timers, delivery of what is due, a pull of each queue, and the listener for what
+        came. True if anything moved on; until it is False there may be more at this moment.
+
+        Raises:
+            UsageError: not started.
+        """
+        self._check_running()
+        self._timer_round()
+        moved = self._pull_round()
+        if not self._loops:
+            moved = self._executor.run_ready() > 0 or moved
+        return moved
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The error by which a thread of this consumer ended; it consumes nothing any more. `shutdown` raises it."""
+        return self._failure or self._executor.failure
+
+    def suspend(self) -> None:
+        """Pull nothing until `resume`; what was pulled is still consumed."""
+        self._suspended = True
+
+    def resume(self) -> None:
+        """Pull again."""
+        self._suspended = False
+
+    def queues(self) -> list[MessageQueue]:
+        """The queues that this consumer has now, sorted."""
+        self._check_running()
+        return self._rebalance.queues()
+
+    def persist_consumer_offset(self) -> None:
+        """Store the progress of all queues now; durable on return. Raises ClientError."""
+        self._check_running()
+        self._offsets.persist(self._rebalance.queues())
+
+    def shutdown(self) -> None:
+        """Stop pulling, wait for listeners that run, store the progress, unlock and leave the group. What was pulled
+        and not begun is left to others. Does nothing the second time.
+
+        Raises:
+            ClientError: a broker did not store the progress since the last time: those messages come again.
+            the error by which a thread of this consumer ended, see `failure`.
+        """
+        if self._state != "running":
+            self._state = "ended"
+            return
+        self._state = "stopping"
+        self._ending.set()
+        for thread in self._loops:
+            thread.join()
+        if not self._executor.stop(self.config.await_termination_millis_when_shutdown):
+            _log.warning("group %s: listeners still run; their messages come again", self.consumer_group)
+        self._state = "ended"
+        try:
+            if self.failure is None:
+                self._offsets.persist(self._rebalance.queues())
+                self._rebalance.remove_all()
+        finally:
+            self._leave()
+        if self.failure is not None:
+            raise self.failure
+
+    # -- rounds -----------------------------------------------------------------------------------------------------
+
+    def _loop(self, work: Callable[[], bool]) -> None:
+        try:
+            while not self._ending.is_set() and self.failure is None:
+                if not work():
+                    self._ending.wait(self.config.poll_interval_millis / 1000)
+        except BaseException as error:
+            _log.exception("group %s: consumption stops", self.consumer_group)
+            self._failure = self._failure or error
+        if self.failure is not None:
+            # Others take over at once; what this consumer has not done is void.
+            self._leave()
+
+    def _timer_round(self) -> bool:
+        now_ms = self._backend.clock()
+        for timer in self._timers:
+            timer.fire_if_due(now_ms)
+        return False
+
+    def _pull_round(self) -> bool:
+        """Deliver what is due and pull each queue once; True if one of them moved on."""
+        self._executor.release_due()
+        for _, broker in sorted(self._backend.brokers().items()):
+            try:
+                broker.deliver_due()
+            except ClientError as error:
+                _log.warning("broker %s delivers no delayed messages: %s", broker.name, error)
+        if self._suspended:
+            return False
+        return self._pulls.pull_all(self._subscriptions)
+
+    # -- timers -----------------------------------------------------------------------------------------------------
+
+    def _make_timers(self) -> None:
+        now_ms = self._backend.clock()
+        self._rebalance_timer = Timer(self._rebalance_now, REBALANCE_MS, now_ms)
+        self._timers = [
+            Timer(self._heartbeat, HEARTBEAT_MS, now_ms),
+            Timer(self._look, LOOK_MS, now_ms),
+            self._rebalance_timer,
+            Timer(self._rebalance.lock_all, LOCK_MS, now_ms, first_ms=LOCK_FIRST_MS),
+            Timer(self._persist, PERSIST_MS, now_ms, first_ms=PERSIST_FIRST_MS),
+        ]
+        if isinstance(self._service, ConsumeConcurrentlyService):
+            self._timers.append(Timer(self._clean_expired, self.config.consume_timeout_ms, now_ms))
+
+    def _join(self) -> None:
+        times = self.config.max_reconsume_times
+        try:
+            for _, broker in sorted(self._backend.brokers().items()):
+                broker.heartbeat(self.consumer_group, self.client_id)
+                if self._is_clustering and times != -1 and isinstance(self._listener, MessageListenerConcurrently):
+                    broker.set_max_reconsume_times(self.consumer_group, times)
+        except BaseException:
+            self._leave()
+            raise
+
+    def _leave(self) -> None:
+        for _, broker in sorted(self._backend.brokers().items()):
+            try:
+                broker.unregister(self.consumer_group, self.client_id)
+            except ClientError as error:
+                _log.warning("group %s: %s does not know that we left: %s", self.consumer_group, broker.name, error)
+
+    def _heartbeat(self) -> None:
+        for _, broker in sorted(self._backend.brokers().items()):
+            try:
+                broker.heartbeat(self.consumer_group, self.client_id)
+            except ClientError as error:
+                _log.warning("group %s: no heartbeat to %s: %s", self.consumer_group, broker.name, error)
+
+    def _look(self) -> None:
+        """Rebalance at once if members or queues changed: a killed member's queues, a new retry topic."""
+        try:
+            if self._rebalance.changed(self._subscriptions):
+                self._rebalance_timer.hurry(0)
+        except ClientError as error:
+            _log.warning("group %s: members or queues are unknown: %s", self.consumer_group, error)
+
+    def _rebalance_now(self) -> None:
+        try:
+            is_balanced = self._rebalance.rebalance(self._subscriptions)
+        except ClientError as error:
+            _log.warning("group %s: no rebalance: %s", self.consumer_group, error)
+            is_balanced = False
+        if not is_balanced:
+            self._rebalance_timer.hurry(self._backend.clock() + UNBALANCED_MS)
+
+    def _persist(self) -> None:
+        try:
+            self._offsets.persist(self._rebalance.queues())
+        except ClientError as error:
+            _log.warning("group %s: progress is not stored yet: %s", self.consumer_group, error)
+
+    def _clean_expired(self) -> None:
+        assert isinstance(self._service, ConsumeConcurrentlyService)
+        self._service.clean_expired(self._rebalance.assignments())
+
+    # -- parts ------------------------------------------------------------------------------------------------------
+
+    def _open_offsets(self, ordered: bool) -> OffsetStore:
+        if not self._is_clustering:
+            directory = Path(self.config.offset_store_directory).expanduser()
+            return LocalFileOffsetStore(directory, self.client_id, self.consumer_group)
+        owner = self.client_id if ordered else None
+        return RemoteBrokerOffsetStore(self._backend, self.consumer_group, lock_owner=owner)
+
+    def _make_service(self) -> ConsumeConcurrentlyService | ConsumeOrderlyService:
+        times = self.config.max_reconsume_times
+        if isinstance(self._listener, MessageListenerOrderly):
+            sender = MessageSender(
+                self._backend, self.consumer_group, MAX_RECONSUME_TIMES_ORDERED if times == -1 else times
+            )
+            return ConsumeOrderlyService(
+                self._listener,
+                self.consumer_group,
+                self.config,
+                self._executor,
+                sender,
+                self._offsets,
+                self._backend.clock,
+                self._rebalance.lock,
+            )
+        assert self._listener is not None
+        sender = MessageSender(self._backend, self.consumer_group, None if times == -1 else times)
+        return ConsumeConcurrentlyService(
+            self._listener,
+            self.consumer_group,
+            self.config,
+            self._executor,
+            sender,
+            self._offsets,
+            self._backend.clock,
+        )
+
+    def _check_running(self) -> None:
+        if self._state != "running":
+            raise UsageError(f"consumer group {self.consumer_group!r}: this consumer is not running")
+

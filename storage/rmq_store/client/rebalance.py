@@ -1,0 +1,205 @@
+"""Which queues this member of a group has now, and what happens when that changes.
+
+Every member divides the same queues among the same members and takes its part. A queue that goes: its progress is
+stored, its unfinished messages are left to the next member; an ordered queue is unlocked when the listener has come
+back. A queue that comes: an ordered one must be locked first, then it is pulled from where the group is.
+
+Java re-creates a queue that was not pulled for two minutes, because a pull request can get lost; here every round
+visits every queue, so nothing can. A broker tells Java's members of a change; ours look for one (`changed`).
+Sources: RebalanceImpl.java, RebalancePushImpl.java.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from rmq_store.client.backend import Backend, Broker, MessageQueue
+from rmq_store.client.consumer_config import ConsumerConfig, MessageModel
+from rmq_store.client.errors import ClientError
+from rmq_store.client.offset_store import OffsetStore
+from rmq_store.client.process_queue import ProcessQueue
+from rmq_store.client.start_offset import pull_from_where
+
+_log = logging.getLogger(__name__)
+
+# The members of a group and the queues of its topics, as seen at one moment.
+Sight = tuple[tuple[str, ...], tuple[tuple[MessageQueue, ...], ...]]
+
+
+@dataclass(slots=True)
+class Assignment:
+    """A queue that is ours. `next_offset`: what to pull next; nothing is pulled before `not_before_ms`."""
+
+    queue: MessageQueue
+    process_queue: ProcessQueue
+    next_offset: int
+    not_before_ms: int = 0
+
+
+class Rebalance:
+    """The queues of one consumer. Safe for threads; `on_removed` is called for a queue that went."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        group: str,
+        client_id: str,
+        config: ConsumerConfig,
+        offsets: OffsetStore,
+        *,
+        ordered: bool,
+        on_removed: Callable[[Assignment], None] = lambda assignment: None,
+    ) -> None:
+        self._backend = backend
+        self._group = group
+        self._client_id = client_id
+        self._config = config
+        self._offsets = offsets
+        self._is_clustering = config.message_model is MessageModel.CLUSTERING
+        self._locks_queues = ordered and self._is_clustering
+        self._on_removed = on_removed
+        # Held during a rebalance; the table itself is replaced, never changed.
+        self._turn = threading.RLock()
+        self._table: dict[MessageQueue, Assignment] = {}
+        self._seen: Sight | None = None
+
+    def assignments(self) -> list[Assignment]:
+        """The queues that are ours now."""
+        return list(self._table.values())
+
+    def queues(self) -> list[MessageQueue]:
+        """Their names, sorted."""
+        return sorted(self._table)
+
+    # -- changes ----------------------------------------------------------------------------------------------------
+
+    def changed(self, topics: Iterable[str]) -> bool:
+        """Whether members or queues are others than at the last rebalance. Raises ClientError."""
+        return self._look(sorted(topics)) != self._seen
+
+    def rebalance(self, topics: Iterable[str]) -> bool:
+        """Take over what is ours now and let go of the rest; False if something could not be done yet.
+
+        Raises:
+            ClientError: members or queues cannot be asked for; nothing was changed.
+        """
+        with self._turn:
+            wanted_topics = sorted(topics)
+            seen = self._look(wanted_topics)
+            members, queues_by_topic = seen
+            is_balanced = True
+            wanted: set[MessageQueue] = set()
+            for queues in queues_by_topic:
+                wanted.update(self._share(members, queues))
+            for queue, assignment in list(self._table.items()):
+                if queue not in wanted or assignment.process_queue.dropped:
+                    is_balanced &= self.remove(queue)
+            for queue in sorted(wanted):
+                is_balanced &= queue in self._table or self._add(queue)
+            self._seen = seen
+            return is_balanced
+
+    def remove(self, queue: MessageQueue) -> bool:
+        """Let go of a queue; False if its listener still runs in order, or its progress could not be stored."""
+        with self._turn:
+            assignment = self._table[queue]
+            process_queue = assignment.process_queue
+            process_queue.dropped = True
+            # Nobody else may start in order before the listener has come back.
+            if self._locks_queues and not process_queue.consume_lock.acquire(blocking=False):
+                return False
+            try:
+                self._offsets.persist([queue])
+                if self._locks_queues:
+                    self._broker(queue).unlock_queues(self._group, self._client_id, [queue])
+            except ClientError as error:
+                _log.warning("group %s: %s is kept: %s", self._group, queue, error)
+                return False
+            finally:
+                if self._locks_queues:
+                    process_queue.consume_lock.release()
+            self._offsets.forget(queue)
+            self._table = {key: value for key, value in self._table.items() if key != queue}
+            self._on_removed(assignment)
+            return True
+
+    def remove_all(self) -> bool:
+        """Let go of every queue; False if some is kept."""
+        with self._turn:
+            kept = [queue for queue in list(self._table) if not self.remove(queue)]
+            return not kept
+
+    # -- locks of ordered queues --------------------------------------------------------------------------------------
+
+    def lock(self, queue: MessageQueue) -> bool:
+        """Lock one of our queues, or renew its lock."""
+        assignment = self._table.get(queue)
+        return assignment is not None and self._lock(queue, assignment.process_queue)
+
+    def lock_all(self) -> None:
+        """Renew the locks of our queues; one that cannot be renewed is not consumed until it can."""
+        if self._locks_queues:
+            for assignment in self.assignments():
+                self._lock(assignment.queue, assignment.process_queue)
+
+    def _lock(self, queue: MessageQueue, process_queue: ProcessQueue) -> bool:
+        now_ms = self._backend.clock()
+        try:
+            granted = self._broker(queue).lock_queues(self._group, self._client_id, [queue])
+        except ClientError as error:
+            _log.warning("group %s: %s is not locked: %s", self._group, queue, error)
+            return False
+        if queue not in granted:
+            process_queue.lock_lost()
+            return False
+        process_queue.lock_granted(now_ms)
+        return True
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    def _look(self, topics: Collection[str]) -> Sight:
+        queues = tuple(tuple(self._backend.subscribe_queues(topic)) for topic in topics)
+        return tuple(self._members()) if self._is_clustering else (), queues
+
+    def _members(self) -> list[str]:
+        """The members, as the first broker that answers knows them: the same one for all members."""
+        failure: ClientError | None = None
+        for _, broker in sorted(self._backend.brokers().items()):
+            try:
+                return sorted(broker.consumer_ids(self._group))
+            except ClientError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return []
+
+    def _share(self, members: tuple[str, ...], queues: tuple[MessageQueue, ...]) -> list[MessageQueue]:
+        if not self._is_clustering:
+            return list(queues)
+        if not queues or self._client_id not in members:
+            return []
+        strategy = self._config.allocate_message_queue_strategy
+        return strategy.allocate(self._group, self._client_id, queues, members)
+
+    def _add(self, queue: MessageQueue) -> bool:
+        process_queue = ProcessQueue()
+        if self._locks_queues and not self._lock(queue, process_queue):
+            return False
+        # A listener that ended while the queue was last taken from us may have left its progress behind.
+        self._offsets.forget(queue)
+        timestamp_ms = self._config.consume_timestamp_ms(self._backend.clock())
+        where = self._config.consume_from_where
+        try:
+            # The lock comes first: until it is ours, the member before us may still commit.
+            offset = pull_from_where(self._backend, self._offsets, queue, where, timestamp_ms)
+        except ClientError as error:
+            _log.warning("group %s: %s cannot be taken over yet: %s", self._group, queue, error)
+            return False
+        self._table = {**self._table, queue: Assignment(queue, process_queue, offset)}
+        return True
+
+    def _broker(self, queue: MessageQueue) -> Broker:
+        return self._backend.brokers()[queue.broker_name]

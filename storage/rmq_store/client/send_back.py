@@ -1,0 +1,88 @@
+"""Giving back a message that could not be consumed.
+
+    CONSUMER_SEND_MSG_BACK to the broker of the message       it copies its own record
+    if that fails: an ordinary message to %RETRY%group        at another broker, if there is one
+    if that fails too: the caller keeps the message
+
+Sources: DefaultMQPushConsumerImpl.java (sendMessageBack, sendMessageBackAsNormalMessage, resetRetryAndNamespace),
+ConsumeMessageOrderlyService.java (sendMessageBack).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from rmq_store.client.backend import Backend, MessageExt
+from rmq_store.client.errors import ClientError
+from rmq_store.format import properties as names
+from rmq_store.format.message import Message
+from rmq_store.format.names import retry_topic
+
+SEND_BACK_TIMEOUT_MS = 5000
+MAX_RECONSUME_TIMES_DEFAULT: Final = 16
+_NORMAL_TRIES_MAX = 3  # a producer's first try and its two retries
+
+_log = logging.getLogger(__name__)
+
+
+class MessageSender:
+    """Sends messages of one group back. `max_reconsume_times` None: the group's own setting decides."""
+
+    def __init__(self, backend: Backend, group: str, max_reconsume_times: int | None) -> None:
+        self._backend = backend
+        self._group = group
+        self._max_reconsume_times = max_reconsume_times
+
+    def send_back(self, message: MessageExt, delay_level: int) -> bool:
+        """Give the message back for a later retry or the dead letters; False if no broker took it."""
+        broker = self._backend.brokers().get(message.broker_name)
+        if broker is not None:
+            try:
+                broker.send_message_back(
+                    self._group, message, delay_level, self._max_reconsume_times, SEND_BACK_TIMEOUT_MS
+                )
+                return True
+            except ClientError as error:
+                _log.warning("group %s: %s was not taken back: %s", self._group, message.msg_id, error)
+        return self.send_as_normal_message(message)
+
+    def send_as_normal_message(self, message: MessageExt) -> bool:
+        """Send a copy to the group's retry topic, or to its dead letters if the times are used up; False if no broker
+        took it.
+        """
+        copy = self._copy(message)
+        for name in self._brokers_from(message.broker_name)[:_NORMAL_TRIES_MAX]:
+            try:
+                self._backend.brokers()[name].send_to_retry(
+                    self._group, copy, message.reconsume_times + 1, self._max_reconsume_times
+                )
+                return True
+            except ClientError as error:
+                _log.warning("group %s: %s does not take %s: %s", self._group, name, message.msg_id, error)
+        return False
+
+    def _copy(self, message: MessageExt) -> Message:
+        limit = MAX_RECONSUME_TIMES_DEFAULT if self._max_reconsume_times is None else self._max_reconsume_times
+        properties = dict(message.properties)
+        properties.setdefault(names.ORIGIN_MESSAGE_ID, message.msg_id)
+        properties[names.RETRY_TOPIC] = message.topic
+        properties[names.RECONSUME_TIME] = str(message.reconsume_times + 1)
+        properties[names.MAX_RECONSUME_TIMES] = str(limit)
+        properties[names.DELAY_TIME_LEVEL] = str(3 + message.reconsume_times)
+        properties.pop(names.TRANSACTION_PREPARED, None)
+        return Message(message.topic, message.body, properties=properties, flag=message.flag)
+
+    def _brokers_from(self, last: str) -> list[str]:
+        """All brokers, that of the message last: it has just refused."""
+        return sorted(self._backend.brokers(), key=lambda name: (name == last, name))
+
+
+def reset_retry_topic(message: MessageExt, group: str, added: Mapping[str, str]) -> MessageExt:
+    """The message as a listener sees it: under its original topic, with properties `added` by the client."""
+    topic = message.topic
+    if topic == retry_topic(group):
+        topic = message.properties.get(names.RETRY_TOPIC, topic)
+    return replace(message, topic=topic, properties={**message.properties, **added})

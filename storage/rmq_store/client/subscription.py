@@ -1,0 +1,60 @@
+"""Which messages of a topic a consumer wants: a tag expression, or a condition on properties.
+
+Tags go to the broker, which looks at their hashes in the queue; the texts are compared there as well. Conditions are
+evaluated here. Sources: MessageSelector.java, FilterAPI.java, SubscriptionData.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from rmq_store.broker.tags import ALL_TAGS, TagFilter
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSelector:
+    """A selector as `subscribe` takes it: `by_tag("TagA || TagB")` or `by_sql("a > 5 AND b IS NOT NULL")`."""
+
+    expression_type: str
+    expression: str
+
+    @classmethod
+    def by_tag(cls, expression: str) -> MessageSelector:
+        """Messages with one of the tags; `*` for all."""
+        return cls("TAG", expression)
+
+    @classmethod
+    def by_sql(cls, expression: str) -> MessageSelector:
+        """Messages whose properties satisfy an SQL92 condition."""
+        return cls("SQL92", expression)
+
+
+class Subscription:
+    """One topic of a consumer, its selector compiled.
+
+    Raises (when constructed):
+        UsageError: the expression is wrong.
+    """
+
+    def __init__(self, topic: str, selector: MessageSelector) -> None:
+        self.topic = topic
+        self.selector = selector
+        self.tags: str | None = None
+        self._matches: Callable[[Mapping[str, str]], bool] | None = None
+        if selector.expression_type == "SQL92":
+            # Parsers and their tables are needed by few.
+            from rmq_store.broker.sql92 import compile_selector
+
+            self._matches = compile_selector(selector.expression).matches
+        elif TagFilter.parse(selector.expression) is not None:
+            self.tags = selector.expression
+
+    @classmethod
+    def of(cls, topic: str, selector: str | MessageSelector) -> Subscription:
+        """A subscription by selector or tag expression; `*` and "" mean all."""
+        return cls(topic, MessageSelector.by_tag(selector or ALL_TAGS) if isinstance(selector, str) else selector)
+
+    def matches(self, properties: Mapping[str, str]) -> bool:
+        """Whether a message that the broker let through is wanted."""
+        return self._matches is None or self._matches(properties)

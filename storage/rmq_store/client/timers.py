@@ -1,0 +1,24 @@
+"""Work that is due every so often by a consumer's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Timer:
+    """Calls `work` at most once per `interval_ms`, first after `first_ms`; looked at by `fire_if_due`."""
+
+    def __init__(self, work: Callable[[], None], interval_ms: int, now_ms: int, *, first_ms: int | None = None) -> None:
+        self._work = work
+        self._interval_ms = interval_ms
+        self._due_ms = now_ms + (interval_ms if first_ms is None else first_ms)
+
+    def fire_if_due(self, now_ms: int) -> None:
+        """Do the work if its time has come; the interval counts from now on."""
+        if now_ms >= self._due_ms:
+            self._due_ms = now_ms + self._interval_ms
+            self._work()
+
+    def hurry(self, due_ms: int) -> None:
+        """Let the work be due at `due_ms` if that is earlier than it would be."""
+        self._due_ms = min(self._due_ms, due_ms)
