@@ -123,19 +123,32 @@ class DelayOffsetTable:
         """Return {level: offset of the next message to be delivered}. CorruptConfigError if it cannot be read."""
         return dict(self._view.get())
 
-    def commit(self, offsets: Mapping[int, int]) -> None:
-        """Set offsets of levels, forwards or backwards; durable on return. Raises as OffsetTable.commit."""
+    def advance(self, offsets: Mapping[int, int]) -> None:
+        """Raise offsets of levels to at least these; durable on return. Raises as OffsetTable.commit."""
+        self._merge(offsets, max)
+
+    def cut_back(self, offsets: Mapping[int, int]) -> None:
+        """Lower offsets of levels to at most these; durable on return. Raises as OffsetTable.commit."""
+        self._merge(offsets, min)
+
+    def _merge(self, offsets: Mapping[int, int], choose: Callable[[int, int], int]) -> None:
         wanted = {
             _integer("level", level, _QUEUE_ID_END): _integer("offset", offset, _OFFSET_END)
             for level, offset in offsets.items()
         }
-        if wanted.items() <= self.all().items():
-            return
 
-        def mutate(table: Table) -> None:
-            table["offsetTable"] = dict(sorted({**self._decode(table), **wanted}.items()))
+        def merged(current: Mapping[int, int]) -> dict[int, int]:
+            return {level: choose(offset, current.get(level, offset)) for level, offset in wanted.items()}
 
-        self._file.update(mutate)
+        def mutate(table: Table) -> bool:
+            current = self._decode(table)
+            changed = dict(sorted({**current, **merged(current)}.items()))
+            table["offsetTable"] = changed
+            return changed != dict(current)
+
+        current = self.all()
+        if not merged(current).items() <= current.items():
+            self._file.update(mutate)
 
     def _decode(self, table: Table) -> Mapping[int, int]:
         return MappingProxyType(_integer_map(self._file, "offsetTable", table.get("offsetTable", {})))

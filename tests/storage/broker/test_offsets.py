@@ -170,11 +170,14 @@ def test_offsets_are_removed_by_group_by_topic_or_by_both(table: OffsetTable, tm
 def test_delay_levels_merge_in_the_same_way(tmp_path: Path) -> None:
     table = DelayOffsetTable(tmp_path, clock=lambda: 1234)
     assert table.all() == {}
-    table.commit({3: 10, 18: 0})
-    DelayOffsetTable(tmp_path).commit({1: 4, 3: 5})
+    table.advance({3: 10, 18: 0})
+    DelayOffsetTable(tmp_path).cut_back({1: 4, 3: 5})
+    assert table.all() == {1: 4, 3: 5, 18: 0}
+    table.advance({1: 3, 3: 5})
+    table.cut_back({1: 5, 18: 0})
     assert table.all() == {1: 4, 3: 5, 18: 0}
     with pytest.raises(UsageError):
-        table.commit({1: -1})
+        table.advance({1: -1})
     assert (tmp_path / "config" / "delayOffset.json").read_text() == dumps(
         {
             "dataVersion": {"counter": 2, "stateVersion": 0, "timestamp": loads(

@@ -95,7 +95,7 @@ def test_any_short_name_can_be_looked_up() -> None:
 
 
 def test_long_names_are_looked_up_whole() -> None:
-    rows = [b"REAL_TOPIC\x01a\x02", b"REAL_TOPIX\x01b\x02REAL_TOPIC\x01c", b"REAL_TOP\x01d\x02", b"REAL_TOPICS\x01e\x02"]
+    rows = [b"REAL_TOPIC\x01a\x02", b"REAL_TOPIX\x01b\x02REAL_TOPIC\x01c", b"REAL_TOP\x01d", b"REAL_TOPICS\x01e"]
     pieces = split_properties(pa.array(rows, pa.binary()))
     assert pieces.column("REAL_TOPIC").to_pylist() == ["a", "c", None, None]
     assert pieces.column("REAL_TOP").to_pylist() == [None, None, "d", None]

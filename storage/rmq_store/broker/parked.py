@@ -1,0 +1,236 @@
+"""Parked messages as the records that they become when they are due (data plane).
+
+A record of the schedule topic, or of our timer topic, is put again under REAL_TOPIC and REAL_QID, as
+ScheduleMessageService.java (messageTimeUp) does: body, flags, born time and host, store host, reconsumeTimes and the
+property string are copied, so a consumer sees DELAY, REAL_TOPIC and REAL_QID; preparedTransactionOffset is 0.
+
+What cannot be put again is left out, so that it does not hold up all others for ever: a record that retention took, a
+half message (as Java does), and, with an error in the log, a damaged record or one without a usable REAL_TOPIC. A real
+topic need not be in topics.json: Java's put does not look there either.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.errors import CorruptRecordError, UsageError
+from rmq_store.format import properties as names
+from rmq_store.format.crc import slice_crcs
+from rmq_store.format.frame_check import CRC_MASK, CRC_PROPERTY_BYTES
+from rmq_store.format.frame_copy import CopyOptions, copy_frames
+from rmq_store.format.frame_dispatch import due_times
+from rmq_store.format.frame_fields import FrameHeaders, frame_columns
+from rmq_store.format.names import HALF_TOPIC, PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC, validate_topic
+from rmq_store.format.property_changes import crc_property_bytes
+from rmq_store.format.property_columns import split_properties
+from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.layout import BLANK_BYTES
+from rmq_store.log.units import UNITS_TOPIC, UnitRecord
+
+_LOG = logging.getLogger(__name__)
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.intp]
+Mask = npt.NDArray[np.bool_]
+
+# A record that asked for one of these was not written by any sender: it would be parked for ever, or forge a unit.
+_NOWHERE = frozenset((SCHEDULE_TOPIC, PYRMQ_TIMER_TOPIC, UNITS_TOPIC))
+
+# With a separator before it, if the last property has none.
+_CRC_BYTES_MAX = 1 + CRC_PROPERTY_BYTES
+
+_QUEUE_ID = "^[0-9]{1,9}$"
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedRows:
+    """Messages of one parking queue: queue offset, commit-log offset and frame size of each, int64 (n,)."""
+
+    topic: str
+    queue_id: int
+    queue_offsets: Int64
+    log_offsets: Int64
+    sizes: Int64
+
+    @classmethod
+    def of(cls, topic: str, queue_id: int, first: int, entries: np.ndarray) -> ParkedRows:
+        """From queue entries (dtype ENTRY) with the queue offsets `first`, `first` + 1, ..."""
+        return cls(
+            topic,
+            queue_id,
+            np.arange(first, first + len(entries), dtype=np.int64),
+            entries["commit_log_offset"].astype(np.int64),
+            entries["frame_size"].astype(np.int64),
+        )
+
+    def take(self, rows: Rows | Mask | slice) -> ParkedRows:
+        """Some of the rows, in that order."""
+        return replace(
+            self, queue_offsets=self.queue_offsets[rows], log_offsets=self.log_offsets[rows], sizes=self.sizes[rows]
+        )
+
+    def within(self, bytes_max: int) -> ParkedRows:
+        """The first rows that have at most so many bytes together; at least one, if there is one."""
+        return self.take(slice(max(1, int(np.searchsorted(np.cumsum(self.sizes), bytes_max, side="right")))))
+
+    def __len__(self) -> int:
+        return len(self.queue_offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Messages of one parking queue that are due and become one unit, which follows the value `expect` of its key."""
+
+    rows: ParkedRows
+    unit: UnitRecord
+    expect: int | None
+
+
+class ParkedReader:
+    """Reads parked records of one log. The caller knows where the log ends."""
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        self._options = CopyOptions(crc_property=log.crc_property, index_tags=log.index_tags)
+
+    def restore(self, rows: ParkedRows) -> list[pa.RecordBatch]:
+        """The records to append (ENCODED_SCHEMA) in the order of the rows; fewer rows if some cannot be put again."""
+        order = np.argsort(rows.log_offsets, kind="stable")
+        batches, kept = [], []
+        for place, base, buffer in self._segments(rows.take(order)):
+            part = rows.take(order[place])
+            good, headers = self._headers(buffer, base, part)
+            place, part = place[good], part.take(good)
+            good, targets, queue_ids = self._targets(headers, part)
+            if not len(good):
+                continue
+            batches.append(
+                copy_frames(
+                    buffer,
+                    headers.positions[good],
+                    part.sizes[good].astype(np.int32),
+                    base_offset=base,
+                    topics=targets,
+                    queue_ids=queue_ids,
+                    properties=None,
+                    reconsume_times=None,
+                    sys_flags=None,
+                    store_host=None,
+                    delay_ms=None,
+                    options=self._options,
+                )
+            )
+            kept.append(order[place[good]])
+        if not batches or bool((order[1:] > order[:-1]).all()):
+            return batches
+        # Read in log order, put in the order asked for.
+        whole = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks()
+        ordered: list[pa.RecordBatch] = whole.take(pa.array(np.argsort(np.concatenate(kept)))).to_batches()
+        return ordered
+
+    def due_times(self, rows: ParkedRows) -> Int64:
+        """int64 (n,): when the messages of the timer topic are due by their records; 0 where that cannot be told."""
+        due = np.zeros(len(rows), np.int64)
+        for place, base, buffer in self._segments(rows):
+            good, headers = self._headers(buffer, base, rows.take(place))
+            due[place[good]] = due_times(split_properties(headers.property_strings())).fill_null(0).to_numpy()
+        return due
+
+    def _segments(self, rows: ParkedRows) -> Iterator[tuple[Rows, int, pa.Buffer]]:
+        """Which of the rows lie in which segment: (rows, the segment's first offset, its bytes)."""
+        segment_bytes = self._log.segments.size_bytes
+        bases = rows.log_offsets // segment_bytes * segment_bytes
+        for base in np.unique(bases).tolist():
+            place = np.flatnonzero(bases == base)
+            try:
+                yield place, base, self._log.segments.open(base).buffer
+            except FileNotFoundError:
+                if base >= self._log.start():  # else retention took it
+                    _LOG.error("%s: %d parked messages are gone with segment %d", self._log.root, len(place), base)
+
+    def _headers(self, buffer: pa.Buffer, base: int, rows: ParkedRows) -> tuple[Rows, FrameHeaders]:
+        """Which of the rows of one segment are whole records of their queue, and the headers of these."""
+        positions, sizes = rows.log_offsets - base, rows.sizes.astype(np.int32)
+        good = np.arange(len(rows))
+        try:
+            headers = frame_columns(buffer, positions, sizes, base_offset=base)
+        except CorruptRecordError:
+            good = np.array([row for row in good.tolist() if self._is_whole(buffer, base, rows, row)], np.intp)
+            headers = frame_columns(buffer, positions[good], sizes[good], base_offset=base)
+        theirs = (headers.queue_id == rows.queue_id) & (headers.queue_offset == rows.queue_offsets[good])
+        theirs &= pc.equal(headers.topics(), rows.topic).to_numpy(zero_copy_only=False)
+        # A copy gets a CRC of its own: without this look it would vouch for a body that was damaged before.
+        crcs = slice_crcs(headers.data, headers.body_start, headers.body_end) & np.uint32(CRC_MASK)
+        intact = theirs & (crcs == headers.body_crc.view(np.uint32))
+        if not intact.all():
+            for row in np.flatnonzero(~intact).tolist():
+                reason = "its body is damaged" if theirs[row] else "its place holds another record"
+                self._drop(rows, int(good[row]), reason)
+            good = good[intact]
+            headers = frame_columns(buffer, positions[good], sizes[good], base_offset=base)
+        return good, headers
+
+    def _is_whole(self, buffer: pa.Buffer, base: int, rows: ParkedRows, row: int) -> bool:
+        positions, sizes = rows.log_offsets[row : row + 1] - base, rows.sizes[row : row + 1].astype(np.int32)
+        try:
+            frame_columns(buffer, positions, sizes, base_offset=base)
+        except CorruptRecordError as error:
+            self._drop(rows, row, error.reason)
+            return False
+        return True
+
+    def _targets(self, headers: FrameHeaders, rows: ParkedRows) -> tuple[Rows, pa.DictionaryArray, Int32]:
+        """Which of the rows say where they belong, and their real topics and queue ids."""
+        pieces = split_properties(headers.property_strings())
+        topics = pieces.column(names.REAL_TOPIC).fill_null("").dictionary_encode()
+        queue_texts = pieces.column(names.REAL_QUEUE_ID).fill_null("")
+        known = topics.dictionary.to_pylist()
+        codes = topics.indices.to_numpy()
+        usable = np.array([_is_target(name) for name in known], np.bool_)[codes]
+        usable &= pc.match_substring_regex(queue_texts, _QUEUE_ID).to_numpy(zero_copy_only=False)
+        usable &= rows.sizes + np.array([len(name) for name in known], np.int64)[codes] <= self._copy_bytes_max
+        plain_bytes = headers.properties_end - headers.properties_start
+        plain_bytes -= crc_property_bytes(headers.data, headers.properties_start, headers.properties_end)
+        usable &= plain_bytes + self._options.crc_property * _CRC_BYTES_MAX <= names.PROPERTIES_BYTES_MAX
+        half = np.array([name == HALF_TOPIC for name in known], np.bool_)[codes]
+        for row in np.flatnonzero(~usable & ~half).tolist():
+            target = f"{topics[row].as_py()[:300]!r}, queue {queue_texts[row].as_py()[:20]!r}"
+            self._drop(rows, row, f"it is too large, or cannot go to {target}")
+        good = np.flatnonzero(usable & ~half)
+        picked = pa.array(good)
+        return good, topics.take(picked), queue_texts.take(picked).cast(pa.int32()).to_numpy()
+
+    @property
+    def _copy_bytes_max(self) -> int:
+        # A copy is larger than its original by at most its topic's name, a second byte for the length of that, and the
+        # CRC property; a blank must fit behind it.
+        return self._log.segments.size_bytes - 1 - _CRC_BYTES_MAX - BLANK_BYTES
+
+    def _drop(self, rows: ParkedRows, row: int, reason: str) -> None:
+        _LOG.error(
+            "%s: message %d of %s-%d, at byte %d of the log, cannot be delivered: %s",
+            self._log.root,
+            rows.queue_offsets[row],
+            rows.topic,
+            rows.queue_id,
+            rows.log_offsets[row],
+            reason,
+        )
+
+
+def _is_target(name: str) -> bool:
+    if name in _NOWHERE:
+        return False
+    try:
+        validate_topic(name)
+    except UsageError:
+        return False
+    return True

@@ -1,0 +1,175 @@
+"""Delayed messages and their delivery, without a daemon: whoever looks first delivers what is due.
+
+Messages wait for a delay level (`delay_levels`) or for an absolute time (`timer`, `timer_queue`). Those of one level or
+timer queue that are due are put again as one unit, whose last record says how far they were delivered; the writer
+appends it only behind the unit that was counted on. So each message is delivered once, whoever looks at the same time
+and wherever a process dies. `pyrmq/delay.lock` only keeps processes from doing the same work in vain.
+
+config/delayOffset.json tells a broker how far we are. It is written behind what it tells: only after the units are on
+disk. Source: ScheduleMessageService.java; docs/design.md section 12.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rmq_store.broker.delay_levels import DelayLevel
+from rmq_store.broker.offsets import DelayOffsetTable
+from rmq_store.broker.parked import ParkedReader
+from rmq_store.broker.queues import Queues
+from rmq_store.broker.timer import TIMER_QUEUES
+from rmq_store.broker.timer_queue import TimerQueue
+from rmq_store.broker.writing import Writer
+from rmq_store.errors import UsageError
+from rmq_store.files.lock import OfdLock
+from rmq_store.format.names import SCHEDULE_TOPIC
+from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.flush import flush
+
+# Messages of one unit: bounds memory, and how long the append lock is held.
+CHUNK_ROWS = 65_536
+CHUNK_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What one look for due messages did. `next_due_ms`: when the next waiting message is due, perhaps already; None:
+    nothing waits.
+    """
+
+    delivered: int
+    next_due_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Nothing was due at `now_ms` in the log that ended at `end`, and nothing of it will be until `due_ms`."""
+
+    end: int = -1
+    now_ms: int = 0
+    due_ms: int | None = None
+
+    def holds(self, end: int, now_ms: int) -> bool:
+        return end == self.end and self.now_ms <= now_ms and (self.due_ms is None or now_ms < self.due_ms)
+
+
+class Schedule:
+    """The delay levels and timers of one store open for writing. Safe for threads and processes."""
+
+    def __init__(self, log: CommitLog, writer: Writer, queues: Queues) -> None:
+        self._log = log
+        self._writer = writer
+        self._offsets = DelayOffsetTable(log.root, clock=log.clock)
+        self._reader = ParkedReader(log)
+        self._levels = [
+            DelayLevel(log, writer, queues, self._offsets, level, delay_ms)
+            for level, delay_ms in enumerate(log.delay_levels_ms, start=1)
+        ]
+        timers = [TimerQueue(log, writer, queues, queue_id) for queue_id in range(TIMER_QUEUES)]
+        self._lanes: Sequence[DelayLevel | TimerQueue] = [*self._levels, *timers]
+        self._lock = OfdLock(log.own / "delay.lock")
+        self._turn = threading.Lock()
+        self._look = _Look()
+        self._correct_progress()
+
+    def deliver_due(self, limit: int | None = None) -> Delivery:
+        """Deliver what is due now, each message exactly once whoever else looks; cheap if nothing is.
+
+        `limit`: stop after so many messages; None: everything due. Nothing is done while another thread or process
+        delivers. On return delivered messages are visible, and durable under SYNC_FLUSH; there only messages that are
+        on disk are delivered.
+
+        Raises:
+            UsageError: `limit` is below 1.
+            StoreFullError, StoreLockedError: what was not delivered still waits.
+            StoreFailedError: as `Store.send`; no message can come twice.
+            CorruptionError: a queue or config/delayOffset.json is unreadable.
+        """
+        if limit is not None and limit < 1:
+            raise UsageError(f"limit={limit}: deliver at least one message")
+        end, now_ms = self._log.visible_end(), self._log.clock()
+        look = self._look
+        if look.holds(end, now_ms):
+            return Delivery(0, look.due_ms)
+        if not self._turn.acquire(blocking=False):
+            return Delivery(0, look.due_ms)
+        try:
+            return self._look_and_deliver(end, now_ms, limit)
+        finally:
+            self._turn.release()
+
+    def save_progress(self) -> None:
+        """Write config/delayOffset.json, for a broker that takes the store over; also done by close.
+
+        Costs an fsync of the log if something was delivered since. StoreFailedError, StoreLockedError, CorruptionError.
+        """
+        known = self._offsets.all()
+        progress: dict[int, int] = {}
+        for level in self._levels:
+            if self._log.queue_max(SCHEDULE_TOPIC, level.level - 1, self._log.writing_page.appended_end):
+                unit = level.newest_unit()
+                if unit is not None and unit.value is not None and unit.value > known.get(level.level, 0):
+                    progress[level.level] = unit.value
+        if progress:
+            flush(self._log)
+            self._offsets.advance(progress)
+
+    def close(self) -> None:
+        """Save the progress, and let go of the lock file. Raises as `save_progress`."""
+        try:
+            self.save_progress()
+        finally:
+            self._lock.close()
+
+    def _look_and_deliver(self, end: int, now_ms: int, limit: int | None) -> Delivery:
+        due = self._next_due_ms(end, now_ms)
+        delivered = 0
+        if due is not None and due <= now_ms:
+            if not self._lock.try_exclusive():
+                return Delivery(0, due)
+            try:
+                delivered = self._deliver(end, now_ms, limit)
+            finally:
+                self._lock.release()
+            end = self._log.visible_end()
+            due = self._next_due_ms(end, now_ms)
+        self._look = _Look(end, now_ms, due)
+        return Delivery(delivered, due)
+
+    def _next_due_ms(self, end: int, now_ms: int) -> int | None:
+        due = [time for lane in self._lanes if (time := lane.next_due_ms(end, now_ms)) is not None]
+        return min(due) if due else None
+
+    def _deliver(self, end: int, now_ms: int, limit: int | None) -> int:
+        """Unit by unit, the levels and timer queues in turn."""
+        delivered = 0
+        times = [(lane, lane.next_due_ms(end, now_ms)) for lane in self._lanes]
+        lanes = [lane for lane, due in times if due is not None and due <= now_ms]
+        while lanes:
+            for lane in list(lanes):
+                rows_max = CHUNK_ROWS if limit is None else min(CHUNK_ROWS, limit - delivered)
+                chunk = lane.chunk(now_ms, rows_max, CHUNK_BYTES)
+                if chunk is None:
+                    lanes.remove(lane)
+                    continue
+                batches = self._reader.restore(chunk.rows)
+                count: int = sum(batch.num_rows for batch in batches)
+                if self._writer.append_unit(batches, replace(chunk.unit, row_count=count), expect=chunk.expect) is None:
+                    continue  # somebody else was faster: look again where it is now
+                lane.delivered(chunk)
+                delivered += count
+                if limit is not None and delivered >= limit:
+                    return delivered
+        return delivered
+
+    def _correct_progress(self) -> None:
+        """A power cut can take messages that a broker had delivered: its progress is then ahead of the queues, and
+        what comes next would be passed over. Corrected before this process parks any (ScheduleMessageService.java
+        correctDelayOffset).
+        """
+        end = self._log.writing_page.appended_end
+        known = self._offsets.all()
+        ends = {level: self._log.queue_max(SCHEDULE_TOPIC, level - 1, end) for level in known if level > 0}
+        self._offsets.cut_back({level: last for level, last in ends.items() if known[level] > last})
