@@ -23,6 +23,7 @@ from rmq_store.broker.leases import Lease
 from rmq_store.broker.offsets import OffsetTable
 from rmq_store.broker.queues import Queues
 from rmq_store.broker.results import AppendResult, CommitResult, QueueRange, SendResult
+from rmq_store.broker.schedule import Schedule
 from rmq_store.broker.staging import StagedFile
 from rmq_store.broker.topics import DEFAULT_TOPICS, TopicConfig, TopicTable
 from rmq_store.broker.writing import Writer
@@ -60,6 +61,7 @@ class Store:
         self._offsets = OffsetTable(log.root, clock=log.clock)
         self._queues = Queues(log, broker_name, file.config.max_message_size)
         self._writer = Writer(log, file.config, self._topics) if log.writable else None
+        self._schedule = Schedule(log, self._writer, self._queues) if self._writer else None
         self._flusher = Flusher(log, file.config.flush_interval_commit_log) if log.writable else None
         self._pid = os.getpid()
         self._closed = False
@@ -140,7 +142,11 @@ class Store:
         self._closed = True
         if self._flusher is not None:
             self._flusher.stop()
-            opening.close(self._log)
+            try:
+                if self._schedule is not None:
+                    self._schedule.close()
+            finally:
+                opening.close(self._log)
         else:
             self._log.close()
 
@@ -303,6 +309,13 @@ class Store:
     def last_unit(self, purpose: str, key: str) -> int | None:
         """The newest committed value of a unit key; None if there is none."""
         return self._writing().last_unit(purpose, key)
+
+    @property
+    def schedule(self) -> Schedule:
+        """Delayed messages and their delivery. ReadOnlyError."""
+        self._writing()
+        assert self._schedule is not None
+        return self._schedule
 
     def flush(self) -> None:
         """Make everything stored so far durable. StoreFailedError."""
