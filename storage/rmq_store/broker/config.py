@@ -67,6 +67,7 @@ class StoreConfig:
     default_topic_queue_nums: int = 4
     auto_create_subscription_group: bool = True
     dlq_perm: int = 6
+    retry_another_broker_when_not_store_ok: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):

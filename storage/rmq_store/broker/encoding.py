@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +21,7 @@ from rmq_store.format.encode_input import is_text
 from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
 from rmq_store.format.host import Host
 from rmq_store.format.ids import UniqueIdGenerator
+from rmq_store.format.message import Message
 from rmq_store.log.commit_log import Clock
 
 INPUT_SCHEMA = pa.schema(
@@ -101,6 +102,28 @@ class MessageEncoder:
         now = self._clock()
         options = replace(self._options, now_ms=now)
         return encode_batch(batch, queue_ids=queue_ids, options=options)
+
+
+def rows_of(messages: Sequence[Message], unique_ids: Sequence[str]) -> pa.RecordBatch:
+    """Messages as rows of INPUT_SCHEMA, with their UNIQ_KEYs among the properties (control plane)."""
+    columns = {
+        "topic": [message.topic for message in messages],
+        "body": [message.body for message in messages],
+        "properties": [
+            list(message.stored_properties(unique_id).items())
+            for message, unique_id in zip(messages, unique_ids, strict=True)
+        ],
+        "flag": [message.flag for message in messages],
+        "bornTimestamp": [
+            None if message.born_timestamp_ms is None else message.born_timestamp_ms * 1000 for message in messages
+        ],
+        "shardingKey": [message.sharding_key for message in messages],
+        "queueId": [message.queue_id for message in messages],
+    }
+    try:
+        return pa.RecordBatch.from_pydict(columns, pa.schema([INPUT_SCHEMA.field(name) for name in columns]))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise UsageError(f"one of the messages holds a value of a wrong type: {error}") from error
 
 
 def normalise(batch: pa.RecordBatch, default_topic: str | None = None) -> pa.RecordBatch:

@@ -26,8 +26,12 @@ class OneMessageEncoder:
         self._unique_ids = UniqueIdGenerator(self._host.address, os.getpid() & 0xFFFF, random.getrandbits(32))
         self._month = (0, 0, 0)
 
-    def encode(self, message: Message, queue_id: int, now_ms: int) -> tuple[OneRecord, str]:
-        """The record, and its unique id.
+    def unique_id(self, message: Message, now_ms: int) -> str:
+        """The UNIQ_KEY that the message has, or a new one."""
+        return message.properties.get(UNIQUE_KEY) or self._unique_ids.next_id(now_ms, self._month_start(now_ms))
+
+    def encode(self, message: Message, queue_id: int, now_ms: int, sys_flag: int = 0) -> tuple[OneRecord, str]:
+        """The record, and its unique id. `sys_flag` says how the body is compressed; it is stored as it is.
 
         Raises:
             UsageError: body or properties too large, no bytes as body, a separator or empty text in a property.
@@ -41,7 +45,7 @@ class OneMessageEncoder:
         if len(message.body) > self._config.max_message_size:
             limit = self._config.max_message_size
             raise UsageError(f"the body has {len(message.body)} bytes, more than maxMessageSize={limit}")
-        unique_id = message.properties.get(UNIQUE_KEY) or self._unique_ids.next_id(now_ms, self._month_start(now_ms))
+        unique_id = self.unique_id(message, now_ms)
         stored = message.stored_properties(unique_id)
         properties = encode_properties(stored)
         born_ms = now_ms if message.born_timestamp_ms is None else message.born_timestamp_ms
@@ -59,6 +63,7 @@ class OneMessageEncoder:
                 store_timestamp_ms=store_timestamp_ms,
                 store_host=self._host,
                 flag=message.flag,
+                sys_flag=sys_flag,
                 crc_property=self._config.enabled_append_prop_crc,
             )
 

@@ -15,15 +15,21 @@ class QueueRange(NamedTuple):
 
 
 class SendStatus(Enum):
-    """As in RocketMQ's client. FLUSH_DISK_TIMEOUT: stored and visible, but perhaps not on disk."""
+    """As in RocketMQ's client. The others than SEND_OK: stored and visible, but perhaps not on disk, or at the master
+    only; a store without slaves answers FLUSH_DISK_TIMEOUT at worst.
+    """
 
     SEND_OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
 
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """Where one message went. `msg_id` is its UNIQ_KEY, `offset_msg_id` names its place in this store."""
+    """Where one message went. `msg_id` is its UNIQ_KEY, `offset_msg_id` names its place in this store; `broker_name`
+    is set by a producer, who may have several.
+    """
 
     topic: str
     queue_id: int
@@ -32,6 +38,7 @@ class SendResult:
     msg_id: str
     offset_msg_id: str
     status: SendStatus = SendStatus.SEND_OK
+    broker_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.broker.config import StoreConfig
-from rmq_store.broker.encoding import MessageEncoder
+from rmq_store.broker.encoding import MessageEncoder, rows_of
 from rmq_store.broker.one_message import OneMessageEncoder
 from rmq_store.broker.results import AppendResult, CommitResult, SendResult, SendStatus
 from rmq_store.broker.routing import AUTO_CREATE_QUEUE_MAX, Router
@@ -57,24 +57,54 @@ class Writer:
         self._router_for: object = None
         self._host = Host.parse(config.broker_host)
 
-    def send(self, message: Message) -> SendResult:
+    def send(self, message: Message, sys_flag: int = 0) -> SendResult:
         """See `Store.send`."""
         with self._turn:
             queue_id = self._routed().route_one(message.topic, message.sharding_key, message.queue_id)
-        record, unique_id = self._one.encode(message, queue_id, self._log.clock())
+        record, unique_id = self._one.encode(message, queue_id, self._log.clock(), sys_flag)
         if message.topic not in self._topics.all():
             self._create_topics([(message.topic, queue_id + 1)])
         with append_lock(self._log):
             offset, queue_offset = append_one(self._log, record)
-        status = SendStatus.SEND_OK
-        if self._log.sync_flush:
-            try:
-                flush(self._log, offset + record.size)
-            except StoreLockedError:
-                status = SendStatus.FLUSH_DISK_TIMEOUT
+        status = self._send_status(offset + record.size)
         return SendResult(
             message.topic, queue_id, queue_offset, offset, unique_id, offset_message_id(self._host, offset), status
         )
+
+    def send_all(self, messages: Sequence[Message]) -> list[SendResult]:
+        """See `Store.send_all`."""
+        now_ms = self._log.clock()
+        unique_ids = [self._one.unique_id(message, now_ms) for message in messages]
+        with self._turn:
+            topics = self._topics.all()
+            encoder = MessageEncoder(self._config, topics, self._log.clock, keep_unique_key=True)
+            encoded = encoder.encode(rows_of(messages, unique_ids))
+        self._create_topics([(message.topic, 1) for message in messages])
+        with append_lock(self._log):
+            appended = append(self._log, [encoded])
+        status = self._send_status(appended.end)
+        return [
+            SendResult(
+                message.topic, queue_id, queue_offset, offset, unique_id, offset_message_id(self._host, offset), status
+            )
+            for message, unique_id, queue_id, queue_offset, offset in zip(
+                messages,
+                unique_ids,
+                encoded.column("queue_id").to_pylist(),
+                appended.queue_offsets.tolist(),
+                appended.offsets.tolist(),
+                strict=True,
+            )
+        ]
+
+    def _send_status(self, end: int) -> SendStatus:
+        """Under SYNC_FLUSH, wait for the disk up to `end`."""
+        if self._log.sync_flush:
+            try:
+                flush(self._log, end)
+            except StoreLockedError:
+                return SendStatus.FLUSH_DISK_TIMEOUT
+        return SendStatus.SEND_OK
 
     def put(self, record: OneRecord) -> tuple[int, int]:
         """Append one record of any topic, system topics too: its commit-log offset and its queue offset. Durable and
@@ -135,16 +165,27 @@ class Writer:
         """Append encoded batches (ENCODED_SCHEMA; any topic, system topics too) as the unit that follows value `expect`
         of its purpose and key, None: as the first one; all or nothing, across a power cut too.
 
-        Returns None, and appends nothing, if the newest value is another one: somebody else was faster. A unit without
-        a key follows no other. On return the records are visible, and durable under SYNC_FLUSH. Raises as `append`.
+        Returns None, and appends nothing, if the newest value is another one: somebody else was faster. On return the
+        records are visible, and durable under SYNC_FLUSH. Raises as `append`.
         """
+        assert unit.key is not None and unit.value is not None
         with append_lock(self._log):
-            if unit.key is not None:
-                found = self._units.newest(unit.purpose, unit.key, self._log.writing_page.appended_end)
-                if (found.value if found else None) != expect:
-                    return None
+            found = self._units.newest(unit.purpose, unit.key, self._log.writing_page.appended_end)
+            if (found.value if found else None) != expect:
+                return None
             appended = append(self._log, batches, self._bracket(unit))
         self._flush_appended(appended.end)
+        return appended
+
+    def append_once(self, batches: Sequence[pa.RecordBatch], unit: UnitRecord) -> Appended | None:
+        """Append encoded batches (ENCODED_SCHEMA) as a unit; None, and nothing is appended, if it repeats the newest
+        unit of its key. All or nothing, durable and raises as `append_unit`; MarkerError as `commit_staged`.
+        """
+        with append_lock(self._log):
+            done = unit.key is not None and self._already_done(unit, repeatable=True)
+            appended = None if done else append(self._log, batches, self._bracket(unit))
+        # Also for a repetition: the first attempt may have died between its append and its flush.
+        self._flush_appended(appended.end if appended else self._log.writing_page.appended_end)
         return appended
 
     def newest_unit(self, purpose: str, key: str) -> UnitRecord | None:

@@ -174,6 +174,9 @@ class Broker(Protocol):
         `message.topic` is the original one.
         """
 
+    def set_max_reconsume_times(self, group: str, times: int) -> None:
+        """Make `times` the maximum for all members of the group that name none themselves; the last call wins."""
+
     # -- membership and locks ---------------------------------------------------------------------------------------
 
     def heartbeat(self, group: str, client_id: str) -> None:

@@ -7,6 +7,7 @@
         │   ├── RemotingTimeoutError           no answer in time
         │   └── RemotingTooMuchRequestError    the client's own limits: time budget used up, too many requests waiting
         ├── MQBrokerError                      the broker's answer: `response_code`, `remark`, `broker_name`
+        │                                      (also ResponseError)
         └── MQClientError                      the client gives up; `response_code`, see ResponseCode, ClientErrorCode
             └── MessageIllegalError            the caller: a message or a name that breaks a rule   (also UsageError)
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rmq_store.errors import StoreError, UsageError
+from rmq_store.errors import ResponseError, StoreError, UsageError
 
 
 class ResponseCode:
@@ -76,18 +77,18 @@ class RemotingTooMuchRequestError(RemotingError):
     """The client's own limit: the time budget was used up before a try, or too many requests wait already."""
 
 
-class MQBrokerError(ClientError):
+class MQBrokerError(ClientError, ResponseError):
     """A broker answered with an error: `response_code` (see ResponseCode), `remark`, and who it was if known."""
 
     def __init__(self, response_code: int, remark: str, broker_name: str = "") -> None:
-        super().__init__(f"CODE: {response_code}  DESC: {remark}" + (f" BROKER: {broker_name}" if broker_name else ""))
-        self.response_code = response_code
-        self.remark = remark
+        ResponseError.__init__(self, response_code, remark)
         self.broker_name = broker_name
+        if broker_name:
+            self.args = (f"{self} BROKER: {broker_name}",)
 
 
 class MQClientError(ClientError):
-    """The client gives up. `response_code`: the broker's code, a ClientErrorCode, or -1; the last error is its cause."""
+    """The client gives up. `response_code`: the broker's code, a ClientErrorCode, or -1; caused by the last error."""
 
     def __init__(self, message: str, response_code: int = -1) -> None:
         super().__init__(message)

@@ -1,0 +1,115 @@
+"""Sends in the background: a few threads, a future and callbacks for each, and limits on what waits.
+
+Sources: DefaultMQProducerImpl.java (asyncSenderExecutor, executeAsyncMessageSend), SendCallback.java.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from rmq_store.broker.results import SendResult
+from rmq_store.client.errors import MQClientError, RemotingTooMuchRequestError
+
+_LOG = logging.getLogger(__name__)
+
+WAITING_MAX = 50_000  # the queue of asyncSenderExecutor
+
+OnSuccess = Callable[[SendResult], None]
+OnException = Callable[[BaseException], None]
+
+
+class Limit:
+    """A number of units that may be under way; who wants more waits. A wish over the limit counts as the limit."""
+
+    def __init__(self, units: int) -> None:
+        self._units = units
+        self._free = units
+        self._changed = threading.Condition()
+
+    def acquire(self, units: int, timeout_ms: float) -> bool:
+        """Take units; False if they were not free in time."""
+        units = min(units, self._units)
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._free >= units, max(0.0, timeout_ms) / 1000):
+                return False
+            self._free -= units
+            return True
+
+    def release(self, units: int) -> None:
+        """Give units back."""
+        with self._changed:
+            self._free += min(units, self._units)
+            self._changed.notify_all()
+
+
+class AsyncSender:
+    """The background threads of one producer. `messages` and `body_bytes`: limits on what is under way, or None."""
+
+    def __init__(self, threads: int, messages: Limit | None, body_bytes: Limit | None) -> None:
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="AsyncSenderExecutor")
+        self._waiting = Limit(WAITING_MAX)
+        self._messages = messages
+        self._body_bytes = body_bytes
+
+    def submit(
+        self,
+        send: Callable[[], SendResult],
+        size: int,
+        remaining_ms: Callable[[], float],
+        on_success: OnSuccess | None,
+        on_exception: OnException | None,
+    ) -> Future[SendResult]:
+        """Run `send` in a thread; one of the callbacks is called there before the future is done.
+
+        Blocks while the limits are reached, at most for `remaining_ms()`; then the outcome is an error
+        (RemotingTooMuchRequestError), as it is if too many sends wait already (MQClientError).
+        """
+        done: Future[SendResult] = Future()
+        done.set_running_or_notify_cancel()
+        taken: list[tuple[Limit, int]] = []
+
+        def finish(result: SendResult | None, error: BaseException | None) -> None:
+            for limit, units in taken:
+                limit.release(units)
+            try:
+                if error is None and result is not None:
+                    if on_success is not None:
+                        on_success(result)
+                elif error is not None and on_exception is not None:
+                    on_exception(error)
+            except Exception:
+                # There is nobody left to raise it to: the outcome of the send itself is in the future.
+                _LOG.exception("the callback of an asynchronous send failed")
+            if error is not None:
+                done.set_exception(error)
+            elif result is not None:
+                done.set_result(result)
+
+        def run() -> None:
+            try:
+                result = send()
+            except BaseException as error:
+                finish(None, error)
+            else:
+                finish(result, None)
+
+        wishes = ((self._messages, 1, "Num"), (self._body_bytes, size, "Size"))
+        for limit, units, name in wishes:
+            if limit is not None:
+                if not limit.acquire(units, remaining_ms()):
+                    finish(None, RemotingTooMuchRequestError(f"send message tryAcquire semaphoreAsync{name} timeout"))
+                    return done
+                taken.append((limit, units))
+        if not self._waiting.acquire(1, 0):
+            finish(None, MQClientError(f"executor rejected: {WAITING_MAX} sends wait already"))
+            return done
+        taken.append((self._waiting, 1))
+        self._executor.submit(run)
+        return done
+
+    def shutdown(self) -> None:
+        """Wait for the sends under way."""
+        self._executor.shutdown(wait=True)

@@ -1,0 +1,93 @@
+"""How long to wait between tries when a broker asks for less: exponential back-off with jitter.
+
+    ConnectWithBackoff()
+        current_backoff = INITIAL_BACKOFF
+        current_deadline = now() + INITIAL_BACKOFF
+        while TryConnect(Max(current_deadline, now() + MIN_CONNECT_TIMEOUT)) fails
+            SleepUntil(current_deadline)
+            current_backoff = Min(current_backoff * MULTIPLIER, MAX_BACKOFF)
+            current_deadline = now() + current_backoff +
+                               UniformRandom(-JITTER * current_backoff, JITTER * current_backoff)
+
+So the first wait has no jitter, a try that takes longer than its deadline costs no further wait, and jitter may exceed
+MAX_BACKOFF. Source: gRPC's connection-backoff.md. Times are in ms.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from rmq_store.errors import UsageError
+
+INITIAL_BACKOFF: Final = 1_000
+MULTIPLIER: Final = 1.6
+JITTER: Final = 0.2
+MAX_BACKOFF: Final = 120_000
+MIN_CONNECT_TIMEOUT: Final = 20_000
+
+Uniform = Callable[[float, float], float]
+
+
+@dataclass(frozen=True, slots=True)
+class BackoffPolicy:
+    """The parameters, in ms. The defaults are the documents'."""
+
+    initial_backoff_ms: float = INITIAL_BACKOFF
+    multiplier: float = MULTIPLIER
+    jitter: float = JITTER
+    max_backoff_ms: float = MAX_BACKOFF
+    min_connect_timeout_ms: float = MIN_CONNECT_TIMEOUT
+
+    def __post_init__(self) -> None:
+        if self.initial_backoff_ms < 0 or self.max_backoff_ms < 0 or self.min_connect_timeout_ms < 0:
+            raise UsageError(f"a back-off time is negative: {self}")
+        if self.multiplier < 1 or not 0 <= self.jitter <= 1:
+            raise UsageError(f"the multiplier must be at least 1, the jitter within 0..1: {self}")
+
+
+# A send has its own timeout, so the try itself gets no longer than that.
+FLOW_CONTROL_POLICY: Final = BackoffPolicy(min_connect_timeout_ms=0)
+# What 5.x proxies publish to their clients (ProxyConfig.java).
+SERVER_POLICY: Final = BackoffPolicy(10, 2, 0, 1_000, 0)
+
+
+class Backoff:
+    """The state of one row of tries; `deadline_ms` is when the next try may begin."""
+
+    def __init__(self, policy: BackoffPolicy, now_ms: float, uniform: Uniform = random.uniform) -> None:
+        self._policy = policy
+        self._uniform = uniform
+        self._backoff_ms = policy.initial_backoff_ms
+        self.deadline_ms = now_ms + policy.initial_backoff_ms
+
+    def try_until_ms(self, now_ms: float) -> float:
+        """When the try that begins now must have succeeded."""
+        return max(self.deadline_ms, now_ms + self._policy.min_connect_timeout_ms)
+
+    def wait_ms(self, now_ms: float) -> float:
+        """How long to sleep after a try that failed now; call `advance` behind it."""
+        return max(0.0, self.deadline_ms - now_ms)
+
+    def advance(self, now_ms: float) -> None:
+        """Set the next deadline; `now_ms` is the time behind the sleep."""
+        self._backoff_ms = min(self._backoff_ms * self._policy.multiplier, self._policy.max_backoff_ms)
+        spread = self._policy.jitter * self._backoff_ms
+        self.deadline_ms = now_ms + self._backoff_ms + self._uniform(-spread, spread)
+
+
+def connect_with_backoff(
+    try_connect: Callable[[float], bool],
+    *,
+    policy: BackoffPolicy,
+    now: Callable[[], float],
+    sleep: Callable[[float], None],
+    uniform: Uniform = random.uniform,
+) -> None:
+    """Call `try_connect(until_ms)` until it says True; `sleep` takes ms."""
+    backoff = Backoff(policy, now(), uniform)
+    while not try_connect(backoff.try_until_ms(now())):
+        sleep(backoff.wait_ms(now()))
+        backoff.advance(now())

@@ -1,0 +1,115 @@
+"""A cluster of store directories in this process: each directory is a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+
+from rmq_store.broker.routing import AUTO_CREATE_QUEUE_MAX
+from rmq_store.broker.store import Store
+from rmq_store.broker.topics import TopicConfig
+from rmq_store.client.backend import MessageQueue
+from rmq_store.client.local_broker import LocalBroker
+from rmq_store.client.queue_selection import queues_of_order_conf
+from rmq_store.errors import UsageError
+from rmq_store.format.names import DLQ_PREFIX, RETRY_PREFIX
+
+StorePlace = str | Path | Store
+StorePlaces = StorePlace | Sequence[StorePlace] | Mapping[str, StorePlace]
+
+
+class LocalBackend:
+    """One store, several, or {broker name: store}, each a path or an open Store. Safe for threads, not across fork.
+
+    Without names the stores' own are used. Stores given by path are opened, and closed by `close`. `clock` overrides
+    the stores' clock. `strict_last_offset`: see LocalBroker. `order_topic_conf` {topic: "broker:n;broker:n"} names the
+    queues that a topic's producers use, exactly these (name server's ORDER_TOPIC_CONFIG).
+
+    Raises:
+        UsageError: no store, or two of the same broker name; and what `Store.open` raises.
+    """
+
+    def __init__(
+        self,
+        stores: StorePlaces,
+        *,
+        clock: Callable[[], int] | None = None,
+        strict_last_offset: bool = False,
+        order_topic_conf: Mapping[str, str] | None = None,
+    ) -> None:
+        self._order_topic_conf = dict(order_topic_conf or {})
+        self._opened: list[Store] = []
+        brokers: dict[str, LocalBroker] = {}
+        try:
+            for name, place in _named(stores):
+                store = place if isinstance(place, Store) else self._open(place, name, clock)
+                broker_name = name or store.broker_name
+                if broker_name in brokers:
+                    raise UsageError(
+                        f"{brokers[broker_name].store.path} and {store.path} are both called {broker_name!r}: "
+                        "give names, as {'broker-a': path, 'broker-b': path}"
+                    )
+                brokers[broker_name] = LocalBroker(broker_name, store, strict_last_offset=strict_last_offset)
+            if not brokers:
+                raise UsageError("a cluster needs at least one store")
+        except BaseException:
+            self.close()
+            raise
+        self._brokers: Mapping[str, LocalBroker] = MappingProxyType(dict(sorted(brokers.items())))
+        self.clock: Callable[[], int] = clock or next(iter(self._brokers.values())).store.clock
+
+    def close(self) -> None:
+        """Leave all groups, and close the stores that were given by path. Does nothing the second time."""
+        for broker in getattr(self, "_brokers", {}).values():
+            broker.close()
+        while self._opened:
+            self._opened.pop().close()
+
+    def __enter__(self) -> LocalBackend:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def brokers(self) -> Mapping[str, LocalBroker]:
+        """See `Backend.brokers`."""
+        return self._brokers
+
+    def publish_queues(self, topic: str, default_topic_queue_nums: int = 4) -> list[MessageQueue]:
+        """See `Backend.publish_queues`. Retry and dead-letter topics are never created here."""
+        if topic in self._order_topic_conf:
+            return queues_of_order_conf(topic, self._order_topic_conf[topic])
+        known = self._configs(topic)
+        if not known and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            count = min(default_topic_queue_nums, AUTO_CREATE_QUEUE_MAX)
+            for name, broker in self._brokers.items():
+                if broker.store.config.auto_create_topic_enable:
+                    known[name] = broker.store.create_topic(topic, count, exist_ok=True)
+        return _queues(topic, ((name, config.write_queue_nums) for name, config in known.items() if config.writable))
+
+    def subscribe_queues(self, topic: str) -> list[MessageQueue]:
+        """See `Backend.subscribe_queues`."""
+        known = self._configs(topic)
+        return _queues(topic, ((name, config.read_queue_nums) for name, config in known.items() if config.readable))
+
+    def _configs(self, topic: str) -> dict[str, TopicConfig]:
+        found = ((name, broker.store.topics().get(topic)) for name, broker in self._brokers.items())
+        return {name: config for name, config in found if config is not None}
+
+    def _open(self, path: str | Path, name: str | None, clock: Callable[[], int] | None) -> Store:
+        store = Store.open(path, clock=clock, broker_name=name)
+        self._opened.append(store)
+        return store
+
+
+def _named(stores: StorePlaces) -> list[tuple[str | None, StorePlace]]:
+    if isinstance(stores, Mapping):
+        return list(stores.items())
+    return [(None, place) for place in ([stores] if isinstance(stores, str | Path | Store) else stores)]
+
+
+def _queues(topic: str, counts: Iterable[tuple[str, int]]) -> list[MessageQueue]:
+    return [MessageQueue(topic, name, queue_id) for name, count in sorted(counts) for queue_id in range(count)]

@@ -1,0 +1,286 @@
+"""One store directory as a broker: what a broker's processors do with a request, done in this process.
+
+Sources: SendMessageProcessor.java, PullMessageProcessor.java, ConsumerManageProcessor.java, ClientManageProcessor.java.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rmq_store.broker.results import SendResult, SendStatus
+from rmq_store.broker.store import Store
+from rmq_store.client.backend import MessageExt, MessageQueue, PullResult, PullStatus
+from rmq_store.client.errors import MQBrokerError, ResponseCode
+from rmq_store.client.local_groups import LocalGroups
+from rmq_store.client.stored_messages import messages_of
+from rmq_store.errors import (
+    OffsetOutOfRangeError,
+    ReadOnlyError,
+    ResponseError,
+    StoreError,
+    StoreFailedError,
+    StoreFullError,
+    StoreLockedError,
+    UnknownTopicError,
+    UsageError,
+)
+from rmq_store.format.frame_check import TRANSACTION_MASK
+from rmq_store.format.message import Message
+
+if TYPE_CHECKING:
+    from rmq_store.broker.pop import Pop
+
+# MessageStoreConfig.java: accessMessageInMemoryMaxRatio, maxTransferBytesOnMessageInMemory, maxFilterMessageSize.
+HOT_MEMORY_PERCENT = 40
+PULL_BYTES_MAX = 256 << 10
+FILTERED_ENTRIES_MAX = 16_000
+_FILTER_STEP = 256
+
+# First match counts.
+_CODES: tuple[tuple[type[StoreError], int], ...] = (
+    (UnknownTopicError, ResponseCode.TOPIC_NOT_EXIST),
+    (ReadOnlyError, ResponseCode.NO_PERMISSION),
+    (UsageError, ResponseCode.MESSAGE_ILLEGAL),
+    (StoreFullError, ResponseCode.SERVICE_NOT_AVAILABLE),
+    (StoreLockedError, ResponseCode.SYSTEM_BUSY),
+    (StoreFailedError, ResponseCode.SYSTEM_ERROR),
+)
+
+
+class LocalBroker:
+    """A store as a Broker (`client/backend.py`).
+
+    `strict_last_offset`: a group without a committed offset never starts at 0 by the broker's own decision.
+    """
+
+    def __init__(self, name: str, store: Store, *, strict_last_offset: bool = False) -> None:
+        self.name = name
+        self.store = store
+        self._strict_last_offset = strict_last_offset
+        self._groups = LocalGroups(store.path, store.clock)
+
+    # -- producers --------------------------------------------------------------------------------------------------
+
+    @property
+    def retry_another_broker_when_not_store_ok(self) -> bool:
+        """The store's setting."""
+        return self.store.config.retry_another_broker_when_not_store_ok
+
+    def send(
+        self, message: Message, queue_id: int, timeout_ms: int, producer_group: str, *, sys_flag: int = 0
+    ) -> SendResult:
+        """See `Broker.send`. The store has its own time-outs, shorter than a client's usual ones."""
+        self._check_send(message.topic, queue_id)
+        if sys_flag & TRANSACTION_MASK:
+            raise self._error(ResponseCode.NO_PERMISSION, "half messages need a broker; a store has no transactions")
+        with self._answering():
+            result = self.store.send(replace(message, queue_id=queue_id), sys_flag=sys_flag)
+        return replace(result, broker_name=self.name)
+
+    def send_batch(
+        self, messages: Sequence[Message], queue_id: int, timeout_ms: int, producer_group: str
+    ) -> SendResult:
+        """See `Broker.send_batch`."""
+        self._check_send(messages[0].topic, queue_id)
+        with self._answering():
+            results = self.store.send_all([replace(message, queue_id=queue_id) for message in messages])
+        ok = all(result.status is SendStatus.SEND_OK for result in results)
+        return replace(
+            results[0],
+            msg_id=",".join(result.msg_id for result in results),
+            offset_msg_id=",".join(result.offset_msg_id for result in results),
+            status=SendStatus.SEND_OK if ok else SendStatus.FLUSH_DISK_TIMEOUT,
+            broker_name=self.name,
+        )
+
+    # -- consumers --------------------------------------------------------------------------------------------------
+
+    def pull(
+        self, group: str, queue: MessageQueue, offset: int, max_count: int, tags: str | None = None
+    ) -> PullResult:
+        """See `Broker.pull`. At most 256 KiB of stored messages, but at least one; a filter looks at 16,000 at most."""
+        self._check_pull(group, queue)
+        place = (queue.topic, queue.queue_id)
+        first, last = self.store.queue_range(*place)
+        if not first <= offset <= last:
+            return PullResult(PullStatus.OFFSET_ILLEGAL, first if offset < first else last, first, last)
+        found: list[MessageExt] = []
+        at, limit = offset, min(last, offset + FILTERED_ENTRIES_MAX)
+        try:
+            while at < limit and len(found) < max_count:
+                step = max_count - len(found) if tags is None else _FILTER_STEP
+                end = self.store.offset_after_bytes(*place, at, min(at + step, limit), PULL_BYTES_MAX)
+                for batch in self.store.read(*place, at, end, tags=tags):
+                    found += messages_of(batch)
+                at = end
+                if found and (tags is None or sum(len(message.body) for message in found) >= PULL_BYTES_MAX):
+                    break
+        except OffsetOutOfRangeError as error:  # retention was faster
+            return PullResult(PullStatus.OFFSET_ILLEGAL, error.minimum, error.minimum, error.maximum)
+        if len(found) > max_count:
+            del found[max_count:]
+            at = found[-1].queue_offset + 1
+        status = PullStatus.FOUND if found else PullStatus.NO_MATCHED_MSG if at > offset else PullStatus.NO_NEW_MSG
+        return PullResult(status, at, first, last, found)
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        """See `Broker.min_offset`."""
+        return self.store.queue_range(queue.topic, queue.queue_id).min_offset
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        """See `Broker.max_offset`."""
+        return self.store.queue_range(queue.topic, queue.queue_id).max_offset
+
+    def offset_by_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """See `Broker.offset_by_time`."""
+        return self.store.offset_by_time(queue.topic, queue.queue_id, timestamp_ms)
+
+    def query_consumer_offset(self, group: str, queue: MessageQueue) -> int | None:
+        """See `Broker.query_consumer_offset`."""
+        stored = self.store.committed_offsets(group).get((queue.topic, queue.queue_id), -1)
+        if stored >= 0:
+            return stored
+        if self._strict_last_offset or self.min_offset(queue) > 0:
+            return None
+        return 0 if self._is_hot(queue) else None
+
+    def update_consumer_offsets(
+        self, group: str, offsets: Mapping[MessageQueue, int], *, lock_owner: str | None = None
+    ) -> set[MessageQueue]:
+        """See `Broker.update_consumer_offsets`."""
+        mine = {
+            queue: offset
+            for queue, offset in offsets.items()
+            if lock_owner is None or self._groups.holds(group, lock_owner, queue)
+        }
+        with self._answering():
+            self.store.commit_offsets(group, {(q.topic, q.queue_id): offset for q, offset in mine.items()})
+        return set(mine)
+
+    def send_message_back(
+        self,
+        group: str,
+        message: MessageExt,
+        delay_level: int,
+        max_reconsume_times: int | None,
+        timeout_ms: int,
+        *,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """See `Broker.send_message_back`."""
+        with self._answering():
+            self.store.retry.send_back(
+                group,
+                message.commit_log_offset,
+                delay_level=delay_level,
+                max_reconsume_times=max_reconsume_times,
+                msg_id=message.msg_id,
+                properties=properties,
+            )
+
+    def send_to_retry(
+        self, group: str, message: Message, reconsume_times: int, max_reconsume_times: int | None
+    ) -> None:
+        """See `Broker.send_to_retry`."""
+        with self._answering():
+            self.store.retry.send_to_retry(group, message, reconsume_times, max_reconsume_times)
+
+    def set_max_reconsume_times(self, group: str, times: int) -> None:
+        """See `Broker.set_max_reconsume_times`."""
+        with self._answering():
+            self.store.retry.set_max_reconsume_times(group, times)
+
+    # -- membership and locks ---------------------------------------------------------------------------------------
+
+    def heartbeat(self, group: str, client_id: str) -> None:
+        """See `Broker.heartbeat`."""
+        self._groups.heartbeat(group, client_id)
+
+    def unregister(self, group: str, client_id: str) -> None:
+        """See `Broker.unregister`."""
+        self._groups.unregister(group, client_id)
+
+    def consumer_ids(self, group: str) -> list[str]:
+        """See `Broker.consumer_ids`."""
+        return self._groups.consumer_ids(group)
+
+    def lock_queues(self, group: str, client_id: str, queues: Sequence[MessageQueue]) -> set[MessageQueue]:
+        """See `Broker.lock_queues`."""
+        return self._groups.lock_queues(group, client_id, queues)
+
+    def unlock_queues(self, group: str, client_id: str, queues: Sequence[MessageQueue]) -> None:
+        """See `Broker.unlock_queues`."""
+        self._groups.unlock_queues(group, client_id, queues)
+
+    # -- the broker's own work, and invisible messages ---------------------------------------------------------------
+
+    def deliver_due(self) -> None:
+        """See `Broker.deliver_due`."""
+        with self._answering():
+            self.store.schedule.deliver_due()
+
+    @property
+    def pop(self) -> Pop:
+        """See `Broker.pop`."""
+        return self.store.pop
+
+    def close(self) -> None:
+        """Leave all groups; the store stays open."""
+        self._groups.close()
+
+    def _check_send(self, topic: str, queue_id: int) -> None:
+        """SendMessageProcessor's checks before it looks at the message; a missing topic is the store's matter."""
+        known = self.store.topics().get(topic)
+        if known is None:
+            return
+        if not known.writable:
+            raise self._error(ResponseCode.NO_PERMISSION, f"topic {topic!r} may not be written (perm {known.perm})")
+        if not 0 <= queue_id < known.write_queue_nums:
+            raise self._error(
+                ResponseCode.INVALID_PARAMETER,
+                f"topic {topic!r} has no queue {queue_id}: it has {known.write_queue_nums} queues",
+            )
+
+    def _check_pull(self, group: str, queue: MessageQueue) -> None:
+        """PullMessageProcessor's checks."""
+        settings = self.store.groups().get(group)
+        if settings is not None and not settings.consume_enable:
+            raise self._error(ResponseCode.NO_PERMISSION, f"group {group!r} may not consume (consumeEnable)")
+        topic = self.store.topics().get(queue.topic)
+        if topic is None:
+            raise self._error(ResponseCode.TOPIC_NOT_EXIST, f"no topic {queue.topic!r}")
+        if not topic.readable:
+            raise self._error(ResponseCode.NO_PERMISSION, f"topic {queue.topic!r} may not be read (perm {topic.perm})")
+        if not 0 <= queue.queue_id < topic.read_queue_nums:
+            raise self._error(
+                ResponseCode.SYSTEM_ERROR,
+                f"topic {queue.topic!r} has no queue {queue.queue_id}: it has {topic.read_queue_nums} queues",
+            )
+
+    def _is_hot(self, queue: MessageQueue) -> bool:
+        """4.x MessageStore.checkInDiskByConsumeOffset(0), negated: no message, or not far from the end of the log."""
+        if self.max_offset(queue) <= 0:
+            return True
+        first_message = self.store.commit_log_offset_before(queue.topic, queue.queue_id, 1)
+        memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return self.store.log_range()[1] - first_message <= memory_bytes * HOT_MEMORY_PERCENT // 100
+
+    @contextlib.contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Turn the store's errors into a broker's answers."""
+        try:
+            yield
+        except ResponseError as error:
+            raise self._error(error.response_code, error.remark) from error
+        except StoreError as error:
+            for kind, code in _CODES:
+                if isinstance(error, kind):
+                    raise self._error(code, str(error)) from error
+            raise
+
+    def _error(self, code: int, remark: str) -> MQBrokerError:
+        return MQBrokerError(code, remark, self.name)

@@ -1,0 +1,139 @@
+"""What may be sent, and how a message is made ready for it.
+
+Sources: Validators.java, MessageBatch.java, MessageDecoder.java (encodeMessage), DefaultMQProducerImpl.java
+(tryToCompressMessage, sendKernelImpl), MessageClientIDSetter.java.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rmq_store.client.errors import MessageIllegalError
+from rmq_store.client.producer_config import ProducerConfig
+from rmq_store.errors import UsageError
+from rmq_store.format import properties as names
+from rmq_store.format.compression import compress
+from rmq_store.format.frame_check import SysFlag
+from rmq_store.format.ids import UniqueIdGenerator, month_start_ms
+from rmq_store.format.message import Message
+from rmq_store.format.names import RETRY_PREFIX, is_system_topic, validate_group, validate_topic
+from rmq_store.format.properties import encode_properties
+
+DEFAULT_PRODUCER_GROUP = "DEFAULT_PRODUCER"  # MixAll.java
+
+# Before body and properties of a member: total size, magic, CRC, flag, body length; and the length of the properties.
+_BATCH_MEMBER_BYTES = 5 * 4 + 2
+_DELAYS = (names.DELAY_TIME_LEVEL, names.TIMER_DELIVER_MS, names.TIMER_DELAY_MS, names.TIMER_DELAY_SEC)
+_NO_CODE = -1
+
+
+class MessagePreparer:
+    """Checks messages of one producer and makes them ready. Safe for threads, not across fork."""
+
+    def __init__(self, config: ProducerConfig) -> None:
+        self._config = config
+        # A random number stands where Java has a hash of the class loader; it tells processes and hosts apart.
+        self._unique_ids = UniqueIdGenerator(b"\x7f\0\0\x01", os.getpid() & 0xFFFF, random.getrandbits(32))
+
+    def prepare(self, message: Message, now_ms: int) -> tuple[Message, int]:
+        """The message as it goes to the broker, the same in each try (UNIQ_KEY set, body perhaps compressed), and its
+        sysFlag.
+
+        Raises:
+            MessageIllegalError: code 13 for a missing, empty or too large body, otherwise without a code.
+        """
+        self._check(message)
+        body, sys_flag = message.body, 0
+        if len(body) >= self._config.compress_msg_body_over_howmuch:
+            packed, flags = compress(body, self._config.compress_type, self._config.compress_level)
+            if len(packed) < len(body):
+                body, sys_flag = packed, flags
+        if message.properties.get(names.TRANSACTION_PREPARED, "").lower() == "true":
+            sys_flag |= SysFlag.TRANSACTION_PREPARED
+        return replace(self._with_unique_key(message, now_ms), body=body), sys_flag
+
+    def prepare_batch(self, messages: Sequence[Message], now_ms: int) -> list[Message]:
+        """Check messages that are to be sent in one request, and make them ready; bodies stay as they are.
+
+        Raises:
+            MessageIllegalError: as `prepare`; delayed messages, a retry topic, different topics or WAIT properties.
+        """
+        if not messages:
+            raise MessageIllegalError("a batch needs a message", _NO_CODE)
+        for message in messages:
+            self._check(message)
+            if any(name in message.stored_properties() for name in _DELAYS):
+                raise MessageIllegalError("a batch cannot hold delayed messages", _NO_CODE)
+            if message.topic.startswith(RETRY_PREFIX):
+                raise MessageIllegalError("a batch cannot go to a retry topic", _NO_CODE)
+        if len({message.topic for message in messages}) > 1:
+            raise MessageIllegalError("the messages of a batch must have the same topic", _NO_CODE)
+        if len({message.properties.get(names.WAIT_STORE_MSG_OK, "true") for message in messages}) > 1:
+            raise MessageIllegalError("the messages of a batch must all wait for the store, or none of them", _NO_CODE)
+        ready = [self._with_unique_key(message, now_ms) for message in messages]
+        size = sum(
+            _BATCH_MEMBER_BYTES + len(message.body) + len(_encoded_properties(message)) for message in ready
+        )
+        if size > self._config.max_message_size:
+            raise MessageIllegalError(
+                f"the batch has {size} bytes, more than max_message_size={self._config.max_message_size}"
+            )
+        return ready
+
+    def _check(self, message: Message) -> None:
+        if not isinstance(message, Message):
+            raise MessageIllegalError(f"a Message is expected, got {type(message).__name__}")
+        check_topic(message.topic)
+        if not isinstance(message.body, bytes):
+            raise MessageIllegalError(f"the body is {type(message.body).__name__}, not bytes")
+        if not message.body:
+            raise MessageIllegalError("the message body is empty")
+        if len(message.body) > self._config.max_message_size:
+            raise MessageIllegalError(
+                f"the body has {len(message.body)} bytes, more than max_message_size={self._config.max_message_size}"
+            )
+        _encoded_properties(message)
+
+    def _with_unique_key(self, message: Message, now_ms: int) -> Message:
+        if message.properties.get(names.UNIQUE_KEY):
+            return message
+        unique_id = self._unique_ids.next_id(now_ms, month_start_ms(now_ms))
+        return replace(message, properties={names.UNIQUE_KEY: unique_id, **message.properties})
+
+
+def check_producer_group(group: str) -> None:
+    """Refuse what is no group name, and the name that RocketMQ keeps for itself.
+
+    Raises:
+        MessageIllegalError: says what is wrong.
+    """
+    try:
+        validate_group(group)
+    except UsageError as error:
+        raise MessageIllegalError(str(error), _NO_CODE) from error
+    if group == DEFAULT_PRODUCER_GROUP:
+        raise MessageIllegalError(f"a producer needs a group of its own, not {DEFAULT_PRODUCER_GROUP}", _NO_CODE)
+
+
+def check_topic(topic: str) -> None:
+    """Refuse what is no topic name, and topics that belong to the broker.
+
+    Raises:
+        MessageIllegalError: says what is wrong.
+    """
+    try:
+        validate_topic(topic)
+    except UsageError as error:
+        raise MessageIllegalError(str(error), _NO_CODE) from error
+    if is_system_topic(topic):
+        raise MessageIllegalError(f"sending to {topic!r} is forbidden: it belongs to the broker", _NO_CODE)
+
+
+def _encoded_properties(message: Message) -> bytes:
+    try:
+        return encode_properties(message.stored_properties())
+    except UsageError as error:
+        raise MessageIllegalError(str(error)) from error

@@ -1,0 +1,306 @@
+"""The producer: sends messages, tries again, and knows which brokers to avoid (DefaultMQProducer.java).
+
+with Producer("pg_orders", "/data/store") as producer:
+    producer.send(Message("Orders", b"..."))
+
+The rules are in the modules beside this one: what may be sent (`message_rules`), which queue (`queue_selection`,
+`fault_strategy`), and what is tried again (`send_loop`).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from rmq_store.broker.results import SendResult
+from rmq_store.broker.store import Store
+from rmq_store.client.async_sending import AsyncSender, Limit, OnException, OnSuccess
+from rmq_store.client.backend import Backend, Broker, MessageQueue
+from rmq_store.client.errors import ClientErrorCode, MessageIllegalError, MQClientError
+from rmq_store.client.fault_strategy import MQFaultStrategy
+from rmq_store.client.local import LocalBackend, StorePlaces
+from rmq_store.client.message_rules import MessagePreparer, check_producer_group, check_topic
+from rmq_store.client.producer_config import ProducerConfig
+from rmq_store.client.queue_selection import MessageQueueSelector, ThreadLocalIndex, select_message_queue_by_hash
+from rmq_store.client.send_loop import Attempt, Request, SendLoop
+from rmq_store.format.frame_check import SysFlag
+from rmq_store.format.message import Message
+
+
+class Producer:
+    """A producer of one group, for all topics. Safe for threads, not across fork.
+
+    `backend` is a cluster, or what `LocalBackend` takes: a path, an open Store, several of them; a cluster made from
+    that is closed by `shutdown`. `config` has the settings. `timer` (ms, never back) and `sleep` (ms) measure the time
+    budget and the waits; `rng` gives the queue to start with, and the jitter.
+
+    A message without a wish goes to the queues in turn, and is tried again after failures. One with a `sharding_key`,
+    a `selector` or an explicit queue is ordered: it goes there and nowhere else, in one try. Retries carry the same
+    UNIQ_KEY, so that consumers can tell duplicates.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        backend: Backend | StorePlaces,
+        config: ProducerConfig | None = None,
+        *,
+        timer: Callable[[], float] = lambda: time.monotonic() * 1000,
+        sleep: Callable[[float], None] = lambda duration_ms: time.sleep(duration_ms / 1000),
+        rng: random.Random | None = None,
+    ) -> None:
+        check_producer_group(group)
+        self.group = group
+        self.config = config or ProducerConfig()
+        self._given = backend
+        self._backend: Backend | None = None
+        self._own: LocalBackend | None = None
+        self._state = "CREATE_JUST"
+        self._timer = timer
+        self._rng = rng or random.Random()
+        self._indexes: dict[str, ThreadLocalIndex] = {}
+        self._preparer = MessagePreparer(self.config)
+        self._strategy = MQFaultStrategy(
+            self.config.latency_preset,
+            send_latency_fault_enable=self.config.send_latency_fault_enable,
+            timer=timer,
+            random_start=self._random_start,
+        )
+        self._loop = SendLoop(
+            self.config, self._strategy, self._retries_not_ok, timer=timer, sleep=sleep, uniform=self._rng.uniform
+        )
+        self._async: AsyncSender | None = None
+
+    def start(self) -> None:
+        """Make the producer ready; MQClientError the second time. Opens stores that were given by path."""
+        if self._state != "CREATE_JUST":
+            raise MQClientError(f"the producer cannot be started: {self._state}")
+        if isinstance(self._given, str | Path | Store | Mapping | Sequence):
+            self._backend = self._own = LocalBackend(self._given)
+        else:
+            self._backend = self._given
+        limited = self.config.enable_backpressure_for_async_mode
+        self._async = AsyncSender(
+            self.config.async_sender_threads,
+            Limit(max(self.config.back_pressure_for_async_send_num, 10)) if limited else None,
+            Limit(max(self.config.back_pressure_for_async_send_size, 1 << 20)) if limited else None,
+        )
+        self._state = "RUNNING"
+
+    def shutdown(self) -> None:
+        """Wait for asynchronous sends, and let go of everything. Does nothing the second time."""
+        if self._state == "RUNNING":
+            self._state = "SHUTDOWN_ALREADY"
+            assert self._async is not None
+            self._async.shutdown()
+            if self._own is not None:
+                self._own.close()
+
+    def __enter__(self) -> Producer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    def fetch_publish_message_queues(self, topic: str) -> list[MessageQueue]:
+        """The queues that may be written.
+
+        Raises:
+            MQClientError: there are none: 10004 the cluster has no broker, 10005 no such topic.
+        """
+        check_topic(topic)
+        return self._route(topic)
+
+    def send(
+        self,
+        message: Message,
+        timeout: int | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        selector: MessageQueueSelector | None = None,
+        arg: Any = None,
+    ) -> SendResult:
+        """Send and wait for the outcome, at most `timeout` ms (default: send_msg_timeout).
+
+        On return the message is stored, durable as the broker's flushDiskType says; a status other than SEND_OK says
+        that it is stored but perhaps not yet durable. After an error it may be stored too, unless nothing was sent.
+
+        Raises:
+            MessageIllegalError: the message breaks a rule; nothing was sent.
+            MQClientError: no route, or the last try failed; `response_code` says how.
+            MQBrokerError: an answer that is not retried. RemotingError: of an ordered message.
+            RemotingTooMuchRequestError: the time was used up before a try.
+        """
+        request = self._request(message, self._begin(timeout), _Wish(queue, selector, arg))
+        if request.fixed_queue is not None:
+            return self._loop.send_once(request)
+        return self._loop.send(request, self.config.retry_times_when_send_failed)
+
+    def send_batch(
+        self, messages: Sequence[Message], timeout: int | None = None, *, queue: MessageQueue | None = None
+    ) -> SendResult:
+        """Send messages of one topic in one request to one queue: all of them are stored or none. Ids in the result are
+        joined by commas, its offsets are those of the first. Bodies are not compressed. Raises as `send`.
+        """
+        begin = self._begin(timeout)
+        ready = self._preparer.prepare_batch(messages, self._cluster().clock())
+        if len({message.sharding_key or None for message in ready}) > 1 or any(
+            message.queue_id is not None for message in ready
+        ):
+            raise MessageIllegalError("a batch goes to one queue: no queue ids, and one sharding key at most", -1)
+
+        def attempt(queue: MessageQueue, timeout_ms: int) -> SendResult:
+            return self._broker(queue.broker_name).send_batch(ready, queue.queue_id, timeout_ms, self.group)
+
+        request = self._routed(ready[0], attempt, begin, _Wish(queue, None, None))
+        if request.fixed_queue is not None:
+            return self._loop.send_once(request)
+        return self._loop.send(request, self.config.retry_times_when_send_failed)
+
+    def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: MessageQueueSelector | None = None,
+        arg: Any = None,
+    ) -> None:
+        """Send without an answer: in one try, and what the broker answers is logged, not raised.
+
+        Raises:
+            MessageIllegalError, MQClientError, RemotingTooMuchRequestError: as `send`.
+            RemotingError: of an ordered message.
+        """
+        self._loop.send_oneway(self._request(message, self._begin(None), _Wish(queue, selector, arg)))
+
+    def send_async(
+        self,
+        message: Message,
+        on_success: OnSuccess | None = None,
+        on_exception: OnException | None = None,
+        timeout: int | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        selector: MessageQueueSelector | None = None,
+        arg: Any = None,
+    ) -> Future[SendResult]:
+        """Send in the background. Every outcome, a bad message's too, comes by the future, and before that by the
+        callback, which runs in a thread of the producer. Blocks only for back-pressure. MQClientError: not started.
+        """
+        begin = self._begin(timeout)
+        assert self._async is not None
+
+        def send() -> SendResult:
+            request = self._request(message, begin, _Wish(queue, selector, arg))
+            if request.fixed_queue is not None:
+                return self._loop.send_once(request)
+            return self._loop.send_async(request)
+
+        size = len(message.body) if isinstance(message.body, bytes) else 0
+        return self._async.submit(
+            send, size, lambda: begin.timeout_ms - (self._timer() - begin.at_ms), on_success, on_exception
+        )
+
+    # -- making a request -------------------------------------------------------------------------------------------
+
+    def _begin(self, timeout: int | None) -> _Begin:
+        self._cluster()
+        return _Begin(self._timer(), self.config.send_msg_timeout if timeout is None else timeout)
+
+    def _request(self, message: Message, begin: _Begin, wish: _Wish) -> Request:
+        ready, sys_flag = self._preparer.prepare(message, self._cluster().clock())
+
+        def attempt(queue: MessageQueue, timeout_ms: int) -> SendResult:
+            broker = self._broker(queue.broker_name)
+            return broker.send(ready, queue.queue_id, timeout_ms, self.group, sys_flag=sys_flag)
+
+        is_half = bool(sys_flag & SysFlag.TRANSACTION_PREPARED)
+        return self._routed(message, attempt, begin, wish, is_half=is_half)
+
+    def _routed(
+        self, message: Message, attempt: Attempt, begin: _Begin, wish: _Wish, *, is_half: bool = False
+    ) -> Request:
+        fixed = wish.queue
+        if fixed is not None:
+            if fixed.topic != message.topic:
+                raise MessageIllegalError(f"the message is for {message.topic!r}, the queue of {fixed.topic!r}", -1)
+            queues = [fixed]
+        else:
+            queues = self._route(message.topic)
+            fixed = _fixed_queue(queues, message, wish)
+        index = self._indexes.setdefault(message.topic, ThreadLocalIndex(self._random_start))
+        return Request(message.topic, queues, fixed, index, attempt, begin.at_ms, begin.timeout_ms, is_half)
+
+    def _route(self, topic: str) -> list[MessageQueue]:
+        cluster = self._cluster()
+        if not cluster.brokers():
+            raise MQClientError("the cluster has no broker", ClientErrorCode.NO_NAME_SERVER_EXCEPTION)
+        queues = cluster.publish_queues(topic, self.config.default_topic_queue_nums)
+        if not queues:
+            raise MQClientError(
+                f"No route info of this topic: {topic}", ClientErrorCode.NOT_FOUND_TOPIC_EXCEPTION
+            )
+        return queues
+
+    def _broker(self, name: str) -> Broker:
+        broker = self._cluster().brokers().get(name)
+        if broker is None:
+            raise MQClientError(f"The broker[{name}] not exist")
+        return broker
+
+    def _cluster(self) -> Backend:
+        if self._state != "RUNNING" or self._backend is None:
+            raise MQClientError(f"the producer is not running ({self._state}): start it, or use it in a with block")
+        return self._backend
+
+    def _retries_not_ok(self, broker_name: str) -> bool:
+        own = self.config.retry_another_broker_when_not_store_ok
+        return self._broker(broker_name).retry_another_broker_when_not_store_ok if own is None else own
+
+    def _random_start(self) -> int:
+        return self._rng.getrandbits(31)
+
+
+class _Begin(NamedTuple):
+    """When a send began by the producer's timer, and how long it may take."""
+
+    at_ms: float
+    timeout_ms: int
+
+
+class _Wish(NamedTuple):
+    """Where the caller wants the message to go."""
+
+    queue: MessageQueue | None
+    selector: MessageQueueSelector | None
+    arg: Any
+
+
+def _fixed_queue(queues: Sequence[MessageQueue], message: Message, wish: _Wish) -> MessageQueue | None:
+    """The one queue that an ordered message must go to; None for an ordinary one."""
+    if wish.selector is not None:
+        try:
+            chosen = wish.selector(queues, message, wish.arg)
+        except Exception as error:
+            raise MQClientError(f"select message queue threw exception: {error!r}") from error
+        if chosen is None:
+            raise MQClientError("select message queue return null")
+        return chosen
+    if message.sharding_key:
+        return select_message_queue_by_hash(queues, message, message.sharding_key)
+    if message.queue_id is not None:
+        named = [queue for queue in queues if queue.queue_id == message.queue_id]
+        if len(named) != 1:
+            raise MessageIllegalError(
+                f"{len(named)} brokers have queue {message.queue_id} of topic {message.topic!r}: give queue=", -1
+            )
+        return named[0]
+    return None
