@@ -1,0 +1,158 @@
+"""Where progress is kept: first in memory, then at the broker or, for broadcasting, in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rmq_store import CorruptConfigError
+from rmq_store.client.backend import MessageQueue
+from rmq_store.client.errors import RemotingConnectError
+from rmq_store.client.offset_store import LocalFileOffsetStore, RemoteBrokerOffsetStore, dump_offsets, load_offsets
+
+Q0, Q1 = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-b", 1)
+
+
+class RecordingBroker:
+    """Keeps what it is told; refuses while `down`."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[MessageQueue, int] = {}
+        self.calls: list[tuple[dict[MessageQueue, int], str | None]] = []
+        self.down = False
+
+    def query_consumer_offset(self, group: str, queue: MessageQueue) -> int | None:
+        return self.offsets.get(queue)
+
+    def update_consumer_offsets(
+        self, group: str, offsets: Mapping[MessageQueue, int], *, lock_owner: str | None = None
+    ) -> set[MessageQueue]:
+        if self.down:
+            raise RemotingConnectError("down")
+        self.calls.append((dict(offsets), lock_owner))
+        self.offsets.update(offsets)
+        return set(offsets)
+
+
+def remote(*, lock_owner: str | None = None) -> tuple[RemoteBrokerOffsetStore, dict[str, RecordingBroker]]:
+    brokers = {"broker-a": RecordingBroker(), "broker-b": RecordingBroker()}
+    backend: Any = SimpleNamespace(brokers=lambda: brokers)
+    return RemoteBrokerOffsetStore(backend, "g", lock_owner=lock_owner), brokers
+
+
+@pytest.mark.statement("G10")
+def test_progress_is_in_memory_until_it_is_persisted() -> None:
+    """Seed 004: the local progress is updated first and synchronised by a timer."""
+    store, brokers = remote()
+    store.update(Q0, 5, increase_only=True)
+    assert store.read(Q0) == 5
+    assert brokers["broker-a"].calls == []
+    store.persist([Q0, Q1])
+    assert brokers["broker-a"].calls == [({Q0: 5}, None)]
+    assert brokers["broker-b"].calls == []
+
+
+def test_what_did_not_change_is_not_sent_again() -> None:
+    """A reset by an administrator between two persists must not be overwritten by a consumer that stands still."""
+    store, brokers = remote()
+    store.update(Q0, 5, increase_only=True)
+    store.persist([Q0])
+    brokers["broker-a"].offsets[Q0] = 1
+    store.update(Q0, 5, increase_only=True)
+    store.persist([Q0])
+    assert brokers["broker-a"].offsets[Q0] == 1
+
+
+def test_an_update_of_concurrent_consumption_never_goes_back() -> None:
+    """broker-semantics 3.2: the memory table is increase-only; an ordered commit may set any offset."""
+    store, _ = remote()
+    store.update(Q0, 5, increase_only=True)
+    store.update(Q0, 3, increase_only=True)
+    assert store.read(Q0) == 5
+    store.update(Q0, 3, increase_only=False)
+    assert store.read(Q0) == 3
+
+
+def test_a_broker_that_is_down_gets_its_part_the_next_time() -> None:
+    store, brokers = remote(lock_owner="me")
+    store.update(Q0, 5, increase_only=True)
+    store.update(Q1, 7, increase_only=True)
+    brokers["broker-b"].down = True
+    with pytest.raises(RemotingConnectError):
+        store.persist([Q0, Q1])
+    brokers["broker-b"].down = False
+    store.persist([Q0, Q1])
+    assert brokers["broker-a"].calls == [({Q0: 5}, "me")]
+    assert brokers["broker-b"].calls == [({Q1: 7}, "me")]
+
+
+def test_a_forgotten_queue_is_asked_for_again() -> None:
+    store, brokers = remote()
+    brokers["broker-a"].offsets[Q0] = 9
+    assert store.read(Q0) == 9
+    store.update(Q0, 11, increase_only=True)
+    store.forget(Q0)
+    store.persist([Q0])
+    assert store.read(Q0) == 9
+
+
+def test_broadcast_progress_survives_in_a_file_of_the_client_and_group(tmp_path: Path) -> None:
+    """broker-semantics 3.7: <dir>/<clientId>/<group>/offsets.json, with .bak."""
+    store = LocalFileOffsetStore(tmp_path, "10.0.0.1@DEFAULT", "g")
+    assert store.read(Q0) is None
+    store.update(Q0, 5, increase_only=True)
+    store.persist([Q0])
+    store.update(Q1, 6, increase_only=True)
+    store.persist([Q0, Q1])
+    path = tmp_path / "10.0.0.1@DEFAULT" / "g" / "offsets.json"
+    assert load_offsets(path.read_bytes(), "") == {Q0: 5, Q1: 6}
+    assert load_offsets(path.with_suffix(".json.bak").read_bytes(), "") == {Q0: 5}
+    again = LocalFileOffsetStore(tmp_path, "10.0.0.1@DEFAULT", "g")
+    assert (again.read(Q0), again.read(Q1)) == (5, 6)
+    assert LocalFileOffsetStore(tmp_path, "10.0.0.1@DEFAULT", "other").read(Q0) is None
+
+
+def test_a_torn_offsets_file_falls_back_to_the_one_before(tmp_path: Path) -> None:
+    """LocalFileOffsetStore#readLocalOffsetBak. Both damaged: an error, not offset 0."""
+    path = tmp_path / "c" / "g" / "offsets.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"offsetTable":{{"brokerName"')
+    path.with_suffix(".json.bak").write_text(dump_offsets({Q0: 4}))
+    assert LocalFileOffsetStore(tmp_path, "c", "g").read(Q0) == 4
+    path.with_suffix(".json.bak").write_text("nonsense")
+    with pytest.raises(CorruptConfigError, match=r"offsets\.json"):
+        LocalFileOffsetStore(tmp_path, "c", "g")
+
+
+def test_offsets_are_written_as_fastjson_writes_maps_with_object_keys() -> None:
+    """broker-semantics 7.3."""
+    assert dump_offsets({Q1: 7, Q0: 5}) == (
+        '{\n\t"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:5,'
+        '{"brokerName":"broker-b","queueId":1,"topic":"T"}:7\n\t}\n}'
+    )
+    java = (
+        b'{\n\t"offsetTable":{{\n\t\t\t"topic":"T","brokerName":"broker-a",\n\t\t\t"queueId":0\n\t\t}:5,\n\t\t'
+        b'{"brokerName":"br{o}k","queueId":3,"topic":"%RETRY%g"}:0\n\t}\n}'
+    )
+    assert load_offsets(java, "") == {Q0: 5, MessageQueue("%RETRY%g", "br{o}k", 3): 0}
+    assert load_offsets(dump_offsets({}).encode(), "") == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\xff",
+        b"[]",
+        b'{"offsetTable":{{"brokerName":"a","queueId":0}:5}}',
+        b'{"offsetTable":{{"brokerName":"a","queueId":"0","topic":"T"}:5}}',
+        b'{"offsetTable":{{"brokerName":"a","queueId":0,"topic":"T"}:-5}}',
+        b'{"offsetTable":{{"brokerName":"a","queueId":0,"topic":"T"}:5 {"brokerName":"b","queueId":0,"topic":"T"}:5}}',
+    ],
+)
+def test_anything_else_is_refused(text: bytes) -> None:
+    with pytest.raises(CorruptConfigError):
+        load_offsets(text, "x")
