@@ -13,14 +13,19 @@
 >>> directory.cleanup()
 """
 
+from rmq_store.broker import failure
 from rmq_store.broker.config import StoreConfig
 from rmq_store.broker.encoding import INPUT_SCHEMA
 from rmq_store.broker.groups import SubscriptionGroup
 from rmq_store.broker.leases import Lease
 from rmq_store.broker.results import AppendResult, CommitResult, QueueRange, SendResult, SendStatus
+from rmq_store.broker.retry import Retry, SentBack
+from rmq_store.broker.send_back_area import SendBackArea, SendBackCounts
+from rmq_store.broker.send_back_batch import ANSWER_SCHEMA, SEND_BACK_SCHEMA
 from rmq_store.broker.staging import StagedFile, StagingArea, sweep
 from rmq_store.broker.store import Store
 from rmq_store.broker.topics import TopicConfig
+from rmq_store.clock import ClockFile, store_clock
 from rmq_store.errors import (
     CorruptConfigError,
     CorruptIndexError,
@@ -28,6 +33,7 @@ from rmq_store.errors import (
     CorruptQueueError,
     CorruptRecordError,
     DataLossError,
+    InvalidReceiptHandleError,
     LeaseHeldError,
     MarkerError,
     NotAStoreError,
@@ -42,14 +48,17 @@ from rmq_store.errors import (
     UnknownTopicError,
     UsageError,
 )
-from rmq_store.format.message import Message
+from rmq_store.format.message import Message, StoredMessage
 from rmq_store.format.names import is_system_topic
 from rmq_store.format.schema import MESSAGE_SCHEMA
 
 __all__ = [
+    "ANSWER_SCHEMA",
     "INPUT_SCHEMA",
     "MESSAGE_SCHEMA",
+    "SEND_BACK_SCHEMA",
     "AppendResult",
+    "ClockFile",
     "CommitResult",
     "CorruptConfigError",
     "CorruptIndexError",
@@ -57,6 +66,7 @@ __all__ = [
     "CorruptRecordError",
     "CorruptionError",
     "DataLossError",
+    "InvalidReceiptHandleError",
     "Lease",
     "LeaseHeldError",
     "MarkerError",
@@ -66,8 +76,12 @@ __all__ = [
     "QueueRange",
     "ReadOnlyError",
     "ResponseError",
+    "Retry",
+    "SendBackArea",
+    "SendBackCounts",
     "SendResult",
     "SendStatus",
+    "SentBack",
     "StagedFile",
     "StagingArea",
     "StagingError",
@@ -77,10 +91,13 @@ __all__ = [
     "StoreFailedError",
     "StoreFullError",
     "StoreLockedError",
+    "StoredMessage",
     "SubscriptionGroup",
     "TopicConfig",
     "UnknownTopicError",
     "UsageError",
+    "failure",
     "is_system_topic",
+    "store_clock",
     "sweep",
 ]

@@ -47,17 +47,14 @@ class GroupTopics:
         return self._groups.create(SubscriptionGroup(name), exist_ok=True)
 
     def retry_queues(self, group: SubscriptionGroup) -> int:
-        """How many queues of the group's retry topic get messages, at least 1; makes the topic if it is missing.
-
-        The topic's own number of queues counts if it is smaller than retryQueueNums: in a queue that consumers do not
-        know of a message would be lost.
+        """`usable_queues` of the group's retry topic, at least 1; makes the topic if it is missing.
 
         Raises:
             ResponseError: 16, the topic may not be written.
         """
         assert group.retry_queue_nums > 0
         topic = self._make(names.retry_topic(group.group_name), group.retry_queue_nums, 6)
-        queues = min(group.retry_queue_nums, topic.write_queue_nums, topic.read_queue_nums)
+        queues = usable_queues(group, topic)
         if not topic.writable or queues < 1:
             raise ResponseError(NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden")
         return queues
@@ -69,3 +66,10 @@ class GroupTopics:
     def _make(self, name: str, queues: int, perm: int) -> TopicConfig:
         known = self._topics.all().get(name)
         return known or self._topics.create(TopicConfig(name, queues, queues, perm), exist_ok=True)
+
+
+def usable_queues(group: SubscriptionGroup, retry_topic: TopicConfig) -> int:
+    """How many queues of its retry topic a group's messages go to. Not more than the topic has, whatever retryQueueNums
+    says: in a queue that consumers do not know of a message would be lost.
+    """
+    return min(group.retry_queue_nums, retry_topic.write_queue_nums, retry_topic.read_queue_nums)

@@ -31,8 +31,9 @@ _QUEUE_COUNT_MAX = 65_536
 class SubscriptionGroup:
     """A consumer group with Java's defaults.
 
-    After `retry_max_times` deliveries that failed (0..; -1: without end) a message goes to the group's DLQ topic.
-    `group_retry_policy` is kept as it stands in the file.
+    A message that was retried `retry_max_times` times goes to the group's dead letters when it fails once more; with 0
+    or less, at its first failure. `retry_queue_nums` 0: failed messages are dropped. `consume_enable`: whether a broker
+    lets the group pull. `group_retry_policy` is kept as it stands in the file.
     """
 
     group_name: str
@@ -120,6 +121,24 @@ class GroupTable:
             entry.update(_encode(group))
 
         self._file.update(mutate)
+
+    def change(self, name: str, change: Callable[[SubscriptionGroup], SubscriptionGroup]) -> SubscriptionGroup:
+        """Replace an existing group by what `change` makes of it, durably, and return that: nobody's change in between
+        is lost. Raises as `update`.
+        """
+        changed: list[SubscriptionGroup] = []
+
+        def mutate(table: Table) -> None:
+            entry = self._file.part(table, "subscriptionGroupTable").get(name)
+            if not isinstance(entry, dict):
+                raise UsageError(f"no group {name!r} in {self._file.path}")
+            group = change(self._decode_entry(name, entry))
+            _check(group)
+            entry.update(_encode(group))
+            changed.append(group)
+
+        self._file.update(mutate)
+        return changed[-1]
 
     def delete(self, name: str) -> bool:
         """Remove a group durably; False if there was none. Its offsets and its retry topic stay."""

@@ -6,11 +6,12 @@ many. Source: AbstractSendMessageProcessor#consumerSendMsgBack, HookUtils#handle
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from rmq_store.broker.failure import DEAD_LETTER, ORIGIN_QUEUE_ID, ORIGIN_QUEUE_OFFSET, ORIGIN_TOPIC, REPLAYS, storable
+from rmq_store.broker.groups import SubscriptionGroup
 from rmq_store.errors import UsageError
 from rmq_store.format import names
 from rmq_store.format import properties as keys
@@ -68,15 +69,22 @@ class SendBackRules:
         times = min(reconsume_times + 1, _RECONSUME_TIMES_MAX)
         if reconsume_times >= self.max_reconsume_times or delay_level < 0:
             return Hop(names.dlq_topic(self.group), 0, 0, 0, times, is_dead=True)
-        level, delay_ms = self.delay(delay_level or FIRST_RETRY_LEVEL + reconsume_times)
+        level, delay_ms = delay_of(delay_level or FIRST_RETRY_LEVEL + reconsume_times, self.delay_levels_ms)
         if level <= 0:  # a record with a negative count
             return Hop(names.retry_topic(self.group), None, level, 0, times, is_dead=False)
         return Hop(names.SCHEDULE_TOPIC, level - 1, level, delay_ms, times, is_dead=False)
 
-    def delay(self, level: int) -> tuple[int, int]:
-        """The level that counts (a level above the table is its last one), and its delay in ms; 0 without a level."""
-        level = min(level, len(self.delay_levels_ms))
-        return level, self.delay_levels_ms[level - 1] if level > 0 else 0
+    @classmethod
+    def of(cls, group: SubscriptionGroup, asked_maximum: int | None, delay_levels_ms: tuple[int, ...]) -> SendBackRules:
+        """The rules of a group; `asked_maximum` is what the consumer asks for with its request, None: nothing."""
+        maximum = group.retry_max_times if asked_maximum is None else asked_maximum
+        return cls(group.group_name, group.retry_queue_nums, maximum, delay_levels_ms)
+
+
+def delay_of(level: int, delay_levels_ms: Sequence[int]) -> tuple[int, int]:
+    """The level that counts (one above the table is its last), and its delay in ms; 0 without a level."""
+    level = min(level, len(delay_levels_ms))
+    return level, delay_levels_ms[level - 1] if level > 0 else 0
 
 
 class Source(NamedTuple):

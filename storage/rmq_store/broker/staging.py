@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -87,54 +88,24 @@ class _CrcFile:
         self.closed = True
 
 
-class StagingArea:
-    """One task's file. Use as a context manager: leaving it without `finish` removes what was written."""
+class StagingFile:
+    """One task's file of encoded frames. Use as a context manager: leaving it without `finish` removes what was
+    written.
+    """
 
-    def __init__(self, root: Path, write_id: str, name: str, encoder: MessageEncoder) -> None:
+    def __init__(self, root: Path, write_id: str, partition_id: int, attempt: int) -> None:
         if not _NAME.fullmatch(write_id) or write_id in (".", ".."):
             raise UsageError(f"{write_id!r} cannot name a staging directory")
         self._directory = root / "pyrmq" / "staging" / write_id
-        self._name = name
-        self._encoder = encoder
+        self._name = f"{partition_id}-{attempt}-{uuid.uuid4().hex}.arrow"
         self._file: _CrcFile | None = None
         self._writer: pa.ipc.RecordBatchStreamWriter | None = None
         self._rows = 0
         self._content_sum = 0
         self._queues: dict[str, int] = {}
 
-    @classmethod
-    def for_task(
-        cls,
-        path: str | Path,
-        write_id: str,
-        partition_id: int,
-        attempt: int,
-        *,
-        topic: str | None = None,
-        use_queue_id: bool = False,
-        compress_over_bytes: int | None = None,
-        keep_unique_key: bool = False,
-        drop_properties: frozenset[str] = frozenset(),
-        clock: Clock = system_clock,
-    ) -> StagingArea:
-        """Prepare a file for one attempt of a task.
-
-        Raises:
-            NotAStoreError: there is no store of ours at `path`: on this host, at least.
-        """
-        root = Path(path)
-        store = StoreFile.load(root)
-        if store is None:
-            raise NotAStoreError(str(root), "the store that was planned is not on this host; run the tasks where it is")
-        encoder = MessageEncoder(
-            store.config, TopicTable(root).all(), clock, default_topic=topic, use_queue_id=use_queue_id,
-            compress_over_bytes=compress_over_bytes, keep_unique_key=keep_unique_key, drop_properties=drop_properties,
-        )  # fmt: skip
-        return cls(root, write_id, f"{partition_id}-{attempt}-{uuid.uuid4().hex}.arrow", encoder)
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Encode a batch (columns of INPUT_SCHEMA) and add it to the file. UsageError, StoreFullError."""
-        encoded = self._encoder.encode(batch)
+    def add(self, encoded: pa.RecordBatch) -> None:
+        """Add encoded frames (ENCODED_SCHEMA) to the file. StoreFullError."""
         if not encoded.num_rows:
             return
         try:
@@ -145,7 +116,7 @@ class StagingArea:
         except OSError as error:
             raise durable.translate(error, self._directory) from error
         self._rows += encoded.num_rows
-        self._content_sum = (self._content_sum + _body_crc_sum(encoded)) & _SUM_MASK
+        self._content_sum = (self._content_sum + content_sum_of([encoded])) & _SUM_MASK
         topics = encoded.column("topic")
         queue_ids = encoded.column("queue_id").to_numpy()
         codes = topics.indices.to_numpy()
@@ -178,7 +149,7 @@ class StagingArea:
             self._file.close()
             (self._directory / self._name).unlink(missing_ok=True)
 
-    def __enter__(self) -> StagingArea:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -193,12 +164,59 @@ class StagingArea:
         self._writer = pa.ipc.new_stream(self._file, ENCODED_SCHEMA)
 
 
+class StagingArea(StagingFile):
+    """One task's file of rows that it encodes."""
+
+    def __init__(self, root: Path, write_id: str, partition_id: int, attempt: int, encoder: MessageEncoder) -> None:
+        super().__init__(root, write_id, partition_id, attempt)
+        self._encoder = encoder
+
+    @classmethod
+    def for_task(
+        cls,
+        path: str | Path,
+        write_id: str,
+        partition_id: int,
+        attempt: int,
+        *,
+        topic: str | None = None,
+        use_queue_id: bool = False,
+        compress_over_bytes: int | None = None,
+        keep_unique_key: bool = False,
+        drop_properties: frozenset[str] = frozenset(),
+        clock: Clock = system_clock,
+    ) -> StagingArea:
+        """Prepare a file for one attempt of a task.
+
+        Raises:
+            NotAStoreError: there is no store of ours at `path`: on this host, at least.
+        """
+        root = Path(path)
+        store = StoreFile.load(root)
+        if store is None:
+            raise NotAStoreError(str(root), "the store that was planned is not on this host; run the tasks where it is")
+        encoder = MessageEncoder(
+            store.config, TopicTable(root).all(), clock, default_topic=topic, use_queue_id=use_queue_id,
+            compress_over_bytes=compress_over_bytes, keep_unique_key=keep_unique_key, drop_properties=drop_properties,
+        )  # fmt: skip
+        return cls(root, write_id, partition_id, attempt, encoder)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Encode a batch (columns of INPUT_SCHEMA) and add it to the file. UsageError, StoreFullError."""
+        self.add(self._encoder.encode(batch))
+
+
+def content_sum_of(batches: Sequence[pa.RecordBatch]) -> int:
+    """`StagedFile.content_sum` of encoded batches (ENCODED_SCHEMA)."""
+    return sum(map(_body_crc_sum, batches)) & _SUM_MASK
+
+
 def _body_crc_sum(encoded: pa.RecordBatch) -> int:
     frames = encoded.column("frame")
     starts = np.frombuffer(frames.buffers()[1], np.int64, len(frames), 8 * frames.offset) + _BODY_CRC
     data = np.frombuffer(frames.buffers()[2], np.uint8)
     crcs = data[starts[:, None] + np.arange(4)].copy().view(">u4")
-    return int(crcs.sum(dtype=np.uint64)) & _SUM_MASK
+    return int(crcs.sum(dtype=np.uint64))
 
 
 def _staged_path(root: Path, staged: StagedFile) -> Path:

@@ -23,14 +23,17 @@ from rmq_store.broker.leases import Lease
 from rmq_store.broker.offsets import OffsetTable
 from rmq_store.broker.queues import Queues
 from rmq_store.broker.results import AppendResult, CommitResult, QueueRange, SendResult
+from rmq_store.broker.retry import Retry
 from rmq_store.broker.schedule import Schedule
+from rmq_store.broker.send_back import PURPOSE as SEND_BACK_PURPOSE
 from rmq_store.broker.staging import StagedFile
+from rmq_store.broker.stored_frames import message_at
 from rmq_store.broker.topics import DEFAULT_TOPICS, TopicConfig, TopicTable
 from rmq_store.broker.writing import Writer
-from rmq_store.clock import ClockFile, system_clock
+from rmq_store.clock import store_clock
 from rmq_store.errors import CorruptionError, NotAStoreError, ReadOnlyError, UsageError
 from rmq_store.files import durable
-from rmq_store.format.message import Message
+from rmq_store.format.message import Message, StoredMessage
 from rmq_store.format.names import is_system_topic, validate_topic
 from rmq_store.format.schema import MESSAGE_SCHEMA
 from rmq_store.log import opening
@@ -54,6 +57,7 @@ class Store:
         self.config = file.config
         self.identity = file.identity
         self.broker_name = broker_name
+        self.clock = log.clock
         self.recovery = recovery
         self._log = log
         self._topics = TopicTable(log.root, clock=log.clock)
@@ -62,6 +66,9 @@ class Store:
         self._queues = Queues(log, broker_name, file.config.max_message_size)
         self._writer = Writer(log, file.config, self._topics) if log.writable else None
         self._schedule = Schedule(log, self._writer, self._queues) if self._writer else None
+        self._retry = None
+        if self._writer is not None:
+            self._retry = Retry(log, file.config, self._groups, self._topics, self._writer, self._queues.end)
         self._flusher = Flusher(log, file.config.flush_interval_commit_log) if log.writable else None
         self._pid = os.getpid()
         self._closed = False
@@ -108,7 +115,7 @@ class Store:
             writable=not read_only,
             index_enabled=settings.message_index_enable,
             index_tags=settings.message_index_tags,
-            clock=clock or _clock_of(root),
+            clock=clock or store_clock(root),
             sync_flush=settings.flush_disk_type == "SYNC_FLUSH",
             crc_property=settings.enabled_append_prop_crc,
             delay_levels_ms=parse_delay_levels(settings.message_delay_level),
@@ -183,6 +190,18 @@ class Store:
     def groups(self) -> Mapping[str, SubscriptionGroup]:
         """All consumer groups with a configuration, by name."""
         return self._groups.all()
+
+    def create_group(self, group: SubscriptionGroup, *, exist_ok: bool = False) -> SubscriptionGroup:
+        """Add a consumer group's settings durably and return them; with `exist_ok`, return those that are there
+        unchanged. UsageError if a value is bad, or the group is there.
+        """
+        self._writing()
+        return self._groups.create(group, exist_ok=exist_ok)
+
+    def update_group(self, group: SubscriptionGroup) -> None:
+        """Replace the settings of a group durably. UsageError if a value is bad, or there is no such group."""
+        self._writing()
+        self._groups.update(group)
 
     def committed_offsets(self, group: str) -> dict[tuple[str, int], int]:
         """{(topic, queue id): offset of the next message to consume}; {} for a group that never committed."""
@@ -262,22 +281,34 @@ class Store:
         """The queue offset that RocketMQ finds for a time (ConsumeQueue#getOffsetInQueueByTime): `lower` or `upper`."""
         return self._reading().offset_by_time(topic, queue_id, timestamp_ms, boundary)
 
+    def message_at(self, commit_log_offset: int) -> StoredMessage:
+        """The message whose record begins there, with all its fields; its body as stored. UsageError if none begins
+        there (any more), CorruptRecordError if it is damaged.
+        """
+        return message_at(self._log, self._reading().end(), commit_log_offset)
+
     def log_range(self) -> tuple[int, int]:
         """[start, end) of the commit log as this store sees it now."""
         return self._log.start(), self._reading().end()
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
-    def send(self, message: Message) -> SendResult:
+    def send(self, message: Message, *, sys_flag: int = 0) -> SendResult:
         """Store one message. Under SYNC_FLUSH it is on disk on return; under ASYNC_FLUSH it survives this process,
-        not the machine.
+        not the machine. `sys_flag` says how a body is compressed that the caller has compressed.
 
         Raises:
             UsageError: the message breaks a rule (name, size, properties); nothing was written.
             StoreFullError, StoreLockedError: nothing was written; may work later.
             StoreFailedError: whether it is stored is unknown.
         """
-        return self._writing().send(message)
+        return self._writing().send(message, sys_flag)
+
+    def send_all(self, messages: Sequence[Message]) -> list[SendResult]:
+        """Store a few messages, visible as one, in their order; for many there is `append`. Durable and raises as
+        `send`.
+        """
+        return self._writing().send_all(messages)
 
     def append(self, batch: pa.RecordBatch, topic: str | None = None) -> AppendResult:
         """Store a batch of any number of messages (columns of INPUT_SCHEMA), visible as one. Durable and raises as
@@ -304,6 +335,8 @@ class Store:
             MarkerError: a smaller value than the newest of this key, or the same value with other rows.
             UsageError, StoreFullError, StoreLockedError, StoreFailedError: as `send`.
         """
+        if purpose == SEND_BACK_PURPOSE:
+            self.retry.make_topics(files)
         return self._writing().commit_staged(files, purpose=purpose, key=key, value=value, repeatable=repeatable)
 
     def last_unit(self, purpose: str, key: str) -> int | None:
@@ -316,6 +349,13 @@ class Store:
         self._writing()
         assert self._schedule is not None
         return self._schedule
+
+    @property
+    def retry(self) -> Retry:
+        """Sends failed messages back: retry topics and dead letters. ReadOnlyError."""
+        self._writing()
+        assert self._retry is not None
+        return self._retry
 
     def flush(self) -> None:
         """Make everything stored so far durable. StoreFailedError."""
@@ -380,12 +420,6 @@ def _describe(log: CommitLog, known: StoreFile | None, settings: StoreConfig) ->
     if not (root / "config" / "topics.json").exists():
         TopicTable(root).create_all(DEFAULT_TOPICS, exist_ok=True)
     return known
-
-
-def _clock_of(root: Path) -> Clock:
-    """The virtual clock of a store made for tests, else the system's."""
-    path = root / "pyrmq" / "clock"
-    return ClockFile(path) if path.exists() else system_clock
 
 
 def _broker_name(root: Path, settings: StoreConfig) -> str:

@@ -1,0 +1,70 @@
+"""One record that the store itself makes of a message, without arrays (control plane): a copy that is sent back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rmq_store.broker.config import StoreConfig
+from rmq_store.format.hashing import index_hash, java_hash
+from rmq_store.format.host import Host
+from rmq_store.format.message import encode_frame
+from rmq_store.format.properties import KEYS, TAGS, UNIQUE_KEY, encode_properties
+from rmq_store.log.append import OneRecord
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedMessage:
+    """What a copy has in common with its original."""
+
+    body: bytes
+    flag: int
+    sys_flag: int
+    born_timestamp_ms: int
+    born_host: Host
+    properties: dict[str, str]
+
+
+def record_of(
+    message: CopiedMessage, topic: str, queue_id: int, *, reconsume_times: int, delay_ms: int, config: StoreConfig
+) -> OneRecord:
+    """The record that puts `message` into a queue of any topic; the same bytes, apart from the order of properties, as
+    `copy_frames` gives.
+
+    Raises:
+        UsageError: a field does not fit the frame.
+    """
+    properties = encode_properties(message.properties)
+    store_host = Host.parse(config.broker_host)
+
+    def encode(queue_offset: int, offset: int, store_timestamp_ms: int) -> bytes:
+        return encode_frame(
+            topic=topic,
+            body=message.body,
+            properties=properties,
+            queue_id=queue_id,
+            queue_offset=queue_offset,
+            commit_log_offset=offset,
+            born_timestamp_ms=message.born_timestamp_ms,
+            born_host=message.born_host,
+            store_timestamp_ms=store_timestamp_ms,
+            store_host=store_host,
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            reconsume_times=reconsume_times,
+            crc_property=config.enabled_append_prop_crc,
+        )
+
+    tags = message.properties.get(TAGS)
+    keys = [message.properties.get(UNIQUE_KEY, ""), *message.properties.get(KEYS, "").split(" ")]
+    if tags and config.message_index_tags:
+        keys.append(f"T#{tags}")
+    return OneRecord(
+        topic=topic,
+        queue_id=queue_id,
+        # Tried once before the lock is taken: a field that does not fit its width must not interrupt an append.
+        size=len(encode(0, 0, 0)),
+        tags_code=java_hash(tags) if tags else 0,
+        key_hashes=[index_hash(java_hash(f"{topic}#{key}")) for key in keys if key],
+        encode=encode,
+        delay_ms=delay_ms,
+    )

@@ -1,0 +1,48 @@
+"""The rules of a message that a consumer sends to its retry topic itself (pure functions).
+
+Clients do so when a send-back failed, or when an ordered message was tried too often in its place. Without an end to it
+a client would send the same message for ever. Sources: SendMessageProcessor#handleRetryAndDLQ,
+DefaultMQPushConsumerImpl#sendMessageBack, ConsumeMessageOrderlyService#sendMessageBack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rmq_store.broker.send_back import FIRST_RETRY_LEVEL, TIMER_WISHES, Hop, delay_of
+from rmq_store.format import names
+from rmq_store.format import properties as keys
+
+
+def resent_hop(
+    group: str, reconsume_times: int, maximum: int, delay_levels_ms: Sequence[int], *, n_plus_one: bool
+) -> Hop:
+    """Where the message is stored. A client from 5.1.1 on counts the failure that it reports (`n_plus_one`): dead above
+    the maximum. An older one says how often the message was retried so far: dead at the maximum.
+
+    A dead letter says DELAY -1 and is stored at once (5.x): 4.x would park it once more.
+    """
+    retried = reconsume_times - n_plus_one
+    if retried >= maximum:
+        return Hop(names.dlq_topic(group), 0, -1, 0, reconsume_times, is_dead=True)
+    level, delay_ms = delay_of(max(FIRST_RETRY_LEVEL + retried, 1), delay_levels_ms)
+    return Hop(names.SCHEDULE_TOPIC, level - 1, level, delay_ms, reconsume_times, is_dead=False)
+
+
+def resent_properties(
+    own: Mapping[str, str], topic: str, hop: Hop, group: str, retry_queue: int, asked_maximum: int | None
+) -> dict[str, str]:
+    """Properties of the new message; `topic` is the one that the listener saw, `asked_maximum` the consumer's own."""
+    properties = {**own, keys.RECONSUME_TIME: str(hop.reconsume_times), keys.DELAY_TIME_LEVEL: str(hop.delay_level)}
+    properties.pop(keys.TRANSACTION_PREPARED, None)
+    properties.setdefault(keys.RETRY_TOPIC, topic)
+    if keys.UNIQUE_KEY in own:
+        properties.setdefault(keys.ORIGIN_MESSAGE_ID, own[keys.UNIQUE_KEY])
+    if asked_maximum is not None:
+        properties[keys.MAX_RECONSUME_TIMES] = str(asked_maximum)
+    if not hop.is_dead:
+        for name in TIMER_WISHES:
+            properties.pop(name, None)
+        properties[keys.REAL_TOPIC] = names.retry_topic(group)
+        properties[keys.REAL_QUEUE_ID] = str(retry_queue)
+    return properties

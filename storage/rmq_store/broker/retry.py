@@ -1,0 +1,281 @@
+"""CONSUMER_SEND_MSG_BACK and its kin: store.retry.
+
+A message that failed is copied: into the group's retry topic by way of a delay level, or into its dead letters. The
+rules are in `send_back`. Sources: AbstractSendMessageProcessor#consumerSendMsgBack,
+SendMessageProcessor#handleRetryAndDLQ.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_store.broker.config import StoreConfig
+from rmq_store.broker.failure import size_bytes, with_reasons
+from rmq_store.broker.group_topics import MESSAGE_ILLEGAL, SYSTEM_ERROR, GroupTopics
+from rmq_store.broker.groups import GroupTable
+from rmq_store.broker.one_copy import CopiedMessage, record_of
+from rmq_store.broker.resend import resent_hop, resent_properties
+from rmq_store.broker.send_back import (
+    PURPOSE,
+    Hop,
+    SendBackRules,
+    Source,
+    copied_properties,
+    given_properties,
+    origin,
+    properties_bytes_max,
+)
+from rmq_store.broker.send_back_batch import ANSWER_SCHEMA, SEND_BACK_SCHEMA, SendBackEncoder, normalise
+from rmq_store.broker.staging import StagedFile, content_sum_of
+from rmq_store.broker.stored_frames import message_at
+from rmq_store.broker.topics import TopicTable
+from rmq_store.broker.writing import Writer
+from rmq_store.errors import ResponseError, UsageError
+from rmq_store.format import names
+from rmq_store.format.host import Host
+from rmq_store.format.message import Message
+from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.units import UnitRecord
+
+__all__ = ["ANSWER_SCHEMA", "SEND_BACK_SCHEMA", "Retry", "SentBack"]
+
+
+@dataclass(frozen=True, slots=True)
+class SentBack:
+    """Where a failed message went. `topic`: `%RETRY%g` (by way of the delay level `delay_level`), `%DLQ%g`, or ""
+    when the group has no retry queues and the message was dropped (retryQueueNums 0), as RocketMQ does.
+    """
+
+    topic: str
+    delay_level: int
+    reconsume_times: int
+    commit_log_offset: int
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it went to the dead letters."""
+        return self.topic.startswith(names.DLQ_PREFIX)
+
+
+_DROPPED = SentBack("", 0, 0, -1)
+
+
+class Retry:
+    """Sends failed messages back to one store that is open for writing. Safe for threads and processes."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        config: StoreConfig,
+        groups: GroupTable,
+        topics: TopicTable,
+        writer: Writer,
+        visible_end: Callable[[], int],
+    ) -> None:
+        self._log = log
+        self._config = config
+        self._groups = groups
+        self._group_topics = GroupTopics(config, groups, topics)
+        self._writer = writer
+        self._visible_end = visible_end
+        self._properties_bytes_max = properties_bytes_max(config.enabled_append_prop_crc)
+        self._random = random.Random()
+
+    def send_back(
+        self,
+        group: str,
+        commit_log_offset: int,
+        *,
+        delay_level: int = 0,
+        max_reconsume_times: int | None = None,
+        msg_id: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> SentBack:
+        """Send one message back that a consumer of `group` failed on, and return where it went.
+
+        `delay_level`: 0 leaves it to the broker (3 + reconsumeTimes), below 0 is straight to the dead letters, above
+        the table is its last one. `max_reconsume_times` counts for this message only, None: the group's retryMaxTimes;
+        once the message was retried so often, or if it is 0 or less, it is dead. `msg_id` must be the message's, if
+        given. `properties` are set on the copy (see `failure`); with them, {} included, a copy says where its original
+        was. The original stays. Durable as `Store.send`.
+
+        Raises:
+            ResponseError: 26, no such group and none is made; 1, no message at that offset, or its properties do not
+                fit; 16, the retry topic may not be written. Nothing was written: the message is still the caller's.
+            UsageError: another message is there than `msg_id`; a property that cannot be set.
+            CorruptRecordError: the message is damaged.
+        """
+        rules, queues = self._rules(group, max_reconsume_times)
+        if not queues:
+            return _DROPPED
+        try:
+            found = message_at(self._log, self._visible_end(), commit_log_offset)
+        except UsageError as error:
+            raise ResponseError(SYSTEM_ERROR, f"look message by offset failed, {commit_log_offset}") from error
+        if msg_id is not None and found.msg_id != msg_id:
+            raise UsageError(f"the message at {commit_log_offset} is {found.msg_id!r}, not {msg_id!r}")
+        if not found.is_dispatchable:
+            raise ResponseError(SYSTEM_ERROR, f"{commit_log_offset} is a half message: no consumer gets it")
+        hop = rules.hop(found.reconsume_times, delay_level)
+        queue_id = self._random.randrange(queues)
+        source = Source(found.topic, found.queue_id, found.queue_offset, found.offset_msg_id)
+        given = {} if properties is None else {**origin(found.properties, source), **given_properties(properties)}
+        copied = with_reasons(
+            copied_properties(found.properties, source, hop, group, queue_id),
+            given,
+            self._properties_bytes_max,
+        )
+        if copied is None:
+            raise ResponseError(SYSTEM_ERROR, "PROPERTIES_SIZE_EXCEEDED")
+        copy = CopiedMessage(
+            found.body, found.flag, found.sys_flag, found.born_timestamp_ms, found.born_host, copied
+        )
+        if hop.is_dead:
+            self._group_topics.make_dlq(group)
+        return self._put(group, copy, hop, queue_id)
+
+    def send_back_all(
+        self,
+        group: str,
+        rows: pa.RecordBatch,
+        *,
+        max_reconsume_times: int | None = None,
+        key: str | None = None,
+        value: int | None = None,
+    ) -> pa.RecordBatch:
+        """Send many messages back (SEND_BACK_SCHEMA) as one unit, all or none of them, across a power cut too.
+
+        With `key` and `value` a repetition of the newest value of the key adds nothing. Returns ANSWER_SCHEMA in the
+        order of the rows; `commitLogOffset` is that of the new record, null if none was added. Durable as `Store.send`.
+
+        Raises:
+            ResponseError, UsageError, CorruptRecordError: as `send_back`, naming row and offset; nothing was written.
+            MarkerError: a smaller value than the newest of this key, or the same value with other rows.
+        """
+        if (key is None) != (value is None):
+            raise UsageError("a unit has a key and a value, or neither")
+        rows = normalise(rows)
+        rules, queues = self._rules(group, max_reconsume_times)
+        if not queues:
+            return _answers(pa.array([""] * rows.num_rows, pa.string()), None, None, None)
+        host = Host.parse(self._config.broker_host)
+        copies = SendBackEncoder(self._log, host, rules, queues).encode(rows, self._visible_end())
+        if copies.dead:
+            self._group_topics.make_dlq(group)
+        offsets = None
+        if rows.num_rows:
+            unit = UnitRecord(PURPOSE, key, value, rows.num_rows, content_sum_of(copies.batches))
+            appended = self._writer.append_once(copies.batches, unit)
+            if appended is not None:
+                offsets = pa.array(appended.offsets).take(pa.array(copies.rows.argsort()))
+        return _answers(copies.topics, copies.delay_levels, copies.reconsume_times, offsets)
+
+    def send_to_retry(
+        self,
+        group: str,
+        message: Message,
+        reconsume_times: int,
+        max_reconsume_times: int | None = None,
+        *,
+        n_plus_one: bool = True,
+    ) -> SentBack:
+        """SEND_MESSAGE to `%RETRY%group`: what clients do whose send-back failed, or whose ordered message was tried
+        too often. `message` is what the listener saw: its topic is the original one.
+
+        `reconsume_times`: with `n_plus_one` the number of the failure that is reported, as clients from 5.1.1 on send
+        it: dead if it is above the maximum. Otherwise how often the message was retried so far: dead if it has reached
+        the maximum. A dead letter is never delayed. Durable as `Store.send`.
+
+        Raises:
+            ResponseError: 26, no such group and none is made; 16, the topic may not be written; 13, the body or the
+                properties are too large. Nothing was written.
+            UsageError: the message breaks another rule.
+        """
+        settings = self._group_topics.group(group)
+        maximum = settings.retry_max_times if max_reconsume_times is None else max_reconsume_times
+        if not isinstance(message.body, bytes) or len(message.body) > self._config.max_message_size:
+            raise ResponseError(MESSAGE_ILLEGAL, f"no body, or one of more than {self._config.max_message_size} bytes")
+        hop = resent_hop(group, reconsume_times, maximum, self._log.delay_levels_ms, n_plus_one=n_plus_one)
+        if hop.is_dead:
+            self._group_topics.make_dlq(group)
+            queue_id = 0
+        else:
+            # Nobody asks here whether the group wants retry queues: the topic gets one (SendMessageProcessor).
+            settings = replace(settings, retry_queue_nums=max(settings.retry_queue_nums, 1))
+            queue_id = self._random.randrange(self._group_topics.retry_queues(settings))
+        own = message.stored_properties()
+        properties = resent_properties(own, message.topic, hop, group, queue_id, max_reconsume_times)
+        if size_bytes(properties) > self._properties_bytes_max:
+            raise ResponseError(MESSAGE_ILLEGAL, "PROPERTIES_SIZE_EXCEEDED")
+        host = Host.parse(self._config.broker_host)
+        born_ms = self._log.clock() if message.born_timestamp_ms is None else message.born_timestamp_ms
+        copy = CopiedMessage(message.body, message.flag, 0, born_ms, Host(host.address, 0), properties)
+        return self._put(group, copy, hop, queue_id)
+
+    def set_max_reconsume_times(self, group: str, times: int) -> None:
+        """Make `times` the group's retryMaxTimes, durably; the last writer wins. Makes the group if it is missing.
+
+        What holds for the messages of a consumer that gives its own maximum with each send-back is not changed by it.
+
+        Raises:
+            UsageError: no name of a group, or no 32-bit number.
+            ResponseError: 26, no such group and none is made.
+        """
+        if type(times) is not int or not -(1 << 31) <= times < 1 << 31:
+            raise UsageError(f"maxReconsumeTimes {times!r} is no 32-bit integer")
+        if self._group_topics.group(group).retry_max_times != times:
+            self._groups.change(group, lambda known: replace(known, retry_max_times=times))
+
+    def prepare(self, group: str, max_reconsume_times: int | None = None) -> None:
+        """Make sure of all that tasks need which stage send-backs (`SendBackArea`): the group, its retry topic. With
+        `max_reconsume_times`, as `set_max_reconsume_times`.
+
+        Raises:
+            ResponseError: 26, 16, as `send_back`.
+        """
+        if max_reconsume_times is not None:
+            self.set_max_reconsume_times(group, max_reconsume_times)
+        settings = self._group_topics.group(group)
+        if settings.retry_queue_nums > 0:
+            self._group_topics.retry_queues(settings)
+
+    def make_topics(self, files: Sequence[StagedFile]) -> None:
+        """Make the dead-letter topics that staged send-backs go to. Others would be made with too many queues."""
+        for topic in sorted({topic for file in files for topic, _ in file.topics}):
+            if topic.startswith(names.DLQ_PREFIX):
+                self._group_topics.make_dlq(topic.removeprefix(names.DLQ_PREFIX))
+
+    def _rules(self, group: str, asked_maximum: int | None) -> tuple[SendBackRules, int]:
+        """Steps 1 to 5: the rules, and how many retry queues there are; 0: messages are dropped."""
+        settings = self._group_topics.group(group)
+        rules = SendBackRules.of(settings, asked_maximum, self._log.delay_levels_ms)
+        return rules, self._group_topics.retry_queues(settings) if settings.retry_queue_nums > 0 else 0
+
+    def _put(self, group: str, copy: CopiedMessage, hop: Hop, retry_queue: int) -> SentBack:
+        queue_id = retry_queue if hop.queue_id is None else hop.queue_id
+        record = record_of(
+            copy, hop.topic, queue_id,
+            reconsume_times=hop.reconsume_times, delay_ms=hop.delay_ms, config=self._config,
+        )  # fmt: skip
+        offset, _ = self._writer.put(record)
+        topic = names.dlq_topic(group) if hop.is_dead else names.retry_topic(group)
+        return SentBack(topic, max(hop.delay_level, 0), hop.reconsume_times, offset)
+
+
+def _answers(
+    topics: pa.Array, levels: np.ndarray | None, times: np.ndarray | None, offsets: pa.Array | None
+) -> pa.RecordBatch:
+    count = len(topics)
+    zeros = np.zeros(count, np.int32)
+    columns = [
+        topics,
+        pa.array(zeros if levels is None else levels),
+        pa.array(zeros if times is None else times),
+        pa.nulls(count, pa.int64()) if offsets is None else offsets,
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=ANSWER_SCHEMA)

@@ -1,0 +1,126 @@
+"""Send-backs that tasks prepare: copies of failed messages in a staged file, waiting for one commit.
+
+A task reads the log as a reader does, applies the rules of `send_back`, and writes a file of its own; it appends
+nothing. The driver makes what is needed first (`Retry.prepare`), and commits all files as one unit
+(`Store.commit_staged(files, purpose="sendback", key=, value=)`): so each row is sent back once, however often tasks or
+the whole batch run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_store.broker.config import StoreFile, parse_delay_levels
+from rmq_store.broker.group_topics import usable_queues
+from rmq_store.broker.groups import GroupTable
+from rmq_store.broker.queues import Queues
+from rmq_store.broker.send_back import SendBackRules
+from rmq_store.broker.send_back_batch import SendBackEncoder, normalise
+from rmq_store.broker.staging import StagingFile
+from rmq_store.broker.topics import TopicTable
+from rmq_store.clock import system_clock
+from rmq_store.errors import NotAStoreError, UsageError
+from rmq_store.format import names
+from rmq_store.format.host import Host
+from rmq_store.log.commit_log import Clock, CommitLog
+
+
+@dataclass(frozen=True, slots=True)
+class SendBackCounts:
+    """What becomes of a task's rows when they are committed; plain data. `dropped`: the group has no retry queues."""
+
+    retried: int = 0
+    dead: int = 0
+    dropped: int = 0
+
+    def __add__(self, other: SendBackCounts) -> SendBackCounts:
+        return SendBackCounts(self.retried + other.retried, self.dead + other.dead, self.dropped + other.dropped)
+
+
+class SendBackArea(StagingFile):
+    """One task's file of rows to send back. Made by `for_task`; use as a context manager."""
+
+    def __init__(
+        self, write_id: str, partition_id: int, attempt: int, log: CommitLog, encoder: SendBackEncoder | None
+    ) -> None:
+        super().__init__(log.root, write_id, partition_id, attempt)
+        self._log = log
+        self._queues_of_log = Queues(log, "", 0)
+        self._encoder = encoder
+        self.counts = SendBackCounts()
+
+    @classmethod
+    def for_task(
+        cls,
+        path: str | Path,
+        write_id: str,
+        partition_id: int,
+        attempt: int,
+        *,
+        group: str,
+        max_reconsume_times: int | None,
+        clock: Clock = system_clock,
+    ) -> SendBackArea:
+        """Prepare a file for one attempt of a task.
+
+        Raises:
+            NotAStoreError: there is no store of ours at `path`: on this host, at least.
+            UsageError: `Retry.prepare` was not called for this group.
+        """
+        root = Path(path).absolute()
+        store = StoreFile.load(root)
+        if store is None:
+            raise NotAStoreError(str(root), "the store that was planned is not on this host; run the tasks where it is")
+        config = store.config
+        settings = GroupTable(root).get(group)
+        retry_topic = TopicTable(root).all().get(names.retry_topic(group))
+        if settings is None or (retry_topic is None and settings.retry_queue_nums > 0):
+            raise UsageError(f"{root}: group {group!r} is not prepared for send-backs: call store.retry.prepare first")
+        log = CommitLog(
+            root,
+            config.geometry(),
+            writable=False,
+            index_enabled=False,
+            index_tags=config.message_index_tags,
+            clock=clock,
+            sync_flush=config.flush_disk_type == "SYNC_FLUSH",
+            crc_property=config.enabled_append_prop_crc,
+            delay_levels_ms=parse_delay_levels(config.message_delay_level),
+        )
+        encoder = None
+        if retry_topic is not None and settings.retry_queue_nums > 0:
+            rules = SendBackRules.of(settings, max_reconsume_times, log.delay_levels_ms)
+            host = Host.parse(config.broker_host)
+            encoder = SendBackEncoder(log, host, rules, usable_queues(settings, retry_topic))
+        return cls(write_id, partition_id, attempt, log, encoder)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Copy the messages of a batch (SEND_BACK_SCHEMA) to the file, and count them in `counts`.
+
+        Raises:
+            ResponseError, UsageError, CorruptRecordError: as `Retry.send_back_all`; names row and offset.
+            StoreFullError: no space for the file.
+        """
+        rows = normalise(rows)
+        if not rows.num_rows:
+            return
+        if self._encoder is None:
+            self.counts += SendBackCounts(dropped=rows.num_rows)
+            return
+        end = self._queues_of_log.end()
+        if int(np.max(rows.column("commitLogOffset").to_numpy())) >= end:
+            self._queues_of_log.refresh()
+            end = self._queues_of_log.end()
+        copies = self._encoder.encode(rows, end)
+        for batch in copies.batches:
+            self.add(batch)
+        self.counts += SendBackCounts(retried=rows.num_rows - copies.dead, dead=copies.dead)
+
+    def abort(self) -> None:
+        """Remove what was written, unless it was finished; let go of the log."""
+        super().abort()
+        self._log.close()

@@ -1,0 +1,306 @@
+"""Many send-backs at once: the rules of `send_back` over columns (data plane).
+
+The frames are copied as they are stored, compressed bodies too. The rules are asked once for each different pair of
+retry count and wish; only rows whose properties do not fit are looked at one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.broker.failure import FIRST_STAYS, ORIGIN_QUEUE_ID, ORIGIN_QUEUE_OFFSET, ORIGIN_TOPIC, with_reasons
+from rmq_store.broker.group_topics import SYSTEM_ERROR
+from rmq_store.broker.send_back import (
+    TIMER_WISHES,
+    Hop,
+    SendBackRules,
+    Source,
+    check_name,
+    copied_properties,
+    given_properties,
+    origin,
+    properties_bytes_max,
+)
+from rmq_store.broker.stored_frames import FrameRun, StoredFrames
+from rmq_store.errors import ResponseError, UsageError
+from rmq_store.format import names
+from rmq_store.format import properties as keys
+from rmq_store.format.frame_copy import CopyOptions, copy_frames
+from rmq_store.format.host import Host
+from rmq_store.format.properties import encode_properties, parse_properties
+from rmq_store.format.property_changes import set_properties
+from rmq_store.format.schema import PROPERTIES_TYPE
+from rmq_store.log.commit_log import CommitLog
+
+Int64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+SEND_BACK_SCHEMA = pa.schema(
+    [
+        ("commitLogOffset", pa.int64()),
+        ("msgId", pa.string()),
+        ("delayLevel", pa.int32()),
+        ("properties", PROPERTIES_TYPE),
+    ]
+)
+"""Rows to send back. The first two columns are needed and say the same: the message at this offset has this id.
+
+`delayLevel`: null and 0 leave it to the broker, below 0 is straight to the dead letters. `properties` are set on the
+copy (reasons, see `failure`); where they are not null the copy also says where its original was.
+"""
+
+ANSWER_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("delayLevel", pa.int32()),
+        ("reconsumeTimes", pa.int32()),
+        ("commitLogOffset", pa.int64()),
+    ]
+)
+"""What became of each row, as in `SentBack`; `commitLogOffset` is null where no record was added."""
+
+
+def normalise(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows as a batch of SEND_BACK_SCHEMA.
+
+    Raises:
+        UsageError: a column is missing, unknown or of another type; a null offset or id; names row and column.
+    """
+    if not isinstance(rows, pa.RecordBatch):
+        raise UsageError(f"a pyarrow RecordBatch is expected, got {type(rows).__name__}")
+    unknown = [name for name in rows.schema.names if name not in SEND_BACK_SCHEMA.names]
+    if unknown:
+        raise UsageError(f"unknown column {unknown[0]!r}; known are {', '.join(SEND_BACK_SCHEMA.names)}")
+    columns = []
+    for field in SEND_BACK_SCHEMA:
+        is_needed = field.name in ("commitLogOffset", "msgId")
+        if field.name not in rows.schema.names:
+            if is_needed:
+                raise UsageError(f"there is no column {field.name!r}: a message is sent back by offset and id")
+            columns.append(pa.nulls(rows.num_rows, field.type))
+            continue
+        column = rows.column(field.name)
+        try:
+            column = column.cast(field.type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise UsageError(f"column {field.name!r} is {column.type}, not {field.type}: {error}") from error
+        if is_needed and column.null_count:
+            raise UsageError(f"row {column.is_null().index(True).as_py()}: column {field.name!r} is null")
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=SEND_BACK_SCHEMA)
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Encoded copies of rows, and what becomes of the rows.
+
+    `batches` (ENCODED_SCHEMA) hold them in the order `rows` (n,), the caller's row numbers; the other arrays (m,) are
+    by the caller's rows. A group without retry queues has no copies.
+    """
+
+    batches: Sequence[pa.RecordBatch]
+    rows: npt.NDArray[np.intp]
+    topics: pa.StringArray
+    delay_levels: npt.NDArray[np.int32]
+    reconsume_times: npt.NDArray[np.int32]
+
+    @property
+    def dead(self) -> int:
+        """How many rows become dead letters."""
+        return int(pc.sum(pc.starts_with(self.topics, names.DLQ_PREFIX)).as_py() or 0)
+
+
+class SendBackEncoder:
+    """Copies messages of one log by the rules of one group."""
+
+    def __init__(self, log: CommitLog, store_host: Host, rules: SendBackRules, retry_queues: int) -> None:
+        self._frames = StoredFrames(log)
+        self._rules = rules
+        self._retry_queues = retry_queues
+        self._retry_topic = names.retry_topic(rules.group)
+        self._store_host = store_host
+        self._options = CopyOptions(crc_property=log.crc_property, index_tags=log.index_tags)
+        self._bytes_max = properties_bytes_max(log.crc_property)
+        self._random = np.random.default_rng()
+
+    def encode(self, rows: pa.RecordBatch, end: int) -> Copies:
+        """Copies of `rows` (SEND_BACK_SCHEMA, see `normalise`) of a log that ends at `end`.
+
+        Raises:
+            ResponseError: 1, no message begins at a row's offset, none that consumers get, or its properties do not
+                fit; names row and offset.
+            UsageError: a row's message has another id; names row and offset. Or a property that cannot be set.
+            CorruptRecordError: a message is damaged.
+        """
+        count = rows.num_rows
+        offsets = rows.column("commitLogOffset").to_numpy()
+        sizes = self._frames.sizes(offsets, end)
+        if not sizes.all():
+            self._not_found(int((sizes == 0).argmax()), offsets)
+        given = _Given(rows.column("properties"))
+        wishes = rows.column("delayLevel").fill_null(0).to_numpy()
+        levels, times = np.zeros(count, np.int32), np.zeros(count, np.int32)
+        dead = np.zeros(count, np.bool_)
+        batches, order = [], [np.empty(0, np.intp)]
+        try:
+            for run in self._frames.runs(offsets, sizes):
+                self._check(run, rows.column("msgId"), offsets)
+                pairs = np.stack((run.headers.reconsume_times, wishes[run.rows]), axis=1)
+                different, which = np.unique(pairs, axis=0, return_inverse=True)
+                hops = [self._rules.hop(*pair) for pair in different.tolist()]
+                batches.append(self._copy(run, hops, which.ravel(), given, offsets))
+                order.append(run.rows)
+                for found, column in ((levels, "delay_level"), (times, "reconsume_times"), (dead, "is_dead")):
+                    found[run.rows] = _column(hops, column, which.ravel())
+        except FileNotFoundError:
+            self._not_found(int((self._frames.sizes(offsets, end) == 0).argmax()), offsets)
+        topics = pa.array([self._retry_topic, names.dlq_topic(self._rules.group)]).take(pa.array(dead.astype(np.int8)))
+        return Copies(batches, np.concatenate(order), topics, levels, times)
+
+    def _not_found(self, row: int, offsets: Int64) -> None:
+        raise ResponseError(SYSTEM_ERROR, f"row {row}: look message by offset failed, {offsets[row]}")
+
+    def _check(self, run: FrameRun, ids: pa.StringArray, offsets: Int64) -> None:
+        found, asked = run.message_ids(), ids.take(pa.array(run.rows))
+        other = pc.not_equal(found, asked).to_numpy(zero_copy_only=False)
+        if other.any():
+            place = int(other.argmax())
+            row = int(run.rows[place])
+            raise UsageError(
+                f"row {row}: the message at {offsets[row]} is {found[place].as_py()!r}, not {asked[place].as_py()!r}"
+            )
+        half = ~run.headers.dispatchable
+        if half.any():
+            row = int(run.rows[int(half.argmax())])
+            raise ResponseError(SYSTEM_ERROR, f"row {row}: {offsets[row]} is a half message: no consumer gets it")
+
+    def _copy(
+        self, run: FrameRun, hops: list[Hop], which: npt.NDArray[np.intp], given: _Given, offsets: Int64
+    ) -> pa.RecordBatch:
+        count = len(run.rows)
+        retry_queues = self._random.integers(self._retry_queues, size=count, dtype=np.int32)
+        queue_ids = np.array([-1 if hop.queue_id is None else hop.queue_id for hop in hops], np.int32)[which]
+        topics = pa.DictionaryArray.from_arrays(
+            pa.array(which.astype(np.int32)), pa.array([hop.topic for hop in hops], pa.string())
+        )
+        changes = self._changes(run, hops, which, retry_queues)
+        changes.update(given.changes(run, is_first=pc.is_null(run.pieces.column(keys.RETRY_TOPIC))))
+        properties = set_properties(run.strings, changes)
+        too_long = pc.greater(pc.binary_length(properties), self._bytes_max).to_numpy(zero_copy_only=False)
+        if too_long.any():
+            fitted = [
+                self._fit(run, place, hops[which[place]], int(retry_queues[place]), given, offsets)
+                for place in np.flatnonzero(too_long).tolist()
+            ]
+            properties = pc.replace_with_mask(properties, pa.array(too_long), pa.array(fitted, pa.large_binary()))
+        return copy_frames(
+            run.buffer,
+            run.headers.positions,
+            run.sizes,
+            base_offset=run.base,
+            topics=topics.cast(pa.string()).dictionary_encode(),
+            queue_ids=np.where(queue_ids < 0, retry_queues, queue_ids),
+            properties=properties,
+            reconsume_times=_column(hops, "reconsume_times", which).astype(np.int32),
+            sys_flags=None,
+            store_host=self._store_host,
+            delay_ms=_column(hops, "delay_ms", which),
+            options=self._options,
+        )
+
+    def _changes(
+        self, run: FrameRun, hops: list[Hop], which: npt.NDArray[np.intp], retry_queues: npt.NDArray[np.int32]
+    ) -> dict[str, pa.StringArray | str | None]:
+        """As `send_back.copied_properties`."""
+        stored = run.pieces.column
+        waits = pa.array(_column(hops, "delay_level", which) > 0)
+        origin_id = stored(keys.ORIGIN_MESSAGE_ID)
+        is_blank = pc.equal(pc.utf8_trim_whitespace(pc.fill_null(origin_id, "")), "")
+        return {
+            keys.RETRY_TOPIC: pc.coalesce(stored(keys.RETRY_TOPIC), run.headers.topics()),
+            keys.WAIT_STORE_MSG_OK: "false",
+            keys.DELAY_TIME_LEVEL: pa.array([str(hop.delay_level) for hop in hops]).take(pa.array(which)),
+            keys.ORIGIN_MESSAGE_ID: pc.if_else(is_blank, run.offset_message_ids(), origin_id),
+            keys.REAL_TOPIC: pc.if_else(waits, self._retry_topic, stored(keys.REAL_TOPIC)),
+            keys.REAL_QUEUE_ID: pc.if_else(waits, pa.array(retry_queues).cast(pa.string()), stored(keys.REAL_QUEUE_ID)),
+            **{name: pc.if_else(waits, pa.scalar(None, pa.string()), stored(name)) for name in TIMER_WISHES},
+        }
+
+    def _fit(
+        self, run: FrameRun, place: int, hop: Hop, retry_queue: int, given: _Given, offsets: Int64
+    ) -> bytes:
+        """The property string of one row, with as many reasons as there is room for."""
+        headers, row = run.headers, int(run.rows[place])
+        own = parse_properties(run.strings[place].as_py())
+        source = Source(
+            run.headers.topics()[place].as_py(),
+            int(headers.queue_id[place]),
+            int(headers.queue_offset[place]),
+            run.offset_message_ids()[place].as_py(),
+        )
+        reasons = given.of_row(row)
+        extra = {**origin(own, source), **given_properties(reasons)} if reasons is not None else {}
+        copied = copied_properties(own, source, hop, self._rules.group, retry_queue)
+        fitted = with_reasons(copied, extra, self._bytes_max)
+        if fitted is None:
+            raise ResponseError(
+                SYSTEM_ERROR,
+                f"row {row}: PROPERTIES_SIZE_EXCEEDED: the message at {offsets[row]} has so many bytes of properties "
+                "of its own that those of a retry do not fit",
+            )
+        return encode_properties(fitted)
+
+
+class _Given:
+    """The `properties` column: what consumers give with their send-backs."""
+
+    def __init__(self, column: pa.MapArray) -> None:
+        self._column = column
+        self._is_given: Mask = column.is_valid().to_numpy(zero_copy_only=False)
+        self._names: list[str] = pc.unique(column.keys).to_pylist() if len(column.keys) else []
+        for name in self._names:
+            check_name(name)
+
+    def changes(self, run: FrameRun, is_first: pa.BooleanArray) -> dict[str, pa.StringArray]:
+        """Values of all rows of the run by name, null where there is none; `is_first` (n,): has never failed before."""
+        if not self._is_given.any():
+            return {}
+        stored = run.pieces.column
+        column = self._column.take(pa.array(run.rows))
+        found = {name: _storable(pc.map_lookup(column, pa.scalar(name), "last")) for name in self._names}
+        says_origin = pc.and_(is_first, pa.array(self._is_given[run.rows]))
+        place = (
+            (ORIGIN_TOPIC, run.headers.topics()),
+            (ORIGIN_QUEUE_ID, pa.array(run.headers.queue_id).cast(pa.string())),
+            (ORIGIN_QUEUE_OFFSET, pa.array(run.headers.queue_offset).cast(pa.string())),
+        )
+        nothing = pa.scalar(None, pa.string())
+        for name, values in place:
+            values = pc.if_else(says_origin, values, nothing)
+            found[name] = pc.coalesce(found[name], values) if name in found else values
+        return {
+            name: pc.coalesce(stored(name), values) if name in FIRST_STAYS else pc.coalesce(values, stored(name))
+            for name, values in found.items()
+        }
+
+    def of_row(self, row: int) -> dict[str, str] | None:
+        """What is given for one row; None if nothing is, {} included."""
+        pairs = self._column[row].as_py()
+        return None if pairs is None else {name: value for name, value in pairs if value is not None}
+
+
+def _storable(values: pa.StringArray) -> pa.StringArray:
+    """As `failure.storable`; null where nothing is left."""
+    values = pc.replace_substring_regex(values, "[\x01\x02]", "\N{REPLACEMENT CHARACTER}")
+    return pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.string()), values)
+
+
+def _column(hops: list[Hop], field: str, which: npt.NDArray[np.intp]) -> np.ndarray:
+    """(n,): a field of each row's hop."""
+    return np.array([getattr(hop, field) for hop in hops])[which]

@@ -1,0 +1,156 @@
+"""Records of the log found by their commit-log offsets: one as a value, many as checked frames (data plane).
+
+Whoever copies a record asks here first. An offset comes from a caller, not from a queue entry: nothing at it is
+believed before size, magic, physical offset and the body's CRC agree (a copy gets a CRC of its own, which would vouch
+for a damaged body). Source: DefaultMessageStore#lookMessageByOffset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.errors import CorruptRecordError, UsageError
+from rmq_store.format import properties as names
+from rmq_store.format.crc import slice_crcs
+from rmq_store.format.frame_check import CRC_MASK, FRAME_BYTES_MIN, HEADER, MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, SysFlag
+from rmq_store.format.frame_fields import FrameHeaders, frame_columns
+from rmq_store.format.gather import gather_fields
+from rmq_store.format.host_columns import host_message_ids
+from rmq_store.format.message import StoredMessage, check_frame, decode_frame
+from rmq_store.format.property_columns import PropertyPieces, split_properties
+from rmq_store.log.commit_log import CommitLog
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+Rows = npt.NDArray[np.intp]
+
+# Frames per run: bounds what a copy of them needs, and keeps 32-bit offsets of Arrow arrays far from their limit.
+_RUN_ROWS = 32_768
+_RUN_BYTES = 32 << 20
+
+
+def message_at(log: CommitLog, end: int, offset: int) -> StoredMessage:
+    """The message whose record begins at `offset` of a log that ends at `end`; its CRCs were checked.
+
+    Raises:
+        UsageError: no message begins there (any more).
+        CorruptRecordError: one does, but it is damaged; or its segment is missing.
+    """
+    if not log.start() <= offset < end:
+        raise UsageError(f"{log.root}: no message at {offset}: the log holds [{log.start()}, {end})")
+    base = log.segments.base_of(offset)
+    try:
+        view = memoryview(log.segments.open(base).map)
+    except FileNotFoundError as error:
+        raise log.missing_segment(offset) from error
+    position, limit = offset - base, min(end - base, len(view))
+    found = HEADER.itemsize <= limit - position and _is_start(np.frombuffer(view, HEADER, 1, position), offset).all()
+    if not found:
+        raise UsageError(f"{log.root}: no message begins at {offset}")
+    check = check_frame(view, position, limit, expect_offset=offset, check_crc=True)
+    if check.kind != "message":
+        raise CorruptRecordError(str(log.segments.path(base)), offset, check.reason)
+    return decode_frame(view, position, limit)
+
+
+def _is_start(headers: npt.NDArray[np.void], offsets: Int64 | int) -> npt.NDArray[np.bool_]:
+    """Whether these are the first bytes of messages at these offsets of the log."""
+    magic = headers["magic"]
+    is_message = (magic == MESSAGE_MAGIC_V1) | (magic == MESSAGE_MAGIC_V2)
+    is_start: npt.NDArray[np.bool_] = is_message & (headers["physical_offset"] == offsets)
+    return is_start
+
+
+@dataclass(frozen=True)
+class FrameRun:
+    """Frames of one segment, which begins at `base`. `rows` (n,) says which of the caller's rows they are."""
+
+    rows: Rows
+    base: int
+    buffer: pa.Buffer
+    sizes: Int32
+    headers: FrameHeaders
+    strings: pa.BinaryArray
+    pieces: PropertyPieces
+
+    def offset_message_ids(self) -> pa.StringArray:
+        """The ids under which the broker that stored them finds them, (n,)."""
+        headers = self.headers
+        is_ipv6 = headers.flagged(SysFlag.STORE_HOST_V6)
+        return host_message_ids(headers.data, headers.store_host_position, is_ipv6, headers.physical_offset)
+
+    def message_ids(self) -> pa.StringArray:
+        """`msgId` of MESSAGE_SCHEMA, (n,)."""
+        return pc.coalesce(self.pieces.column(names.UNIQUE_KEY), self.offset_message_ids())
+
+
+class StoredFrames:
+    """Finds frames of one log by their offsets."""
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+
+    def sizes(self, offsets: Int64, end: int) -> Int32:
+        """Total size of the messages that begin at `offsets` (n,) of a log that ends at `end`; 0 where none does (any
+        more).
+        """
+        sizes = np.zeros(len(offsets), np.int32)
+        segment_bytes = self._log.segments.size_bytes
+        bases = offsets // segment_bytes * segment_bytes
+        for base in np.unique(bases[(offsets >= 0) & (offsets < end)]).tolist():
+            rows = np.flatnonzero((bases == base) & (offsets < end))
+            try:
+                data = np.frombuffer(self._log.segments.open(base).buffer, np.uint8)
+            except FileNotFoundError:
+                continue
+            rows = rows[offsets[rows] - base <= len(data) - FRAME_BYTES_MIN]
+            headers = gather_fields(data, offsets[rows] - base, HEADER)
+            found = headers["total_size"].astype(np.int32)
+            limit = min(len(data), end - base)
+            good = _is_start(headers, offsets[rows]) & (found >= FRAME_BYTES_MIN)
+            good &= found <= limit - (offsets[rows] - base)
+            sizes[rows[good]] = found[good]
+        return sizes
+
+    def runs(self, offsets: Int64, sizes: Int32) -> Iterator[FrameRun]:
+        """The frames at `offsets` (n,) with `sizes` (n,): by segments, within a segment in the order of the rows.
+
+        Raises:
+            CorruptRecordError: a frame is damaged; `.offset` is its place in the log.
+            FileNotFoundError: retention took a segment meanwhile.
+        """
+        segment_bytes = self._log.segments.size_bytes
+        segments = offsets // segment_bytes
+        order = np.argsort(segments, kind="stable")
+        ends = np.cumsum(sizes[order], dtype=np.int64)
+        borders = np.append(np.flatnonzero(np.diff(segments[order])) + 1, len(order))
+        first = 0
+        while first < len(order):
+            before = int(ends[first - 1]) if first else 0
+            last = int(np.searchsorted(ends, before + _RUN_BYTES, side="right"))
+            border = int(borders[np.searchsorted(borders, first, side="right")])
+            last = min(max(last, first + 1), first + _RUN_ROWS, border)
+            yield self._run(order[first:last], offsets, sizes)
+            first = last
+
+    def _run(self, rows: Rows, offsets: Int64, sizes: Int32) -> FrameRun:
+        base = self._log.segments.base_of(int(offsets[rows[0]]))
+        buffer = self._log.segments.open(base).buffer
+        path = str(self._log.segments.path(base))
+        try:
+            headers = frame_columns(buffer, offsets[rows] - base, sizes[rows], base_offset=base)
+        except CorruptRecordError as error:
+            raise CorruptRecordError(path, error.offset, error.reason) from error
+        crcs = slice_crcs(headers.data, headers.body_start, headers.body_end) & np.uint32(CRC_MASK)
+        damaged = crcs != headers.body_crc.view(np.uint32)
+        if damaged.any():
+            offset = int(offsets[rows[int(damaged.argmax())]])
+            raise CorruptRecordError(path, offset, "the body does not have the CRC that the header gives")
+        strings = headers.property_strings()
+        return FrameRun(rows, base, buffer, sizes[rows], headers, strings, split_properties(strings))
