@@ -2,21 +2,54 @@
 
 Spark finds it by itself: it imports every module named `pyspark_*` and takes `DefaultSource`. A module of that name
 that cannot be imported makes all Python data sources vanish, so this one never fails: without a usable PySpark there
-is no `DefaultSource`.
+is no `DefaultSource`. Everything is imported when it is asked for; pytest, which loads the plugin of this package in
+every run of an environment, never pays for Spark.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_unusable: ImportError | None = None
-try:
+    from pyspark_rmq.breaker import FloodBreaker as FloodBreaker
+    from pyspark_rmq.breaker import FloodBreakerError as FloodBreakerError
+    from pyspark_rmq.consuming import consume as consume
+    from pyspark_rmq.judge import DLQ as DLQ
+    from pyspark_rmq.judge import RECONSUME_LATER as RECONSUME_LATER
+    from pyspark_rmq.judge import SUCCESS as SUCCESS
+    from pyspark_rmq.redriving import redrive as redrive
     from pyspark_rmq.source import DefaultSource as DefaultSource
-except ImportError as error:
-    _unusable = error
+
+# Public name -> the module that has it. No module has the name of a function: importing it would hide the function.
+_HOMES = {
+    "DLQ": "judge",
+    "DefaultSource": "source",
+    "FloodBreaker": "breaker",
+    "FloodBreakerError": "breaker",
+    "RECONSUME_LATER": "judge",
+    "SUCCESS": "judge",
+    "consume": "consuming",
+    "redrive": "redriving",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    except ImportError as error:
+        # Spark's look-up asks with hasattr() whether this is a data source.
+        if name == "DefaultSource":
+            raise AttributeError(f"no {name}: {error}") from error
+        raise
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})
 
 
 def register(spark: SparkSession) -> None:
@@ -25,6 +58,8 @@ def register(spark: SparkSession) -> None:
     Raises:
         ImportError: PySpark is missing or too old; 4.2 or newer is needed.
     """
-    if _unusable is not None:
-        raise ImportError(f"pyspark_rmq needs PySpark 4.2 or newer: {_unusable}") from _unusable
+    try:
+        from pyspark_rmq.source import DefaultSource
+    except ImportError as error:
+        raise ImportError(f"pyspark_rmq needs PySpark 4.2 or newer: {error}") from error
     spark.dataSource.register(DefaultSource)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pyspark_rmq.home import Home, Lease
 from pyspark_rmq.offsets import Queue, QueueOffsets
+from pyspark_rmq.options import RETRY_PREFIX
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +50,12 @@ def _driver_pid() -> int:
     return os.getppid()
 
 
+def _advice(topic: str) -> str:
+    if topic.startswith(RETRY_PREFIX):
+        return "only one query of a group can read its retry topic; set retryTopic=false in this one"
+    return "two queries that each read everything need two groups"
+
+
 class GroupMember:
     """This process as the consumer of a group. Never commits more than was reported as completed."""
 
@@ -66,7 +73,8 @@ class GroupMember:
         from rmq_store.errors import LeaseHeldError
 
         self.heartbeat()
-        for topic in sorted(set(topics)):
+        # The retry topic last: who is refused should hear about the topic that he has named.
+        for topic in sorted(set(topics), key=lambda topic: (topic.startswith(RETRY_PREFIX), topic)):
             if topic in self._leases:
                 continue
             waited_s = 0.0
@@ -76,9 +84,7 @@ class GroupMember:
                     break
                 except LeaseHeldError as error:
                     if waited_s >= CLAIM_TIMEOUT_S:
-                        raise LeaseHeldError(
-                            f"{error}; two queries that each read everything need two groups", error.holder
-                        ) from error
+                        raise LeaseHeldError(f"{error}; {_advice(topic)}", error.holder) from error
                 self._sleep(_CLAIM_INTERVAL_S)
                 waited_s += _CLAIM_INTERVAL_S
 

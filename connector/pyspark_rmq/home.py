@@ -7,7 +7,7 @@ behind the same interface.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,7 +18,10 @@ from pyspark_rmq.options import SinkOptions, SourceOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rmq_store import StagedFile, StagingArea
+    from rmq_store import SendBackArea, StagedFile, StagingArea
+
+# Purpose of the units that hold what was sent back.
+SEND_BACK = "sendback"
 
 # Nobody stages that long without writing.
 _STALE_MS = 24 * 3_600_000
@@ -49,12 +52,23 @@ class Lease(Protocol):
         """Give it back."""
 
 
+class Schedule(Protocol):
+    """The messages that wait for their time."""
+
+    def deliver_due(self, limit: int | None = None) -> object:
+        """Deliver what is due, `limit` messages or a few more; cheap if nothing is."""
+
+
 class Home(Protocol):
     """The part of `rmq_store.Store` that reading needs. Offsets are queue offsets unless a name says otherwise."""
 
     @property
     def identity(self) -> str:
         """What tells this home from another one; "" if it has no name of its own."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """The waiting messages; only of a home that was opened to commit."""
 
     def refresh(self) -> None:
         """Look at what others have written since."""
@@ -126,6 +140,13 @@ class Marker:
     repeatable: bool
 
 
+def clock_of(path: str) -> Callable[[], int]:
+    """The clock of the store at `path`, ms since the epoch: the machine's, but that of a test's store."""
+    from rmq_store import store_clock
+
+    return store_clock(path)
+
+
 def open_to_read(options: SourceOptions) -> Home:
     """Open the home for reading; nothing on disk changes. Raises what `Store.open` raises."""
     from rmq_store import Store
@@ -151,6 +172,30 @@ def open_to_commit(options: SourceOptions) -> Home:
         )
     home: Any = Store.open(path, broker_name=options.broker_name)
     return home  # type: ignore[no-any-return]
+
+
+def retry_max_times(path: str, group: str) -> int:
+    """How often a message of the group comes back before it is a dead letter, if nobody asks for another number."""
+    from rmq_store import Store, SubscriptionGroup
+
+    with Store.open(path, read_only=True) as store:
+        return (store.groups().get(group) or SubscriptionGroup(group)).retry_max_times
+
+
+def set_max_reconsume_times(path: str, group: str, times: int) -> None:
+    """Make `times` the group's number, whoever has set it before. Raises what `Store.open` raises."""
+    from rmq_store import Store
+
+    with Store.open(path) as store:
+        store.retry.set_max_reconsume_times(group, times)
+
+
+def last_sent_back(path: str, key: str) -> int | None:
+    """The newest value of a marker of send-backs; None if there is none."""
+    from rmq_store import Store
+
+    with Store.open(path) as store:
+        return store.last_unit(SEND_BACK, key)
 
 
 def prepare_to_write(options: SinkOptions) -> None:
@@ -183,6 +228,35 @@ def stage(
         compress_over_bytes=options.compress_over_bytes,
         keep_unique_key=options.keep_uniq_key,
         drop_properties=drop_properties,
+    )
+
+
+def prepare_to_send_back(options: SinkOptions) -> None:
+    """Make sure, on the driver, that the group has what tasks need that send its messages back.
+
+    Raises:
+        NotAStoreError: there is no store, so no message of it can have failed.
+        ResponseError: the group, or its retry topic, is not there and must not be made.
+    """
+    from rmq_store import Store
+
+    assert options.send_back is not None  # options checked it
+    with Store.open(options.path) as store:
+        store.retry.prepare(options.send_back)
+
+
+def stage_send_backs(options: SinkOptions, write_id: str, partition_id: int, attempt_id: int) -> SendBackArea:
+    """Begin the file of one attempt of a task. Raises `NotAStoreError` on a host that does not have the store."""
+    from rmq_store import SendBackArea
+
+    assert options.send_back is not None  # options checked it
+    return SendBackArea.for_task(
+        options.path,
+        write_id,
+        partition_id,
+        attempt_id,
+        group=options.send_back,
+        max_reconsume_times=options.max_reconsume_times,
     )
 
 

@@ -159,7 +159,8 @@ _WHAT = (
         _topics,
         "string",
         "none",
-        "Topics to read, separated by commas. Exactly one of `subscribe`, `subscribePattern`, `assign` is needed.",
+        "Topics to read, separated by commas. Exactly one of `subscribe`, `subscribePattern`, `assign` is needed; a "
+        "batch may have `dlq` instead.",
     ),
     Option(
         "subscribePattern",
@@ -173,12 +174,22 @@ _WHAT = (
     ),
     Option("assign", READ, parse_assign, "JSON", "none", 'Queues to read: `{"OrderTopic":[0,1]}`.'),
     Option(
+        "dlq",
+        BATCH_READ,
+        _text,
+        "string",
+        "none",
+        "The dead letters of this consumer group, with the topic that they were sent to, where they come from and why "
+        "they failed. No rows if the group has none.",
+    ),
+    Option(
         "tags",
         READ,
         _tags,
         "string",
         "`*`",
-        "Only messages with one of these tags: `TagA || TagB`. Offsets advance over the others.",
+        "Only messages with one of these tags: `TagA || TagB`. Offsets advance over the others. What comes back to a "
+        "`group` by its retry topic is not filtered again.",
     ),
     Option(
         "rawBody",
@@ -302,6 +313,16 @@ _GROUP = (
         "`Trigger.Once`, and if `query.stop()` comes before that look, the next run commits the last batch.",
     ),
     Option(
+        "retryTopic",
+        STREAM_READ,
+        _boolean,
+        "boolean",
+        "true",
+        "Whether a stream that commits for a `group` also reads `%RETRY%group`, from its first message, where failed "
+        "messages come back: with the topic that they were sent to. One query of a group can; set `false` in others, "
+        "and where the topic is to be read as it is stored. Due messages are delivered by each stream that commits.",
+    ),
+    Option(
         "consumerName",
         STREAM_READ,
         _text,
@@ -406,6 +427,25 @@ _SINK = (
         "boolean",
         "false",
         "Keep the unique id in `properties` (`UNIQ_KEY`), and with it `msgId`. Otherwise each row gets a new one.",
+    ),
+    Option(
+        "sendBack",
+        WRITE,
+        _text,
+        "string",
+        "none",
+        "Consumer group in which these rows failed: nothing new is sent, the messages that the columns "
+        "`commitLogOffset` and `msgId` name go to the group's retry topic, or to its dead letters. Column "
+        "`delayLevel`: NULL or 0 = the group's next level, -1 = dead letter. Columns `errorClass`, `errorMessage`, "
+        "`stackHash` and `lastFailureTime` travel with the message. `path` is the store that the rows were read from.",
+    ),
+    Option(
+        "maxReconsumeTimes",
+        WRITE,
+        _integer(0),
+        "integer",
+        "the group's `retryMaxTimes`",
+        "With `sendBack`: a message that has come back so many times becomes a dead letter.",
     ),
 )
 

@@ -18,6 +18,10 @@ from pyspark_rmq.planning import Limits
 _OF_SPARK = frozenset({"checkpointlocation", "queryname", "outputmode"})
 _OF_SPARK_PREFIX = "asyncprogresstracking"
 
+# MixAll.java
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+
 # DefaultMQPushConsumer.consumeTimestamp
 _CONSUME_TIMESTAMP_AGO_MS = 30 * 60 * 1000
 
@@ -34,11 +38,16 @@ _BY_NAME = {option.name.lower(): option for option in OPTIONS}
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which queues are read: exactly one of the three is given. `assign` has sorted queue ids per topic."""
+    """Which queues are read: at most one of the first three is given. `assign` has sorted queue ids per topic.
+
+    `of_group` is a retry or dead-letter topic that is read in addition, as soon as it exists, and whose rows show the
+    topic that they were sent to (DefaultMQPushConsumerImpl.resetRetryTopic).
+    """
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     assign: Mapping[str, tuple[int, ...]] | None = None
+    of_group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +73,10 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What a write was asked for; `transaction` is (txnAppId, txnVersion) of an idempotent batch write."""
+    """What a write was asked for; `transaction` is (txnAppId, txnVersion) of an idempotent batch write.
+
+    `send_back` is the group to which rows are sent back: then no new message is written.
+    """
 
     path: str
     topic: str | None = None
@@ -73,6 +85,8 @@ class SinkOptions:
     use_queue_id: bool = False
     keep_uniq_key: bool = False
     compress_over_bytes: int | None = None
+    send_back: str | None = None
+    max_reconsume_times: int | None = None
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -94,17 +108,18 @@ def source_options(options: Mapping[str, str], use: Use, now_ms: int) -> SourceO
         UsageError: an option is unknown, misplaced, missing, malformed, or contradicts another one.
     """
     values = _parse(options, use)
-    subscribed = [name for name in ("subscribe", "subscribePattern", "assign") if name in values]
+    ways = ("subscribe", "subscribePattern", "assign", *(("dlq",) if use == "batch read" else ()))
+    subscribed = [name for name in ways if name in values]
     if len(subscribed) != 1:
         given = " and ".join(subscribed) or "none of them"
-        refuse(f"exactly one of the options subscribe, subscribePattern, assign is needed; given: {given}")
+        refuse(f"exactly one of the options {', '.join(ways)} is needed; given: {given}")
     starting = _first(values, "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
     if use == "batch read":
         _check_batch_start(starting)
     _check_group_options(values, starting)
     return SourceOptions(
         path=values["path"],
-        subscription=Subscription(values.get("subscribe", ()), values.get("subscribePattern"), values.get("assign")),
+        subscription=_subscription(values, use),
         broker_name=values.get("brokerName"),
         starting=starting,
         ending=_first(values, "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"),
@@ -128,6 +143,12 @@ def sink_options(options: Mapping[str, str], use: Use) -> SinkOptions:
         refuse("the options txnAppId and txnVersion are only possible together")
     if use == "batch write" and "repeatable" in values and "txnAppId" not in values:
         refuse("option repeatable needs txnAppId in a batch write: without it, each write is a new one")
+    if "sendBack" in values:
+        for name in ("topic", "useQueueId", "keepUniqKey", "compressMsgBodyOverHowmuch"):
+            if name in values:
+                refuse(f"option {name} is not possible with sendBack: failed messages keep their bytes")
+    elif "maxReconsumeTimes" in values:
+        refuse("option maxReconsumeTimes needs sendBack")
     return SinkOptions(
         path=values["path"],
         topic=values.get("topic"),
@@ -136,6 +157,8 @@ def sink_options(options: Mapping[str, str], use: Use) -> SinkOptions:
         use_queue_id=values.get("useQueueId", False),
         keep_uniq_key=values.get("keepUniqKey", False),
         compress_over_bytes=values.get("compressMsgBodyOverHowmuch"),
+        send_back=values.get("sendBack"),
+        max_reconsume_times=values.get("maxReconsumeTimes"),
     )
 
 
@@ -155,6 +178,14 @@ def _parse(options: Mapping[str, str], use: Use) -> dict[str, Any]:
     return values
 
 
+def _subscription(values: Mapping[str, Any], use: Use) -> Subscription:
+    of_group = DLQ_PREFIX + values["dlq"] if "dlq" in values else None
+    commits = use == "stream read" and "group" in values and values.get("commitOffsets", True)
+    if commits and values.get("retryTopic", True):
+        of_group = RETRY_PREFIX + values["group"]
+    return Subscription(values.get("subscribe", ()), values.get("subscribePattern"), values.get("assign"), of_group)
+
+
 def _check_batch_start(starting: Position | None) -> None:
     if starting is None:
         return
@@ -167,9 +198,11 @@ def _check_group_options(values: Mapping[str, Any], starting: Position | None) -
     if "group" not in values:
         if starting is not None and starting.kind == "group":
             refuse("option startingOffsets: 'group' needs the option group")
-        for name in ("consumeFromWhere", "consumeTimestamp", "commitOffsets", "consumerName"):
+        for name in ("consumeFromWhere", "consumeTimestamp", "commitOffsets", "retryTopic", "consumerName"):
             if name in values:
                 refuse(f"option {name} needs the option group")
+    if values.get("retryTopic") and values.get("commitOffsets") is False:
+        refuse("option retryTopic needs commitOffsets: what comes back is taken by whoever commits")
     if "consumeTimestamp" in values and values.get("consumeFromWhere") != FROM_TIMESTAMP:
         refuse(f"option consumeTimestamp needs consumeFromWhere={FROM_TIMESTAMP}")
 

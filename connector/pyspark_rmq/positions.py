@@ -15,15 +15,13 @@ from pyspark_rmq.continuity import report_loss
 from pyspark_rmq.home import Home, Range
 from pyspark_rmq.offsets import EARLIEST, LATEST, Position, Queue, describe, refuse
 from pyspark_rmq.option_table import FROM_LAST, FROM_TIMESTAMP
-from pyspark_rmq.options import SourceOptions, Subscription
+from pyspark_rmq.options import RETRY_PREFIX, SourceOptions, Subscription
 
 _log = logging.getLogger(__name__)
 
 # MessageStoreConfig.accessMessageInMemoryMaxRatio: how much of the memory the 4.x broker takes for the page cache of
 # its log.
 _HOT_PERCENT = 40
-
-_RETRY_PREFIX = "%RETRY%"
 
 Ranges = Mapping[Queue, Range]
 
@@ -38,7 +36,7 @@ def subscribed(home: Home, subscription: Subscription) -> dict[Queue, Range]:
     queues: dict[Queue, Range] = {}
     for topic in subscribed_topics(home, subscription):
         ranges = home.queue_ranges(topic)
-        chosen = subscription.assign[topic] if subscription.assign else sorted(ranges)
+        chosen = (subscription.assign or {}).get(topic, sorted(ranges))
         for queue_id in chosen:
             if queue_id not in ranges:
                 refuse(f"option assign: topic {topic!r} has no queue {queue_id}; it has {sorted(ranges)}")
@@ -47,7 +45,13 @@ def subscribed(home: Home, subscription: Subscription) -> dict[Queue, Range]:
 
 
 def subscribed_topics(home: Home, subscription: Subscription) -> list[str]:
-    """Return the topics that are named, or that match and exist."""
+    """Return the topics that are named, or that match and exist, and the group's own one if that exists."""
+    topics = _topics_of_user(home, subscription)
+    own = subscription.of_group
+    return [*topics, own] if own is not None and own not in topics and own in home.topics() else topics
+
+
+def _topics_of_user(home: Home, subscription: Subscription) -> list[str]:
     if subscription.pattern is not None:
         return matching_topics(home.topics(), subscription.pattern)
     return list(subscription.assign or subscription.topics)
@@ -148,8 +152,12 @@ def _group_start(home: Home, options: SourceOptions, ranges: Ranges, explicit: P
     if explicit is not None and rest:
         # A position for every queue may name those of which the group has an offset.
         values = {queue: offset for queue, offset in explicit.values.items() if queue not in start}
-        explicit = Position(explicit.kind, values, explicit.timestamp_ms)
-        return start | resolve(home, explicit, rest, "startingOffsets")
+        # The option is about the topics that the user has named: what failed in the group must not be skipped.
+        named = set(_topics_of_user(home, options.subscription))
+        asked = {queue: limits for queue, limits in rest.items() if queue.topic in named or queue in values}
+        if asked:
+            start |= resolve(home, Position(explicit.kind, values, explicit.timestamp_ms), asked, "startingOffsets")
+            rest = {queue: limits for queue, limits in rest.items() if queue not in asked}
     return start | {queue: consume_from_where(home, options, queue, limits) for queue, limits in rest.items()}
 
 
@@ -188,7 +196,7 @@ def consume_from_where(home: Home, options: SourceOptions, queue: Queue, limits:
     """
     if limits.min_offset <= 0 and _is_hot(home, queue, limits):
         return 0
-    retry = queue.topic.startswith(_RETRY_PREFIX)
+    retry = queue.topic.startswith(RETRY_PREFIX)
     if options.consume_from_where == FROM_TIMESTAMP:
         return limits.max_offset if retry else home.offset_by_time(*queue, options.consume_timestamp_ms)
     if options.consume_from_where == FROM_LAST and not retry:

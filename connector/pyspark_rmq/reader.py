@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -63,8 +64,26 @@ def read_partition(options: SourceOptions, schema: StructType, partition: InputP
 
     expected = to_arrow_schema(schema, timezone="UTC")
     with open_to_read(options) as home:
-        for batch in _read_what_exists(home, options, partition.part, schema.fieldNames()):
+        for batch in _read_columns(home, options, partition.part, schema.fieldNames()):
             yield batch if batch.schema.equals(expected) else batch.cast(expected)
+
+
+def _read_columns(
+    home: Home, options: SourceOptions, part: QueueSlice, names: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the columns `names` of a slice, also those that the store does not have by itself."""
+    from pyspark_rmq import origin
+
+    own = part.topic == options.subscription.of_group
+    if own and options.group is not None:
+        # DefaultMQPushConsumerImpl.copySubscription: all of it. It has passed the filter before.
+        options = replace(options, tags=None)
+    stored = origin.stored_columns(names, restore_topic=own)
+    for batch in _read_what_exists(home, options, part, stored):
+        if stored == list(names):
+            yield batch
+        else:
+            yield origin.complete(batch, names, store_topic=part.topic, restore_topic=own)
 
 
 def _read_what_exists(

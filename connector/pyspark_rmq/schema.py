@@ -18,10 +18,24 @@ storeTimestamp     TIMESTAMP              always                  ignored
 storeHost          STRING                 always                  ignored
 commitLogOffset    BIGINT                 always                  ignored
 brokerName         STRING                 always                  ignored
+originTopic        STRING                 where the message was   ignored
+originQueueId      INT                    first stored; NULL if   ignored
+originQueueOffset  BIGINT                 nobody kept it          ignored
+originMsgId        STRING                 offset id of that place ignored
+storeTopic         STRING                 whose queue holds it    ignored
+errorClass         STRING                 why it failed last,     with sendBack
+errorMessage       STRING                 and when first and      with sendBack
+stackHash          STRING                 last; NULL if it never  with sendBack
+firstFailureTime   TIMESTAMP              failed, or nobody       ignored: the first one stays
+lastFailureTime    TIMESTAMP              kept it                 with sendBack
 value              -                      -                       another name for body
 shardingKey        STRING                 -                       used: same key, same queue
 delayLevel         INT                    -                       only NULL for now
 deliverTimestamp   TIMESTAMP              -                       only NULL for now
+
+Without a schema of the user's, the origin columns (originTopic to storeTopic) are there with the options `group` and
+`dlq`, the reasons (errorClass to lastFailureTime) with `dlq`. A user's schema may name all of them at any time. How
+they are made: `origin.py`. With the option sendBack the sink takes other columns: `send_back_columns`.
 """
 
 from __future__ import annotations
@@ -68,7 +82,37 @@ SOURCE_SCHEMA = StructType(
     ]
 )
 
-_NULLABLE = frozenset({"tags", "keys"})
+ORIGIN_FIELDS = (
+    StructField("originTopic", StringType()),
+    StructField("originQueueId", IntegerType()),
+    StructField("originQueueOffset", LongType()),
+    StructField("originMsgId", StringType()),
+    StructField("storeTopic", StringType()),
+)
+
+REASON_FIELDS = (
+    StructField("errorClass", StringType()),
+    StructField("errorMessage", StringType()),
+    StructField("stackHash", StringType()),
+    StructField("firstFailureTime", TimestampType()),
+    StructField("lastFailureTime", TimestampType()),
+)
+
+# All columns that a read can give.
+READABLE = StructType([*SOURCE_SCHEMA, *ORIGIN_FIELDS, *REASON_FIELDS])
+
+_NULLABLE = frozenset({"tags", "keys", "originQueueId", "originQueueOffset", *(field.name for field in REASON_FIELDS)})
+
+# What the sink uses with the option sendBack; what it cannot do without comes first.
+_SEND_BACK_FIELDS = (
+    StructField("commitLogOffset", LongType(), nullable=False),
+    StructField("msgId", StringType(), nullable=False),
+    StructField("delayLevel", IntegerType()),
+    StructField("errorClass", StringType()),
+    StructField("errorMessage", StringType()),
+    StructField("stackHash", StringType()),
+    StructField("lastFailureTime", TimestampType()),
+)
 
 # What the sink uses; the first type of each is the one that errors name.
 _SINK_TYPES: dict[str, tuple[DataType, ...]] = {
@@ -155,6 +199,14 @@ class SinkColumns:
         return BROKER_PROPERTIES | {name for column, name in _COLUMN_PROPERTIES.items() if column in self.used}
 
 
+def source_schema(option_names: Iterable[str]) -> StructType:
+    """Return the columns of a read with these options, whose names are compared without case."""
+    given = {name.lower() for name in option_names}
+    if "dlq" in given:
+        return READABLE
+    return StructType([*SOURCE_SCHEMA, *ORIGIN_FIELDS]) if "group" in given else SOURCE_SCHEMA
+
+
 def source_columns(schema: StructType) -> list[str]:
     """Return the names of a user's schema, in its order, after checking it.
 
@@ -164,7 +216,7 @@ def source_columns(schema: StructType) -> list[str]:
     """
     if not schema.fields:
         refuse(f"a schema without columns cannot be read; the source has {_listed()}")
-    right = {field.name: field for field in SOURCE_SCHEMA}
+    right = {field.name: field for field in READABLE}
     for field in schema:
         if field.name not in right:
             refuse(f"the source has no column {field.name!r}{_nearest(field.name, right)}; it has {_listed()}")
@@ -190,7 +242,7 @@ def sink_columns(schema: StructType, *, topic_given: bool, use_queue_id: bool) -
     """
     names = schema.fieldNames()
     _refuse_twice(names)
-    known = dict.fromkeys([*_SINK_TYPES, *SOURCE_SCHEMA.fieldNames()])
+    known = dict.fromkeys([*_SINK_TYPES, *READABLE.fieldNames()])
     # `lit(None)` without a type: as if the column were not there.
     untyped = {field.name for field in schema if field.dataType.typeName() == "void"} - {"topic", "body", "value"}
     for field in schema:
@@ -213,13 +265,46 @@ def sink_columns(schema: StructType, *, topic_given: bool, use_queue_id: bool) -
     return SinkColumns(bodies[0], tuple(name for name in names if name in _SINK_TYPES and name not in skipped))
 
 
+def send_back_columns(schema: StructType) -> tuple[str, ...]:
+    """Check the schema of rows that are to be sent back, and return the columns that matter, in an order of our own.
+
+    Raises:
+        UsageError: commitLogOffset or msgId is missing, an unknown column, a wrong type, or a name twice.
+    """
+    names = schema.fieldNames()
+    _refuse_twice(names)
+    known = dict.fromkeys([*(field.name for field in _SEND_BACK_FIELDS), *_SINK_TYPES, *READABLE.fieldNames()])
+    given = {field.name: field.dataType for field in schema if field.dataType.typeName() != "void"}
+    for name in names:
+        if name not in known:
+            refuse(
+                f"the sink has no column {name!r}{_nearest(name, known)}; with sendBack it takes "
+                f"{', '.join(field.name for field in _SEND_BACK_FIELDS)}, and ignores the other columns of the source"
+            )
+    used = []
+    for field in _SEND_BACK_FIELDS:
+        if field.name in given:
+            if _plain(given[field.name]) != _plain(field.dataType):
+                refuse(
+                    f"column {field.name!r} of the sink must be {field.dataType.simpleString()} with sendBack, "
+                    f"not {given[field.name].simpleString()}"
+                )
+            used.append(field.name)
+        elif not field.nullable:
+            refuse(
+                f"sendBack needs the column {field.name} as it was read: it says which message failed; "
+                f"given: {', '.join(names)}"
+            )
+    return tuple(used)
+
+
 def _plain(data_type: DataType) -> str:
     # Whether map values may be NULL differs between a DDL string, a literal map and our own type; no matter here.
     return data_type.simpleString()
 
 
 def _listed() -> str:
-    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in SOURCE_SCHEMA)
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in READABLE)
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:

@@ -36,10 +36,10 @@ class DefaultSource(DataSource):
         return "rmq"
 
     def schema(self) -> StructType:
-        """All columns of the source."""
-        from pyspark_rmq.schema import SOURCE_SCHEMA
+        """All columns of the source; with the options `group` and `dlq` also where rows come from."""
+        from pyspark_rmq.schema import source_schema
 
-        return SOURCE_SCHEMA
+        return source_schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`."""
@@ -58,16 +58,22 @@ class DefaultSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For `df.write`."""
         from pyspark_rmq.options import sink_options
+        from pyspark_rmq.send_back_writer import batch_send_back_writer
         from pyspark_rmq.writer import batch_writer
 
-        return batch_writer(sink_options(self.options, "batch write"), schema, overwrite)
+        options = sink_options(self.options, "batch write")
+        make = batch_writer if options.send_back is None else batch_send_back_writer
+        return make(options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """For `df.writeStream`."""
         from pyspark_rmq.options import sink_options
+        from pyspark_rmq.send_back_writer import stream_send_back_writer
         from pyspark_rmq.writer import stream_writer
 
-        return stream_writer(sink_options(self.options, "stream write"), schema, overwrite)
+        options = sink_options(self.options, "stream write")
+        make = stream_writer if options.send_back is None else stream_send_back_writer
+        return make(options, schema, overwrite)
 
 
 def _now_ms() -> int:

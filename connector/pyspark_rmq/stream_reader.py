@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+# A batch is planned only after the delivery: more waiting messages than that come in several batches.
+_DELIVERED_AT_ONCE = 100_000
+
 
 class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream`: plans batches over the subscribed queues, and commits a group's offsets."""
@@ -94,7 +97,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the ends of the queues: this run reads up to here."""
+        """Fix the ends of the queues: this run reads up to here, with what is due by now."""
+        self._deliver_due(None)
         _, ranges = self._look()
         self._target = {queue: limits.max_offset for queue, limits in ranges.items()}
 
@@ -102,8 +106,9 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end of the next batch, or `start` itself if there is nothing to read (or not enough yet).
 
         What lies before `start` has been completed by the sink: that is committed to the group here. Spark asks up to
-        60 times a second when there is nothing to do.
+        60 times a second when there is nothing to do: that is what drives the delivery of waiting messages, too.
         """
+        self._deliver_due(_DELIVERED_AT_ONCE)
         home, ranges = self._look()
         if self._idle is not None and self._idle[0] == start and self._idle[1] is ranges:
             return start
@@ -180,6 +185,24 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         The same dict as long as neither the log nor the table of topics changed.
         """
+        home = self._opened()
+        home.refresh()
+        # In this order: what is written in between is seen at the next look.
+        topics, log = home.topics(), home.log_range()
+        if self._seen is not None and topics is self._seen[0] and log == self._seen[1]:
+            if self._member is not None:
+                self._member.heartbeat()
+            return home, self._ranges
+        subscription = self._options.subscription
+        ranges = positions.subscribed(home, subscription)
+        if self._member is not None:
+            # The retry topic's before it exists: a second query of the group is refused now, not at the first failure.
+            own = () if subscription.of_group is None else (subscription.of_group,)
+            self._member.claim([*(queue.topic for queue in ranges), *own])
+        self._seen, self._ranges = (topics, log), ranges
+        return home, ranges
+
+    def _opened(self) -> Home:
         options = self._options
         commits = options.group is not None and options.commit_offsets
         if self._home is None:
@@ -188,18 +211,12 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._member = GroupMember(
                     self._home, options.group, describe_owner(options.consumer_name or "a Spark stream")
                 )
-        self._home.refresh()
-        # In this order: what is written in between is seen at the next look.
-        topics, log = self._home.topics(), self._home.log_range()
-        if self._seen is not None and topics is self._seen[0] and log == self._seen[1]:
-            if self._member is not None:
-                self._member.heartbeat()
-            return self._home, self._ranges
-        ranges = positions.subscribed(self._home, options.subscription)
+        return self._home
+
+    def _deliver_due(self, limit: int | None) -> None:
+        home = self._opened()
         if self._member is not None:
-            self._member.claim(queue.topic for queue in ranges)
-        self._seen, self._ranges = (topics, log), ranges
-        return self._home, ranges
+            home.schedule.deliver_due(limit)
 
     def _complete(self, position: StreamPosition, ranges: Mapping[Queue, Range]) -> None:
         # What is not read any more (unsubscribed, deleted) is not this query's to commit: it has no lease on it.

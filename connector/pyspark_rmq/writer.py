@@ -81,7 +81,7 @@ class RmqStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of one task."""
-        query_id, batch_id, run_id = _stream_ids()
+        query_id, batch_id, run_id = stream_ids()
         # With the run in it, what an earlier run left running cannot get in the way of this one.
         write_id = f"{query_id}-{batch_id}-{run_id}"
         return Staged(write_id, query_id, _stage(self._options, self._columns, write_id, iterator))
@@ -184,7 +184,8 @@ def _all_reports(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]
     return reports
 
 
-def _stream_ids() -> tuple[str, str, str]:
+def stream_ids() -> tuple[str, str, str]:
+    """Query id, batch id and run id of the task that calls this. Raises `UsageError` if Spark does not tell them."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

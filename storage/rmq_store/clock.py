@@ -104,6 +104,12 @@ class ClockFile:
         return time_ms
 
 
+def store_clock(root: str | Path) -> Callable[[], int]:
+    """The clock of the store at `root`: the clock file `pyrmq/clock` of a store made for tests, else the system's."""
+    path = Path(root) / "pyrmq" / "clock"
+    return ClockFile(path) if path.exists() else system_clock
+
+
 def _check_time(time_ms: int) -> None:
     if not 0 <= time_ms < 1 << 63:
         raise UsageError(f"{time_ms} is no time in ms since 1970")

@@ -157,6 +157,19 @@ class FakeHome:
     log_end: int | None = None
     closed: set[Queue] = field(default_factory=set)  # not open for reading, readQueueNums is smaller
     looked_up: int = 0
+    due: list[Queue] = field(default_factory=list)  # each becomes a message of its queue at the next delivery
+    deliveries: list[int | None] = field(default_factory=list)
+
+    @property
+    def schedule(self) -> FakeHome:
+        return self
+
+    def deliver_due(self, limit: int | None = None) -> None:
+        self.deliveries.append(limit)
+        while self.due:
+            queue = self.due.pop()
+            low, high = self.queues.get(queue, (0, 0))
+            self.queues[queue] = low, high + 1
 
     def refresh(self) -> None:
         pass

@@ -1,0 +1,260 @@
+"""`consume`: a handler for each message of a stream, and RocketMQ's retries for those on which it fails. Control plane.
+
+What happens to a batch, in the driver:
+
+    C1  was it completed by an earlier run that died before Spark noted it? Then it is done: its marker is there
+    C2  the handler runs in the executors (`judge`); what it says is kept, so that it runs once per attempt
+    C3  the flood breaker looks at it
+    C4  `on_results` gets all rows with what became of them
+    C5  the failed rows are sent back as one unit, together with the marker of this batch
+    C6  Spark notes the batch; the next look for messages commits the group's offsets
+
+A failure before C5 leaves nothing behind: Spark repeats the batch, handler and `on_results` included. After C5 nothing
+of it runs again. A batch without failed rows has no marker, and may be repeated as a whole after C4.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType, TimestampType
+
+from pyspark_rmq import home
+from pyspark_rmq.breaker import FloodBreaker, FloodWatch
+from pyspark_rmq.judge import DLQ, MODES, REASON_COLUMNS, RESULT_COLUMNS, SUCCESS, Judge, Mode
+from pyspark_rmq.offsets import refuse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_log = logging.getLogger(__name__)
+
+# What says which message a row is, and how often it was tried.
+_NEEDED = {"commitLogOffset": "bigint", "msgId": "string", "reconsumeTimes": "int"}
+
+_RESULT_FIELDS = (
+    StructField("result", StringType()),
+    StructField("delayLevel", IntegerType()),
+    StructField("errorClass", StringType()),
+    StructField("errorMessage", StringType()),
+    StructField("stackHash", StringType()),
+    StructField("lastFailureTime", TimestampType()),
+)
+assert tuple(field.name for field in _RESULT_FIELDS) == (*RESULT_COLUMNS, *REASON_COLUMNS)
+
+# A marker's value is the batch id and, below it, so many bits that tell its rows from others.
+_DIGEST_BITS = 31
+
+
+def consume(
+    stream: DataFrame,
+    handler: Callable[[Any], Any],
+    *,
+    group: str,
+    path: str,
+    max_reconsume_times: int | None = None,
+    mode: Mode = "row",
+    on_results: Callable[[DataFrame, int], None] | None = None,
+    reasons: bool = True,
+    breaker: FloodBreaker | None = None,
+) -> DataStreamWriter:
+    """Hand each message of a stream to a handler; those on which it fails come back later, in the end as dead letters.
+
+    `stream` was read with `format("rmq")` and the option `group`, from the store at `path`; it may have been filtered
+    and given more columns. The handler runs in the executors, and gets with `mode`
+
+        "row"      one `pyspark.sql.Row`: its answer is the result of this row
+        "pandas"   a `pandas.DataFrame`   } of up to spark.sql.execution.arrow.maxRecordsPerBatch rows: the answer has
+        "arrow"    a `pyarrow.RecordBatch` } a result for each of them; None: all are done
+
+    A result is SUCCESS, RECONSUME_LATER (also: None, in a row's place), a delay level from 1 on, or DLQ; an exception
+    is RECONSUME_LATER with a reason. **At least once**: a handler sees a row again if its task or its batch is
+    repeated, and handlers for batches also when they raised an exception: then the batch is halved to find the guilty
+    rows. The failed rows of a batch are sent back exactly once.
+
+    `max_reconsume_times` becomes the setting of the whole group; None leaves that as it is (16). `on_results(rows,
+    batch_id)` is called with all rows of each batch before any is sent back; `rows` has the stream's columns and
+    result ("SUCCESS", "RECONSUME_LATER", "DLQ"), delayLevel, errorClass, errorMessage, stackHash, lastFailureTime.
+    `reasons=False` leaves out why a message failed: what is stored then has the bytes that RocketMQ would store.
+
+    Returns the writer of the query, to which `checkpointLocation` and a trigger are added; then `start()`.
+
+    Raises:
+        UsageError: not a stream, no column commitLogOffset, msgId or reconsumeTimes, or a column of a result's name.
+        NotAStoreError, StoreLockedError, ReadOnlyError: `path` cannot be written.
+
+    The query fails with:
+        UsageError: the handler answers what is no result, or not one for each row.
+        FloodBreakerError: see `FloodBreaker`.
+        MarkerError: the checkpoint was set back or copied.
+    """
+    if mode not in MODES:
+        refuse(f"mode={mode!r} of consume is none of {', '.join(MODES)}")
+    if not stream.isStreaming:
+        refuse("consume needs a stream: read it with spark.readStream")
+    if max_reconsume_times is not None and max_reconsume_times < 0:
+        refuse(f"max_reconsume_times={max_reconsume_times} is negative; 0 makes dead letters of all failures")
+    types = {field.name: field.dataType.simpleString() for field in stream.schema}
+    for name, expected in _NEEDED.items():
+        if types.get(name) != expected:
+            found = f"it is {types[name]}" if name in types else f"given: {', '.join(types)}"
+            refuse(f"consume needs the column {name} {expected} as it was read; {found}")
+    for name in RESULT_COLUMNS:
+        if name in types:
+            refuse(f"the stream has a column {name!r}, which is the name of a column of results: rename it")
+    if max_reconsume_times is not None:
+        home.set_max_reconsume_times(path, group, max_reconsume_times)
+    kept = tuple(name for name in types if name not in REASON_COLUMNS) if on_results is not None else tuple(_NEEDED)
+    consumer = _BatchConsumer(
+        handler, mode, path, group, max_reconsume_times, on_results, reasons, kept,
+        StructType([*(stream.schema[name] for name in kept), *_RESULT_FIELDS]),
+        FloodWatch(breaker) if breaker is not None else None,
+    )  # fmt: skip
+    return stream.writeStream.foreachBatch(consumer.consume)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """What the handler has said of a batch; `digest` tells its rows from those of another batch."""
+
+    rows: int
+    failed: int
+    dead: int
+    digest: int
+
+
+class _BatchConsumer:
+    """What runs in the driver for each batch of one query."""
+
+    def __init__(
+        self,
+        handler: Callable[[Any], Any],
+        mode: Mode,
+        path: str,
+        group: str,
+        max_reconsume_times: int | None,
+        on_results: Callable[[DataFrame, int], None] | None,
+        reasons: bool,
+        kept: tuple[str, ...],
+        schema: StructType,
+        watch: FloodWatch | None,
+    ) -> None:
+        self._handler = handler
+        self._mode: Mode = mode
+        self._path = path
+        self._group = group
+        self._max_reconsume_times = max_reconsume_times
+        self._on_results = on_results
+        self._reasons = reasons
+        self._kept = kept
+        self._schema = schema
+        self._watch = watch
+        self._run_began = False
+
+    def consume(self, batch: DataFrame, batch_id: int) -> None:
+        """Steps C1 to C5 of the module's table."""
+        from pyspark import StorageLevel
+
+        query_id = _query_id(batch)
+        if self._was_completed(batch, query_id, batch_id):
+            _log.info("batch %d was completed before: its failed messages have been sent back", batch_id)
+            return
+        most = self._max_reconsume_times
+        if most is None:
+            most = home.retry_max_times(self._path, self._group)
+        judge = Judge(self._handler, self._mode, self._path, self._kept, most)
+        judged = batch.mapInArrow(judge.__call__, self._schema).persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            counts = _count(judged)
+            now_ms = home.clock_of(self._path)()
+            if self._watch is not None:
+                self._watch.check(counts.rows, counts.dead, now_ms)
+            if self._on_results is not None:
+                self._on_results(judged, batch_id)
+            if counts.failed:
+                self._send_back(judged, query_id, _marker_value(batch_id, counts.digest), most)
+            if self._watch is not None:
+                self._watch.count(counts.dead, now_ms)
+        finally:
+            judged.unpersist()
+
+    def _was_completed(self, batch: DataFrame, query_id: str, batch_id: int) -> bool:
+        """Whether an earlier run has sent this batch's failures back. Only the first batch of a run can be repeated."""
+        if self._run_began:
+            return False
+        newest = home.last_sent_back(self._path, _key(self._group, query_id))
+        found = -1 if newest is None else newest >> _DIGEST_BITS
+        if found < batch_id:
+            self._run_began = True
+            return False
+        if found == batch_id and newest == _marker_value(batch_id, _digest(batch)):
+            self._run_began = True
+            return True
+        from rmq_store.errors import MarkerError
+
+        other = "other rows than now" if found == batch_id else f"batch {found}"
+        raise MarkerError(
+            f"batch {batch_id} of query {query_id}: the store has {other} of this query for group {self._group!r}; its "
+            "checkpoint was set back or copied. Start with a new checkpoint: the group's offsets say where"
+        )
+
+    def _send_back(self, judged: DataFrame, query_id: str, value: int, max_reconsume_times: int) -> None:
+        columns = ["commitLogOffset", "msgId", "delayLevel", *(REASON_COLUMNS if self._reasons else ())]
+        writer = judged.where(judged["result"] != SUCCESS).select(*columns).write.format("rmq").mode("append")
+        writer.options(
+            path=self._path,
+            sendBack=self._group,
+            maxReconsumeTimes=str(max_reconsume_times),
+            txnAppId=query_id,
+            txnVersion=str(value),
+            repeatable="false",
+        ).save()
+
+
+def _key(group: str, query_id: str) -> str:
+    """As the sink makes it of sendBack and txnAppId."""
+    return f"{group}/{query_id}"
+
+
+def _marker_value(batch_id: int, digest: int) -> int:
+    return batch_id << _DIGEST_BITS | digest
+
+
+def _count(judged: DataFrame) -> _Counts:
+    """Run the handler on all rows, keep what it says, and count it."""
+    from pyspark.sql import functions as F
+
+    failed = F.count_if(judged["result"] != SUCCESS)
+    found = judged.agg(*_fingerprint(judged), failed, F.count_if(judged["result"] == DLQ)).head()
+    assert found is not None  # an aggregate without groups has one row
+    rows, offsets, failed_rows, dead_rows = found
+    return _Counts(rows, failed_rows, dead_rows, _digest_of(rows, offsets))
+
+
+def _digest(batch: DataFrame) -> int:
+    found = batch.agg(*_fingerprint(batch)).head()
+    assert found is not None  # an aggregate without groups has one row
+    return _digest_of(*found)
+
+
+def _fingerprint(rows: DataFrame) -> list[Any]:
+    from pyspark.sql import functions as F
+
+    # The remainder keeps the sum of any batch far from the largest number.
+    return [F.count("*"), F.coalesce(F.sum(rows["commitLogOffset"] % (1 << 31)), F.lit(0))]
+
+
+def _digest_of(rows: int, offsets: int) -> int:
+    return zlib.crc32(f"{rows} {offsets}".encode()) >> (32 - _DIGEST_BITS)
+
+
+def _query_id(batch: DataFrame) -> str:
+    query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    if query_id is None:
+        refuse("this Spark does not say to which streaming query a batch belongs; 4.2 or newer is needed")
+    return str(query_id)

@@ -1,0 +1,225 @@
+"""Running a handler over the rows of a batch, in the executors, and turning what it says into columns. Data plane.
+
+What a handler says of a row, as RocketMQ's listeners do (ConsumeMessageConcurrentlyService.processConsumeResult):
+
+    SUCCESS, CONSUME_SUCCESS        done
+    RECONSUME_LATER, None, 0        again, after the group's next delay
+    1, 2, ...                       again, after this delay level
+    DLQ, -1                         a dead letter, at once
+    an exception                    as RECONSUME_LATER; its class, text and place are the reason
+
+An exception of a handler for whole batches says nothing about single rows: the batch is halved until only the guilty
+rows fail. So a handler sees a row at least once, and rows beside a guilty one several times.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pyspark_rmq.home import clock_of
+from pyspark_rmq.offsets import refuse
+from pyspark_rmq.reasons import Reason, reason_of, returned
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row
+
+SUCCESS: Final = "SUCCESS"
+RECONSUME_LATER: Final = "RECONSUME_LATER"
+DLQ: Final = "DLQ"
+
+Mode = Literal["row", "pandas", "arrow"]
+MODES: Final = ("row", "pandas", "arrow")
+
+# No delay level: a row that was consumed.
+_DONE = np.iinfo(np.int32).min
+_DEAD = -1
+_LEVEL_MAX = np.iinfo(np.int32).max
+_WORDS = {SUCCESS: _DONE, "CONSUME_SUCCESS": _DONE, RECONSUME_LATER: 0, DLQ: _DEAD}
+
+# What is known of a row after the handler has seen it. The reasons replace those of an earlier failure.
+RESULT_COLUMNS: Final = ("result", "delayLevel")
+REASON_COLUMNS: Final = ("errorClass", "errorMessage", "stackHash", "lastFailureTime")
+
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+Levels = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """What a task runs: `judge(batches)` yields the columns `kept` of all rows, and behind them the verdicts.
+
+    `max_reconsume_times` decides whether a failure is the last one. `path` is the store, whose clock says when a row
+    failed.
+    """
+
+    handler: Callable[[Any], Any]
+    mode: Mode
+    path: str
+    kept: tuple[str, ...]
+    max_reconsume_times: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the handler over the rows of one task. Raises `UsageError` for a result that is none."""
+        clock = clock_of(self.path)
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            verdicts = _Verdicts(batch.num_rows)
+            if self.mode == "row":
+                self._judge_rows(batch, verdicts)
+            else:
+                self._judge_batch(batch, 0, verdicts)
+            yield self._answer(batch, verdicts, clock())
+
+    def _judge_rows(self, batch: pa.RecordBatch, verdicts: _Verdicts) -> None:
+        for number, row in enumerate(_rows(batch)):
+            try:
+                result = self.handler(row)
+            except Exception as error:
+                verdicts.fail(number, reason_of(error))
+            else:
+                verdicts.levels[number] = _level(result)
+
+    def _judge_batch(self, batch: pa.RecordBatch, start: int, verdicts: _Verdicts) -> None:
+        """Judge the rows of `batch`, which are those from `start` on."""
+        given = batch.to_pandas() if self.mode == "pandas" else batch
+        try:
+            result = self.handler(given)
+        except Exception as error:
+            if batch.num_rows == 1:
+                verdicts.fail(start, reason_of(error))
+                return
+        else:
+            verdicts.levels[start : start + batch.num_rows] = _levels(result, batch.num_rows)
+            return
+        half = batch.num_rows // 2
+        self._judge_batch(batch.slice(0, half), start, verdicts)
+        self._judge_batch(batch.slice(half), start + half, verdicts)
+
+    def _answer(self, batch: pa.RecordBatch, verdicts: _Verdicts, now_ms: int) -> pa.RecordBatch:
+        failed = verdicts.levels != _DONE
+        dead = failed & (verdicts.levels < 0)
+        dead |= failed & (batch.column("reconsumeTimes").to_numpy() >= self.max_reconsume_times)
+        results = pa.array(np.select([dead, failed], [2, 1], 0).astype(np.int8))
+        columns = {name: batch.column(name) for name in self.kept}
+        columns["result"] = pa.array([SUCCESS, RECONSUME_LATER, DLQ]).take(results)
+        columns["delayLevel"] = pa.array(verdicts.levels, mask=~failed)
+        columns |= verdicts.reasons_of(failed)
+        now = pa.array(np.full(batch.num_rows, now_ms * 1000, np.int64), mask=~failed)
+        columns["lastFailureTime"] = now.cast(_TIMESTAMP)
+        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+class _Verdicts:
+    """The delay levels of the rows of a batch, and the reasons of those that failed by an exception."""
+
+    def __init__(self, count: int) -> None:
+        self.levels: Levels = np.full(count, _DONE, np.int32)
+        self._reasons: dict[int, Reason] = {}
+
+    def fail(self, number: int, reason: Reason) -> None:
+        self.levels[number] = 0
+        self._reasons[number] = reason
+
+    def reasons_of(self, failed: npt.NDArray[np.bool_]) -> dict[str, pa.Array]:
+        """The reason columns; null for rows that have not failed."""
+        reasons = [returned(RECONSUME_LATER), returned(DLQ), *self._reasons.values()]
+        codes = np.where(self.levels == _DEAD, 1, 0)
+        codes[list(self._reasons)] = np.arange(2, len(reasons))
+        taken = pa.array(codes, mask=~failed)
+        return {
+            "errorClass": pa.array([reason.error_class for reason in reasons], pa.string()).take(taken),
+            "errorMessage": pa.array([reason.error_message for reason in reasons], pa.string()).take(taken),
+            "stackHash": pa.array([reason.stack_hash for reason in reasons], pa.string()).take(taken),
+        }
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
+    """The rows as Spark's `Row`; maps are dicts, times are aware."""
+    from pyspark.sql import Row
+
+    make = Row(*batch.schema.names)
+    columns = []
+    for column in batch.columns:
+        values = column.to_pylist()
+        if pa.types.is_map(column.type):
+            values = [None if pairs is None else dict(pairs) for pairs in values]
+        columns.append(values)
+    return (make(*values) for values in zip(*columns, strict=True))
+
+
+def _level(result: Any) -> int:
+    """The delay level that one result stands for; _DONE for success."""
+    if result is None:
+        return 0
+    if isinstance(result, Enum):
+        result = result.name
+    if isinstance(result, str):
+        if result in _WORDS:
+            return _WORDS[result]
+    elif not isinstance(result, bool | np.bool_ | float | np.floating):
+        try:
+            level = operator.index(result)
+        except TypeError:
+            level = _DONE
+        if _DEAD <= level <= _LEVEL_MAX:
+            return level
+    refuse(
+        f"the handler answered {result!r} for a row: possible are SUCCESS, RECONSUME_LATER, DLQ, a delay level "
+        "(0: the next one, -1: dead letter), or None for RECONSUME_LATER"
+    )
+
+
+def _levels(results: Any, count: int) -> Levels:
+    """The delay levels that a handler for batches has answered for `count` rows."""
+    if results is None:
+        return np.full(count, _DONE, np.int32)
+    if isinstance(results, str | int | np.integer | Enum):
+        return np.full(count, _level(results), np.int32)
+    array = _as_array(results)
+    given = len(results) if array is None else len(array)
+    if given != count:
+        refuse(f"the handler answered {given} results for {count} rows: one for each row is needed, or None")
+    if array is None:
+        return np.fromiter((_level(result) for result in results), np.int32, count)
+    if pa.types.is_integer(array.type) or pa.types.is_null(array.type):
+        levels = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+        wrong = (levels < _DEAD) | (levels > _LEVEL_MAX)
+        if wrong.any():
+            _level(int(levels[wrong.argmax()]))
+        return np.asarray(levels, np.int32)
+    codes = array.dictionary_encode()
+    by_code = np.array([*(_level(word) for word in codes.dictionary.to_pylist()), 0], np.int32)
+    levels: Levels = by_code[codes.indices.fill_null(len(by_code) - 1).to_numpy(zero_copy_only=False)]
+    return levels
+
+
+def _as_array(results: Any) -> pa.Array | None:
+    """Results as one Arrow array, NaN as null; None if they are of several kinds, or of none that Arrow knows."""
+    if isinstance(results, pa.ChunkedArray):
+        array = results.combine_chunks()
+    elif isinstance(results, pa.Array):
+        array = results
+    else:
+        try:
+            array = pa.array(results, from_pandas=True)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+            return None
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    if pa.types.is_floating(array.type):
+        # pandas has no integers with gaps.
+        try:
+            array = array.cast(pa.int64())
+        except pa.ArrowInvalid:
+            pass
+    return array

@@ -1,0 +1,41 @@
+"""Why a handler failed a message: error class, message and a hash of the way through the code. No I/O.
+
+What an exception says is taken by `rmq_store.failure`, for consumers without Spark alike. A failure that a handler
+returns has reasons of its own, so that those of an earlier failure of the message do not stay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from rmq_store import failure
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One failure; all texts are short, and none is empty."""
+
+    error_class: str
+    error_message: str
+    stack_hash: str
+
+
+def reason_of(error: BaseException) -> Reason:
+    """Return what there is to know of an exception that a handler raised. Never raises."""
+    try:
+        known = failure.failure_properties(error, now_ms=0)
+    except Exception as second:
+        # Its text is made by code of the user's, too.
+        return _without_stack(type(error).__qualname__, f"the error has no text: {type(second).__name__} in __str__")
+    name = known[failure.ERROR_CLASS]
+    return Reason(name, known.get(failure.ERROR_MESSAGE, name), known[failure.STACK_HASH])
+
+
+def returned(result: str) -> Reason:
+    """Return the reason of a handler that has raised nothing, but answered RECONSUME_LATER or DLQ."""
+    return _without_stack(result, "returned by the handler")
+
+
+def _without_stack(error_class: str, error_message: str) -> Reason:
+    return Reason(error_class, error_message, hashlib.sha256(error_class.encode()).hexdigest()[:16])

@@ -1,0 +1,145 @@
+"""Writing with the option `sendBack`: rows name messages that failed, the engine copies these. Data plane in `write`.
+
+Tasks stage the copies, the driver commits them as one unit, as for new messages: see `writer`. A row is known by
+`commitLogOffset` and `msgId`, so rows of another store, or of a store that was rolled back, are refused. Bodies and
+properties of the rows are not looked at: what is sent back is the message as it is stored.
+
+Reasons travel with rows of which errorClass, errorMessage or stackHash is not NULL: these three, lastFailureTime (now,
+if there is no such column), and the query and batch that Spark tells. When a message failed first, and where it was
+then, is kept by the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from pyspark_rmq.home import SEND_BACK, Marker, clock_of, prepare_to_send_back, stage_send_backs
+from pyspark_rmq.offsets import refuse
+from pyspark_rmq.options import SinkOptions
+from pyspark_rmq.schema import SinkColumns, send_back_columns
+from pyspark_rmq.writer import RmqStreamWriter, RmqWriter, Staged, stream_ids
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rmq_store import StagedFile
+
+_FIXED = ("commitLogOffset", "msgId", "delayLevel")
+_SAYS_WHY = ("errorClass", "errorMessage", "stackHash")
+
+
+class SendBackWriter(RmqWriter):
+    """`df.write`: one write, all or nothing."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the copies of the messages that the rows of one task name."""
+        return Staged(self._write_id, None, _stage(self._options, self._columns.used, self._write_id, iterator))
+
+    def _marker(self) -> Marker | None:
+        if self._options.transaction is None:
+            return None
+        application, version = self._options.transaction
+        return Marker(SEND_BACK, f"{self._options.send_back}/{application}", version, self._options.repeatable)
+
+
+class SendBackStreamWriter(RmqStreamWriter):
+    """`df.writeStream`: what each micro-batch sends back is one unit."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the copies of the messages that the rows of one task name."""
+        query_id, batch_id, run_id = stream_ids()
+        write_id = f"{query_id}-{batch_id}-{run_id}"
+        return Staged(write_id, query_id, _stage(self._options, self._columns.used, write_id, iterator))
+
+    def _marker(self, query_id: str | None, batch_id: int) -> Marker | None:
+        if query_id is None:
+            return None
+        return Marker(SEND_BACK, f"{self._options.send_back}/{query_id}", batch_id, self._options.repeatable)
+
+
+def batch_send_back_writer(options: SinkOptions, schema: StructType, overwrite: bool) -> SendBackWriter:
+    """Check a batch write on the driver and return its writer. Raises `UsageError`, `NotAStoreError`."""
+    return SendBackWriter(options, _columns(options, schema, overwrite))
+
+
+def stream_send_back_writer(options: SinkOptions, schema: StructType, overwrite: bool) -> SendBackStreamWriter:
+    """Check a streaming write on the driver and return its writer. Raises `UsageError`, `NotAStoreError`."""
+    return SendBackStreamWriter(options, _columns(options, schema, overwrite))
+
+
+def _columns(options: SinkOptions, schema: StructType, overwrite: bool) -> SinkColumns:
+    if overwrite:
+        refuse("with sendBack messages are added to a retry topic and nothing is replaced; use mode append")
+    names = send_back_columns(schema)
+    prepare_to_send_back(options)
+    return SinkColumns("", names)  # no body: the message's own is copied
+
+
+def _stage(
+    options: SinkOptions, names: Sequence[str], write_id: str, batches: Iterator[pa.RecordBatch]
+) -> StagedFile | None:
+    """Encode the copies of a task into a file of its own. If that fails, nothing of it stays behind."""
+    from pyspark import TaskContext
+
+    from rmq_store import failure
+
+    context = TaskContext.get()
+    assert context is not None  # Spark calls write() in tasks only
+    told = {
+        failure.QUERY_ID: context.getLocalProperty("sql.streaming.queryId"),
+        failure.BATCH_ID: context.getLocalProperty("streaming.sql.batchId"),
+    }
+    clock = clock_of(options.path)
+    with stage_send_backs(options, write_id, context.partitionId(), context.taskAttemptId()) as area:
+        for batch in batches:
+            if batch.num_rows:
+                area.write(send_back_rows(batch, names, told, clock()))
+        staged: StagedFile | None = area.finish()
+    return staged
+
+
+def send_back_rows(
+    batch: pa.RecordBatch, names: Sequence[str], told: Mapping[str, str | None], now_ms: int
+) -> pa.RecordBatch:
+    """Return rows of the sink as `rmq_store.SEND_BACK_SCHEMA`; `told` are reasons of all rows, None for none."""
+    import pyarrow as pa
+
+    columns = {name: batch.column(name) for name in _FIXED if name in names}
+    columns["properties"] = _reasons(batch, names, told, now_ms)
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _reasons(
+    batch: pa.RecordBatch, names: Sequence[str], told: Mapping[str, str | None], now_ms: int
+) -> pa.MapArray:
+    """The reasons of each row by property; null for rows that say nothing."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from rmq_store import failure
+
+    count = batch.num_rows
+    properties = {"errorClass": failure.ERROR_CLASS, "errorMessage": failure.ERROR_MESSAGE}
+    properties["stackHash"] = failure.STACK_HASH
+    given = {properties[name]: batch.column(name).cast(pa.string()) for name in _SAYS_WHY if name in names}
+    says_why = np.zeros(count, np.bool_)
+    for values in given.values():
+        says_why |= values.is_valid().to_numpy(zero_copy_only=False)
+    failed_ms = pa.repeat(pa.scalar(now_ms), count)
+    if "lastFailureTime" in names:
+        told_ms = pc.divide(batch.column("lastFailureTime").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()), 1000)
+        failed_ms = pc.coalesce(told_ms, failed_ms)
+    given[failure.FIRST_FAILURE_MS] = given[failure.LAST_FAILURE_MS] = failed_ms.cast(pa.string())
+    given |= {name: pa.repeat(pa.scalar(value, pa.string()), count) for name, value in told.items()}
+    # Row by row: the i-th of `width` values belongs to the i-th name. A null value is no property.
+    width = len(given)
+    places = np.arange(count * width).reshape(width, count).T.ravel()
+    values = pa.concat_arrays(list(given.values())).take(pa.array(places))
+    keys = pa.array(list(given)).take(pa.array(np.tile(np.arange(width), count)))
+    starts = pa.array(np.arange(count + 1, dtype=np.int32) * width, mask=np.append(~says_why, False))
+    return pa.MapArray.from_arrays(starts, keys, values)
