@@ -4,6 +4,7 @@
     ├── UsageError              the caller: bad topic name, message too large, unknown option   (also ValueError)
     │   ├── UnknownTopicError   the caller named a topic that the store does not have
     │   ├── ReadOnlyError       the caller wrote to a store that was opened for reading
+    │   ├── InvalidReceiptHandleError  the message was acknowledged, hidden anew or given out again
     │   └── MarkerError         the caller repeats an older unit: rewound or copied checkpoint
     ├── ResponseError           what a broker answers with a code other than SUCCESS   .response_code .remark
     ├── NotAStoreError          the path is no RocketMQ store, or one that we must not touch    .path
@@ -55,6 +56,10 @@ class UnknownTopicError(UsageError):
 
 class ReadOnlyError(UsageError):
     """A write on a store that was opened with `read_only=True`."""
+
+
+class InvalidReceiptHandleError(UsageError):
+    """A receipt handle that is void (RocketMQ's INVALID_RECEIPT_HANDLE): acknowledged, replaced, expired, or none."""
 
 
 class MarkerError(UsageError):
