@@ -63,7 +63,7 @@ class DelayLevel:
             self._look(end)
         if self._due_ms is None:
             return None
-        return now_ms if count_due(np.array([self._due_ms]), now_ms, self._delay_ms) else self._due_ms
+        return self._due_ms if self._due_ms <= now_ms + self._delay_ms else now_ms
 
     def chunk(self, now_ms: int, rows_max: int, bytes_max: int) -> Chunk | None:
         """What is due now, from the first message that nobody delivered; None: nothing."""

@@ -1,0 +1,136 @@
+"""A store whose clock the test turns, and messages parked in it by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rmq_store import Store, StoreConfig
+from rmq_store.broker.timer import PYRMQ_TIMER_TOPIC, timer_queue_id
+from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
+from rmq_store.format.host import Host
+from rmq_store.log.append import append, append_lock
+
+PARKER = Host.parse("10.1.2.3:10911")
+PRODUCER = Host.parse("10.9.8.7:0")
+
+
+@dataclass
+class Parking:
+    """One store, made with `config`; time stands still until `now_ms` is changed. Its flush thread never wakes up."""
+
+    root: Path
+    config: StoreConfig = field(
+        default_factory=lambda: StoreConfig(
+            mapped_file_size_commit_log=65536,
+            mapped_file_size_consume_queue=2000,
+            max_hash_slot_num=64,
+            max_index_num=1000,
+            flush_interval_commit_log=10**9,
+        )
+    )
+    now_ms: int = 1_700_000_000_000
+
+    def clock(self) -> int:
+        return self.now_ms
+
+    def open(self, **options: Any) -> Store:
+        if options.get("read_only"):
+            return Store.open(self.root, **options)
+        return Store.open(self.root, create=True, config=self.config, clock=self.clock, **options)
+
+    def park(
+        self,
+        store: Store,
+        level: int,
+        bodies: Sequence[bytes],
+        topic: str = "T",
+        queue_id: int | Sequence[int] = 0,
+        **columns: Any,
+    ) -> None:
+        """Store messages at a delay level, each with its own UNIQ_KEY and a tag. `columns` go to the encoder."""
+        own = {"DELAY": str(level), "REAL_TOPIC": topic, "TAGS": "TagA"}
+        delays = np.full(len(bodies), store._log.delay_levels_ms[level - 1], np.int64)
+        self._append(store, "SCHEDULE_TOPIC_XXXX", level - 1, bodies, queue_id, own, delays, columns)
+
+    def park_until(
+        self,
+        store: Store,
+        due_ms: int,
+        bodies: Sequence[bytes],
+        topic: str = "T",
+        queue_id: int | Sequence[int] = 0,
+        **columns: Any,
+    ) -> None:
+        """Store messages that wait for a time."""
+        own = {"TIMER_OUT_MS": str(due_ms), "REAL_TOPIC": topic, "TAGS": "TagA"}
+        timer = timer_queue_id(due_ms - self.now_ms)
+        delays = np.full(len(bodies), due_ms - self.now_ms, np.int64)
+        self._append(store, PYRMQ_TIMER_TOPIC, timer, bodies, queue_id, own, delays, columns)
+
+    def _append(
+        self,
+        store: Store,
+        parking_topic: str,
+        parking_queue: int,
+        bodies: Sequence[bytes],
+        queue_id: int | Sequence[int],
+        own: Mapping[str, str],
+        delays: np.ndarray,
+        columns: Mapping[str, Any],
+    ) -> None:
+        count = len(bodies)
+        queues = [queue_id] * count if isinstance(queue_id, int) else queue_id
+        properties = columns.get("properties", {})
+        rows = [
+            [*({"UNIQ_KEY": f"U-{body[:20].hex()}", **own, "REAL_QID": str(queue), **properties}).items()]
+            for body, queue in zip(bodies, queues, strict=True)
+        ]
+        batch = {
+            "topic": pa.array([parking_topic] * count),
+            "body": pa.array(bodies, pa.binary()),
+            "properties": pa.array(rows, pa.map_(pa.string(), pa.string())),
+            **{name: pa.array([value] * count) for name, value in columns.items() if name != "properties"},
+        }
+        options = EncodeOptions(
+            store_host=PARKER,
+            born_host=PRODUCER,
+            now_ms=self.now_ms - 77,
+            crc_property=store._log.crc_property,
+            index_tags=store._log.index_tags,
+        )
+        queue_ids = np.full(count, parking_queue, np.int32)
+        encoded = encode_batch(pa.RecordBatch.from_pydict(batch), queue_ids=queue_ids, options=options)
+        place = encoded.schema.get_field_index("delay_ms")
+        encoded = encoded.set_column(place, "delay_ms", pa.array(delays))
+        with append_lock(store._log):
+            append(store._log, [encoded])
+
+    def bodies(self, store: Store, topic: str = "T", queue_id: int | None = None) -> list[bytes]:
+        """What a topic holds, in queue order; of all its queues one behind the other."""
+        queues = store.queue_ranges(topic) if queue_id is None else {queue_id: store.queue_range(topic, queue_id)}
+        return [
+            body
+            for number, (first, last) in sorted(queues.items())
+            for batch in store.read(topic, number, first, last, columns=["body"])
+            for body in batch.column("body").to_pylist()
+        ]
+
+    def rows(self, store: Store, topic: str, queue_id: int) -> list[dict[str, Any]]:
+        """Every column of every message of a queue."""
+        first, last = store.queue_range(topic, queue_id)
+        return [row for batch in store.read(topic, queue_id, first, last) for row in batch.to_pylist()]
+
+
+@pytest.fixture
+def parking(scratch: Path) -> Parking:
+    made = Parking(scratch / "store")
+    with made.open() as store:
+        store.create_topic("T", queue_count=2)
+    return made
