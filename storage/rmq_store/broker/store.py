@@ -18,9 +18,11 @@ import pyarrow as pa
 
 from rmq_store.broker.config import StoreConfig, StoreFile, parse_delay_levels
 from rmq_store.broker.flusher import Flusher
+from rmq_store.broker.group_topics import GroupTopics
 from rmq_store.broker.groups import GroupTable, SubscriptionGroup
 from rmq_store.broker.leases import Lease
 from rmq_store.broker.offsets import OffsetTable
+from rmq_store.broker.pop import Pop
 from rmq_store.broker.queues import Queues
 from rmq_store.broker.results import AppendResult, CommitResult, QueueRange, SendResult
 from rmq_store.broker.retry import Retry
@@ -67,8 +69,13 @@ class Store:
         self._writer = Writer(log, file.config, self._topics) if log.writable else None
         self._schedule = Schedule(log, self._writer, self._queues) if self._writer else None
         self._retry = None
+        self._pop = None
         if self._writer is not None:
             self._retry = Retry(log, file.config, self._groups, self._topics, self._writer, self._queues.end)
+            groups = GroupTopics(file.config, self._groups, self._topics)
+            self._pop = Pop(
+                log, broker_name, self._topics, groups, self._offsets, self._queues, self._writer, self._retry
+            )
         self._flusher = Flusher(log, file.config.flush_interval_commit_log) if log.writable else None
         self._pid = os.getpid()
         self._closed = False
@@ -152,6 +159,8 @@ class Store:
             try:
                 if self._schedule is not None:
                     self._schedule.close()
+                if self._pop is not None:
+                    self._pop.close()
             finally:
                 opening.close(self._log)
         else:
@@ -356,6 +365,13 @@ class Store:
         self._writing()
         assert self._retry is not None
         return self._retry
+
+    @property
+    def pop(self) -> Pop:
+        """Receive, acknowledge and hide messages one by one. ReadOnlyError."""
+        self._writing()
+        assert self._pop is not None
+        return self._pop
 
     def flush(self) -> None:
         """Make everything stored so far durable. StoreFailedError."""

@@ -1,0 +1,256 @@
+"""Invisible messages, what SimpleConsumer is made of: store.pop.
+
+A message that is given out is hidden from its group for a time; acknowledged in time it is done with, otherwise it is
+given out again. The rules are in `pop_turn`, the states in `pop_state`, the file in `pop_journal`. Sources:
+PopConsumerService.java (5.x), PopMessageProcessor.java, AckMessageProcessor.java, ChangeInvisibleTimeProcessor.java;
+ConsumerProcessor.java and PopMessageResultFilterImpl.java (proxy) for dead letters and void handles. Unlike there:
+
+    a message comes again from where it lies, at the very millisecond, and not as a copy in a retry topic
+    a dead letter is a copy of the message itself: its RETRY_TOPIC and ORIGIN_MESSAGE_ID say where that is
+    a message that the group was given once comes again whatever the filter of the consumer that asks
+
+The group's committed offset of a queue follows the smallest unfinished message, every 5 s and when the store is closed,
+so that a consumer of another kind, or a broker, loses nothing. When somebody else moves it, the queue begins anew
+there. Losing pyrmq/pop/ has the same effect: messages since the committed offset come again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import pyarrow as pa
+
+from rmq_store.broker.group_topics import NO_PERMISSION, GroupTopics
+from rmq_store.broker.offsets import OffsetTable
+from rmq_store.broker.pop_journal import PopJournal
+from rmq_store.broker.pop_messages import ConsumeInitMode, PropertyFilter, StoredRow, TopicReader
+from rmq_store.broker.pop_state import Change, Given, Gone
+from rmq_store.broker.pop_turn import Services, Turn
+from rmq_store.broker.queues import Queues
+from rmq_store.broker.receipt_handle import ReceiptHandle
+from rmq_store.broker.retry import Retry
+from rmq_store.broker.send_back import PURPOSE
+from rmq_store.broker.tags import TagFilter
+from rmq_store.broker.topics import TopicTable
+from rmq_store.broker.writing import Writer
+from rmq_store.errors import InvalidReceiptHandleError, ResponseError, UsageError
+from rmq_store.format.names import validate_group, validate_topic
+from rmq_store.log.commit_log import CommitLog
+
+MESSAGES_MAX: Final = 32
+"""What one receive may ask for (PopMessageProcessor.java)."""
+
+COMMIT_INTERVAL_MS: Final = 5000
+"""How often committed offsets follow (BrokerConfig.java flushConsumerOffsetInterval)."""
+
+# Java's long; far beyond any sense, so that visible times fit into 63 bits.
+_INVISIBLE_MAX_MS = 1 << 50
+
+
+@dataclass(frozen=True, slots=True)
+class Popped:
+    """A message that was given out: `row` is a batch of one row of MESSAGE_SCHEMA. `delivery_attempt` counts from 1."""
+
+    row: pa.RecordBatch
+    receipt_handle: str
+    delivery_attempt: int
+
+
+@dataclass(slots=True)
+class _Pops:
+    """One group on one topic, as this process knows it."""
+
+    journal: PopJournal
+    reader: TopicReader
+    checked: set[int] = field(default_factory=set)
+    receives: int = 0
+    committed_ms: int | None = None
+
+
+class Pop:
+    """The pops of one store open for writing. Safe for threads and processes."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        broker_name: str,
+        topics: TopicTable,
+        groups: GroupTopics,
+        offsets: OffsetTable,
+        queues: Queues,
+        writer: Writer,
+        retry: Retry,
+    ) -> None:
+        self._directory = log.own / "pop"
+        self._broker_name = broker_name
+        self._topics = topics
+        self._groups = groups
+        self._queues = queues
+        self._writer = writer
+        self._retry = retry
+        self._clock = log.clock
+        self._sync_flush = log.sync_flush
+        self._services = Services(offsets, writer.flush, self._send_dead, self._last_unit)
+        self._guard = threading.Lock()
+        self._pops: dict[tuple[str, str], _Pops] = {}
+
+    def receive(
+        self,
+        group: str,
+        topic: str,
+        max_messages: int,
+        invisible_duration_ms: int,
+        *,
+        tags: str | None = None,
+        accepts: PropertyFilter | None = None,
+        init_mode: ConsumeInitMode = ConsumeInitMode.MAX,
+        max_delivery_attempts: int | None = None,
+    ) -> list[Popped]:
+        """Give out up to `max_messages` (1 to 32) and hide them for `invisible_duration_ms` (1 ms and more); at once,
+        [] if there are none.
+
+        First what was not acknowledged in time, then new messages that `tags` ("TagA || TagB") and `accepts` (called
+        with the properties) let through; the others are passed. `init_mode`: where the group begins if it has no
+        offset. A message is given out `max_delivery_attempts` times at most, None: the group's retryMaxTimes + 1
+        (below 0: without end); then it is a dead letter with reconsumeTimes one above that, as RocketMQ's is.
+
+        On return the state survives this process, and under SYNC_FLUSH the machine. A crash may give messages out
+        earlier or more often, never less.
+
+        Raises:
+            UsageError: a number out of bounds, a bad name or expression. UnknownTopicError: no such topic.
+            ResponseError: 26, no such group and none is made; 16, the group or the topic may not be read.
+            StoreLockedError: another process has been busy with the group for seconds.
+            CorruptionError: a message, or the state of the group, is damaged.
+            StoreFullError, StoreFailedError: whether the messages are hidden is unknown; they come again.
+        """
+        _check_number("max_messages", max_messages, 1, MESSAGES_MAX)
+        _check_number("invisible_duration_ms", invisible_duration_ms, 1, _INVISIBLE_MAX_MS)
+        if max_delivery_attempts is not None:
+            _check_number("max_delivery_attempts", max_delivery_attempts, 1, (1 << 31) - 1)
+        TagFilter.parse(tags)
+        settings = self._groups.group(group)
+        config = self._topics.get(topic)
+        if not settings.consume_enable or not config.readable:
+            what = f"group {group!r}" if config.readable else f"topic {topic!r}"
+            raise ResponseError(NO_PERMISSION, f"{what} may not be read")
+        attempts_max = max_delivery_attempts
+        if attempts_max is None and settings.retry_max_times >= 0:
+            attempts_max = settings.retry_max_times + 1
+        pops = self._of(group, topic)
+        with pops.journal.exclusive():
+            turn = self._turn(pops, group, topic)
+            queue_count = config.read_queue_nums
+            ranges = pops.reader.ranges(queue_count)
+            turn.settle(ranges, init_mode, pops.checked)
+            turn.bury(attempts_max)
+            order = [(pops.receives + number) % queue_count for number in range(queue_count)]
+            pops.receives += 1
+            taken = turn.take(ranges, order, max_messages, invisible_duration_ms, attempts_max, tags, accepts)
+            self._commit(pops, turn)
+        return [
+            Popped(found.row, str(ReceiptHandle.of(given, self._broker_name)), given.attempt) for found, given in taken
+        ]
+
+    def ack(self, group: str, topic: str, receipt_handle: str) -> None:
+        """Acknowledge one message: it is done with. Durable as `receive`.
+
+        Raises:
+            InvalidReceiptHandleError: it was acknowledged, hidden anew or given out again since, or its time is over.
+        """
+        self._change(group, topic, receipt_handle, lambda given, now_ms: Gone(*given.key))
+
+    def change_invisible_duration(self, group: str, topic: str, receipt_handle: str, invisible_duration_ms: int) -> str:
+        """Hide a message for `invisible_duration_ms` from now on (0: it comes again at once), and return its new
+        handle; the old one is void. Durable as `receive`, raises as `ack`.
+        """
+        _check_number("invisible_duration_ms", invisible_duration_ms, 0, _INVISIBLE_MAX_MS)
+
+        def hide(given: Given, now_ms: int) -> Given:
+            version = given.version + 1
+            return replace(given, version=version, pop_time_ms=now_ms, invisible_ms=invisible_duration_ms)
+
+        changed = self._change(group, topic, receipt_handle, hide)
+        assert isinstance(changed, Given)
+        return str(ReceiptHandle.of(changed, self._broker_name))
+
+    def close(self) -> None:
+        """Commit the offsets of the groups that this process has served. StoreLockedError and others as `receive`."""
+        with self._guard:
+            pops, self._pops = self._pops, {}
+        for (group, topic), known in pops.items():
+            with known.journal.exclusive():
+                self._turn(known, group, topic).commit()
+            known.journal.close()
+
+    def _change(
+        self, group: str, topic: str, receipt_handle: str, change: Callable[[Given, int], Change]
+    ) -> Change:
+        handle = ReceiptHandle.parse(receipt_handle)
+        pops = self._of(group, topic)
+        if handle.broker_name != self._broker_name or not pops.journal.exists():
+            raise _void(handle, group, topic, "it was never given out here")
+        with pops.journal.exclusive() as state:
+            now_ms = self._clock()
+            given = state.get((handle.queue_id, handle.queue_offset))
+            if given is None:
+                raise _void(handle, group, topic, "it is done with")
+            if ReceiptHandle.of(given, self._broker_name) != handle:
+                raise _void(handle, group, topic, "it has a newer handle")
+            if now_ms >= given.visible_at_ms or given.key in state.dying:
+                raise _void(handle, group, topic, f"its time was over at {given.visible_at_ms}")
+            changed = change(given, now_ms)
+            pops.journal.append([changed])
+            self._commit(pops, self._turn(pops, group, topic))
+        return changed
+
+    def _send_dead(self, group: str, topic: str, unit: int, found: StoredRow, attempt: int) -> None:
+        columns = {
+            "commitLogOffset": found.row.column("commitLogOffset"),
+            "msgId": found.row.column("msgId"),
+            "delayLevel": pa.array([-1], pa.int32()),
+        }
+        rows = pa.RecordBatch.from_pydict(columns)
+        self._retry.send_back_all(group, rows, key=_unit_key(group, topic), value=unit, reconsume_times=[attempt])
+
+    def _last_unit(self, group: str, topic: str) -> int:
+        return self._writer.last_unit(PURPOSE, _unit_key(group, topic)) or 0
+
+    def _commit(self, pops: _Pops, turn: Turn) -> None:
+        now_ms = self._clock()
+        if pops.committed_ms is None:
+            pops.committed_ms = now_ms
+        elif now_ms - pops.committed_ms >= COMMIT_INTERVAL_MS:
+            turn.commit()
+            pops.committed_ms = now_ms
+
+    def _turn(self, pops: _Pops, group: str, topic: str) -> Turn:
+        return Turn(self._services, pops.journal, pops.reader, group, topic, self._clock())
+
+    def _of(self, group: str, topic: str) -> _Pops:
+        validate_group(group)
+        validate_topic(topic)
+        with self._guard:
+            known = self._pops.get((group, topic))
+            if known is None:
+                journal = PopJournal(self._directory / group / topic, sync=self._sync_flush)
+                known = _Pops(journal, TopicReader(self._queues, topic))
+                self._pops[group, topic] = known
+            return known
+
+
+def _unit_key(group: str, topic: str) -> str:
+    return f"pop {group} {topic}"
+
+
+def _void(handle: ReceiptHandle, group: str, topic: str, reason: str) -> InvalidReceiptHandleError:
+    place = f"message {handle.queue_offset} of {topic}-{handle.queue_id}"
+    return InvalidReceiptHandleError(f"the receipt handle of {place} is void for group {group!r}: {reason}")
+
+
+def _check_number(name: str, value: int, low: int, high: int) -> None:
+    if type(value) is not int or not low <= value <= high:
+        raise UsageError(f"{name}={value!r} is not an integer in {low}..{high}")

@@ -1,0 +1,206 @@
+"""The journal of a group's pops on a topic: `pyrmq/pop/<group>/<topic>/journal`, written by one process at a time.
+
+    0-7    magic "pyrmqpop"         8-15  identity, another one for each file       16-59  0
+    60-63  CRC-32 of bytes 0-59
+    then 64 bytes per change:
+    0      kind: 1 given, 2 gone, 3 dying, 4 position     1      reset (position only)        2-3   0
+    4-7    how many changes of the same append follow
+    8-11   queue id                12-15  attempt (given)
+    16-23  queue offset            24-31  commit-log offset
+    32-55  three int64             given: pop time ms, invisible ms; dying: unit;
+                                   position: store timestamp ms, committed before, committed
+    56-59  version (given)         60-63  CRC-32 of bytes 0-59
+
+Little-endian. An append counts as a whole or not at all: what a killed writer left of one is cut off by the next who
+takes the lock. The file is replaced by a snapshot when most of it is history. Losing its end gives messages out once
+more, never less often; so it is forced to disk only where every acknowledgement is (SYNC_FLUSH). RocketMQ keeps the
+same table in a key-value store (PopConsumerRocksdbStore.java).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rmq_store.broker.pop_state import Change, Dying, Given, Gone, PopState, Position
+from rmq_store.errors import CorruptConfigError
+from rmq_store.files import durable
+from rmq_store.files.lock import OfdLock
+
+_HEADER = struct.Struct("<8sq44x")
+_CHANGE = struct.Struct("<BB2xIiiqqqqqi")
+_CRC = struct.Struct("<I")
+_MAGIC = b"pyrmqpop"
+RECORD_BYTES = 64
+assert _HEADER.size == _CHANGE.size == RECORD_BYTES - _CRC.size
+
+_GIVEN, _GONE, _DYING, _POSITION = 1, 2, 3, 4
+
+LOCK_TIMEOUT_MS = 10_000
+# A file is replaced when it is larger than this and than four times what it says.
+COMPACT_BYTES = 1 << 20
+_COMPACT_FACTOR = 4
+
+
+class PopJournal:
+    """The journal in one directory, and the state that it leads to. Safe for threads; each process has its own."""
+
+    def __init__(self, directory: Path, *, sync: bool) -> None:
+        self.path = directory / "journal"
+        self.state = PopState()
+        self._sync = sync
+        self._lock = OfdLock(directory / "lock")
+        self._turn = threading.Lock()
+        self._identity: int | None = None
+        self._end = 0
+
+    def exists(self) -> bool:
+        """Whether anything was ever given out."""
+        return self.path.exists()
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[PopState]:
+        """Hold the journal alone for a `with` block; yields the state as all processes have left it.
+
+        Raises:
+            StoreLockedError: another process held it for LOCK_TIMEOUT_MS.
+            CorruptConfigError: the file is no journal; nothing was changed.
+        """
+        directory = self.path.parent
+        for missing in reversed([directory, *directory.parents[:3]]):
+            durable.make_directory(missing)
+        with self._turn, self._lock.exclusive(LOCK_TIMEOUT_MS):
+            self._catch_up()
+            yield self.state
+
+    def append(self, changes: Sequence[Change]) -> None:
+        """Write changes as one append and apply them; in an `exclusive` block.
+
+        After an error the state is what it was, or what the file says: the next block finds out.
+
+        Raises:
+            StoreFullError, StoreFailedError: as durable.translate.
+        """
+        if not changes:
+            return
+        if self._identity is None or self._end > max(COMPACT_BYTES, _COMPACT_FACTOR * RECORD_BYTES * len(self.state)):
+            self._replace()
+        data = _encode(changes)
+        try:
+            fd = durable.open_nofollow(self.path, os.O_WRONLY)
+            try:
+                durable.write_fully(fd, data, self._end, self.path)
+                if self._sync:
+                    durable.fsync_file(fd, self.path)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise durable.translate(error, self.path) from error
+        self._end += len(data)
+        for change in changes:
+            self.state.apply(change)
+
+    def close(self) -> None:
+        """Let go of the lock file."""
+        self._lock.close()
+
+    def _catch_up(self) -> None:
+        """Apply what others have appended, and cut off what a killed writer has left unfinished."""
+        try:
+            fd = durable.open_nofollow(self.path, os.O_RDWR)
+        except FileNotFoundError:
+            self.state, self._identity, self._end = PopState(), None, 0
+            return
+        try:
+            identity = self._read_identity(os.pread(fd, RECORD_BYTES, 0))
+            size = os.fstat(fd).st_size
+            if identity != self._identity or size < self._end:
+                self.state, self._identity, self._end = PopState(), identity, RECORD_BYTES
+            changes, count_bytes = _decode(os.pread(fd, size - self._end, self._end))
+            for change in changes:
+                self.state.apply(change)
+            self._end += count_bytes
+            if self._end < size:
+                durable.before("write", self.path)
+                os.ftruncate(fd, self._end)
+        finally:
+            os.close(fd)
+
+    def _read_identity(self, header: bytes) -> int:
+        if len(header) == RECORD_BYTES and zlib.crc32(header[: _HEADER.size]) == _CRC.unpack(header[_HEADER.size :])[0]:
+            magic, identity = _HEADER.unpack_from(header)
+            if magic == _MAGIC:
+                return int(identity)
+        raise CorruptConfigError(
+            str(self.path), 0, "not the journal of a group's pops; removed, the group starts again where it committed"
+        )
+
+    def _replace(self) -> None:
+        """Start a new file with the state as its first append."""
+        identity = int.from_bytes(os.urandom(8), "little", signed=True)
+        header = _HEADER.pack(_MAGIC, identity)
+        data = header + _CRC.pack(zlib.crc32(header)) + _encode(list(self.state.snapshot()))
+        durable.remove_leftovers(self.path)
+        durable.write_atomically(self.path, data)
+        self._identity, self._end = identity, len(data)
+
+
+def _encode(changes: Sequence[Change]) -> bytes:
+    pieces = []
+    for left, change in zip(range(len(changes) - 1, -1, -1), changes, strict=True):
+        body = _CHANGE.pack(*_fields(change, left))
+        pieces += [body, _CRC.pack(zlib.crc32(body))]
+    return b"".join(pieces)
+
+
+def _fields(change: Change, left: int) -> tuple[int, ...]:
+    match change:
+        case Given(queue_id, queue_offset, attempt, version, commit_log_offset, pop_time_ms, invisible_ms):
+            rest = (queue_id, attempt, queue_offset, commit_log_offset, pop_time_ms, invisible_ms, 0, version)
+            return (_GIVEN, 0, left, *rest)
+        case Gone(queue_id, queue_offset):
+            return (_GONE, 0, left, queue_id, 0, queue_offset, 0, 0, 0, 0, 0)
+        case Dying(queue_id, queue_offset, unit):
+            return (_DYING, 0, left, queue_id, 0, queue_offset, 0, unit, 0, 0, 0)
+        case Position(queue_id, next_offset, commit_log_offset, timestamp_ms, before, committed, is_reset):
+            rest = (queue_id, 0, next_offset, commit_log_offset, timestamp_ms, before, committed, 0)
+            return (_POSITION, int(is_reset), left, *rest)
+
+
+def _decode(data: bytes) -> tuple[list[Change], int]:
+    """The changes of the whole appends at the beginning of `data`, and how many bytes they take."""
+    whole: list[Change] = []
+    batch: list[Change] = []
+    end = 0
+    expected: int | None = None
+    for start in range(0, len(data) - RECORD_BYTES + 1, RECORD_BYTES):
+        body = data[start : start + _CHANGE.size]
+        if zlib.crc32(body) != _CRC.unpack_from(data, start + _CHANGE.size)[0]:
+            break
+        change, left = _change(body)
+        if change is None or expected not in (None, left):
+            break
+        batch.append(change)
+        expected = left - 1
+        if left == 0:
+            whole += batch
+            batch, expected, end = [], None, start + RECORD_BYTES
+    return whole, end
+
+
+def _change(body: bytes) -> tuple[Change | None, int]:
+    kind, reset, left, queue_id, attempt, offset, log_offset, first, second, third, version = _CHANGE.unpack(body)
+    if kind == _GIVEN:
+        return Given(queue_id, offset, attempt, version, log_offset, first, second), left
+    if kind == _GONE:
+        return Gone(queue_id, offset), left
+    if kind == _DYING:
+        return Dying(queue_id, offset, first), left
+    if kind == _POSITION:
+        return Position(queue_id, offset, log_offset, first, second, third, reset == 1), left
+    return None, left

@@ -1,0 +1,119 @@
+"""Reading what a pop gives out: single messages of a queue, and where a group begins in a queue.
+
+Sources: PopMessageProcessor#getInitOffset, PullMessageProcessor (limits), MessageStore#checkInDiskByConsumeOffset.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+import pyarrow as pa
+
+from rmq_store.broker.queues import Queues
+from rmq_store.broker.results import QueueRange
+from rmq_store.errors import OffsetOutOfRangeError
+from rmq_store.format.schema import MESSAGE_SCHEMA
+
+# MessageStoreConfig.java: accessMessageInMemoryMaxRatio, maxTransferBytesOnMessageInMemory.
+HOT_MEMORY_PERCENT = 40
+READ_BYTES_MAX = 256 << 10
+# What one receive looks at before it answers that nothing matched.
+SCAN_MAX = 4096
+_STEP = 256
+
+PropertyFilter = Callable[[Mapping[str, str]], bool]
+
+
+class ConsumeInitMode(IntEnum):
+    """Where a group begins in a queue in which it has no offset (ConsumeInitMode.java).
+
+    MIN: the first message. MAX: the last one; but a young queue, whose message 0 lies near the end of the log, is read
+    from its start. Retry topics are always read from their start.
+    """
+
+    MIN = 0
+    MAX = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRow:
+    """One message: a batch of one row of MESSAGE_SCHEMA, and what the pop needs of it."""
+
+    row: pa.RecordBatch
+    queue_id: int
+    queue_offset: int
+    commit_log_offset: int
+    reconsume_times: int
+
+
+class TopicReader:
+    """The queues of one topic. Control plane: a few messages at a time."""
+
+    def __init__(self, queues: Queues, topic: str) -> None:
+        self._queues = queues
+        self._topic = topic
+
+    def ranges(self, queue_count: int) -> dict[int, QueueRange]:
+        """What can be read of each queue, at one moment."""
+        return self._queues.ranges(self._topic, range(queue_count))
+
+    def first_offset(self, queue_id: int, found: QueueRange, mode: ConsumeInitMode, *, is_retry: bool) -> int:
+        """Where a group without an offset begins."""
+        if mode is ConsumeInitMode.MIN or is_retry:
+            return found.min_offset
+        if found.min_offset == 0 and self._is_hot(queue_id, found):
+            return 0
+        return max(found.max_offset - 1, found.min_offset)
+
+    def mark(self, queue_id: int, next_offset: int) -> tuple[int, int]:
+        """(commit-log offset, store timestamp in ms) of the message before `next_offset`; -1 twice if there is none."""
+        offset = self._queues.commit_log_offset_before(self._topic, queue_id, next_offset)
+        if offset < 0:
+            return -1, -1
+        return offset, self._queues.store_timestamp(self._topic, queue_id, next_offset - 1)
+
+    def message(self, queue_id: int, queue_offset: int) -> StoredRow | None:
+        """One message; None if retention has taken it. CorruptionError."""
+        try:
+            return next(self._rows(queue_id, queue_offset, queue_offset + 1, None), None)
+        except OffsetOutOfRangeError:
+            return None
+
+    def scan(
+        self, queue_id: int, start: int, end: int, count: int, tags: str | None, accepts: PropertyFilter | None
+    ) -> tuple[list[StoredRow], int]:
+        """Up to `count` messages of [start, end) that match, and the offset behind the last one looked at.
+
+        Looks at SCAN_MAX messages at most. OffsetOutOfRangeError, CorruptionError.
+        """
+        found: list[StoredRow] = []
+        at, end = start, min(end, start + SCAN_MAX)
+        step = count if tags is None and accepts is None else max(count, _STEP)
+        while at < end:
+            stop = self._queues.offset_after_bytes(self._topic, queue_id, at, min(at + step, end), READ_BYTES_MAX)
+            for row in self._rows(queue_id, at, stop, tags):
+                if accepts is None or accepts(dict(row.row.column("properties")[0].as_py())):
+                    found.append(row)
+                    if len(found) == count:
+                        return found, row.queue_offset + 1
+            at = stop
+        return found, at
+
+    def _rows(self, queue_id: int, start: int, end: int, tags: str | None) -> Iterator[StoredRow]:
+        names = MESSAGE_SCHEMA.names
+        for batch in self._queues.read(self._topic, queue_id, start, end, names, tags=tags, raw_body=False):
+            offsets, places, times = (
+                batch.column(name).to_pylist() for name in ("queueOffset", "commitLogOffset", "reconsumeTimes")
+            )
+            for row in range(batch.num_rows):
+                yield StoredRow(batch.slice(row, 1), queue_id, offsets[row], places[row], times[row])
+
+    def _is_hot(self, queue_id: int, found: QueueRange) -> bool:
+        if found.max_offset == 0:
+            return True
+        first = self._queues.commit_log_offset_before(self._topic, queue_id, 1)
+        memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return self._queues.end() - first <= memory_bytes * HOT_MEMORY_PERCENT // 100

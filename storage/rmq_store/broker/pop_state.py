@@ -1,0 +1,157 @@
+"""Which messages of a topic a group has in its hands: the state machine of SimpleConsumer, as values and their changes.
+
+    Ready         at or behind the queue's `next_offset`
+    Inflight      a Given whose visible time lies ahead
+    WaitingRetry  a Given whose visible time has come, and that may be given once more
+    DLQ           a Given with all its attempts used up, then Dying, then Gone
+    Commit        Gone: acknowledged
+
+Every change is a record of the journal (`pop_journal`); applying a prefix of them gives a state that once was. Sources:
+PopConsumerRecord.java, PopConsumerService.java (5.x).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+Key = tuple[int, int]  # queue id, queue offset
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A message was given out, or hidden anew. `attempt` counts deliveries from 1 on, those in other records of the
+    message included; `version` counts the handles of this record.
+    """
+
+    queue_id: int
+    queue_offset: int
+    attempt: int
+    version: int
+    commit_log_offset: int
+    pop_time_ms: int
+    invisible_ms: int
+
+    @property
+    def key(self) -> Key:
+        """Where the message lies in its topic."""
+        return self.queue_id, self.queue_offset
+
+    @property
+    def visible_at_ms(self) -> int:
+        """From this moment on the message may be given out again, and its handle is void."""
+        return self.pop_time_ms + self.invisible_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A message is done with: acknowledged, dead, or removed by retention."""
+
+    queue_id: int
+    queue_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dying:
+    """A message goes to the dead letters by the unit of this value."""
+
+    queue_id: int
+    queue_offset: int
+    unit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Messages below `next_offset` of a queue were given out or passed.
+
+    `commit_log_offset` and `store_timestamp_ms` are those of the last one (-1: there was none): another message there
+    means that a power cut took it. The group's committed offset is `committed_before` or `committed` (-1: none): any
+    other value was set by somebody else. `is_reset`: nothing of the queue is in flight any more.
+    """
+
+    queue_id: int
+    next_offset: int
+    commit_log_offset: int
+    store_timestamp_ms: int
+    committed_before: int
+    committed: int
+    is_reset: bool = False
+
+
+Change = Given | Gone | Dying | Position
+
+
+class PopState:
+    """The state that the changes applied so far have led to."""
+
+    def __init__(self) -> None:
+        self.positions: dict[int, Position] = {}
+        self.dying: dict[Key, int] = {}
+        self._given: dict[Key, Given] = {}
+        self._counts: dict[int, int] = {}
+        # By visible time; entries of messages that were hidden anew or are gone are passed over.
+        self._heap: list[tuple[int, int, int]] = []
+
+    def __len__(self) -> int:
+        """How many changes `snapshot` yields."""
+        return len(self.positions) + len(self._given) + len(self.dying)
+
+    def apply(self, change: Change) -> None:
+        """Do what a change says."""
+        if isinstance(change, Given):
+            if change.key not in self._given:
+                self._counts[change.queue_id] = self.count(change.queue_id) + 1
+            self._given[change.key] = change
+            self.dying.pop(change.key, None)
+            heapq.heappush(self._heap, (change.visible_at_ms, *change.key))
+        elif isinstance(change, Gone):
+            self._forget((change.queue_id, change.queue_offset))
+        elif isinstance(change, Dying):
+            self.dying[change.queue_id, change.queue_offset] = change.unit
+        else:
+            if change.is_reset:
+                for key in [key for key in self._given if key[0] == change.queue_id]:
+                    self._forget(key)
+            self.positions[change.queue_id] = change
+
+    def _forget(self, key: Key) -> None:
+        if self._given.pop(key, None) is not None:
+            self._counts[key[0]] -= 1
+        self.dying.pop(key, None)
+
+    def snapshot(self) -> Iterator[Change]:
+        """Changes that lead from nothing to this state."""
+        yield from self.positions.values()
+        yield from self._given.values()
+        for (queue_id, queue_offset), unit in self.dying.items():
+            yield Dying(queue_id, queue_offset, unit)
+
+    def count(self, queue_id: int) -> int:
+        """How many messages of the queue are in flight, waiting or dying."""
+        return self._counts.get(queue_id, 0)
+
+    def get(self, key: Key) -> Given | None:
+        """The newest Given of a message; None if it is not in the group's hands."""
+        return self._given.get(key)
+
+    def visible(self, now_ms: int, limit: int) -> list[Given]:
+        """Up to `limit` messages whose visible time has come, the earliest first; dying ones are none of them."""
+        found: list[Given] = []
+        taken = []
+        while self._heap and self._heap[0][0] <= now_ms and len(found) < limit:
+            entry = heapq.heappop(self._heap)
+            given = self._given.get(entry[1:])
+            if given is not None and given.visible_at_ms == entry[0]:
+                taken.append(entry)
+                # The same message hidden anew until the same moment has two entries.
+                if given.key not in self.dying and not (found and given is found[-1]):
+                    found.append(given)
+        for entry in taken:
+            heapq.heappush(self._heap, entry)
+        return found
+
+    def smallest_unfinished(self, queue_id: int) -> int:
+        """The offset to commit: all messages of the queue before it are acknowledged, dead or passed."""
+        mine = (offset for queue, offset in self._given if queue == queue_id)
+        return min(mine, default=self.positions[queue_id].next_offset)

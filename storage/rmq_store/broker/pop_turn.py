@@ -1,0 +1,229 @@
+"""One look at a group's pops on a topic, in which nobody else changes them: what may be given out, what is dead, what
+is committed.
+
+Every rule of the state machine that needs the log or the committed offsets is here; `pop` opens the look and decides
+nothing. Order of writing: a dead letter is stored before its message is forgotten, and a committed offset is told to
+others only when the log is on disk up to it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from rmq_store.broker.offsets import OffsetTable
+from rmq_store.broker.pop_journal import PopJournal
+from rmq_store.broker.pop_messages import ConsumeInitMode, PropertyFilter, StoredRow, TopicReader
+from rmq_store.broker.pop_state import Change, Given, Gone, Position
+from rmq_store.broker.pop_state import Dying as DyingChange
+from rmq_store.broker.results import QueueRange
+from rmq_store.errors import CorruptionError, OffsetOutOfRangeError, ResponseError
+from rmq_store.format.names import RETRY_PREFIX
+
+_LOG = logging.getLogger(__name__)
+
+IN_FLIGHT_MAX: Final = 10_000
+"""Messages of one queue that a group has in its hands (BrokerConfig.java popInflightMessageThreshold)."""
+
+# Dead letters of one look: each is a unit of its own.
+_DEAD_MAX = 256
+# A message that cannot become a dead letter is looked at again after this time (default invisible time of a pop).
+_TRY_AGAIN_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What a look needs of its store.
+
+    `send_dead(group, topic, unit, row, attempt)` stores one dead letter, once for each unit; `last_unit(group, topic)`
+    is the newest one stored. `flush` makes the log durable.
+    """
+
+    offsets: OffsetTable
+    flush: Callable[[], None]
+    send_dead: Callable[[str, str, int, StoredRow, int], None]
+    last_unit: Callable[[str, str], int]
+
+
+class Turn:
+    """A look; valid in the `exclusive` block of its journal only."""
+
+    def __init__(
+        self,
+        services: Services,
+        journal: PopJournal,
+        reader: TopicReader,
+        group: str,
+        topic: str,
+        now_ms: int,
+    ) -> None:
+        self._services = services
+        self._journal = journal
+        self._state = journal.state
+        self._reader = reader
+        self._group = group
+        self._topic = topic
+        self._now_ms = now_ms
+        self._committed = services.offsets.committed(group)
+
+    # -- positions --------------------------------------------------------------------------------------------------
+
+    def settle(self, ranges: Mapping[int, QueueRange], mode: ConsumeInitMode, checked: set[int]) -> None:
+        """Give every queue a position that holds: a new one begins, one that somebody else has moved begins anew, and
+        one whose messages a power cut has taken goes back to the committed offset. `checked`: queues whose messages
+        this process need not look at again; while it has the store open, nobody cuts the log.
+        """
+        changes: list[Change] = []
+        for queue_id, found in ranges.items():
+            position, committed = self._state.positions.get(queue_id), self._committed_of(queue_id)
+            is_known = position is not None and committed in (position.committed_before, position.committed)
+            if position is None or not is_known or (queue_id not in checked and not self._is_there(position, found)):
+                is_retry = self._topic.startswith(RETRY_PREFIX)
+                start = committed
+                if start < 0:
+                    start = self._reader.first_offset(queue_id, found, mode, is_retry=is_retry)
+                start = min(max(start, found.min_offset), found.max_offset)
+                mark = self._reader.mark(queue_id, start)
+                changes.append(Position(queue_id, start, *mark, committed, committed, is_reset=position is not None))
+            checked.add(queue_id)
+        if changes:
+            self._journal.append(changes)
+            self.commit()
+
+    def _is_there(self, position: Position, found: QueueRange) -> bool:
+        if position.next_offset > found.max_offset:
+            return False
+        mark = self._reader.mark(position.queue_id, position.next_offset)
+        return mark in ((position.commit_log_offset, position.store_timestamp_ms), (-1, -1))
+
+    def commit(self) -> None:
+        """Tell the smallest unfinished offsets to other kinds of consumers; queues that one of them moved are left."""
+        changes: list[Change] = []
+        offsets = {}
+        for queue_id, position in self._state.positions.items():
+            before = self._committed_of(queue_id)
+            if before in (position.committed_before, position.committed):
+                target = self._state.smallest_unfinished(queue_id)
+                if target != before:
+                    offsets[self._topic, queue_id] = target
+                    changes.append(replace(position, committed_before=before, committed=target, is_reset=False))
+        if changes:
+            self._services.flush()
+            # Both values are known before the table changes: a crash in between looks like nobody else's doing.
+            self._journal.append(changes)
+            self._services.offsets.commit(self._group, offsets)
+            self._committed.update(offsets)
+
+    def _committed_of(self, queue_id: int) -> int:
+        return max(self._committed.get((self._topic, queue_id), -1), -1)
+
+    # -- messages ---------------------------------------------------------------------------------------------------
+
+    def take(
+        self,
+        ranges: Mapping[int, QueueRange],
+        order: Sequence[int],
+        count: int,
+        invisible_ms: int,
+        attempts_max: int | None,
+        tags: str | None,
+        accepts: PropertyFilter | None,
+    ) -> list[tuple[StoredRow, Given]]:
+        """Give out up to `count` messages: first those whose time has come, then new ones, queue by queue in `order`.
+
+        Filters are for new messages: what the group was given once belongs to it. All of it is one append.
+        """
+        changes: list[Change] = []
+        taken: list[tuple[StoredRow, Given]] = []
+        visible = self._state.visible(self._now_ms, count + _DEAD_MAX)
+        for given in [given for given in visible if not _is_exhausted(given, attempts_max)][:count]:
+            row = self._stored(given)
+            if row is None:
+                changes.append(Gone(*given.key))
+            else:
+                taken.append((row, self._given(row, given.attempt + 1, given.version + 1, invisible_ms)))
+        for queue_id in order:
+            room = min(count - len(taken), IN_FLIGHT_MAX - self._state.count(queue_id))
+            if room > 0:
+                rows, end = self._new(queue_id, ranges[queue_id], room, tags, accepts)
+                for row in rows:
+                    attempt = row.reconsume_times + 1
+                    if attempts_max is not None and attempt > attempts_max:
+                        # Failed too often elsewhere: visible at once, and dead at the next look.
+                        changes.append(self._given(row, row.reconsume_times, 1, 0))
+                    else:
+                        taken.append((row, self._given(row, attempt, 1, invisible_ms)))
+                changes += self._moved(queue_id, end)
+        self._journal.append([*(given for _, given in taken), *changes])
+        return taken
+
+    def _new(
+        self, queue_id: int, found: QueueRange, count: int, tags: str | None, accepts: PropertyFilter | None
+    ) -> tuple[list[StoredRow], int]:
+        start = max(self._state.positions[queue_id].next_offset, found.min_offset)
+        try:
+            return self._reader.scan(queue_id, start, found.max_offset, count, tags, accepts)
+        except OffsetOutOfRangeError as error:  # retention was faster
+            return [], error.minimum
+
+    def _moved(self, queue_id: int, next_offset: int) -> Iterator[Position]:
+        position = self._state.positions[queue_id]
+        if next_offset != position.next_offset:
+            place, timestamp_ms = self._reader.mark(queue_id, next_offset)
+            yield replace(
+                position,
+                next_offset=next_offset,
+                commit_log_offset=place,
+                store_timestamp_ms=timestamp_ms,
+                is_reset=False,
+            )
+
+    def _given(self, row: StoredRow, attempt: int, version: int, invisible_ms: int) -> Given:
+        return Given(
+            row.queue_id, row.queue_offset, attempt, version, row.commit_log_offset, self._now_ms, invisible_ms
+        )
+
+    def _stored(self, given: Given) -> StoredRow | None:
+        """The message as it was given out; None if retention, or a power cut, has taken it."""
+        row = self._reader.message(*given.key)
+        return row if row is not None and row.commit_log_offset == given.commit_log_offset else None
+
+    # -- dead letters -----------------------------------------------------------------------------------------------
+
+    def bury(self, attempts_max: int | None) -> None:
+        """Send messages whose attempts are used up to the dead letters, and finish what a killed process began."""
+        dying = sorted(self._state.dying.items(), key=lambda item: item[1])
+        for key, unit in dying:
+            self._finish(key, unit)
+        visible = self._state.visible(self._now_ms, _DEAD_MAX)
+        exhausted = [given for given in visible if _is_exhausted(given, attempts_max)]
+        if exhausted:
+            unit = max([self._services.last_unit(self._group, self._topic), *(unit for _, unit in dying)])
+            for given in exhausted:
+                unit += 1
+                self._journal.append([DyingChange(*given.key, unit)])
+                self._finish(given.key, unit)
+
+    def _finish(self, key: tuple[int, int], unit: int) -> None:
+        given = self._state.get(key)
+        if given is not None and self._services.last_unit(self._group, self._topic) < unit:
+            row = self._stored(given)
+            try:
+                if row is not None:
+                    self._services.send_dead(self._group, self._topic, unit, row, given.attempt)
+            except (ResponseError, CorruptionError) as error:
+                _LOG.warning(
+                    "group %s: message %d of %s-%d has failed %d times and cannot become a dead letter: %s",
+                    self._group, key[1], self._topic, key[0], given.attempt, error,
+                )  # fmt: skip
+                self._journal.append(
+                    [replace(given, version=given.version + 1, pop_time_ms=self._now_ms, invisible_ms=_TRY_AGAIN_MS)]
+                )
+                return
+        self._journal.append([Gone(*key)])
+
+
+def _is_exhausted(given: Given, attempts_max: int | None) -> bool:
+    return attempts_max is not None and given.attempt >= attempts_max

@@ -1,0 +1,59 @@
+"""Receipt handles: what a consumer shows to acknowledge a message, RocketMQ's POP_CK with the commit-log offset.
+
+    ckOffset popTime invisibleTime reviveQid retryFlag brokerName queueId msgQueueOffset commitLogOffset
+
+Nine fields with single spaces. ckOffset is the queue offset again; reviveQid counts the handles of this delivery record
+and of none other, so that an old handle is told from a new one of the same moment; retryFlag is 0, because messages
+are given out again from where they lie. Sources: ExtraInfoUtil.java, ReceiptHandle.java.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from rmq_store.broker.pop_state import Given
+from rmq_store.errors import InvalidReceiptHandleError
+
+_HANDLE = re.compile(
+    r"(\d{1,19}) (\d{1,19}) (\d{1,19}) (\d{1,10}) 0 ([^ ]{1,255}) (\d{1,10}) (\d{1,19}) (\d{1,19})", re.ASCII
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptHandle:
+    """A handle, taken apart."""
+
+    broker_name: str
+    queue_id: int
+    queue_offset: int
+    commit_log_offset: int
+    pop_time_ms: int
+    invisible_ms: int
+    version: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.queue_offset} {self.pop_time_ms} {self.invisible_ms} {self.version} 0 {self.broker_name} "
+            f"{self.queue_id} {self.queue_offset} {self.commit_log_offset}"
+        )
+
+    @classmethod
+    def of(cls, given: Given, broker_name: str) -> ReceiptHandle:
+        """The handle of a message that was given out."""
+        return cls(
+            broker_name, given.queue_id, given.queue_offset, given.commit_log_offset,
+            given.pop_time_ms, given.invisible_ms, given.version,
+        )  # fmt: skip
+
+    @classmethod
+    def parse(cls, text: str) -> ReceiptHandle:
+        """Take a text apart. InvalidReceiptHandleError: it never was a handle."""
+        match = _HANDLE.fullmatch(text) if isinstance(text, str) else None
+        if match is None or match[1] != match[7]:
+            raise InvalidReceiptHandleError(f"{str(text)[:100]!r} is no receipt handle")
+        _, pop_time_ms, invisible_ms, version, name, queue_id, queue_offset, commit_log_offset = match.groups()
+        return cls(
+            name, int(queue_id), int(queue_offset), int(commit_log_offset),
+            int(pop_time_ms), int(invisible_ms), int(version),
+        )  # fmt: skip
