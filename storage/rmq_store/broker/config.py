@@ -68,6 +68,7 @@ class StoreConfig:
     auto_create_subscription_group: bool = True
     dlq_perm: int = 6
     retry_another_broker_when_not_store_ok: bool = False
+    timer_max_delay_sec: int = 259_200
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -84,6 +85,8 @@ class StoreConfig:
             raise UsageError("maxMessageSize and defaultTopicQueueNums must be positive")
         if self.dlq_perm not in _DLQ_PERMS:
             raise UsageError(f"dlqPerm={self.dlq_perm}: 6, or 2 so that no consumer may read dead letters")
+        if self.timer_max_delay_sec < 0:
+            raise UsageError("timerMaxDelaySec must not be negative")
         Host.parse(self.broker_host)
         parse_delay_levels(self.message_delay_level)
         self.geometry()

@@ -8,12 +8,14 @@ import os
 import random
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from rmq_store.broker.config import StoreConfig
+from rmq_store.broker.parking import ParkingRules
+from rmq_store.broker.parking_rows import park_rows
 from rmq_store.broker.routing import Router
 from rmq_store.broker.topics import TopicConfig
 from rmq_store.errors import UsageError
@@ -35,12 +37,27 @@ INPUT_SCHEMA = pa.schema(
         ("bornTimestamp", pa.timestamp("us", tz="UTC")),
         ("shardingKey", pa.string()),
         ("queueId", pa.int32()),
+        ("delayLevel", pa.int32()),
+        ("deliverTimestamp", pa.timestamp("us", tz="UTC")),
     ]
 )
 """What `Store.append` and `StagingArea.write` take; only `body` and, without a default topic, `topic` must be there."""
 
 
 _ROW = re.compile(r"row (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Encoded rows (ENCODED_SCHEMA), and what their messages' own topics must have.
+
+    `queue_ids` (n,) int32 are those of the own topics, also for messages that wait elsewhere. `queues`: how many queues
+    of each topic the rows count on.
+    """
+
+    frames: pa.RecordBatch
+    queue_ids: np.ndarray
+    queues: dict[str, int]
 
 
 class MessageEncoder:
@@ -63,6 +80,7 @@ class MessageEncoder:
         self._default_topic = default_topic
         self._use_queue_id = use_queue_id
         store_host = Host.parse(config.broker_host)
+        self._parking = ParkingRules.of(config)
         self._options = EncodeOptions(
             store_host=store_host,
             born_host=Host(store_host.address, 0),
@@ -76,8 +94,13 @@ class MessageEncoder:
         )
 
     def encode(self, batch: pa.RecordBatch, *, first_row: int = 0) -> pa.RecordBatch:
-        """Encode a batch whose columns are some of INPUT_SCHEMA's; returns ENCODED_SCHEMA, same rows, same order.
+        """The frames of `encode_all`."""
+        return self.encode_all(batch, first_row=first_row).frames
 
+    def encode_all(self, batch: pa.RecordBatch, *, first_row: int = 0) -> Encoded:
+        """Encode a batch whose columns are some of INPUT_SCHEMA's: same rows, same order.
+
+        Rows with a delay level, a time of delivery, or properties that ask for one are put where they wait for it.
         `first_row`: where the batch begins in the caller's, for errors.
 
         Raises:
@@ -91,7 +114,7 @@ class MessageEncoder:
                 raise
             raise UsageError(f"row {int(row[1]) + first_row}{str(error)[row.end() :]}") from error
 
-    def _encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _encode(self, batch: pa.RecordBatch) -> Encoded:
         topics = batch.column("topic").dictionary_encode()
         names = batch.schema.names
         queue_ids = self._router.route(
@@ -101,7 +124,19 @@ class MessageEncoder:
         )
         now = self._clock()
         options = replace(self._options, now_ms=now)
-        return encode_batch(batch, queue_ids=queue_ids, options=options)
+        queues = _queues(topics, queue_ids)
+        parked = park_rows(batch, queue_ids, now, self._parking, options.drop_properties)
+        if parked is None:
+            return Encoded(encode_batch(batch, queue_ids=queue_ids, options=options), queue_ids, queues)
+        frames = encode_batch(parked.batch, queue_ids=parked.queue_ids, options=options)
+        return Encoded(parked.complete(frames), queue_ids, queues)
+
+
+def _queues(topics: pa.DictionaryArray, queue_ids: np.ndarray) -> dict[str, int]:
+    """For each topic its greatest queue id, plus 1."""
+    ends = np.zeros(len(topics.dictionary), np.int64)
+    np.maximum.at(ends, topics.indices.to_numpy(), queue_ids + 1)
+    return dict(zip(topics.dictionary.to_pylist(), ends.tolist(), strict=True))
 
 
 def rows_of(messages: Sequence[Message], unique_ids: Sequence[str]) -> pa.RecordBatch:

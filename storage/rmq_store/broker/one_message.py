@@ -7,7 +7,9 @@ import random
 from collections.abc import Mapping
 
 from rmq_store.broker.config import StoreConfig
+from rmq_store.broker.parking import Parked, ParkingRules, park
 from rmq_store.errors import UsageError
+from rmq_store.format.frame_check import TRANSACTION_MASK, SysFlag
 from rmq_store.format.hashing import index_hash, java_hash
 from rmq_store.format.host import Host
 from rmq_store.format.ids import UniqueIdGenerator, month_start_ms
@@ -25,6 +27,7 @@ class OneMessageEncoder:
         self._born_host = Host(self._host.address, 0)
         self._unique_ids = UniqueIdGenerator(self._host.address, os.getpid() & 0xFFFF, random.getrandbits(32))
         self._month = (0, 0, 0)
+        self._rules = ParkingRules.of(config)
 
     def unique_id(self, message: Message, now_ms: int) -> str:
         """The UNIQ_KEY that the message has, or a new one."""
@@ -34,7 +37,8 @@ class OneMessageEncoder:
         """The record, and its unique id. `sys_flag` says how the body is compressed; it is stored as it is.
 
         Raises:
-            UsageError: body or properties too large, no bytes as body, a separator or empty text in a property.
+            UsageError: body or properties too large, no bytes as body, a separator or empty text in a property, a delay
+            level or time that cannot be.
         """
         if not isinstance(message.body, bytes):
             raise UsageError(f"the body is {type(message.body).__name__}, not bytes")
@@ -46,16 +50,17 @@ class OneMessageEncoder:
             limit = self._config.max_message_size
             raise UsageError(f"the body has {len(message.body)} bytes, more than maxMessageSize={limit}")
         unique_id = self.unique_id(message, now_ms)
-        stored = message.stored_properties(unique_id)
+        parked = self._place(message, message.stored_properties(unique_id), queue_id, now_ms, sys_flag)
+        stored = parked.properties
         properties = encode_properties(stored)
         born_ms = now_ms if message.born_timestamp_ms is None else message.born_timestamp_ms
 
         def encode(queue_offset: int, offset: int, store_timestamp_ms: int) -> bytes:
             return encode_frame(
-                topic=message.topic,
+                topic=parked.topic,
                 body=message.body,
                 properties=properties,
-                queue_id=queue_id,
+                queue_id=parked.queue_id,
                 queue_offset=queue_offset,
                 commit_log_offset=offset,
                 born_timestamp_ms=born_ms,
@@ -74,14 +79,25 @@ class OneMessageEncoder:
         if tags and self._config.message_index_tags:
             keys.append(f"T#{tags}")
         record = OneRecord(
-            topic=message.topic,
-            queue_id=queue_id,
+            topic=parked.topic,
+            queue_id=parked.queue_id,
             size=size,
-            tags_code=java_hash(tags) if tags else 0,
-            key_hashes=[index_hash(java_hash(f"{message.topic}#{key}")) for key in keys],
+            tags_code=parked.tags_code if parked.tags_code is not None else java_hash(tags or ""),
+            key_hashes=[index_hash(java_hash(f"{parked.topic}#{key}")) for key in keys],
             encode=encode,
+            delay_ms=parked.delay_ms,
         )
         return record, unique_id
+
+    def _place(self, message: Message, stored: dict[str, str], queue_id: int, now_ms: int, sys_flag: int) -> Parked:
+        """Where the message is stored: in its own topic, or where it waits. Half messages do not wait."""
+        if not isinstance(message.delay_level, int) or not isinstance(message.deliver_timestamp_ms, int | None):
+            raise UsageError("delay_level and deliver_timestamp_ms must be int")
+        if message.delay_level < 0:
+            raise UsageError(f"delay_level={message.delay_level} is no delay level; 0 means none")
+        if sys_flag & TRANSACTION_MASK in (SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK):
+            return Parked(message.topic, queue_id, stored)
+        return park(stored, message.topic, queue_id, now_ms, self._rules)
 
     def _month_start(self, now_ms: int) -> int:
         """Start of the local month; looked up once an hour, since that takes longer than the rest."""

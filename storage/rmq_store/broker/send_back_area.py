@@ -117,7 +117,8 @@ class SendBackArea(StagingFile):
             end = self._queues_of_log.end()
         copies = self._encoder.encode(rows, end)
         for batch in copies.batches:
-            self.add(batch)
+            # Its topics are made by `Retry.prepare`.
+            self.add(batch, {})
         self.counts += SendBackCounts(retried=rows.num_rows - copies.dead, dead=copies.dead)
 
     def abort(self) -> None:

@@ -17,7 +17,7 @@ import shutil
 import time
 import uuid
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -104,8 +104,10 @@ class StagingFile:
         self._content_sum = 0
         self._queues: dict[str, int] = {}
 
-    def add(self, encoded: pa.RecordBatch) -> None:
-        """Add encoded frames (ENCODED_SCHEMA) to the file. StoreFullError."""
+    def add(self, encoded: pa.RecordBatch, queues: Mapping[str, int]) -> None:
+        """Add encoded frames (ENCODED_SCHEMA) to the file. `queues`: how many queues of which topics they count on.
+        StoreFullError.
+        """
         if not encoded.num_rows:
             return
         try:
@@ -117,13 +119,8 @@ class StagingFile:
             raise durable.translate(error, self._directory) from error
         self._rows += encoded.num_rows
         self._content_sum = (self._content_sum + content_sum_of([encoded])) & _SUM_MASK
-        topics = encoded.column("topic")
-        queue_ids = encoded.column("queue_id").to_numpy()
-        codes = topics.indices.to_numpy()
-        for code, name in enumerate(topics.dictionary.to_pylist()):
-            own = queue_ids[codes == code]
-            if len(own):
-                self._queues[name] = max(self._queues.get(name, 0), int(own.max()) + 1)
+        for name, count in queues.items():
+            self._queues[name] = max(self._queues.get(name, 0), count)
 
     def finish(self) -> StagedFile | None:
         """Close the file and report it; None if there were no rows. It is complete, but not synced: it serves this
@@ -203,7 +200,8 @@ class StagingArea(StagingFile):
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Encode a batch (columns of INPUT_SCHEMA) and add it to the file. UsageError, StoreFullError."""
-        self.add(self._encoder.encode(batch))
+        encoded = self._encoder.encode_all(batch)
+        self.add(encoded.frames, encoded.queues)
 
 
 def content_sum_of(batches: Sequence[pa.RecordBatch]) -> int:
@@ -258,6 +256,8 @@ def open_staged(root: Path, staged: StagedFile) -> list[pa.RecordBatch]:
         batches = list(pa.ipc.open_stream(mapped))
     except pa.ArrowInvalid as error:
         raise StagingError(f"{path}: {error}") from error
+    if any(batch.schema != ENCODED_SCHEMA for batch in batches):
+        raise StagingError(f"{path}: written by another version of this package; nothing was written")
     if sum(batch.num_rows for batch in batches) != staged.row_count:
         raise StagingError(f"{path}: not the {staged.row_count} rows that its task reported")
     return batches

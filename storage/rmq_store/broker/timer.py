@@ -16,11 +16,24 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from rmq_store.errors import UsageError
 from rmq_store.format import properties as names
 from rmq_store.format.names import PYRMQ_TIMER_TOPIC
 
-__all__ = ["DELAY_MS_MAX", "PYRMQ_TIMER_TOPIC", "TIMER_PROPERTIES", "TIMER_QUEUES", "due_ms", "timer_queue_id"]
+__all__ = [
+    "CANNOT_CANCEL",
+    "DELAY_MS_MAX",
+    "NUMBER_PATTERN",
+    "PYRMQ_TIMER_TOPIC",
+    "TIMER_PROPERTIES",
+    "TIMER_QUEUES",
+    "due_ms",
+    "timer_queue_id",
+    "timer_queue_ids",
+]
 
 # MessageStoreConfig.java timerMaxDelaySec: three days.
 DELAY_MS_MAX: Final = 259_200 * 1000
@@ -31,23 +44,28 @@ TIMER_PROPERTIES: Final = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TI
 _REMAINING_MS_MAX = (60_000, 3_600_000, 86_400_000)
 TIMER_QUEUES: Final = len(_REMAINING_MS_MAX) + 1
 
+NUMBER_PATTERN: Final = r"^-?[0-9]{1,18}$"
+"""What the timer properties may be."""
+
+CANNOT_CANCEL: Final = f"{names.TIMER_DEL_UNIQUE_KEY}: a message that waits in this store cannot be cancelled"
+
 _NUMBER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
 
-def due_ms(properties: Mapping[str, str], now_ms: int) -> int | None:
+def due_ms(properties: Mapping[str, str], now_ms: int, delay_ms_max: int = DELAY_MS_MAX) -> int | None:
     """When a message with these properties is to be delivered; None: at once, as it asks for no time or a past one.
 
     A message with a delay level asks for none: the level holds (the caller removes the timer properties, as Java does).
 
     Raises:
-        UsageError: no number, or more than DELAY_MS_MAX ahead; or the message is to cancel another one, which only a
+        UsageError: no number, or more than `delay_ms_max` ahead; or the message is to cancel another one, which only a
             timer wheel can.
     """
     name = next((name for name in TIMER_PROPERTIES if name in properties), None)
     if name is None or names.TIMER_OUT_MS in properties:
         return None
     if names.TIMER_DEL_UNIQUE_KEY in properties:
-        raise UsageError(f"{names.TIMER_DEL_UNIQUE_KEY}: a message that waits in this store cannot be cancelled")
+        raise UsageError(CANNOT_CANCEL)
     text = properties[name]
     if not _NUMBER.fullmatch(text):
         raise UsageError(f"{name}={text[:40]!r} is no number")
@@ -56,11 +74,17 @@ def due_ms(properties: Mapping[str, str], now_ms: int) -> int | None:
         due = now_ms + due * 1000
     elif name == names.TIMER_DELAY_MS:
         due += now_ms
-    if due - now_ms > DELAY_MS_MAX:
-        raise UsageError(f"{name}={text}: more than {DELAY_MS_MAX // 1000} s ahead (timerMaxDelaySec)")
+    if due - now_ms > delay_ms_max:
+        raise UsageError(f"{name}={text}: more than {delay_ms_max // 1000} s ahead (timerMaxDelaySec)")
     return due if due > now_ms else None
 
 
 def timer_queue_id(remaining_ms: int) -> int:
     """The queue of PYRMQ_TIMER_TOPIC for a message that waits for so long: near ones are not scanned with far ones."""
     return bisect_left(_REMAINING_MS_MAX, remaining_ms)
+
+
+def timer_queue_ids(remaining_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """`timer_queue_id` of each, (n,)."""
+    queue_ids: npt.NDArray[np.int64] = np.searchsorted(_REMAINING_MS_MAX, remaining_ms, side="left")
+    return queue_ids

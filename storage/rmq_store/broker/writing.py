@@ -78,10 +78,10 @@ class Writer:
         with self._turn:
             topics = self._topics.all()
             encoder = MessageEncoder(self._config, topics, self._log.clock, keep_unique_key=True)
-            encoded = encoder.encode(rows_of(messages, unique_ids))
+            encoded = encoder.encode_all(rows_of(messages, unique_ids))
         self._create_topics([(message.topic, 1) for message in messages])
         with append_lock(self._log):
-            appended = append(self._log, [encoded])
+            appended = append(self._log, [encoded.frames])
         status = self._send_status(appended.end)
         return [
             SendResult(
@@ -90,7 +90,7 @@ class Writer:
             for message, unique_id, queue_id, queue_offset, offset in zip(
                 messages,
                 unique_ids,
-                encoded.column("queue_id").to_pylist(),
+                encoded.queue_ids.tolist(),
                 appended.queue_offsets.tolist(),
                 appended.offsets.tolist(),
                 strict=True,
@@ -120,13 +120,10 @@ class Writer:
         with self._turn:
             encoder = self._encoder(topic)
             starts = range(0, batch.num_rows, _ENCODE_ROWS)
-            encoded = [encoder.encode(batch.slice(first, _ENCODE_ROWS), first_row=first) for first in starts]
-        needed: dict[str, int] = {}
-        for part in encoded:
-            for name in part.column("topic").dictionary.to_pylist():
-                needed[name] = 1
+            encoded = [encoder.encode_all(batch.slice(first, _ENCODE_ROWS), first_row=first) for first in starts]
+        needed = {name: 1 for part in encoded for name in part.queues}
         self._create_topics(list(needed.items()))
-        appended = self._append(encoded)
+        appended = self._append([part.frames for part in encoded])
         return AppendResult(batch.num_rows, appended.start, appended.end)
 
     def commit_staged(

@@ -58,6 +58,7 @@ class Message:
 
     `keys` is text with keys separated by single spaces, or a sequence of keys without spaces. `queue_id` None lets
     the store choose; messages with the same `sharding_key` go to the same queue. `born_timestamp_ms` None means now.
+    The message waits for the delay of `delay_level` (0: none), or else until `deliver_timestamp_ms` (None: at once).
     """
 
     topic: str
@@ -69,11 +70,13 @@ class Message:
     queue_id: int | None = None
     sharding_key: str | None = None
     born_timestamp_ms: int | None = None
+    delay_level: int = 0
+    deliver_timestamp_ms: int | None = None
 
     def stored_properties(self, unique_id: str | None = None) -> dict[str, str]:
         """All properties in the order in which they are stored: the named fields, then `properties`.
 
-        A field that is None or empty leaves the property of its name as it is in `properties`.
+        A field that is None, empty or the level 0 leaves the property of its name as it is in `properties`.
         """
         keys = self.keys if self.keys is None or isinstance(self.keys, str) else " ".join(self.keys)
         named = {
@@ -81,6 +84,8 @@ class Message:
             names.KEYS: keys,
             names.TAGS: self.tags,
             names.SHARDING_KEY: self.sharding_key,
+            names.DELAY_TIME_LEVEL: str(self.delay_level) if self.delay_level else None,
+            names.TIMER_DELIVER_MS: None if self.deliver_timestamp_ms is None else str(self.deliver_timestamp_ms),
         }
         stored = {name: value for name, value in named.items() if value}
         for name, value in self.properties.items():

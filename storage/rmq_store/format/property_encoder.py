@@ -21,8 +21,13 @@ from rmq_store.format.gather import Positions, value_bytes
 Mask = npt.NDArray[np.bool_]
 
 
-# Columns of a batch that become properties, in the order in which they are stored.
-NAMED_COLUMNS = {"keys": names.KEYS, "tags": names.TAGS, "shardingKey": names.SHARDING_KEY}
+# Columns of a batch that become properties, in the order in which they are stored. Those in capitals are the broker's.
+NAMED_COLUMNS = {"keys": names.KEYS, "tags": names.TAGS, "shardingKey": names.SHARDING_KEY} | {
+    name: name
+    for name in (
+        names.DELAY_TIME_LEVEL, names.TIMER_DELIVER_MS, names.REAL_TOPIC, names.REAL_QUEUE_ID, names.TIMER_OUT_MS
+    )
+}  # fmt: skip
 
 
 def no_separator() -> pa.Scalar:

@@ -1,0 +1,86 @@
+"""Messages that are not to be delivered yet: who asks for it, and what is stored instead (pure functions).
+
+A message waits for its time in another topic; its properties say where it goes then:
+
+    asked for by                             topic                 queue         tags code of the queue entry
+    DELAY (delay level 1 ..)                 SCHEDULE_TOPIC_XXXX   level - 1     storeTimestamp + the level's delay
+    TIMER_DELAY_SEC, else TIMER_DELAY_MS,    rmq_sys_pyrmq_timer   by distance   time of delivery
+    else TIMER_DELIVER_MS
+
+A level above the table counts as its last one, and DELAY is rewritten. With a level the timer properties go. A time
+that has passed asks for nothing. Source: HookUtils.java (handleScheduleMessage, transformDelayLevelMessage,
+transformTimerMessage); store-format.md sections 10 and 12. Many at once: `parking_rows`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rmq_store.broker import timer
+from rmq_store.broker.config import StoreConfig, parse_delay_levels
+from rmq_store.errors import UsageError
+from rmq_store.format import properties as names
+from rmq_store.format.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
+
+# What Java's Integer.parseInt takes.
+_JAVA_INT = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
+_INT32_MAX = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ParkingRules:
+    """What holds for a store: `delay_levels_ms[k]` is the delay of level k + 1; how far ahead a timer may be."""
+
+    delay_levels_ms: Sequence[int]
+    timer_delay_ms_max: int = timer.DELAY_MS_MAX
+
+    @classmethod
+    def of(cls, config: StoreConfig) -> ParkingRules:
+        """The rules of a store with these settings."""
+        return cls(parse_delay_levels(config.message_delay_level), config.timer_max_delay_sec * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """Where one message is stored, and with what. `delay_ms` and `tags_code` as in OneRecord, for `tags_code` None the
+    hash of its tag.
+    """
+
+    topic: str
+    queue_id: int
+    properties: dict[str, str]
+    delay_ms: int = 0
+    tags_code: int | None = None
+
+
+def park(properties: dict[str, str], topic: str, queue_id: int, now_ms: int, rules: ParkingRules) -> Parked:
+    """The place of a message with these properties that goes to queue `queue_id` of `topic`, at once or later.
+
+    Raises:
+        UsageError: a level or time that is no number, or a time too far ahead.
+    """
+    level = delay_level_of(properties.get(names.DELAY_TIME_LEVEL))
+    real_place = {names.REAL_TOPIC: topic, names.REAL_QUEUE_ID: str(queue_id)}
+    if level > 0 and rules.delay_levels_ms:
+        kept = {name: value for name, value in properties.items() if name not in timer.TIMER_PROPERTIES}
+        if level > len(rules.delay_levels_ms):
+            level = len(rules.delay_levels_ms)
+            kept[names.DELAY_TIME_LEVEL] = str(level)
+        return Parked(SCHEDULE_TOPIC, level - 1, {**kept, **real_place}, delay_ms=rules.delay_levels_ms[level - 1])
+    due = timer.due_ms(properties, now_ms, rules.timer_delay_ms_max)
+    if due is None:
+        return Parked(topic, queue_id, properties)
+    waiting = {**properties, **real_place, names.TIMER_OUT_MS: str(due)}
+    return Parked(PYRMQ_TIMER_TOPIC, timer.timer_queue_id(due - now_ms), waiting, tags_code=due)
+
+
+def delay_level_of(text: str | None) -> int:
+    """The level that a DELAY property names; 0 without one. UsageError if it is no number."""
+    if text is None:
+        return 0
+    level = int(text) if _JAVA_INT.fullmatch(text) else _INT32_MAX + 1
+    if level > _INT32_MAX:
+        raise UsageError(f"{names.DELAY_TIME_LEVEL}={text[:40]!r} is no delay level")
+    return level
