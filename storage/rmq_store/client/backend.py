@@ -18,7 +18,7 @@ from rmq_store.format.message import Message
 from rmq_store.format.properties import KEYS, TAGS
 
 if TYPE_CHECKING:
-    from rmq_store.broker.pop import Pop
+    from rmq_store.client.subscription import Subscription
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -92,6 +92,15 @@ class PullResult:
     min_offset: int
     max_offset: int
     messages: Sequence[MessageExt] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PoppedMessage:
+    """A message that is hidden from its group until its time is over; the handle acknowledges it or hides it anew."""
+
+    message: MessageExt
+    receipt_handle: str
+    delivery_attempt: int
 
 
 class Broker(Protocol):
@@ -201,9 +210,29 @@ class Broker(Protocol):
     def deliver_due(self) -> None:
         """Deliver delayed messages that are due, if the broker does not do it by itself; cheap if none are."""
 
-    @property
-    def pop(self) -> Pop:
-        """Receive, acknowledge and hide messages one by one (SimpleConsumer)."""
+    def receive_message(
+        self,
+        group: str,
+        subscription: Subscription,
+        max_messages: int,
+        invisible_duration_ms: int,
+        *,
+        from_first: bool = False,
+        max_delivery_attempts: int | None = None,
+    ) -> list[PoppedMessage]:
+        """Messages of a topic, at most `max_messages`, hidden from the group until their time is over; never waits.
+
+        `from_first`: where a group without an offset begins, else at the end by RocketMQ's rule (`broker/pop.py`).
+        `max_delivery_attempts` None: the group's retryMaxTimes + 1; after that a message is a dead letter.
+        """
+
+    def ack_message(self, group: str, topic: str, receipt_handle: str) -> None:
+        """Acknowledge a message. `topic`: the one that it was received from. InvalidReceiptHandleError."""
+
+    def change_invisible_duration(
+        self, group: str, topic: str, receipt_handle: str, invisible_duration_ms: int
+    ) -> str:
+        """Hide a message anew from now on; returns its new handle, the old one is void. InvalidReceiptHandleError."""
 
 
 class Backend(Protocol):

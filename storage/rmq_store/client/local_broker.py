@@ -9,15 +9,17 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from rmq_store.broker.pop_messages import ConsumeInitMode
 from rmq_store.broker.results import SendResult, SendStatus
 from rmq_store.broker.store import Store
-from rmq_store.client.backend import MessageExt, MessageQueue, PullResult, PullStatus
+from rmq_store.client.backend import MessageExt, MessageQueue, PoppedMessage, PullResult, PullStatus
 from rmq_store.client.errors import MQBrokerError, ResponseCode
 from rmq_store.client.local_groups import LocalGroups
 from rmq_store.client.stored_messages import messages_of
+from rmq_store.client.subscription import Subscription
 from rmq_store.errors import (
+    InvalidReceiptHandleError,
     OffsetOutOfRangeError,
     ReadOnlyError,
     ResponseError,
@@ -30,9 +32,6 @@ from rmq_store.errors import (
 )
 from rmq_store.format.frame_check import TRANSACTION_MASK
 from rmq_store.format.message import Message
-
-if TYPE_CHECKING:
-    from rmq_store.broker.pop import Pop
 
 # MessageStoreConfig.java: accessMessageInMemoryMaxRatio, maxTransferBytesOnMessageInMemory, maxFilterMessageSize.
 HOT_MEMORY_PERCENT = 40
@@ -223,10 +222,41 @@ class LocalBroker:
         with self._answering():
             self.store.schedule.deliver_due()
 
-    @property
-    def pop(self) -> Pop:
-        """See `Broker.pop`."""
-        return self.store.pop
+    def receive_message(
+        self,
+        group: str,
+        subscription: Subscription,
+        max_messages: int,
+        invisible_duration_ms: int,
+        *,
+        from_first: bool = False,
+        max_delivery_attempts: int | None = None,
+    ) -> list[PoppedMessage]:
+        """See `Broker.receive_message`."""
+        with self._answering():
+            popped = self.store.pop.receive(
+                group,
+                subscription.topic,
+                max_messages,
+                invisible_duration_ms,
+                tags=subscription.tags,
+                accepts=subscription.matches if subscription.selector.expression_type == "SQL92" else None,
+                init_mode=ConsumeInitMode.MIN if from_first else ConsumeInitMode.MAX,
+                max_delivery_attempts=max_delivery_attempts,
+            )
+        return [PoppedMessage(messages_of(one.row)[0], one.receipt_handle, one.delivery_attempt) for one in popped]
+
+    def ack_message(self, group: str, topic: str, receipt_handle: str) -> None:
+        """See `Broker.ack_message`."""
+        with self._answering():
+            self.store.pop.ack(group, topic, receipt_handle)
+
+    def change_invisible_duration(
+        self, group: str, topic: str, receipt_handle: str, invisible_duration_ms: int
+    ) -> str:
+        """See `Broker.change_invisible_duration`."""
+        with self._answering():
+            return self.store.pop.change_invisible_duration(group, topic, receipt_handle, invisible_duration_ms)
 
     def close(self) -> None:
         """Leave all groups; the store stays open."""
@@ -274,6 +304,8 @@ class LocalBroker:
         """Turn the store's errors into a broker's answers."""
         try:
             yield
+        except InvalidReceiptHandleError:
+            raise
         except ResponseError as error:
             raise self._error(error.response_code, error.remark) from error
         except StoreError as error:

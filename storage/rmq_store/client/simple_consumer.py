@@ -1,0 +1,256 @@
+"""A consumer that asks for messages and says of each one that it is done: RocketMQ 5.x's SimpleConsumer.
+
+    consumer = SimpleConsumer(backend, "cg_orders", {"Orders": FilterExpression("TagA || TagB")})
+    for view in consumer.receive(16, timedelta(seconds=30)):
+        handle(view.body)
+        consumer.ack(view)
+
+What is not acknowledged within its invisible duration comes again, at once when that is over, and after too many
+deliveries becomes a dead letter. There is no rebalance: members of a group, in any number of processes, share every
+queue. Sources: SimpleConsumerImpl.java, FilterExpression.java (rocketmq-clients).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from types import TracebackType
+from typing import Final, TypeVar
+
+from rmq_store.client.backend import Backend, Broker
+from rmq_store.client.consumer_config import ConsumeFromWhere
+from rmq_store.client.message_view import MessageView
+from rmq_store.client.subscription import MessageSelector, Subscription
+from rmq_store.errors import UsageError
+from rmq_store.format.names import retry_topic, validate_group, validate_topic
+
+AWAIT_DURATION: Final = timedelta(seconds=30)
+"""How long `receive` waits for a first message, unless told otherwise."""
+
+POLL_INTERVAL_MS: Final = 20
+"""How often it looks while it waits."""
+
+_ASYNC_THREADS = 4
+
+_T = TypeVar("_T")
+
+
+class FilterExpressionType(StrEnum):
+    """How a filter is written."""
+
+    TAG = "TAG"
+    SQL92 = "SQL92"
+
+
+@dataclass(frozen=True, slots=True)
+class FilterExpression:
+    """Which messages of a topic are wanted: tags ("TagA || TagB", `*` for all), or an SQL92 condition on properties."""
+
+    expression: str = "*"
+    type: FilterExpressionType = FilterExpressionType.TAG
+
+
+Filter = str | FilterExpression | MessageSelector
+
+
+class SimpleConsumer:
+    """A member of a consumer group. Safe for threads, not across fork; the backend is the caller's to close.
+
+    `subscription_expressions`: {topic: filter}, a text is a tag expression. `await_duration`: how long `receive` waits.
+    `max_delivery_attempts` None: the group's retryMaxTimes + 1. `consume_from_where`: where a group begins that has no
+    offset. `sleep` takes seconds.
+
+    Raises (when constructed):
+        UsageError: a bad name, filter or duration; CONSUME_FROM_TIMESTAMP, which RocketMQ does not offer here.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        consumer_group: str,
+        subscription_expressions: Mapping[str, Filter] | None = None,
+        *,
+        await_duration: timedelta = AWAIT_DURATION,
+        consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        max_delivery_attempts: int | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        validate_group(consumer_group)
+        if consume_from_where is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP:
+            raise UsageError(f"group {consumer_group!r}: a SimpleConsumer begins at the first or the last offset")
+        self.consumer_group = consumer_group
+        self._backend = backend
+        self._await_ms = _milliseconds("await_duration", await_duration)
+        self._from_first = consume_from_where is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+        self._attempts_max = max_delivery_attempts
+        self._sleep = sleep
+        self._guard = threading.Lock()
+        self._subscriptions: dict[str, Subscription] = {}
+        self._receives = 0
+        self._threads: ThreadPoolExecutor | None = None
+        self._closed = False
+        for topic, expression in (subscription_expressions or {}).items():
+            self.subscribe(topic, expression)
+
+    # -- subscriptions ----------------------------------------------------------------------------------------------
+
+    def subscribe(self, topic: str, filter_expression: Filter = "*") -> None:
+        """Receive from `topic` as well, or by another filter from now on. UsageError: a bad name or filter."""
+        validate_topic(topic)
+        if isinstance(filter_expression, FilterExpression):
+            kind = FilterExpressionType(filter_expression.type)
+            filter_expression = MessageSelector(kind.value, filter_expression.expression)
+        subscription = Subscription.of(topic, filter_expression)
+        with self._guard:
+            self._subscriptions[topic] = subscription
+
+    def unsubscribe(self, topic: str) -> None:
+        """Receive nothing from `topic` any more; messages in hand can still be acknowledged."""
+        with self._guard:
+            self._subscriptions.pop(topic, None)
+
+    @property
+    def subscription_expressions(self) -> Mapping[str, MessageSelector]:
+        """The filters by topic."""
+        with self._guard:
+            return {topic: subscription.selector for topic, subscription in self._subscriptions.items()}
+
+    # -- messages ---------------------------------------------------------------------------------------------------
+
+    def receive(self, max_message_num: int, invisible_duration: timedelta) -> list[MessageView]:
+        """Return 1 to `max_message_num` (at most 32) messages, or [] when none came within `await_duration`.
+
+        They are hidden from the group for `invisible_duration`, which is the longest time to handle them. All messages
+        of an answer are of one topic; topics, and the group's retry topic, take turns.
+
+        Raises:
+            UsageError: no subscription, closed, or a number out of bounds.
+            ClientError: a broker's answer; messages of other brokers are not lost, they come again.
+        """
+        invisible_ms = _milliseconds("invisible_duration", invisible_duration)
+        clock = self._backend.clock
+        deadline_ms, slept_ms = clock() + self._await_ms, 0
+        while True:
+            found = self._look(max_message_num, invisible_ms)
+            # A clock that is only moved by hand must not make anybody wait for ever.
+            left_ms = min(deadline_ms - clock(), self._await_ms - slept_ms)
+            if found or left_ms <= 0:
+                return found
+            wait_ms = min(left_ms, POLL_INTERVAL_MS)
+            self._sleep(wait_ms / 1000)
+            slept_ms += wait_ms
+
+    def receive_async(self, max_message_num: int, invisible_duration: timedelta) -> Future[list[MessageView]]:
+        """`receive` on another thread."""
+        return self._submit(lambda: self.receive(max_message_num, invisible_duration))
+
+    def ack(self, message_view: MessageView) -> None:
+        """Say that a message is done with.
+
+        Raises:
+            InvalidReceiptHandleError: its time was over, or it is acknowledged already: it comes, or came, again.
+            ClientError: a broker's answer; whether it is acknowledged is unknown.
+        """
+        self._check_open()
+        self._broker(message_view).ack_message(
+            self.consumer_group, message_view.received_from, message_view.receipt_handle
+        )
+
+    def ack_async(self, message_view: MessageView) -> Future[None]:
+        """`ack` on another thread."""
+        return self._submit(lambda: self.ack(message_view))
+
+    def change_invisible_duration(self, message_view: MessageView, invisible_duration: timedelta) -> None:
+        """Hide a message for `invisible_duration` from now on, zero to have it come again at once. The view gets the
+        new receipt handle; the old one is void. Raises as `ack`.
+        """
+        self._check_open()
+        message_view.receipt_handle = self._broker(message_view).change_invisible_duration(
+            self.consumer_group,
+            message_view.received_from,
+            message_view.receipt_handle,
+            _milliseconds("invisible_duration", invisible_duration),
+        )
+
+    def change_invisible_duration_async(self, message_view: MessageView, invisible_duration: timedelta) -> Future[None]:
+        """`change_invisible_duration` on another thread."""
+        return self._submit(lambda: self.change_invisible_duration(message_view, invisible_duration))
+
+    # -- life -------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stop; calls that run on other threads are waited for. Messages in hand come again when their time is over."""
+        with self._guard:
+            self._closed = True
+            threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=True)
+
+    def __enter__(self) -> SimpleConsumer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _look(self, max_message_num: int, invisible_ms: int) -> list[MessageView]:
+        """One round over topics and brokers; ends at the first that has something."""
+        self._check_open()
+        with self._guard:
+            if not self._subscriptions:
+                raise UsageError(f"group {self.consumer_group!r} has no subscription: name a topic first")
+            retry = Subscription.of(retry_topic(self.consumer_group), "*")
+            wanted = [*self._subscriptions.values(), retry]
+            turn = self._receives
+            self._receives += 1
+        brokers = self._backend.brokers()
+        for broker in brokers.values():
+            broker.deliver_due()
+        sources = [
+            (subscription, name)
+            for subscription in wanted
+            for name in sorted({queue.broker_name for queue in self._backend.subscribe_queues(subscription.topic)})
+        ]
+        for number in range(len(sources)):
+            subscription, name = sources[(turn + number) % len(sources)]
+            popped = brokers[name].receive_message(
+                self.consumer_group,
+                subscription,
+                max_message_num,
+                invisible_ms,
+                from_first=self._from_first,
+                max_delivery_attempts=self._attempts_max,
+            )
+            if popped:
+                return [MessageView(one, self.consumer_group, name) for one in popped]
+        return []
+
+    def _broker(self, message_view: MessageView) -> Broker:
+        broker = self._backend.brokers().get(message_view.broker_name)
+        if broker is None:
+            raise UsageError(f"{message_view!r} is of broker {message_view.broker_name!r}, which is not in this cluster")
+        return broker
+
+    def _submit(self, call: Callable[[], _T]) -> Future[_T]:
+        with self._guard:
+            if self._closed:
+                raise UsageError(f"the consumer of group {self.consumer_group!r} is closed")
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(_ASYNC_THREADS, thread_name_prefix="rmq-simple-consumer")
+            return self._threads.submit(call)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError(f"the consumer of group {self.consumer_group!r} is closed")
+
+
+def _milliseconds(name: str, duration: timedelta) -> int:
+    if not isinstance(duration, timedelta) or duration < timedelta(0):
+        raise UsageError(f"{name}={duration!r} is no datetime.timedelta of 0 or more")
+    return duration // timedelta(milliseconds=1)
