@@ -107,7 +107,10 @@ class AsyncSender:
             finish(None, MQClientError(f"executor rejected: {WAITING_MAX} sends wait already"))
             return done
         taken.append((self._waiting, 1))
-        self._executor.submit(run)
+        try:
+            self._executor.submit(run)
+        except RuntimeError as error:
+            finish(None, MQClientError(f"the producer was shut down meanwhile: {error}"))
         return done
 
     def shutdown(self) -> None:

@@ -116,6 +116,7 @@ class Producer:
         Raises:
             MQClientError: there are none: 10004 the cluster has no broker, 10005 no such topic.
         """
+        self._check_running()
         check_topic(topic)
         return self._route(topic)
 
@@ -212,7 +213,7 @@ class Producer:
     # -- making a request -------------------------------------------------------------------------------------------
 
     def _begin(self, timeout: int | None) -> _Begin:
-        self._cluster()
+        self._check_running()
         return _Begin(self._timer(), self.config.send_msg_timeout if timeout is None else timeout)
 
     def _request(self, message: Message, begin: _Begin, wish: _Wish) -> Request:
@@ -256,9 +257,13 @@ class Producer:
             raise MQClientError(f"The broker[{name}] not exist")
         return broker
 
-    def _cluster(self) -> Backend:
-        if self._state != "RUNNING" or self._backend is None:
+    def _check_running(self) -> None:
+        if self._state != "RUNNING":
             raise MQClientError(f"the producer is not running ({self._state}): start it, or use it in a with block")
+
+    def _cluster(self) -> Backend:
+        # Also while it shuts down: sends under way come to their end.
+        assert self._backend is not None
         return self._backend
 
     def _retries_not_ok(self, broker_name: str) -> bool:

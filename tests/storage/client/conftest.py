@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 
 from rmq_store import Message, SendResult, SendStatus
 from rmq_store.client.backend import MessageExt, MessageQueue, PullResult, PullStatus
+from rmq_store.client.producer import Producer
+from rmq_store.client.producer_config import ProducerConfig
 
 START_MS = 1_700_000_000_000
 
@@ -257,7 +260,7 @@ class FakeBackend:
         return self._brokers[name]
 
     def create_topic(self, topic: str, queue_count: int = 4, brokers: Sequence[str] | None = None) -> None:
-        self.topics[topic] = {name: queue_count for name in brokers or self._brokers}
+        self.topics[topic] = dict.fromkeys(brokers or self._brokers, queue_count)
 
     def brokers(self) -> Mapping[str, FakeBroker]:
         return self._brokers
@@ -293,3 +296,34 @@ def single(clock: FakeClock) -> FakeBackend:
     return backend
 
 
+class Made:
+    """Producers of a test, started, and shut down behind it."""
+
+    def __init__(self) -> None:
+        self.all: list[Producer] = []
+
+    def __call__(self, cluster: FakeBackend, **settings: object) -> Producer:
+        producer = Producer(
+            "pg",
+            cluster,
+            ProducerConfig(**settings),  # type: ignore[arg-type]
+            timer=cluster.clock.exact,
+            sleep=cluster.clock.sleep,
+            rng=random.Random(1),
+        )
+        producer.start()
+        self.all.append(producer)
+        return producer
+
+
+@pytest.fixture
+def made() -> Iterator[Made]:
+    factory = Made()
+    yield factory
+    for producer in factory.all:
+        producer.shutdown()
+
+
+def fail_all(cluster: FakeBackend, outcome: object, *, latency_ms: float = 0) -> None:
+    for broker in cluster.brokers().values():
+        broker.fail_always(outcome, latency_ms=latency_ms)
