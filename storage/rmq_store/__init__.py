@@ -18,6 +18,7 @@ from rmq_store.broker.config import StoreConfig
 from rmq_store.broker.encoding import INPUT_SCHEMA
 from rmq_store.broker.groups import SubscriptionGroup
 from rmq_store.broker.leases import Lease
+from rmq_store.broker.redrive import DeadLetters
 from rmq_store.broker.results import AppendResult, CommitResult, QueueRange, SendResult, SendStatus
 from rmq_store.broker.retry import Retry, SentBack
 from rmq_store.broker.send_back_area import SendBackArea, SendBackCounts
@@ -66,6 +67,7 @@ __all__ = [
     "CorruptRecordError",
     "CorruptionError",
     "DataLossError",
+    "DeadLetters",
     "InvalidReceiptHandleError",
     "Lease",
     "LeaseHeldError",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rmq_store.broker.config import StoreConfig
 from rmq_store.format.hashing import index_hash, java_hash
 from rmq_store.format.host import Host
 from rmq_store.format.message import encode_frame
-from rmq_store.format.properties import KEYS, TAGS, UNIQUE_KEY, encode_properties
+from rmq_store.format.properties import KEYS, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, TAGS, UNIQUE_KEY
 from rmq_store.log.append import OneRecord
 
 
@@ -33,7 +34,7 @@ def record_of(
     Raises:
         UsageError: a field does not fit the frame.
     """
-    properties = encode_properties(message.properties)
+    properties = property_string(message.properties)
     store_host = Host.parse(config.broker_host)
 
     def encode(queue_offset: int, offset: int, store_timestamp_ms: int) -> bytes:
@@ -68,3 +69,11 @@ def record_of(
         encode=encode,
         delay_ms=delay_ms,
     )
+
+
+def property_string(properties: Mapping[str, str]) -> bytes:
+    """The properties of a stored message, written again. Unlike `encode_properties` this refuses nothing: a value may
+    hold further separators of names, as in Java.
+    """
+    pairs = properties.items()
+    return "".join(f"{name}{NAME_VALUE_SEPARATOR}{value}{PROPERTY_SEPARATOR}" for name, value in pairs).encode()

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from rmq_store.broker.failure import FIRST_STAYS, ORIGIN_QUEUE_ID, ORIGIN_QUEUE_OFFSET, ORIGIN_TOPIC, with_reasons
 from rmq_store.broker.group_topics import SYSTEM_ERROR
+from rmq_store.broker.one_copy import property_string
 from rmq_store.broker.send_back import (
     TIMER_WISHES,
     Hop,
@@ -27,13 +28,13 @@ from rmq_store.broker.send_back import (
     origin,
     properties_bytes_max,
 )
-from rmq_store.broker.stored_frames import FrameRun, StoredFrames
+from rmq_store.broker.stored_frames import FrameRun, StoredFrames, stored_text
 from rmq_store.errors import ResponseError, UsageError
 from rmq_store.format import names
 from rmq_store.format import properties as keys
 from rmq_store.format.frame_copy import CopyOptions, copy_frames
 from rmq_store.format.host import Host
-from rmq_store.format.properties import encode_properties, parse_properties
+from rmq_store.format.properties import parse_properties
 from rmq_store.format.property_changes import set_properties
 from rmq_store.format.schema import PROPERTIES_TYPE
 from rmq_store.log.commit_log import CommitLog
@@ -129,8 +130,9 @@ class SendBackEncoder:
         self._bytes_max = properties_bytes_max(log.crc_property)
         self._random = np.random.default_rng()
 
-    def encode(self, rows: pa.RecordBatch, end: int) -> Copies:
-        """Copies of `rows` (SEND_BACK_SCHEMA, see `normalise`) of a log that ends at `end`.
+    def encode(self, rows: pa.RecordBatch, end: int, reconsume_times: Sequence[int] | None = None) -> Copies:
+        """Copies of `rows` (SEND_BACK_SCHEMA, see `normalise`) of a log that ends at `end`. `reconsume_times` per row
+        counts instead of what the records say.
 
         Raises:
             ResponseError: 1, no message begins at a row's offset, none that consumers get, or its properties do not
@@ -151,7 +153,9 @@ class SendBackEncoder:
         try:
             for run in self._frames.runs(offsets, sizes):
                 self._check(run, rows.column("msgId"), offsets)
-                pairs = np.stack((run.headers.reconsume_times, wishes[run.rows]), axis=1)
+                own = run.headers.reconsume_times
+                failed = own if reconsume_times is None else np.asarray(reconsume_times, np.int32)[run.rows]
+                pairs = np.stack((failed, wishes[run.rows]), axis=1)
                 different, which = np.unique(pairs, axis=0, return_inverse=True)
                 hops = [self._rules.hop(*pair) for pair in different.tolist()]
                 batches.append(self._copy(run, hops, which.ravel(), given, offsets))
@@ -218,7 +222,9 @@ class SendBackEncoder:
         self, run: FrameRun, hops: list[Hop], which: npt.NDArray[np.intp], retry_queues: npt.NDArray[np.int32]
     ) -> dict[str, pa.StringArray | str | None]:
         """As `send_back.copied_properties`."""
-        stored = run.pieces.column
+        def stored(name: str) -> pa.StringArray:
+            return stored_text(run.pieces.column(name))
+
         waits = pa.array(_column(hops, "delay_level", which) > 0)
         origin_id = stored(keys.ORIGIN_MESSAGE_ID)
         is_blank = pc.equal(pc.utf8_trim_whitespace(pc.fill_null(origin_id, "")), "")
@@ -254,7 +260,7 @@ class SendBackEncoder:
                 f"row {row}: PROPERTIES_SIZE_EXCEEDED: the message at {offsets[row]} has so many bytes of properties "
                 "of its own that those of a retry do not fit",
             )
-        return encode_properties(fitted)
+        return property_string(fitted)
 
 
 class _Given:
@@ -271,7 +277,9 @@ class _Given:
         """Values of all rows of the run by name, null where there is none; `is_first` (n,): has never failed before."""
         if not self._is_given.any():
             return {}
-        stored = run.pieces.column
+        def stored(name: str) -> pa.StringArray:
+            return stored_text(run.pieces.column(name))
+
         column = self._column.take(pa.array(run.rows))
         found = {name: _storable(pc.map_lookup(column, pa.scalar(name), "last")) for name in self._names}
         says_origin = pc.and_(is_first, pa.array(self._is_given[run.rows]))
@@ -297,8 +305,7 @@ class _Given:
 
 def _storable(values: pa.StringArray) -> pa.StringArray:
     """As `failure.storable`; null where nothing is left."""
-    values = pc.replace_substring_regex(values, "[\x01\x02]", "\N{REPLACEMENT CHARACTER}")
-    return pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.string()), values)
+    return pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.string()), stored_text(values))
 
 
 def _column(hops: list[Hop], field: str, which: npt.NDArray[np.intp]) -> np.ndarray:

@@ -24,6 +24,7 @@ from rmq_store.broker.leases import Lease
 from rmq_store.broker.offsets import OffsetTable
 from rmq_store.broker.pop import Pop
 from rmq_store.broker.queues import Queues
+from rmq_store.broker.redrive import DeadLetters
 from rmq_store.broker.results import AppendResult, CommitResult, QueueRange, SendResult
 from rmq_store.broker.retry import Retry
 from rmq_store.broker.schedule import Schedule
@@ -69,9 +70,12 @@ class Store:
         self._writer = Writer(log, file.config, self._topics) if log.writable else None
         self._schedule = Schedule(log, self._writer, self._queues) if self._writer else None
         self._retry = None
+        self._dead_letters = None
         self._pop = None
         if self._writer is not None:
-            self._retry = Retry(log, file.config, self._groups, self._topics, self._writer, self._queues.end)
+            tables = self._groups, self._topics
+            self._retry = Retry(log, file.config, *tables, self._writer, self._queues.end)
+            self._dead_letters = DeadLetters(log, file.config, *tables, self._queues, self._writer)
             groups = GroupTopics(file.config, self._groups, self._topics)
             self._pop = Pop(
                 log, broker_name, self._topics, groups, self._offsets, self._queues, self._writer, self._retry
@@ -365,6 +369,13 @@ class Store:
         self._writing()
         assert self._retry is not None
         return self._retry
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """Moves dead letters to where they are consumed again. ReadOnlyError."""
+        self._writing()
+        assert self._dead_letters is not None
+        return self._dead_letters
 
     @property
     def pop(self) -> Pop:

@@ -26,6 +26,8 @@ from rmq_store.format.message import StoredMessage, check_frame, decode_frame
 from rmq_store.format.property_columns import PropertyPieces, split_properties
 from rmq_store.log.commit_log import CommitLog
 
+_SEPARATORS = "[\x01\x02]"
+
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 Rows = npt.NDArray[np.intp]
@@ -154,3 +156,12 @@ class StoredFrames:
             raise CorruptRecordError(path, offset, "the body does not have the CRC that the header gives")
         strings = headers.property_strings()
         return FrameRun(rows, base, buffer, sizes[rows], headers, strings, split_properties(strings))
+
+
+def stored_text(values: pa.StringArray) -> pa.StringArray:
+    """Values that other properties have, as ones to be set: a separator in them, which Java does not mind, becomes
+    U+FFFD.
+    """
+    if not pc.any(pc.match_substring_regex(values, _SEPARATORS)).as_py():
+        return values
+    return pc.replace_substring_regex(values, _SEPARATORS, "\N{REPLACEMENT CHARACTER}")

@@ -1,0 +1,244 @@
+"""Moving dead letters on: store.dead_letters.
+
+RocketMQ has no such thing; what users ask for is: per message an outcome and a reason, a dry run, caps, a rate, a guard
+against loops, and to be able to run it again. A dead letter is copied, never removed: `redriven` knows which ones were
+moved, by queue and offset of `%DLQ%group`, whoever moved them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rmq_store.broker.config import StoreConfig
+from rmq_store.broker.group_topics import GroupTopics
+from rmq_store.broker.groups import GroupTable
+from rmq_store.broker.queues import Queues
+from rmq_store.broker.redrive_batch import PARKED, REDRIVEN, Copy, Judged, Policy, Redriver
+from rmq_store.broker.redrive_job import RESULT_SCHEMA, ROWS_SCHEMA, RedriveJob
+from rmq_store.broker.redriven import OffsetRanges, RedrivenTable
+from rmq_store.broker.routing import Router
+from rmq_store.broker.topics import TopicConfig, TopicTable
+from rmq_store.broker.writing import Writer
+from rmq_store.errors import UsageError
+from rmq_store.format import names
+from rmq_store.format.frame_encoder import EncodeOptions
+from rmq_store.format.host import Host
+from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.units import UnitRecord
+
+__all__ = ["CHUNK_ROWS", "RESULT_SCHEMA", "ROWS_SCHEMA", "DeadLetters"]
+
+PURPOSE: Final = "redrive"
+"""Purpose of the units that hold moved dead letters; key: the group, value: their number."""
+
+CHUNK_ROWS: Final = 10_000
+"""Dead letters in a unit, at most."""
+
+_PLANNED = {REDRIVEN: "WOULD_REDRIVE", PARKED: "WOULD_PARK"}
+
+
+class DeadLetters:
+    """The dead letters of one store that is open for writing. Safe for threads and processes."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        config: StoreConfig,
+        groups: GroupTable,
+        topics: TopicTable,
+        queues: Queues,
+        writer: Writer,
+    ) -> None:
+        self._log = log
+        self._config = config
+        self._groups = groups
+        self._topics = topics
+        self._group_topics = GroupTopics(config, groups, topics)
+        self._queues = queues
+        self._writer = writer
+        self._table = RedrivenTable(log)
+        self._host = Host.parse(config.broker_host)
+        self._random = np.random.default_rng()
+
+    def redriven(self, group: str) -> Mapping[int, Sequence[tuple[int, int]]]:
+        """Which offsets of each queue of `%DLQ%group` were moved: half-open ranges, ascending, merged."""
+        names.validate_group(group)
+        return {queue_id: ranges.pairs() for queue_id, ranges in sorted(self._table.moved(group).items())}
+
+    def plan(
+        self,
+        group: str,
+        rows: pa.RecordBatch,
+        *,
+        to_topic: str | None = None,
+        max_replays: int | None = None,
+        parking_topic: str | None = None,
+    ) -> pa.RecordBatch:
+        """What `redrive` with these arguments would do now (RESULT_SCHEMA, in the order of the rows); writes nothing.
+        Raises as `redrive`.
+        """
+        job = self._job(group, rows, to_topic, max_replays, parking_topic)
+        for queue_id, wanted in job.queues():
+            while len(wanted):
+                wanted = wanted[self._settle(job, queue_id, wanted[:CHUNK_ROWS], writes=False) :]
+        return job.result(_PLANNED)
+
+    def redrive(
+        self,
+        group: str,
+        rows: pa.RecordBatch,
+        *,
+        to_topic: str | None = None,
+        max_replays: int | None = None,
+        parking_topic: str | None = None,
+        rate_per_second: float | None = None,
+        progress: Callable[[int, int], None] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> pa.RecordBatch:
+        """Copy dead letters (ROWS_SCHEMA) to where they are consumed again; RESULT_SCHEMA, in the order of the rows.
+
+        By default they go to `%RETRY%group` with reconsumeTimes 0, at once: only the group that failed sees them again,
+        with all its retries. `to_topic` names another topic. Body, tags, keys, the message's own properties, born time
+        and host stay; PYRMQ_REPLAYS counts, PYRMQ_DEAD_LETTER says "queue:offset". A message that was replayed
+        `max_replays` times goes to `parking_topic`, or is refused.
+
+        Works in units of CHUNK_ROWS rows: each is all or nothing, also across a power cut. After an error or a kill
+        those done stay done; run it again with the same rows, and only the rest moves. At most `rate_per_second` rows
+        are moved per second (`sleep` waits between units). `progress(rows, bytes)` is called after each unit with the
+        totals so far. Durable as `Store.send`.
+
+        Raises:
+            UsageError: a row that the dead-letter topic never had; a target that would be a loop (a dead-letter topic),
+                does not exist or may not be written; bad arguments. Nothing was moved.
+            ResponseError: the group does not exist, or its retry topic may not be written.
+            CorruptionError: a record of what was moved before is damaged.
+        """
+        if rate_per_second is not None and not rate_per_second > 0:
+            raise UsageError(f"rate_per_second={rate_per_second!r}: more than 0")
+        job = self._job(group, rows, to_topic, max_replays, parking_topic)
+        chunk_rows = CHUNK_ROWS if rate_per_second is None else max(min(CHUNK_ROWS, int(rate_per_second)), 1)
+        moved_before = 0
+        for queue_id, wanted in job.queues():
+            while len(wanted):
+                if rate_per_second is not None and job.moved_rows > moved_before:
+                    sleep((job.moved_rows - moved_before) / rate_per_second)
+                    moved_before = job.moved_rows
+                wanted = wanted[self._settle(job, queue_id, wanted[:chunk_rows], writes=True) :]
+                if progress is not None:
+                    progress(job.done_rows, job.moved_bytes)
+        return job.result({})
+
+    def _job(
+        self, group: str, rows: pa.RecordBatch, to_topic: str | None, max_replays: int | None, parking_topic: str | None
+    ) -> RedriveJob:
+        names.validate_group(group)
+        if max_replays is not None and (type(max_replays) is not int or max_replays < 0):
+            raise UsageError(f"max_replays={max_replays!r}: 0 or more")
+        if parking_topic is not None and max_replays is None:
+            raise UsageError("parking_topic is for messages that were replayed max_replays times: give that too")
+        router = Router(self._topics.all(), self._config)
+        target = names.retry_topic(group) if to_topic is None else to_topic
+        for what, topic in (("to_topic", target), ("parking_topic", parking_topic)):
+            if topic is not None:
+                self._check_target(what, topic, router, group)
+        job = RedriveJob(group, rows, Policy(target, max_replays, parking_topic), router)
+        for queue_id, wanted in job.queues():
+            last = self._queues.range(job.dlq, queue_id).max_offset if queue_id >= 0 else 0
+            offsets = job.queue_offsets[wanted]
+            bad = (offsets < 0) | (offsets >= last)
+            if bad.any():
+                row = int(wanted[int(bad.argmax())])
+                raise UsageError(
+                    f"row {row}: {job.dlq} queue {queue_id} has no message {job.queue_offsets[row]}: it ends at {last}"
+                )
+        return job
+
+    def _check_target(self, what: str, topic: str, router: Router, group: str) -> None:
+        names.validate_topic(topic)
+        if topic.startswith(names.DLQ_PREFIX):
+            raise UsageError(f"{what}={topic!r}: dead letters cannot be moved to dead letters, that would be a loop")
+        if not topic.startswith(names.RETRY_PREFIX):
+            router.queue_count(topic)
+            return
+        if what == "parking_topic":
+            raise UsageError(f"{what}={topic!r}: what was replayed too often cannot be parked where it is replayed")
+        name = topic.removeprefix(names.RETRY_PREFIX)
+        settings = self._groups.get(name)
+        if settings is None and name != group:
+            raise UsageError(f"{what}={topic!r}: there is no group {name!r}")
+        if settings is not None and settings.retry_queue_nums < 1:
+            raise UsageError(f"group {name!r} has no retry queues: name another topic")
+
+    def _settle(self, job: RedriveJob, queue_id: int, chunk: npt.NDArray[np.intp], *, writes: bool) -> int:
+        """Decide, and move, the first rows of a chunk of one queue; returns of how many."""
+        redriver = Redriver(self._log, self._queues, self._host, job.dlq)
+        offsets = job.queue_offsets[chunk]
+        ids = None if job.msg_ids is None else job.msg_ids.take(pa.array(chunk))
+        while True:
+            # In this order: what is committed behind the look at the number changes it, and nothing is appended.
+            newest = self._writer.last_unit(PURPOSE, job.group)
+            moved = self._table.moved(job.group).get(queue_id, OffsetRanges.none())
+            judged, copies = redriver.judge(queue_id, offsets, ids, moved, job.policy)
+            undecided = judged.open_rows()
+            done = int(undecided[0]) if len(undecided) else len(chunk)
+            targets = np.full(len(chunk), None, object)
+            targets[judged.outcomes == REDRIVEN] = job.policy.target
+            targets[judged.outcomes == PARKED] = job.policy.parking_topic
+            copies = [copy for copy in copies if len(copy.kept)]
+            if writes and copies and not self._move(job, redriver, queue_id, chunk, judged, targets, copies, newest):
+                continue  # another process moved dead letters of this group meanwhile: they may be the same
+            moved_bytes = sum(int(copy.run.sizes[copy.kept].sum(dtype=np.int64)) for copy in copies)
+            job.note(chunk[:done], judged, targets, moved_bytes)
+            return done
+
+    def _move(
+        self,
+        job: RedriveJob,
+        redriver: Redriver,
+        queue_id: int,
+        chunk: npt.NDArray[np.intp],
+        judged: Judged,
+        targets: npt.NDArray[np.object_],
+        copies: Sequence[Copy],
+        newest: int | None,
+    ) -> bool:
+        """Append copies as the unit behind number `newest`; False if there is such a unit already."""
+        topics = [pa.array(targets[copy.rows], pa.string()).dictionary_encode() for copy in copies]
+        queue_ids = [self._route(job, where, copy) for where, copy in zip(topics, copies, strict=True)]
+        batches = [redriver.encode(*what) for what in zip(copies, topics, queue_ids, strict=True)]
+        rows = np.concatenate([copy.rows for copy in copies])
+        options = EncodeOptions(
+            store_host=self._host, born_host=self._host, now_ms=self._log.clock(), crc_property=self._log.crc_property,
+            index_tags=self._log.index_tags,
+        )  # fmt: skip
+        gone = OffsetRanges.of(np.sort(job.queue_offsets[chunk[rows]]))
+        batches.append(self._table.record(job.group, {queue_id: gone}, options))
+        unit = UnitRecord(PURPOSE, job.group, (newest or 0) + 1, len(rows))
+        appended = self._writer.append_unit(batches, unit, expect=newest)
+        if appended is None:
+            return False
+        job.place(chunk[rows], np.concatenate(queue_ids), appended.queue_offsets[:-1], appended.offsets[:-1])
+        return True
+
+    def _route(self, job: RedriveJob, topics: pa.DictionaryArray, copy: Copy) -> npt.NDArray[np.int32]:
+        """Queues for copies; topics that are missing are made."""
+        queue_ids = np.zeros(len(topics), np.int32)
+        for code, topic in enumerate(topics.dictionary.to_pylist()):
+            rows = np.flatnonzero(topics.indices.to_numpy() == code)
+            if topic.startswith(names.RETRY_PREFIX):
+                settings = self._group_topics.group(topic.removeprefix(names.RETRY_PREFIX))
+                queues = self._group_topics.retry_queues(settings)
+                queue_ids[rows] = self._random.integers(queues, size=len(rows))
+                continue
+            picked = pa.array(rows)
+            queue_ids[rows] = job.router.route(topics.take(picked), copy.sharding_keys.take(picked), None)
+            if topic not in self._topics.all():
+                queues = job.router.queue_count(topic)
+                self._topics.create(TopicConfig(topic, queues, queues), exist_ok=True)
+        return queue_ids

@@ -1,0 +1,123 @@
+"""One call of `redrive`: the rows asked for, and what becomes of them (plain columns)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rmq_store.broker.redrive_batch import Judged, Policy
+from rmq_store.broker.routing import Router
+from rmq_store.errors import UsageError
+from rmq_store.format import names
+
+Rows = npt.NDArray[np.intp]
+
+ROWS_SCHEMA = pa.schema([("queueId", pa.int32()), ("queueOffset", pa.int64()), ("msgId", pa.string())])
+"""Rows to redrive: where they are in `%DLQ%group`. `msgId` may be left out; it must be the message's where it is given.
+"""
+
+RESULT_SCHEMA = pa.schema(
+    [
+        ("queueId", pa.int32()),
+        ("queueOffset", pa.int64()),
+        ("msgId", pa.string()),
+        ("outcome", pa.string()),
+        ("reason", pa.string()),
+        ("target", pa.string()),
+        ("targetQueueId", pa.int32()),
+        ("newQueueOffset", pa.int64()),
+        ("newCommitLogOffset", pa.int64()),
+    ]
+)
+"""What became of each row. `outcome`: REDRIVEN, PARKED (it was replayed too often, and went to the parking topic),
+ALREADY_REDRIVEN, REFUSED (`reason` says why) or GONE (retention removed it); of a plan WOULD_REDRIVE and WOULD_PARK
+instead of the first two. `target` is null where nothing moves, the last three where nothing was moved, `msgId` where
+the message was not looked at.
+"""
+
+
+class RedriveJob:
+    """Rows of one dead-letter topic, by queues and in ascending order of their offsets, and their results."""
+
+    def __init__(self, group: str, rows: pa.RecordBatch, policy: Policy, router: Router) -> None:
+        self.group = group
+        self.dlq = names.dlq_topic(group)
+        self.policy = policy
+        self.router = router
+        rows = _normalise(rows)
+        self.queue_ids = rows.column("queueId").to_numpy()
+        self.queue_offsets = rows.column("queueOffset").to_numpy()
+        given = rows.column("msgId")
+        self.msg_ids = None if given.null_count == len(given) else given
+        self.done_rows = self.moved_rows = self.moved_bytes = 0
+        count = rows.num_rows
+        self._texts = {name: np.full(count, None, object) for name in ("msgId", "outcome", "reason", "target")}
+        self._places = np.full((3, count), -1, np.int64)
+
+    def queues(self) -> Iterator[tuple[int, Rows]]:
+        """(queue id, its rows in ascending order of queue offset)."""
+        order = np.lexsort((self.queue_offsets, self.queue_ids))
+        changes = np.flatnonzero(np.diff(self.queue_ids[order])) + 1
+        for rows in np.split(order, changes) if len(order) else ():
+            yield int(self.queue_ids[rows[0]]), rows
+
+    def note(self, rows: Rows, judged: Judged, targets: npt.NDArray[np.object_], moved_bytes: int) -> None:
+        """Keep the outcomes of `rows`, the first ones of those judged; `targets`: topic of what moves, else None."""
+        count = len(rows)
+        for name, values in (("msgId", judged.ids), ("outcome", judged.outcomes), ("reason", judged.reasons)):
+            self._texts[name][rows] = values[:count]
+        self._texts["target"][rows] = targets[:count]
+        self.done_rows += count
+        self.moved_rows += int(np.count_nonzero(self._places[0][rows] >= 0))
+        self.moved_bytes += moved_bytes
+
+    def place(
+        self,
+        rows: Rows,
+        target_queue_ids: npt.NDArray[np.int32],
+        queue_offsets: npt.NDArray[np.int64],
+        log_offsets: npt.NDArray[np.int64],
+    ) -> None:
+        """Keep where rows were moved to; all (n,)."""
+        self._places[:, rows] = target_queue_ids, queue_offsets, log_offsets
+
+    def result(self, renamed: Mapping[str, str]) -> pa.RecordBatch:
+        """RESULT_SCHEMA in the order of the rows; `renamed`: other names for outcomes."""
+        outcomes = [renamed.get(outcome, outcome) for outcome in self._texts["outcome"]]
+        absent = self._places[0] < 0
+        target_queue_ids, *offsets = (pa.array(places, mask=absent) for places in self._places)
+        texts = {name: pa.array(values, pa.string()) for name, values in self._texts.items()}
+        columns = [
+            pa.array(self.queue_ids), pa.array(self.queue_offsets), texts["msgId"], pa.array(outcomes, pa.string()),
+            texts["reason"], texts["target"], target_queue_ids.cast(pa.int32()), *offsets,
+        ]  # fmt: skip
+        return pa.RecordBatch.from_arrays(columns, schema=RESULT_SCHEMA)
+
+
+def _normalise(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows as a batch of ROWS_SCHEMA; UsageError names row and column."""
+    if not isinstance(rows, pa.RecordBatch):
+        raise UsageError(f"a pyarrow RecordBatch is expected, got {type(rows).__name__}")
+    unknown = [name for name in rows.schema.names if name not in ROWS_SCHEMA.names]
+    if unknown:
+        raise UsageError(f"unknown column {unknown[0]!r}; known are {', '.join(ROWS_SCHEMA.names)}")
+    columns = []
+    for field in ROWS_SCHEMA:
+        is_needed = field.name != "msgId"
+        if field.name not in rows.schema.names:
+            if is_needed:
+                raise UsageError(f"there is no column {field.name!r}")
+            columns.append(pa.nulls(rows.num_rows, field.type))
+            continue
+        column = rows.column(field.name)
+        try:
+            column = column.cast(field.type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise UsageError(f"column {field.name!r} is {column.type}, not {field.type}: {error}") from error
+        if is_needed and column.null_count:
+            raise UsageError(f"row {column.is_null().index(True).as_py()}: column {field.name!r} is null")
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=ROWS_SCHEMA)

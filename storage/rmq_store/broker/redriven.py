@@ -1,0 +1,145 @@
+"""Which dead letters were moved on: what makes a redrive resumable, and a repetition of it harmless.
+
+Each unit of a redrive ends with a record of the system topic REDRIVEN_TOPIC, queue 0, that names what the unit moved:
+
+    {"group": g, "moved": {"<queue id of the dead-letter topic>": [[start, end], ...]}}          half-open, JSON
+
+It is the unit's last record but one: where it is, all copies before it are, also in a log of which a broker has kept
+half a unit. The table is read from the log when it is needed first, then on from there: there is one record for
+thousands of dead letters, so nothing is cached on disk that could be ahead of the log after a power cut.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rmq_store.broker.queue_reader import QueueReader
+from rmq_store.errors import CorruptRecordError
+from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
+from rmq_store.format.names import SYSTEM_PREFIX
+from rmq_store.log.commit_log import CommitLog
+
+Int64 = npt.NDArray[np.int64]
+
+REDRIVEN_TOPIC = f"{SYSTEM_PREFIX}pyrmq_redriven"
+_QUEUE = 0
+
+_BODY_BYTES_MAX = 4 << 20
+_OFFSET_MAX = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class OffsetRanges:
+    """Disjoint half-open ranges [starts[i], ends[i]), ascending, not touching each other; int64 (n,)."""
+
+    starts: Int64
+    ends: Int64
+
+    @classmethod
+    def none(cls) -> OffsetRanges:
+        """No range."""
+        return cls(np.empty(0, np.int64), np.empty(0, np.int64))
+
+    @classmethod
+    def of(cls, offsets: Int64) -> OffsetRanges:
+        """The ranges that `offsets`, ascending, lie in."""
+        gaps = np.flatnonzero(np.diff(offsets) > 1)
+        starts = offsets[np.concatenate(([0], gaps + 1))] if len(offsets) else offsets
+        ends = offsets[np.concatenate((gaps, [len(offsets) - 1]))] + 1 if len(offsets) else offsets
+        return cls(starts, ends)
+
+    @classmethod
+    def union(cls, several: Sequence[OffsetRanges]) -> OffsetRanges:
+        """All of them; they may overlap."""
+        starts = np.concatenate([ranges.starts for ranges in several])
+        ends = np.concatenate([ranges.ends for ranges in several])
+        if not len(starts):
+            return cls.none()
+        order = np.argsort(starts, kind="stable")
+        starts, ends = starts[order], np.maximum.accumulate(ends[order])
+        begins = np.append(True, starts[1:] > ends[:-1])
+        return cls(starts[begins], ends[np.append(np.flatnonzero(begins)[1:] - 1, len(ends) - 1)])
+
+    def contains(self, offsets: Int64) -> npt.NDArray[np.bool_]:
+        """Which of `offsets` (n,) lie in a range."""
+        if not len(self.starts):
+            return np.zeros(len(offsets), np.bool_)
+        before = np.searchsorted(self.starts, offsets, side="right") - 1
+        contained: npt.NDArray[np.bool_] = (before >= 0) & (offsets < self.ends[before])
+        return contained
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """The ranges as plain values."""
+        return list(zip(self.starts.tolist(), self.ends.tolist(), strict=True))
+
+
+class RedrivenTable:
+    """Looks up what was moved, in a store open for writing. Safe for threads and processes."""
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        self._reader = QueueReader(log, "", body_limit_bytes=_BODY_BYTES_MAX)
+        self._lock = threading.Lock()
+        self._next = 0
+        self._moved: dict[str, dict[int, list[OffsetRanges]]] = {}
+
+    def moved(self, group: str) -> Mapping[int, OffsetRanges]:
+        """Of each queue of the group's dead-letter topic, what was moved by any process up to now.
+
+        Raises:
+            CorruptionError: a record of the table is damaged. Nothing can be moved then without moving it twice.
+        """
+        with self._lock:
+            self._read_on()
+            merged = {
+                queue_id: OffsetRanges.union(several) for queue_id, several in self._moved.get(group, {}).items()
+            }
+            if merged:
+                self._moved[group] = {queue_id: [ranges] for queue_id, ranges in merged.items()}
+            return merged
+
+    def record(self, group: str, moved: Mapping[int, OffsetRanges], options: EncodeOptions) -> pa.RecordBatch:
+        """The record (one row of ENCODED_SCHEMA) that says that a unit moved these."""
+        content = {"group": group, "moved": {str(queue_id): ranges.pairs() for queue_id, ranges in moved.items()}}
+        row = {"topic": [REDRIVEN_TOPIC], "body": [json.dumps(content).encode()], "tags": [group]}
+        return encode_batch(
+            pa.RecordBatch.from_pydict(row), queue_ids=np.array([_QUEUE], np.int32), options=options
+        )
+
+    def _read_on(self) -> None:
+        # Up to the end of what is appended, not of what is flushed: what is moved must not be moved again.
+        end = self._log.writing_page.appended_end
+        queue = self._log.views.queue(REDRIVEN_TOPIC, _QUEUE)
+        last = self._log.queue_max(REDRIVEN_TOPIC, _QUEUE, end)
+        # What retention took told of dead letters that are older still.
+        first = max(self._next, queue.min_offset(self._log.start(), last))
+        if first >= last:
+            return
+        columns = ["body", "commitLogOffset"]
+        entries = queue.entries(first, last)
+        for batch in self._reader.read(REDRIVEN_TOPIC, _QUEUE, first, entries, columns, tags=None, raw_body=True):
+            for body, offset in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                try:
+                    self._add(body)
+                except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+                    path = self._log.segments.path(self._log.segments.base_of(offset))
+                    raise CorruptRecordError(str(path), offset, f"no record of moved dead letters: {error}") from error
+                self._next += 1
+        self._next = last
+
+    def _add(self, body: bytes) -> None:
+        content = json.loads(body)
+        group, moved = content["group"], content["moved"]
+        if not isinstance(group, str):
+            raise TypeError("the group is no text")
+        for queue_id, pairs in moved.items():
+            ranges = np.array(pairs, np.int64).reshape(-1, 2)
+            found = OffsetRanges(ranges[:, 0], ranges[:, 1])
+            self._moved.setdefault(group, {}).setdefault(int(queue_id), []).append(found)
