@@ -147,10 +147,12 @@ class Retry:
         max_reconsume_times: int | None = None,
         key: str | None = None,
         value: int | None = None,
+        reconsume_times: Sequence[int] | None = None,
     ) -> pa.RecordBatch:
         """Send many messages back (SEND_BACK_SCHEMA) as one unit, all or none of them, across a power cut too.
 
-        With `key` and `value` a repetition of the newest value of the key adds nothing. Returns ANSWER_SCHEMA in the
+        With `key` and `value` a repetition of the newest value of the key adds nothing. `reconsume_times` per row: how
+        often it was consumed again so far, where the records do not say it (`pop`). Returns ANSWER_SCHEMA in the
         order of the rows; `commitLogOffset` is that of the new record, null if none was added. Durable as `Store.send`.
 
         Raises:
@@ -164,7 +166,7 @@ class Retry:
         if not queues:
             return _answers(pa.array([""] * rows.num_rows, pa.string()), None, None, None)
         host = Host.parse(self._config.broker_host)
-        copies = SendBackEncoder(self._log, host, rules, queues).encode(rows, self._visible_end())
+        copies = SendBackEncoder(self._log, host, rules, queues).encode(rows, self._visible_end(), reconsume_times)
         if copies.dead:
             self._group_topics.make_dlq(group)
         offsets = None
