@@ -116,9 +116,10 @@ class SendBackArea(StagingFile):
             self._queues_of_log.refresh()
             end = self._queues_of_log.end()
         copies = self._encoder.encode(rows, end)
+        # `Retry.prepare` has made the retry topic; that of the dead letters is made when there are some.
+        dead = {topic: 1 for topic in copies.topics.unique().to_pylist() if topic.startswith(names.DLQ_PREFIX)}
         for batch in copies.batches:
-            # Its topics are made by `Retry.prepare`.
-            self.add(batch, {})
+            self.add(batch, dead)
         self.counts += SendBackCounts(retried=rows.num_rows - copies.dead, dead=copies.dead)
 
     def abort(self) -> None:
