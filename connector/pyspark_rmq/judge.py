@@ -91,7 +91,7 @@ class Judge:
 
     def _judge_batch(self, batch: pa.RecordBatch, start: int, verdicts: _Verdicts) -> None:
         """Judge the rows of `batch`, which are those from `start` on."""
-        given = batch.to_pandas() if self.mode == "pandas" else batch
+        given = batch.to_pandas(maps_as_pydicts="lossy") if self.mode == "pandas" else batch
         try:
             result = self.handler(given)
         except Exception as error:
@@ -108,7 +108,7 @@ class Judge:
     def _answer(self, batch: pa.RecordBatch, verdicts: _Verdicts, now_ms: int) -> pa.RecordBatch:
         failed = verdicts.levels != _DONE
         dead = failed & (verdicts.levels < 0)
-        dead |= failed & (batch.column("reconsumeTimes").to_numpy() >= self.max_reconsume_times)
+        dead |= failed & (batch.column("reconsumeTimes").fill_null(0).to_numpy() >= self.max_reconsume_times)
         results = pa.array(np.select([dead, failed], [2, 1], 0).astype(np.int8))
         columns = {name: batch.column(name) for name in self.kept}
         columns["result"] = pa.array([SUCCESS, RECONSUME_LATER, DLQ]).take(results)

@@ -1,0 +1,230 @@
+"""What a handler says of rows, and what becomes of it: words, levels, exceptions, halves."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import pyspark_rmq
+from pyspark_rmq.judge import Judge
+from pyspark_rmq.reasons import reason_of
+from rmq_store import ClockFile, UsageError
+
+Handler = Callable[[Any], Any]
+
+
+class ConsumeConcurrentlyStatus(enum.Enum):
+    CONSUME_SUCCESS = 0
+    RECONSUME_LATER = 1
+
+
+def batch(count: int, reconsume_times: int = 0) -> pa.RecordBatch:
+    return pa.record_batch(
+        {
+            "commitLogOffset": pa.array(range(count), pa.int64()),
+            "msgId": pa.array([f"id-{n}" for n in range(count)]),
+            "reconsumeTimes": pa.array([reconsume_times] * count, pa.int32()),
+            "body": pa.array([str(n).encode() for n in range(count)]),
+            "properties": pa.array([[("n", str(n))] for n in range(count)], pa.map_(pa.string(), pa.string())),
+        }
+    )
+
+
+def judged(handler: Handler, rows: pa.RecordBatch, mode: Any = "row", most: int = 16) -> list[dict[str, Any]]:
+    judge = Judge(handler, mode, "/no/store", ("msgId",), most)
+    return [row for answer in judge(iter([rows])) for row in answer.to_pylist()]
+
+
+def verdicts(handler: Handler, rows: pa.RecordBatch, mode: Any = "row", most: int = 16) -> list[tuple[str, int | None]]:
+    return [(row["result"], row["delayLevel"]) for row in judged(handler, rows, mode, most)]
+
+
+OK, LATER = ("SUCCESS", None), ("RECONSUME_LATER", 0)
+
+
+@pytest.mark.statement("B01", "B02")
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (pyspark_rmq.SUCCESS, OK),
+        ("CONSUME_SUCCESS", OK),
+        (ConsumeConcurrentlyStatus.CONSUME_SUCCESS, OK),
+        (pyspark_rmq.RECONSUME_LATER, LATER),
+        (ConsumeConcurrentlyStatus.RECONSUME_LATER, LATER),
+        (None, LATER),
+        (0, LATER),
+        (5, ("RECONSUME_LATER", 5)),
+        (np.int64(18), ("RECONSUME_LATER", 18)),
+        (pyspark_rmq.DLQ, ("DLQ", -1)),
+        (-1, ("DLQ", -1)),
+    ],
+)
+def test_a_handler_answers_in_rocketmqs_words_or_with_a_level(answer: Any, expected: tuple[str, int | None]) -> None:
+    # ConsumeMessageConcurrentlyService.processConsumeResult; ConsumeConcurrentlyContext.delayLevelWhenNextConsume
+    assert verdicts(lambda row: answer, batch(2)) == [expected, expected]
+    assert verdicts(lambda rows: [answer, "SUCCESS"], batch(2), "arrow") == [expected, OK]
+
+
+@pytest.mark.parametrize("answer", ["ok", True, False, 1.5, -2, 1 << 31, object(), [0], b"SUCCESS"])
+def test_an_answer_that_is_no_result_fails_the_query_not_the_row(answer: Any) -> None:
+    with pytest.raises(UsageError, match="possible are SUCCESS, RECONSUME_LATER, DLQ, a delay level"):
+        judged(lambda row: answer, batch(1))
+    with pytest.raises(UsageError, match=r"possible are SUCCESS|for 2 rows"):
+        judged(lambda rows: [answer, 0], batch(2), "arrow")
+
+
+@pytest.mark.statement("B02")
+def test_an_exception_fails_its_row_only_and_says_why() -> None:
+    def handler(row: Any) -> str:
+        if row.body == b"1":
+            raise ValueError("no such customer")
+        return pyspark_rmq.SUCCESS
+
+    first, second, third = judged(handler, batch(3))
+    assert (first["result"], first["errorClass"], first["lastFailureTime"]) == ("SUCCESS", None, None)
+    assert third["result"] == "SUCCESS"
+    assert (second["result"], second["errorClass"]) == ("RECONSUME_LATER", "ValueError")
+    assert second["errorMessage"] == "no such customer"
+    assert len(second["stackHash"]) == 16
+    # an answer has reasons too, so that those of an earlier failure do not stay
+    (answered,) = judged(lambda row: None, batch(1))
+    assert (answered["errorClass"], answered["errorMessage"]) == ("RECONSUME_LATER", "returned by the handler")
+    assert answered["stackHash"] not in (None, second["stackHash"])
+
+
+def test_a_programs_end_is_not_a_rows_failure() -> None:
+    def handler(row: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        judged(handler, batch(1))
+
+
+@pytest.mark.statement("B05", "D01")
+@pytest.mark.parametrize(("times", "most", "result"), [(0, 1, "RECONSUME_LATER"), (1, 1, "DLQ"), (0, 0, "DLQ")])
+def test_a_failure_at_the_last_try_is_a_dead_letter(times: int, most: int, result: str) -> None:
+    # AbstractSendMessageProcessor.consumerSendMsgBack: reconsumeTimes >= max
+    assert verdicts(lambda row: None, batch(1, times), most=most) == [(result, 0)]
+    assert verdicts(lambda row: "SUCCESS", batch(1, times), most=most) == [OK]
+
+
+@pytest.mark.parametrize("mode", ["pandas", "arrow"])
+@pytest.mark.parametrize("guilty", [{0}, {6}, {2, 3}, {0, 9}, set(range(10)), set()])
+def test_an_exception_of_a_batch_handler_fails_the_guilty_rows_only(mode: str, guilty: set[int]) -> None:
+    calls: list[int] = []
+
+    def handler(rows: Any) -> list[int] | None:
+        numbers = [int(value) for value in (rows["body"] if mode == "pandas" else rows.column("body").to_pylist())]
+        calls.append(len(numbers))
+        if guilty & set(numbers):
+            raise KeyError(min(guilty & set(numbers)))
+        return None
+
+    answers = judged(handler, batch(10), mode)
+    assert [row["result"] for row in answers] == ["RECONSUME_LATER" if n in guilty else "SUCCESS" for n in range(10)]
+    assert {row["errorMessage"] for row in answers if row["errorClass"] == "KeyError"} == {str(n) for n in guilty}
+    assert calls[0] == 10
+    assert len(calls) <= 2 * 10 - 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (None, [OK, OK, OK]),
+        ("SUCCESS", [OK, OK, OK]),
+        (7, [("RECONSUME_LATER", 7)] * 3),
+        (pa.array([None, 3, -1]), [LATER, ("RECONSUME_LATER", 3), ("DLQ", -1)]),
+        (pa.array([None, None, None]), [LATER] * 3),
+        (pa.chunked_array([["SUCCESS"], ["DLQ", None]]), [OK, ("DLQ", -1), LATER]),
+        (pa.array(["SUCCESS", "DLQ", None]).dictionary_encode(), [OK, ("DLQ", -1), LATER]),
+        (pd.Series([4.0, float("nan"), 0.0]), [("RECONSUME_LATER", 4), LATER, LATER]),
+        (pd.Series(["SUCCESS", None, "RECONSUME_LATER"]), [OK, LATER, LATER]),
+        (pd.Series(["SUCCESS", "DLQ", "SUCCESS"], dtype="category"), [OK, ("DLQ", -1), OK]),
+        (np.array([1, 2, 3]), [("RECONSUME_LATER", n) for n in (1, 2, 3)]),
+        (["SUCCESS", 3, None], [OK, ("RECONSUME_LATER", 3), LATER]),
+        ([ConsumeConcurrentlyStatus.CONSUME_SUCCESS, None, 2], [OK, LATER, ("RECONSUME_LATER", 2)]),
+    ],
+)
+@pytest.mark.statement("B15")
+def test_a_batch_handler_may_answer_for_all_rows_or_for_each(answer: Any, expected: list[tuple[str, int]]) -> None:
+    assert verdicts(lambda rows: answer, batch(3), "arrow") == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ([0, 0], "answered 2 results for 3 rows"),
+        (pa.array([0] * 4), "answered 4 results for 3 rows"),
+        (pd.Series([1.5, 0, 0]), r"answered 1.5 for a row"),
+        (pa.array([True, True, True]), "answered True for a row"),
+        (pa.array([0, 0, -2]), "answered -2 for a row"),
+        (["SUCCESS", "done", None], "answered 'done' for a row"),
+    ],
+)
+def test_a_batch_handlers_wrong_answer_fails_the_query(answer: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        judged(lambda rows: answer, batch(3), "arrow")
+
+
+def test_rows_are_sparks_own_and_maps_are_dicts() -> None:
+    seen: list[Any] = []
+    judged(lambda row: seen.append(row) or 0, batch(2))
+    assert seen[1].asDict() == {
+        "commitLogOffset": 1, "msgId": "id-1", "reconsumeTimes": 0, "body": b"1", "properties": {"n": "1"},
+    }  # fmt: skip
+    judged(lambda rows: seen.append(rows), batch(2), "pandas")
+    assert seen[-1]["properties"][1] == {"n": "1"}
+
+
+def test_the_time_of_a_failure_is_the_stores(tmp_path: Path) -> None:
+    (tmp_path / "pyrmq").mkdir()
+    ClockFile.create(tmp_path / "pyrmq" / "clock", 1_700_000_000_123)
+    (answer,) = Judge(lambda row: None, "row", str(tmp_path), (), 16)(iter([batch(1), batch(0)]))
+    assert answer.schema.names == [
+        "result", "delayLevel", "errorClass", "errorMessage", "stackHash", "lastFailureTime",
+    ]  # fmt: skip
+    assert answer.column("lastFailureTime")[0].as_py().isoformat() == "2023-11-14T22:13:20.123000+00:00"
+
+
+def test_failures_at_one_place_have_one_hash_whatever_the_line_and_the_text() -> None:
+    def fail(text: str, early: bool) -> None:
+        if early:
+            raise LookupError(text)
+        raise LookupError(text)
+
+    def other() -> None:
+        raise LookupError("one")
+
+    found = []
+    for call in (lambda: fail("one", True), lambda: fail("two", False), other):
+        with pytest.raises(LookupError) as raised:
+            call()
+        found.append(reason_of(raised.value))
+    assert found[0].stack_hash == found[1].stack_hash != found[2].stack_hash
+    assert [reason.error_message for reason in found] == ["one", "two", "one"]
+
+
+def test_an_exception_without_a_text_does_not_fail_the_query() -> None:
+    class Broken(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    def handler(row: Any) -> None:
+        raise Broken
+
+    (answer,) = judged(handler, batch(1))
+    assert answer["result"] == "RECONSUME_LATER"
+    assert "RuntimeError in __str__" in answer["errorMessage"]
+
+    def empty(row: Any) -> None:
+        raise ValueError
+
+    (answer,) = judged(empty, batch(1))
+    assert (answer["errorClass"], answer["errorMessage"]) == ("ValueError", "ValueError")
