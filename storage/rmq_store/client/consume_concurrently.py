@@ -10,11 +10,11 @@ one more retry in memory and goes to the listener again after five seconds; unti
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from rmq_store.client.backend import MessageExt, MessageQueue
+from rmq_store.client.backend import Backend, MessageExt, MessageQueue
 from rmq_store.client.consumer_config import MessageModel, PushConsumerConfig
 from rmq_store.client.executor import Executor
 from rmq_store.client.listener import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus, MessageListenerConcurrently
@@ -40,17 +40,17 @@ class ConsumeConcurrentlyService:
         group: str,
         config: PushConsumerConfig,
         executor: Executor,
-        sender: MessageSender,
+        backend: Backend,
         offsets: OffsetStore,
-        clock: Callable[[], int],
     ) -> None:
         self._listener = listener
         self._group = group
         self._config = config
         self._executor = executor
-        self._sender = sender
+        times = config.max_reconsume_times
+        self._sender = MessageSender(backend, group, None if times == -1 else times)
         self._offsets = offsets
-        self._clock = clock
+        self._clock = backend.clock
         self._is_clustering = config.message_model is MessageModel.CLUSTERING
 
     def submit(self, assignment: Assignment, messages: Sequence[MessageExt]) -> None:

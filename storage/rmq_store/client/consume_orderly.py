@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from rmq_store.client.backend import MessageExt, MessageQueue
+from rmq_store.client.backend import Backend, MessageExt, MessageQueue
 from rmq_store.client.consumer_config import MessageModel, PushConsumerConfig
 from rmq_store.client.executor import Executor
 from rmq_store.client.listener import ConsumeOrderlyContext, ConsumeOrderlyStatus, MessageListenerOrderly
@@ -43,22 +43,21 @@ class ConsumeOrderlyService:
         group: str,
         config: PushConsumerConfig,
         executor: Executor,
-        sender: MessageSender,
+        backend: Backend,
         offsets: OffsetStore,
-        clock: Callable[[], int],
         lock: Callable[[MessageQueue], bool],
     ) -> None:
         self._listener = listener
         self._group = group
         self._config = config
         self._executor = executor
-        self._sender = sender
         self._offsets = offsets
-        self._clock = clock
+        self._clock = backend.clock
         self._lock = lock
         self._is_clustering = config.message_model is MessageModel.CLUSTERING
         times = config.max_reconsume_times
         self._max_reconsume_times = MAX_RECONSUME_TIMES_ORDERED if times == -1 else times
+        self._sender = MessageSender(backend, group, self._max_reconsume_times)
 
     def submit(self, assignment: Assignment, messages: Sequence[MessageExt]) -> None:
         """Add messages that were just pulled; begins to consume unless that is under way."""

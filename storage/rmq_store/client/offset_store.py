@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rmq_store.client.backend import Backend, MessageQueue
+from rmq_store.client.consumer_config import ConsumerConfig, MessageModel
 from rmq_store.errors import CorruptConfigError
 from rmq_store.files.durable import make_directory, read_limited, remove_leftovers, write_atomically
 
@@ -44,6 +45,15 @@ class OffsetStore(Protocol):
 
     def forget(self, queue: MessageQueue) -> None:
         """Drop the memory of a queue that is no longer ours."""
+
+
+def open_offset_store(
+    backend: Backend, group: str, client_id: str, config: ConsumerConfig, *, lock_owner: str | None = None
+) -> OffsetStore:
+    """The store that goes with the message model. `lock_owner`: see RemoteBrokerOffsetStore."""
+    if config.message_model is MessageModel.CLUSTERING:
+        return RemoteBrokerOffsetStore(backend, group, lock_owner=lock_owner)
+    return LocalFileOffsetStore(Path(config.offset_store_directory).expanduser(), client_id, group)
 
 
 class _Memory:

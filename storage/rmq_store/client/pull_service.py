@@ -102,7 +102,7 @@ class PullService:
             return True
         assignment.next_offset = result.next_begin_offset
         assignment.not_before_ms = now_ms + self._config.pull_interval
-        wanted = [_with_bounds(each, result) for each in result.messages if subscription.matches(each.properties)]
+        wanted = [with_bounds(each, result) for each in result.messages if subscription.matches(each.properties)]
         if wanted:
             self._service.submit(assignment, wanted)
         elif assignment.process_queue.count == 0 and not assignment.process_queue.dropped:
@@ -119,6 +119,7 @@ class PullService:
         self._on_removed()
 
 
-def _with_bounds(message: MessageExt, result: PullResult) -> MessageExt:
+def with_bounds(message: MessageExt, result: PullResult) -> MessageExt:
+    """The message with the queue's bounds at the time of the pull, which the client adds to its properties."""
     bounds = {MIN_OFFSET: str(result.min_offset), MAX_OFFSET: str(result.max_offset)}
     return replace(message, properties={**message.properties, **bounds})

@@ -19,30 +19,24 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 
 from rmq_store.client.backend import Backend, MessageQueue
 from rmq_store.client.client_id import make_client_id
 from rmq_store.client.consume_concurrently import ConsumeConcurrentlyService
-from rmq_store.client.consume_orderly import MAX_RECONSUME_TIMES_ORDERED, ConsumeOrderlyService
+from rmq_store.client.consume_orderly import ConsumeOrderlyService
 from rmq_store.client.consumer_config import MessageModel, PushConsumerConfig
 from rmq_store.client.errors import ClientError
 from rmq_store.client.executor import Executor
 from rmq_store.client.listener import MessageListenerConcurrently, MessageListenerOrderly
-from rmq_store.client.offset_store import LocalFileOffsetStore, OffsetStore, RemoteBrokerOffsetStore
+from rmq_store.client.membership import Membership
+from rmq_store.client.offset_store import open_offset_store
 from rmq_store.client.pull_service import PullService
 from rmq_store.client.rebalance import Rebalance
-from rmq_store.client.send_back import MessageSender
 from rmq_store.client.subscription import MessageSelector, Subscription
-from rmq_store.client.timers import Timer
 from rmq_store.errors import UsageError
 from rmq_store.format.names import retry_topic, validate_group, validate_topic
 
-HEARTBEAT_MS = 30_000
-REBALANCE_MS = 20_000
-UNBALANCED_MS = 1000
-LOOK_MS = 1000
 PERSIST_FIRST_MS, PERSIST_MS = 10_000, 5000
 LOCK_FIRST_MS, LOCK_MS = 1000, 20_000
 
@@ -80,7 +74,6 @@ class PushConsumer:
         self._ending = threading.Event()
         self._loops: list[threading.Thread] = []
         self._executor = Executor(backend.clock)
-        self._timers: list[Timer] = []
 
     def __enter__(self) -> PushConsumer:
         return self
@@ -101,13 +94,13 @@ class PushConsumer:
         validate_topic(topic)
         self._subscriptions = {**self._subscriptions, topic: Subscription.of(topic, selector)}
         if self._state == "running":
-            self._rebalance_timer.hurry(0)
+            self._membership.hurry()
 
     def unsubscribe(self, topic: str) -> None:
         """Do not consume the topic any more; its queues go at the next rebalance, which comes at once."""
         self._subscriptions = {name: each for name, each in self._subscriptions.items() if name != topic}
         if self._state == "running":
-            self._rebalance_timer.hurry(0)
+            self._membership.hurry()
 
     def register_message_listener(self, listener: MessageListenerConcurrently | MessageListenerOrderly) -> None:
         """Say who gets the messages, and by its class whether in order. UsageError for anything else."""
@@ -134,26 +127,10 @@ class PushConsumer:
             raise UsageError("a consumer needs subscribe() and register_message_listener() before start()")
         if self._is_clustering:
             self.subscribe(retry_topic(self.consumer_group))
-        ordered = isinstance(self._listener, MessageListenerOrderly)
-        self._offsets = self._open_offsets(ordered)
-        self._rebalance = Rebalance(
-            self._backend, self.consumer_group, self.client_id, self.config, self._offsets, ordered=ordered
-        )
-        self._service = self._make_service()
-        self._pulls = PullService(
-            self._backend,
-            self.consumer_group,
-            self.config,
-            self._rebalance,
-            self._offsets,
-            self._service,
-            ordered=ordered,
-            on_removed=lambda: self._rebalance_timer.hurry(0),
-        )
-        self._join()
-        self._make_timers()
+        self._make_parts()
+        self._publish_max_reconsume_times()
+        self._membership.join()
         self._state = "running"
-        self._rebalance_now()
         if threads:
             self._executor.start(self.config.consume_thread_nums, f"ConsumeMessageThread_{self.consumer_group}")
             for name, loop in (("PullMessageService", self._pull_round), ("ClientFactoryScheduled", self._timer_round)):
@@ -225,7 +202,7 @@ class PushConsumer:
                 self._offsets.persist(self._rebalance.queues())
                 self._rebalance.remove_all()
         finally:
-            self._leave()
+            self._membership.leave()
         if self.failure is not None:
             raise self.failure
 
@@ -241,12 +218,10 @@ class PushConsumer:
             self._failure = self._failure or error
         if self.failure is not None:
             # Others take over at once; what this consumer has not done is void.
-            self._leave()
+            self._membership.leave()
 
     def _timer_round(self) -> bool:
-        now_ms = self._backend.clock()
-        for timer in self._timers:
-            timer.fire_if_due(now_ms)
+        self._membership.run_due()
         return False
 
     def _pull_round(self) -> bool:
@@ -261,109 +236,47 @@ class PushConsumer:
             return False
         return self._pulls.pull_all(self._subscriptions)
 
-    # -- timers -----------------------------------------------------------------------------------------------------
-
-    def _make_timers(self) -> None:
-        now_ms = self._backend.clock()
-        self._rebalance_timer = Timer(self._rebalance_now, REBALANCE_MS, now_ms)
-        self._timers = [
-            Timer(self._heartbeat, HEARTBEAT_MS, now_ms),
-            Timer(self._look, LOOK_MS, now_ms),
-            self._rebalance_timer,
-            Timer(self._rebalance.lock_all, LOCK_MS, now_ms, first_ms=LOCK_FIRST_MS),
-            Timer(self._persist, PERSIST_MS, now_ms, first_ms=PERSIST_FIRST_MS),
-        ]
-        if isinstance(self._service, ConsumeConcurrentlyService):
-            self._timers.append(Timer(self._clean_expired, self.config.consume_timeout_ms, now_ms))
-
-    def _join(self) -> None:
-        times = self.config.max_reconsume_times
-        try:
-            for _, broker in sorted(self._backend.brokers().items()):
-                broker.heartbeat(self.consumer_group, self.client_id)
-                if self._is_clustering and times != -1 and isinstance(self._listener, MessageListenerConcurrently):
-                    broker.set_max_reconsume_times(self.consumer_group, times)
-        except BaseException:
-            self._leave()
-            raise
-
-    def _leave(self) -> None:
-        for _, broker in sorted(self._backend.brokers().items()):
-            try:
-                broker.unregister(self.consumer_group, self.client_id)
-            except ClientError as error:
-                _log.warning("group %s: %s does not know that we left: %s", self.consumer_group, broker.name, error)
-
-    def _heartbeat(self) -> None:
-        for _, broker in sorted(self._backend.brokers().items()):
-            try:
-                broker.heartbeat(self.consumer_group, self.client_id)
-            except ClientError as error:
-                _log.warning("group %s: no heartbeat to %s: %s", self.consumer_group, broker.name, error)
-
-    def _look(self) -> None:
-        """Rebalance at once if members or queues changed: a killed member's queues, a new retry topic."""
-        try:
-            if self._rebalance.changed(self._subscriptions):
-                self._rebalance_timer.hurry(0)
-        except ClientError as error:
-            _log.warning("group %s: members or queues are unknown: %s", self.consumer_group, error)
-
-    def _rebalance_now(self) -> None:
-        try:
-            is_balanced = self._rebalance.rebalance(self._subscriptions)
-        except ClientError as error:
-            _log.warning("group %s: no rebalance: %s", self.consumer_group, error)
-            is_balanced = False
-        if not is_balanced:
-            self._rebalance_timer.hurry(self._backend.clock() + UNBALANCED_MS)
-
     def _persist(self) -> None:
         try:
             self._offsets.persist(self._rebalance.queues())
         except ClientError as error:
             _log.warning("group %s: progress is not stored yet: %s", self.consumer_group, error)
 
-    def _clean_expired(self) -> None:
-        assert isinstance(self._service, ConsumeConcurrentlyService)
-        self._service.clean_expired(self._rebalance.assignments())
-
     # -- parts ------------------------------------------------------------------------------------------------------
 
-    def _open_offsets(self, ordered: bool) -> OffsetStore:
-        if not self._is_clustering:
-            directory = Path(self.config.offset_store_directory).expanduser()
-            return LocalFileOffsetStore(directory, self.client_id, self.consumer_group)
+    def _make_parts(self) -> None:
+        backend, group, config = self._backend, self.consumer_group, self.config
+        ordered = isinstance(self._listener, MessageListenerOrderly)
         owner = self.client_id if ordered else None
-        return RemoteBrokerOffsetStore(self._backend, self.consumer_group, lock_owner=owner)
-
-    def _make_service(self) -> ConsumeConcurrentlyService | ConsumeOrderlyService:
-        times = self.config.max_reconsume_times
+        self._offsets = open_offset_store(backend, group, self.client_id, config, lock_owner=owner)
+        self._rebalance = Rebalance(backend, group, self.client_id, config, self._offsets, ordered=ordered)
+        self._membership = Membership(backend, group, self.client_id, self._rebalance, lambda: self._subscriptions)
+        self._membership.every(PERSIST_MS, self._persist, first_ms=PERSIST_FIRST_MS)
+        service: ConsumeConcurrentlyService | ConsumeOrderlyService
         if isinstance(self._listener, MessageListenerOrderly):
-            sender = MessageSender(
-                self._backend, self.consumer_group, MAX_RECONSUME_TIMES_ORDERED if times == -1 else times
+            service = ConsumeOrderlyService(
+                self._listener, group, config, self._executor, backend, self._offsets, self._rebalance.lock
             )
-            return ConsumeOrderlyService(
-                self._listener,
-                self.consumer_group,
-                self.config,
-                self._executor,
-                sender,
-                self._offsets,
-                self._backend.clock,
-                self._rebalance.lock,
+            self._membership.every(LOCK_MS, self._rebalance.lock_all, first_ms=LOCK_FIRST_MS)
+        else:
+            assert self._listener is not None
+            service = concurrent = ConsumeConcurrentlyService(
+                self._listener, group, config, self._executor, backend, self._offsets
             )
-        assert self._listener is not None
-        sender = MessageSender(self._backend, self.consumer_group, None if times == -1 else times)
-        return ConsumeConcurrentlyService(
-            self._listener,
-            self.consumer_group,
-            self.config,
-            self._executor,
-            sender,
-            self._offsets,
-            self._backend.clock,
-        )
+            self._membership.every(
+                config.consume_timeout_ms, lambda: concurrent.clean_expired(self._rebalance.assignments())
+            )
+        self._pulls = PullService(
+            backend, group, config, self._rebalance, self._offsets, service,
+            ordered=ordered, on_removed=self._membership.hurry,
+        )  # fmt: skip
+
+    def _publish_max_reconsume_times(self) -> None:
+        """Make our maximum that of the group, for members that do not give their own; the last one wins."""
+        times = self.config.max_reconsume_times
+        if self._is_clustering and times != -1 and isinstance(self._listener, MessageListenerConcurrently):
+            for _, broker in sorted(self._backend.brokers().items()):
+                broker.set_max_reconsume_times(self.consumer_group, times)
 
     def _check_running(self) -> None:
         if self._state != "running":

@@ -1,0 +1,349 @@
+"""A consumer that asks for messages when it wants them: queues by subscription or by choice, seek, commit.
+
+    with LitePullConsumer(backend, "cg_report") as consumer:
+        consumer.subscribe("Orders")
+        consumer.start()
+        messages = consumer.poll(1000)
+
+`subscribe`: the queues are shared with the other members of the group, and move when members come and go. `assign`: the
+queues named, whoever else reads them. A message counts as consumed when `poll` is called again; what is consumed is
+stored by `commit`, or by `poll` itself every five seconds. There are no retry topics here: what fails is the caller's.
+Nothing is pulled ahead of `poll`, which Java's client does on threads of its own.
+Sources: DefaultLitePullConsumer.java, DefaultLitePullConsumerImpl.java, AssignedMessageQueue.java.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping
+from types import TracebackType
+
+from rmq_store.client.backend import Backend, Broker, MessageExt, MessageQueue, PullStatus
+from rmq_store.client.client_id import make_client_id
+from rmq_store.client.consumer_config import LitePullConsumerConfig, MessageModel
+from rmq_store.client.errors import ClientError, MQClientError
+from rmq_store.client.membership import Membership
+from rmq_store.client.offset_store import open_offset_store
+from rmq_store.client.process_queue import ProcessQueue
+from rmq_store.client.pull_service import PULL_AFTER_ERROR_MS, with_bounds
+from rmq_store.client.rebalance import Assignment, Rebalance
+from rmq_store.client.start_offset import pull_from_where
+from rmq_store.client.subscription import MessageSelector, Subscription
+from rmq_store.errors import UsageError
+from rmq_store.format.names import validate_group, validate_topic
+
+_WAIT_S = 0.02
+_BEAT_S = 0.2
+
+_log = logging.getLogger(__name__)
+
+
+class LitePullConsumer:
+    """A consumer driven by `poll`. Safe for threads; a second `poll` waits for the first one's round.
+
+    Raises (when constructed):
+        UsageError: a bad group name or configuration.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        consumer_group: str,
+        config: LitePullConsumerConfig | None = None,
+        *,
+        client_id: str | None = None,
+    ) -> None:
+        validate_group(consumer_group)
+        self.config = config or LitePullConsumerConfig()
+        self.consumer_group = consumer_group
+        self.auto_commit = self.config.auto_commit
+        self._backend = backend
+        is_broadcasting = self.config.message_model is MessageModel.BROADCASTING
+        self.client_id = client_id or make_client_id(
+            self.config.instance_name, is_broadcasting=is_broadcasting, suffix="@STREAM"
+        )
+        self._turn = threading.RLock()
+        self._subscriptions: dict[str, Subscription] = {}
+        self._assigned: dict[MessageQueue, Assignment] | None = None
+        # Behind the last message that `poll` has returned, by queue.
+        self._polled: dict[MessageQueue, int] = {}
+        self._paused: set[MessageQueue] = set()
+        self._state = "new"
+        self._next_auto_commit_ms = -1
+        self._rounds = 0
+        self._offsets = open_offset_store(backend, consumer_group, self.client_id, self.config)
+        self._rebalance = Rebalance(
+            backend,
+            consumer_group,
+            self.client_id,
+            self.config,
+            self._offsets,
+            ordered=False,
+            on_removed=lambda assignment: self._forget(assignment.queue),
+        )
+        self._membership = Membership(
+            backend, consumer_group, self.client_id, self._rebalance, self._topics, turn=self._turn
+        )
+        self._failure: BaseException | None = None
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._stay_alive, name=f"LitePull_{consumer_group}", daemon=True)
+
+    def __enter__(self) -> LitePullConsumer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    # -- what to read -----------------------------------------------------------------------------------------------
+
+    def subscribe(self, topic: str, selector: str | MessageSelector = "*") -> None:
+        """Share a topic's queues with the group. UsageError: a bad topic or expression, or queues were assigned."""
+        validate_topic(topic)
+        with self._turn:
+            if self._assigned is not None:
+                raise UsageError("subscribe() and assign() exclude each other")
+            self._subscriptions = {**self._subscriptions, topic: Subscription.of(topic, selector)}
+            self._membership.hurry()
+
+    def unsubscribe(self, topic: str) -> None:
+        """Give a topic's queues back."""
+        with self._turn:
+            self._subscriptions = {name: each for name, each in self._subscriptions.items() if name != topic}
+            self._membership.hurry()
+
+    def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """Read exactly these queues. Those that were assigned before go on where they are.
+
+        Raises:
+            UsageError: topics were subscribed to.
+        """
+        with self._turn:
+            if self._subscriptions and self._assigned is None:
+                raise UsageError("subscribe() and assign() exclude each other")
+            known, wanted = self._assigned or {}, sorted(set(queues))
+            for queue in known.keys() - set(wanted):
+                self._forget(queue)
+            self._assigned = {queue: known.get(queue) or Assignment(queue, ProcessQueue(), -1) for queue in wanted}
+
+    def set_sub_expression_for_assign(self, topic: str, selector: str | MessageSelector) -> None:
+        """Filter the assigned queues of a topic. UsageError: a bad expression, or started already."""
+        with self._turn:
+            if self._state != "new":
+                raise UsageError("set_sub_expression_for_assign() comes before start()")
+            self._assigned = self._assigned or {}
+            self._subscriptions = {**self._subscriptions, topic: Subscription.of(topic, selector)}
+
+    def fetch_message_queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic that can be read, sorted."""
+        return self._backend.subscribe_queues(topic)
+
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are read now, sorted."""
+        with self._turn:
+            return sorted(each.queue for each in self._assignments())
+
+    # -- life -------------------------------------------------------------------------------------------------------
+
+    def start(self, *, threads: bool = True) -> None:
+        """Join the group. A thread keeps us in it between polls; without `threads` only `poll` does.
+
+        Raises:
+            UsageError: started before.
+            LeaseHeldError: another live member has this client id.
+            ClientError: a broker cannot be reached; nothing was started.
+        """
+        with self._turn:
+            if self._state != "new":
+                raise UsageError(f"consumer group {self.consumer_group!r}: it was started before; make a new consumer")
+            self._membership.join()
+            self._state = "running"
+            if threads:
+                self._thread.start()
+
+    def shutdown(self) -> None:
+        """Store what was committed and leave the group; what was polled and not committed comes again. Does nothing
+        the second time. Raises ClientError.
+        """
+        with self._turn:
+            was_running, self._state = self._state == "running", "ended"
+        if was_running:
+            self._ending.set()
+            if self._thread.is_alive():
+                self._thread.join()
+            try:
+                self._offsets.persist(self.assignment())
+            finally:
+                self._membership.leave()
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def poll(self, timeout_millis: int | None = None) -> list[MessageExt]:
+        """The next messages of one of the queues, at most `pull_batch_size`; [] if none came within the time.
+
+        Raises:
+            UsageError: not running.
+            the error by which the thread that keeps us in the group ended.
+        """
+        wait_ms = self.config.poll_timeout_millis if timeout_millis is None else timeout_millis
+        deadline = time.monotonic() + wait_ms / 1000
+        while True:
+            with self._turn:
+                self._check_running()
+                self._maybe_auto_commit()
+                self._membership.run_due()
+                messages = self._next_messages()
+            left_s = deadline - time.monotonic()
+            if messages or left_s <= 0:
+                return messages
+            time.sleep(min(left_s, _WAIT_S))
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at `offset` of a queue, which is also what the next commit stores.
+
+        Raises:
+            MQClientError: the queue is not ours (any more), or the offset is outside of it.
+        """
+        with self._turn:
+            assignment = self._find(queue)
+            broker = self._broker(queue)
+            first, last = broker.min_offset(queue), broker.max_offset(queue)
+            if not first <= offset <= last:
+                raise MQClientError(f"{queue}: offset {offset} is not in {first}..{last}")
+            assignment.next_offset = self._polled[queue] = offset
+
+    def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Go on at the first message that is left. Raises as `seek`."""
+        self.seek(queue, self._broker(queue).min_offset(queue))
+
+    def seek_to_end(self, queue: MessageQueue) -> None:
+        """Go on behind the last message. Raises as `seek`."""
+        self.seek(queue, self._broker(queue).max_offset(queue))
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Leave these queues out of `poll`."""
+        with self._turn:
+            self._paused.update(queues)
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Read these queues again."""
+        with self._turn:
+            self._paused.difference_update(queues)
+
+    def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first offset stored at or after the time. Raises ClientError."""
+        return self._broker(queue).offset_by_time(queue, timestamp_ms)
+
+    # -- progress ---------------------------------------------------------------------------------------------------
+
+    def commit(
+        self, offsets: Mapping[MessageQueue, int] | Collection[MessageQueue] | None = None, *, persist: bool = True
+    ) -> None:
+        """Commit what was polled: of all queues, of those given, or the offsets given. Durable on return, unless
+        `persist` is False: then with the next commit or at shutdown. Raises ClientError.
+        """
+        with self._turn:
+            if isinstance(offsets, Mapping):
+                chosen = dict(offsets)
+            else:
+                ours = self.assignment() if offsets is None else offsets
+                chosen = {queue: self._polled[queue] for queue in ours if queue in self._polled}
+            for queue, offset in chosen.items():
+                self._offsets.update(queue, offset, increase_only=False)
+            if persist:
+                self._offsets.persist(chosen.keys())
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """The offset that was committed last; None: never. Raises ClientError."""
+        return self._offsets.read(queue)
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    def _next_messages(self) -> list[MessageExt]:
+        for _, broker in sorted(self._backend.brokers().items()):
+            try:
+                broker.deliver_due()
+            except ClientError as error:
+                _log.warning("broker %s delivers no delayed messages: %s", broker.name, error)
+        assignments = sorted(self._assignments(), key=lambda each: each.queue)
+        self._rounds += 1
+        for number in range(len(assignments)):
+            messages = self._pull(assignments[(self._rounds + number) % len(assignments)])
+            if messages:
+                return messages
+        return []
+
+    def _pull(self, assignment: Assignment) -> list[MessageExt]:
+        queue, now_ms = assignment.queue, self._backend.clock()
+        if queue in self._paused or now_ms < assignment.not_before_ms:
+            return []
+        subscription = self._subscriptions.get(queue.topic)
+        tags = subscription.tags if subscription else None
+        try:
+            if assignment.next_offset < 0:
+                assignment.next_offset = self._start(queue)
+            result = self._broker(queue).pull(
+                self.consumer_group, queue, assignment.next_offset, self.config.pull_batch_size, tags
+            )
+        except ClientError as error:
+            assignment.not_before_ms = now_ms + PULL_AFTER_ERROR_MS
+            _log.warning("group %s: %s cannot be pulled: %s", self.consumer_group, queue, error)
+            return []
+        if result.status is PullStatus.OFFSET_ILLEGAL:
+            _log.warning("%s has no offset %d; going on at %d", queue, assignment.next_offset, result.next_begin_offset)
+        if result.next_begin_offset != assignment.next_offset:
+            assignment.next_offset = self._polled[queue] = result.next_begin_offset
+        return [
+            with_bounds(message, result)
+            for message in result.messages
+            if subscription is None or subscription.matches(message.properties)
+        ]
+
+    def _start(self, queue: MessageQueue) -> int:
+        timestamp_ms = self.config.consume_timestamp_ms(self._backend.clock())
+        return pull_from_where(self._backend, self._offsets, queue, self.config.consume_from_where, timestamp_ms)
+
+    def _maybe_auto_commit(self) -> None:
+        now_ms = self._backend.clock()
+        if self.auto_commit and now_ms >= self._next_auto_commit_ms:
+            self._next_auto_commit_ms = now_ms + self.config.auto_commit_interval_millis
+            try:
+                self.commit()
+            except ClientError as error:
+                _log.warning("group %s: progress is not stored yet: %s", self.consumer_group, error)
+
+    def _assignments(self) -> Collection[Assignment]:
+        return self._rebalance.assignments() if self._assigned is None else self._assigned.values()
+
+    def _find(self, queue: MessageQueue) -> Assignment:
+        for assignment in self._assignments():
+            if assignment.queue == queue:
+                return assignment
+        raise MQClientError(f"{queue} is not assigned to this consumer, perhaps not any more")
+
+    def _forget(self, queue: MessageQueue) -> None:
+        self._polled.pop(queue, None)
+        self._paused.discard(queue)
+
+    def _stay_alive(self) -> None:
+        try:
+            while not self._ending.wait(_BEAT_S):
+                self._membership.run_due()
+        except BaseException as error:
+            _log.exception("group %s: consumption stops", self.consumer_group)
+            self._failure = error
+
+    def _topics(self) -> Collection[str]:
+        return self._subscriptions if self._assigned is None else ()
+
+    def _broker(self, queue: MessageQueue) -> Broker:
+        return self._backend.brokers()[queue.broker_name]
+
+    def _check_running(self) -> None:
+        if self._state != "running":
+            raise UsageError(f"consumer group {self.consumer_group!r}: this consumer is not running")
+        if self._failure is not None:
+            raise self._failure

@@ -1,0 +1,120 @@
+"""A consumer's life in its group: it joins, says that it lives, looks who else is there, and leaves.
+
+    heartbeat     every 30 s
+    look          every second: are members and queues still those of the last rebalance? Otherwise one comes at once
+    rebalance     every 20 s, and one second after one that could not do everything
+
+Java's brokers tell the members of a change; here nobody can, so everybody looks.
+Sources: MQClientInstance.java, RebalanceService.java.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection
+
+from rmq_store.client.backend import Backend
+from rmq_store.client.errors import ClientError
+from rmq_store.client.rebalance import Rebalance
+from rmq_store.client.timers import Timer
+
+HEARTBEAT_MS = 30_000
+LOOK_MS = 1000
+REBALANCE_MS = 20_000
+UNBALANCED_MS = 1000
+
+_log = logging.getLogger(__name__)
+
+
+class Membership:
+    """The member `client_id` of a group; `topics` are those that it has subscribed to now. Safe for threads.
+
+    `turn` is held during all work, so that a caller can keep it out.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        group: str,
+        client_id: str,
+        rebalance: Rebalance,
+        topics: Callable[[], Collection[str]],
+        *,
+        turn: threading.RLock | None = None,
+    ) -> None:
+        self._backend = backend
+        self._group = group
+        self._client_id = client_id
+        self._rebalance = rebalance
+        self._topics = topics
+        self._turn = turn or threading.RLock()
+        now_ms = backend.clock()
+        self._rebalance_timer = Timer(self._rebalance_now, REBALANCE_MS, now_ms)
+        self._timers = [
+            Timer(self._heartbeat, HEARTBEAT_MS, now_ms),
+            Timer(self._look, LOOK_MS, now_ms),
+            self._rebalance_timer,
+        ]
+
+    def join(self) -> None:
+        """Become a member and take over queues.
+
+        Raises:
+            LeaseHeldError: another live member has this client id.
+            ClientError: a broker cannot be reached; we are a member nowhere.
+        """
+        with self._turn:
+            try:
+                for _, broker in sorted(self._backend.brokers().items()):
+                    broker.heartbeat(self._group, self._client_id)
+            except BaseException:
+                self.leave()
+                raise
+            self._rebalance_now()
+
+    def leave(self) -> None:
+        """Be a member no more; queue locks go with it. A broker that cannot be told finds out by itself."""
+        for _, broker in sorted(self._backend.brokers().items()):
+            try:
+                broker.unregister(self._group, self._client_id)
+            except ClientError as error:
+                _log.warning("group %s: %s does not know that we left: %s", self._group, broker.name, error)
+
+    def every(self, interval_ms: int, work: Callable[[], None], *, first_ms: int | None = None) -> None:
+        """Do something else every so often, too."""
+        self._timers.append(Timer(work, interval_ms, self._backend.clock(), first_ms=first_ms))
+
+    def hurry(self) -> None:
+        """Rebalance when `run_due` is called next."""
+        self._rebalance_timer.hurry(0)
+
+    def run_due(self) -> None:
+        """Do what is due by now."""
+        with self._turn:
+            now_ms = self._backend.clock()
+            for timer in self._timers:
+                timer.fire_if_due(now_ms)
+
+    def _heartbeat(self) -> None:
+        for _, broker in sorted(self._backend.brokers().items()):
+            try:
+                broker.heartbeat(self._group, self._client_id)
+            except ClientError as error:
+                _log.warning("group %s: no heartbeat to %s: %s", self._group, broker.name, error)
+
+    def _look(self) -> None:
+        try:
+            if self._rebalance.changed(self._topics()):
+                self.hurry()
+        except ClientError as error:
+            _log.warning("group %s: members or queues are unknown: %s", self._group, error)
+
+    def _rebalance_now(self) -> None:
+        try:
+            is_balanced = self._rebalance.rebalance(self._topics())
+        except ClientError as error:
+            _log.warning("group %s: no rebalance: %s", self._group, error)
+            is_balanced = False
+        if not is_balanced:
+            self._rebalance_timer.hurry(self._backend.clock() + UNBALANCED_MS)

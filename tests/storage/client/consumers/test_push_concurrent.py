@@ -1,0 +1,453 @@
+"""Concurrent listeners: what their answers do to messages and to the progress (seeds 000, 002; semantics 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from rmq_store.client.backend import MessageExt
+from rmq_store.client.consumer_config import ConsumeFromWhere, MessageModel
+from rmq_store.client.errors import MQBrokerError, RemotingConnectError
+from rmq_store.client.listener import ConsumeConcurrentlyStatus
+from rmq_store.client.rate_limiter import RateLimiter
+
+LATER = ConsumeConcurrentlyStatus.RECONSUME_LATER
+SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+TOPIC, GROUP = "Orders", "cg_orders"
+RETRY, DLQ = f"%RETRY%{GROUP}", f"%DLQ%{GROUP}"
+# Seed 002, section 8.2.
+LADDER_S = [10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200]
+
+
+@pytest.mark.statement("G18")
+def test_messages_are_consumed_once_and_the_progress_is_stored_at_shutdown(lab: Any) -> None:
+    """Seed 004, G18: what is consumed stays in the store, and the position decides what comes next."""
+    lab.topic()
+    lab.send(100)
+    consumer = lab.concurrent()
+    lab.settle()
+    assert lab.bodies() == [f"m{number}" for number in range(100)]
+    assert lab.committed() is None
+    consumer.shutdown()
+    assert lab.committed() == 100
+
+    lab.concurrent(client_id="c2")
+    lab.settle(lab.consumers[-1])
+    assert len(lab.seen) == 100
+    assert len(lab.read(TOPIC)) == 100
+
+
+@pytest.mark.statement("G10")
+def test_the_progress_is_stored_after_ten_seconds_and_then_every_five(lab: Any) -> None:
+    """broker-semantics 3.7; MQClientInstance: persistConsumerOffsetInterval 5 s, first after 10 s."""
+    lab.topic()
+    lab.send(3)
+    lab.concurrent()
+    lab.settle()
+    lab.advance(9_999)
+    assert lab.committed() is None
+    lab.advance(1)
+    assert lab.committed() == 3
+    lab.send(1)
+    lab.advance(4_999)
+    assert lab.committed() == 3
+    lab.advance(1)
+    assert lab.committed() == 4
+
+
+def raise_error(messages: Sequence[MessageExt], context: Any) -> None:
+    raise ValueError("the database is down")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [lambda messages, context: LATER, lambda messages, context: "none", raise_error, lambda messages, context: "yes"],
+    ids=["RECONSUME_LATER", "None", "exception", "nonsense"],
+)
+@pytest.mark.statement("B01", "B02", "B03", "B04", "C08", "C09", "B14")
+def test_a_failed_message_comes_again_under_its_own_topic_after_ten_seconds(lab: Any, answer: Any) -> None:
+    """Seed 002, 8.4: the three ways to ask for a retry. The retry topic is subscribed by itself, and the listener sees
+    the original topic; the copy in the retry topic is a new record.
+    """
+    lab.topic()
+    lab.send(1)
+    consumer = lab.concurrent(lambda messages, context: answer(messages, context) if len(lab.seen) == 1 else None)
+    lab.settle()
+    lab.advance(9_999)
+    assert [(each.topic, each.reconsume_times) for each in lab.seen] == [(TOPIC, 0)]
+    lab.advance(1)
+    assert [(each.topic, each.reconsume_times) for each in lab.seen] == [(TOPIC, 0), (TOPIC, 1)]
+    lab.advance(100_000_000)
+    assert len(lab.seen) == 2
+    consumer.shutdown()
+    assert (lab.committed(), lab.committed(topic=RETRY)) == (1, 1)
+    assert [row["body"] for row in lab.read(TOPIC) + lab.read(RETRY)] == [b"m0", b"m0"]
+
+
+@pytest.mark.statement("B02")
+def test_success_after_a_caught_exception_means_no_retry(lab: Any) -> None:
+    """Seed 002, 8.5."""
+    lab.topic()
+    lab.send(1)
+
+    def swallow(messages: Sequence[MessageExt], context: Any) -> ConsumeConcurrentlyStatus:
+        try:
+            raise ValueError("broken")
+        except ValueError:
+            return SUCCESS
+
+    lab.concurrent(swallow)
+    lab.settle()
+    lab.advance(100_000_000)
+    assert len(lab.seen) == 1
+    assert RETRY not in lab.store.topics()
+
+
+@pytest.mark.statement("B05", "B06", "B08", "B03", "D01")
+def test_sixteen_retries_by_the_ladder_and_then_the_dead_letters(lab: Any) -> None:
+    """Seed 002, 8.2: gaps 10 s ... 2 h; the 16th retry 4 h 45 min 40 s after the first delivery; then the DLQ."""
+    lab.topic()
+    lab.send(1)
+    consumer = lab.concurrent(lambda messages, context: LATER)
+    lab.settle()
+    for gap_s in LADDER_S:
+        deliveries = len(lab.seen)
+        lab.advance(gap_s * 1000 - 1)
+        assert len(lab.seen) == deliveries, f"too early for the gap of {gap_s} s"
+        lab.advance(1)
+        assert len(lab.seen) == deliveries + 1
+    assert [each.reconsume_times for each in lab.seen] == list(range(17))
+    assert lab.seen[-1].at_ms - lab.seen[0].at_ms == 17_140_000
+    lab.advance(10 * 7_200_000)
+    assert len(lab.seen) == 17
+    dead = lab.read(DLQ)
+    assert [(row["body"], row["reconsumeTimes"]) for row in dead] == [(b"m0", 17)]
+    assert dead[0]["properties"]["RETRY_TOPIC"] == TOPIC
+    consumer.shutdown()
+    assert lab.committed(topic=RETRY) == 16
+
+
+@pytest.mark.statement("B05", "B09")
+@pytest.mark.parametrize("maximum", [0, 1, 3])
+def test_a_maximum_of_n_retries_means_n_plus_one_deliveries(lab: Any, maximum: int) -> None:
+    """Seed 000: "if the maximum number of retries is 3, the message can be delivered up to 4 times"."""
+    lab.topic()
+    lab.send(1)
+    lab.concurrent(lambda messages, context: LATER, max_reconsume_times=maximum)
+    lab.settle()
+    for gap_s in LADDER_S[: maximum + 2]:
+        lab.advance(gap_s * 1000)
+    gaps_ms = [second.at_ms - first.at_ms for first, second in zip(lab.seen, lab.seen[1:], strict=False)]
+    assert gaps_ms == [gap_s * 1000 for gap_s in LADDER_S[:maximum]]
+    assert [row["reconsumeTimes"] for row in lab.read(DLQ)] == [maximum + 1]
+
+
+@pytest.mark.statement("B07")
+def test_more_than_sixteen_retries_are_two_hours_apart(lab: Any) -> None:
+    """Seed 002, 8.2: above 16 each further gap is 2 h."""
+    lab.topic()
+    lab.send(1)
+    lab.concurrent(lambda messages, context: LATER, max_reconsume_times=18)
+    lab.settle()
+    for gap_s in [*LADDER_S, 7200, 7200, 7200]:
+        lab.advance(gap_s * 1000)
+    gaps_s = [(b.at_ms - a.at_ms) // 1000 for a, b in zip(lab.seen, lab.seen[1:], strict=False)]
+    assert gaps_s == [*LADDER_S, 7200, 7200]
+    assert len(lab.read(DLQ)) == 1
+
+
+@pytest.mark.statement("B10")
+def test_the_maximum_of_one_consumer_holds_for_its_group_and_the_last_one_wins(lab: Any) -> None:
+    """Seed 002, 8.2; broker-semantics 0.6: stored in the group's settings."""
+    lab.topic()
+    lab.send(1)
+    plain = lab.concurrent(lambda messages, context: LATER, client_id="c1")
+    other = lab.concurrent(client_id="c2", max_reconsume_times=5)
+    other.shutdown()
+    latest = lab.concurrent(client_id="c3", max_reconsume_times=1)
+    latest.shutdown()
+    assert lab.store.groups()[GROUP].retry_max_times == 1
+    lab.advance(1000, plain)
+    lab.advance(10_000, plain)
+    assert [each.reconsume_times for each in lab.seen] == [0, 1]
+    assert len(lab.read(DLQ)) == 1
+
+
+@pytest.mark.statement("B11")
+def test_broadcasting_drops_failed_messages_and_goes_on(lab: Any, tmp_path: Any) -> None:
+    """Seed 002, 8.2: no retry in broadcasting; the next messages are consumed. No retry topic is subscribed."""
+    lab.topic()
+    lab.send(3)
+    consumer = lab.concurrent(
+        lambda messages, context: LATER if messages[0].body == b"m1" else None,
+        message_model=MessageModel.BROADCASTING,
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        offset_store_directory=tmp_path,
+    )
+    lab.settle()
+    lab.advance(100_000_000)
+    assert lab.bodies() == ["m0", "m1", "m2"]
+    assert RETRY not in lab.store.topics()
+    consumer.shutdown()
+    assert lab.committed() is None
+    assert (tmp_path / "c1" / GROUP / "offsets.json").exists()
+
+
+def test_every_broadcasting_consumer_gets_everything_and_goes_on_where_it_was(lab: Any, tmp_path: Any) -> None:
+    """broker-semantics 3.7: the offsets of a broadcasting consumer are in a file of its own."""
+    lab.topic(queues=2)
+    settings = {"message_model": MessageModel.BROADCASTING, "offset_store_directory": tmp_path}
+    for client_id in ("c1", "c2"):
+        lab.concurrent(client_id=client_id, **settings)
+    lab.send(2, queue=0)
+    lab.send(2, queue=1)
+    lab.settle()
+    assert sorted((each.client_id, each.body) for each in lab.seen) == [
+        (client_id, f"m{number}") for client_id in ("c1", "c2") for number in range(4)
+    ]
+    lab.consumers[0].shutdown()
+    lab.send(1)
+    lab.seen.clear()
+    lab.concurrent(client_id="c1", **settings)
+    lab.settle(lab.consumers[-1])
+    assert lab.bodies() == ["m4"]
+
+
+@pytest.mark.statement("B15")
+def test_the_listener_gets_one_message_unless_it_asks_for_more(lab: Any) -> None:
+    """Seed 000: the unit of success is the batch of the listener. consumeMessageBatchMaxSize 1 by default."""
+    lab.topic()
+    lab.send(10)
+    sizes: list[int] = []
+    lab.concurrent(lambda messages, context: sizes.append(len(messages)))
+    lab.settle()
+    assert sizes == [1] * 10
+    sizes.clear()
+    lab.concurrent(
+        lambda messages, context: sizes.append(len(messages)), group="cg_batch", consume_message_batch_max_size=4
+    )
+    lab.settle(lab.consumers[-1])
+    assert sizes == [4, 4, 2]
+
+
+@pytest.mark.statement("C01", "B15")
+@pytest.mark.parametrize(
+    ("status", "ack_index", "again"),
+    [
+        (SUCCESS, None, []),
+        (SUCCESS, 1, ["m2", "m3"]),
+        (SUCCESS, -1, ["m0", "m1", "m2", "m3"]),
+        (SUCCESS, 99, []),
+        (LATER, 1, ["m0", "m1", "m2", "m3"]),
+    ],
+)
+def test_messages_behind_the_ack_index_failed(lab: Any, status: Any, ack_index: int | None, again: list[str]) -> None:
+    """Seed 001: for i > ackIndex each message is sent back. processConsumeResult: RECONSUME_LATER sets it to -1."""
+    lab.topic()
+    lab.send(4)
+
+    def answer(messages: Sequence[MessageExt], context: Any) -> Any:
+        if messages[0].reconsume_times:
+            return None
+        if ack_index is not None:
+            context.ack_index = ack_index
+        return status
+
+    lab.concurrent(answer, consume_message_batch_max_size=4)
+    lab.settle()
+    assert lab.bodies() == ["m0", "m1", "m2", "m3"]
+    lab.advance(10_000)
+    assert sorted(lab.bodies()[4:]) == again
+
+
+@pytest.mark.statement("C02")
+@pytest.mark.parametrize(("level", "gap_ms", "dead"), [(1, 1000, 0), (5, 60_000, 0), (-1, None, 1)])
+def test_the_listener_chooses_the_delay_level(lab: Any, level: int, gap_ms: int | None, dead: int) -> None:
+    """broker-semantics 2.2: ConsumeConcurrentlyContext.delayLevelWhenNextConsume; -1 is straight to the DLQ."""
+    lab.topic()
+    lab.send(1)
+
+    def answer(messages: Sequence[MessageExt], context: Any) -> Any:
+        context.delay_level_when_next_consume = level
+        return None if messages[0].reconsume_times else LATER
+
+    lab.concurrent(answer)
+    lab.settle()
+    if gap_ms is not None:
+        lab.advance(gap_ms - 1)
+        assert len(lab.seen) == 1
+        lab.advance(1)
+        assert len(lab.seen) == 2
+    assert len(lab.read(DLQ)) == dead
+
+
+def test_messages_at_the_listener_tell_where_the_queue_was_and_when_it_began(lab: Any) -> None:
+    """broker-semantics 2.3, row "at the listener": MIN_OFFSET, MAX_OFFSET, CONSUME_START_TIME; msgId is UNIQ_KEY."""
+    lab.topic()
+    lab.send(5)
+    ids: list[str] = []
+    lab.concurrent(lambda messages, context: ids.append(messages[0].msg_id))
+    lab.settle()
+    properties = lab.seen[3].properties
+    assert (properties["MIN_OFFSET"], properties["MAX_OFFSET"]) == ("0", "5")
+    assert properties["CONSUME_START_TIME"] == str(lab.now_ms)
+    assert ids[3] == properties["UNIQ_KEY"]
+
+
+def test_a_retried_message_keeps_place_and_id_of_its_retry_record(lab: Any) -> None:
+    """broker-semantics 2.3: topic reset, queue id and offset those of the retry topic, UNIQ_KEY constant."""
+    lab.topic(queues=3)
+    lab.send(1, queue=2)
+    lab.concurrent(lambda messages, context: None if messages[0].reconsume_times else LATER)
+    lab.settle()
+    lab.advance(10_000)
+    first, second = lab.seen
+    assert (second.topic, second.queue_id, second.queue_offset) == (TOPIC, 0, 0)
+    assert second.properties["UNIQ_KEY"] == first.properties["UNIQ_KEY"]
+    assert second.properties["RETRY_TOPIC"] == TOPIC
+    assert second.properties["DELAY"] == "3"
+
+
+class Refusing:
+    """A backend in which send-backs, or ordinary messages to retry topics too, fail as long as they should."""
+
+    def __init__(self, backend: Any, *methods: str, error: Exception | None = None) -> None:
+        self._backend = backend
+        self.methods = set(methods)
+        self.error = error or MQBrokerError(1, "look message by offset failed")
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def brokers(self) -> Any:
+        return {name: _RefusingBroker(self, broker) for name, broker in self._backend.brokers().items()}
+
+
+class _RefusingBroker:
+    def __init__(self, owner: Refusing, broker: Any) -> None:
+        self._owner, self._broker = owner, broker
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._owner.methods:
+
+            def refuse(*arguments: Any, **options: Any) -> Any:
+                self._owner.calls.append(name)
+                raise self._owner.error
+
+            return refuse
+        return getattr(self._broker, name)
+
+
+@pytest.mark.statement("C01", "C02")
+def test_a_send_back_that_fails_is_followed_by_an_ordinary_message_to_the_retry_topic(lab: Any) -> None:
+    """broker-semantics 3.2: RECONSUME_TIME n+1, MAX_RECONSUME_TIMES, DELAY 3+n, ORIGIN_MESSAGE_ID, RETRY_TOPIC."""
+    lab.topic()
+    lab.send(1)
+    backend = Refusing(lab.backend, "send_message_back")
+    lab.concurrent(lambda messages, context: None if messages[0].reconsume_times else LATER, backend=backend)
+    lab.settle()
+    assert backend.calls == ["send_message_back"]
+    lab.advance(9_999)
+    assert len(lab.seen) == 1
+    lab.advance(1)
+    first, second = lab.seen
+    assert (second.topic, second.reconsume_times, second.body) == (TOPIC, 1, "m0")
+    assert second.properties["ORIGIN_MESSAGE_ID"] == first.properties["UNIQ_KEY"]
+    assert second.properties["UNIQ_KEY"] == first.properties["UNIQ_KEY"]
+    assert second.properties["MAX_RECONSUME_TIMES"] == "16"
+
+
+@pytest.mark.statement("C01")
+def test_a_message_that_nobody_takes_back_comes_again_after_five_seconds_and_holds_the_progress(lab: Any) -> None:
+    """Seed 001: its reconsumeTimes grows and it is submitted again later; broker-semantics 3.2: after 5 s, and the
+    offset does not pass it.
+    """
+    lab.topic()
+    lab.send(3)
+    backend = Refusing(lab.backend, "send_message_back", "send_to_retry", error=RemotingConnectError("gone"))
+    consumer = lab.concurrent(
+        lambda messages, context: LATER if messages[0].body == b"m1" and lab.now_ms < 1_700_000_010_000 else None,
+        backend=backend,
+    )
+    lab.settle()
+    lab.advance(4_999)
+    assert lab.bodies() == ["m0", "m1", "m2"]
+    consumer.persist_consumer_offset()
+    assert lab.committed() == 1
+    lab.advance(1)
+    assert (lab.seen[-1].body, lab.seen[-1].reconsume_times, lab.seen[-1].topic) == ("m1", 1, TOPIC)
+    consumer.persist_consumer_offset()
+    assert lab.committed() == 1
+    lab.advance(5_000)
+    assert (lab.seen[-1].body, lab.seen[-1].reconsume_times) == ("m1", 2)
+    consumer.persist_consumer_offset()
+    assert lab.committed() == 3
+    assert lab.read(RETRY) == []
+
+
+@pytest.mark.statement("B01")
+def test_a_listener_that_takes_too_long_loses_its_message_to_a_retry(lab: Any) -> None:
+    """broker-semantics 3.2, cleanExpiredMsg: sent back with delay level 3; the listener goes on, and what it then says
+    changes nothing, not even that it failed.
+    """
+    lab.topic()
+    lab.send(2)
+
+    def answer(messages: Sequence[MessageExt], context: Any) -> Any:
+        if messages[0].body == b"m0" and not messages[0].reconsume_times:
+            lab.now_ms += 16 * 60_000
+            consumer._membership.run_due()
+            return LATER
+        return None
+
+    consumer = lab.concurrent(answer)
+    lab.settle()
+    assert lab.bodies() == ["m0", "m1"]
+    lab.advance(9_999)
+    assert len(lab.seen) == 2
+    lab.advance(1)
+    assert [(each.body, each.reconsume_times) for each in lab.seen[2:]] == [("m0", 1)]
+    consumer.shutdown()
+    assert lab.committed() == 2
+    assert len(lab.read(RETRY)) == 1
+
+
+@pytest.mark.statement("B01")
+@pytest.mark.parametrize(("counts", "sent_back"), [(True, ["m0", "m1", "m2"]), (False, ["m0"])])
+def test_time_in_the_queue_counts_for_the_timeout_if_asked_for(lab: Any, counts: bool, sent_back: list[str]) -> None:
+    """Seed 000: "including queuing timeout in PushConsumer" (5.x clients); 4.x clients count from the listener on."""
+    lab.topic()
+    lab.send(3)
+
+    def slow(messages: Sequence[MessageExt], context: Any) -> None:
+        if messages[0].body == b"m0" and not messages[0].reconsume_times:
+            lab.now_ms += 16 * 60_000
+            consumer._membership.run_due()
+
+    consumer = lab.concurrent(slow, consume_timeout_includes_queueing=counts)
+    lab.settle()
+    assert lab.bodies() == (["m0"] if counts else ["m0", "m1", "m2"])
+    lab.advance(10_000)
+    assert [each.body for each in lab.seen if each.reconsume_times == 1] == sent_back
+
+
+@pytest.mark.statement("B16")
+def test_messages_above_the_rate_wait_in_their_queue_and_are_not_retried(lab: Any) -> None:
+    """Seed 000, "Do not use retry instead of throttling": the backlog stays; nothing goes to the retry topic."""
+    lab.topic()
+    lab.send(120)
+    limiter = RateLimiter(10, clock=lab.clock)
+    consumer = lab.concurrent(rate_limiter=limiter, pull_threshold_for_queue=20, pull_batch_size=8)
+    for _ in range(50):
+        lab.advance(100)
+    assert len(lab.seen) == 51
+    consumer.persist_consumer_offset()
+    assert lab.committed() == 51
+    assert consumer._rebalance.assignments()[0].next_offset <= 51 + 20 + 8
+    assert RETRY not in lab.store.topics()
+    for _ in range(80):
+        lab.advance(100)
+    assert lab.bodies() == [f"m{number}" for number in range(120)]

@@ -1,0 +1,345 @@
+"""Several consumers of a group: who has which queue, and what happens when that changes (broker-semantics 3.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rmq_store import LeaseHeldError, UsageError
+from rmq_store.client.allocate import AllocateMessageQueueAveragelyByCircle, AllocateMessageQueueByConfig
+from rmq_store.client.backend import MessageExt, MessageQueue
+from rmq_store.client.consumer_config import ConsumeFromWhere, PushConsumerConfig
+from rmq_store.client.listener import ConsumeConcurrentlyStatus, ConsumeOrderlyStatus, MessageListenerConcurrently
+from rmq_store.client.local import LocalBackend
+from rmq_store.client.push_consumer import PushConsumer
+
+TOPIC, GROUP, BROKER = "Orders", "cg_orders", "rmq-embedded"
+LATER = ConsumeConcurrentlyStatus.RECONSUME_LATER
+
+
+def ids(consumer: PushConsumer) -> list[int]:
+    return [each.queue_id for each in consumer.queues() if each.topic == TOPIC]
+
+
+def test_members_divide_the_queues_and_take_over_from_one_that_leaves(lab: Any) -> None:
+    """AVG over the sorted client ids; a change is seen within a second."""
+    lab.topic(queues=8)
+    a, b, c = (lab.concurrent(client_id=name) for name in ("a", "b", "c"))
+    lab.advance(1000)
+    assert [ids(each) for each in (a, b, c)] == [[0, 1, 2], [3, 4, 5], [6, 7]]
+    b.shutdown()
+    lab.consumers.remove(b)
+    lab.advance(1000)
+    assert [ids(each) for each in (a, c)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    for queue_id in range(8):
+        lab.send(1, queue=queue_id)
+    lab.settle()
+    assert sorted((each.queue_id, each.client_id) for each in lab.seen) == [
+        (queue_id, "a" if queue_id < 4 else "c") for queue_id in range(8)
+    ]
+
+
+def test_strategies_are_a_setting(lab: Any) -> None:
+    lab.topic(queues=4)
+    circle = AllocateMessageQueueAveragelyByCircle()
+    a, b = (lab.concurrent(client_id=name, allocate_message_queue_strategy=circle) for name in ("a", "b"))
+    fixed = AllocateMessageQueueByConfig([MessageQueue(TOPIC, BROKER, 3)])
+    other = lab.concurrent(group="cg_fixed", client_id="z", allocate_message_queue_strategy=fixed)
+    lab.advance(1000)
+    assert (ids(a), ids(b), ids(other)) == ([0, 2], [1, 3], [3])
+
+
+def test_queues_that_are_added_to_a_topic_are_found(lab: Any) -> None:
+    """Java polls routes every 30 s; here each look compares them. A topic may come into being after its consumer."""
+    consumer = lab.concurrent()
+    assert ids(consumer) == []
+    lab.topic(queues=2)
+    lab.advance(1000)
+    assert ids(consumer) == [0, 1]
+
+
+@pytest.mark.statement("G08", "H01")
+def test_a_queue_that_moves_takes_its_progress_along_and_leaves_unfinished_work_behind(lab: Any) -> None:
+    """RebalancePushImpl#removeUnnecessaryMessageQueue: persisted at once. The result of a listener that ends later is
+    void: the message comes again at the next owner, and that is a duplicate which consumers must expect.
+    """
+    lab.topic(queues=2)
+    lab.send(3, queue=1)
+    broker = lab.backend.brokers()[BROKER]
+
+    def slow(messages: Sequence[MessageExt], context: Any) -> Any:
+        if messages[0].body == b"m1":
+            broker.heartbeat(GROUP, "b")
+            lab.now_ms += 1000
+            first._membership.run_due()
+            assert lab.committed(1) == 1
+        return LATER if messages[0].body == b"m1" else None
+
+    first = lab.concurrent(slow, client_id="a")
+    lab.settle(first)
+    assert ids(first) == [0]
+    broker.unregister(GROUP, "b")
+    lab.concurrent(client_id="b")
+    lab.advance(1000)
+    lab.advance(20_000)
+    assert [(each.client_id, each.body) for each in lab.seen] == [("a", "m0"), ("a", "m1"), ("b", "m1"), ("b", "m2")]
+    assert f"%RETRY%{GROUP}" not in lab.store.topics()
+
+
+def test_an_ordered_queue_is_not_given_away_while_its_listener_runs(lab: Any) -> None:
+    """broker-semantics 3.5: ordered: unlock. The new owner waits for the lock; nothing is consumed out of order."""
+    lab.topic(queues=2)
+    lab.send(3, queue=1)
+    during: list[list[int]] = []
+
+    def slow(messages: Sequence[MessageExt], context: Any) -> None:
+        if messages[0].body == b"m1" and len(lab.consumers) == 1:
+            lab.ordered(client_id="b")
+            second = lab.consumers[-1]
+            for _ in range(3):
+                lab.now_ms += 1000
+                first._membership.run_due()
+                second.run_once()
+            during.append(ids(second))
+
+    first = lab.ordered(slow, client_id="a")
+    lab.settle(first)
+    assert during == [[]]
+    for _ in range(3):
+        lab.advance(1000)
+    assert [ids(each) for each in lab.consumers] == [[0], [1]]
+    assert [(each.client_id, each.body) for each in lab.seen] == [("a", "m0"), ("a", "m1"), ("b", "m1"), ("b", "m2")]
+
+
+def test_an_ordered_consumer_without_the_lock_consumes_nothing_until_it_has_it(lab: Any) -> None:
+    """broker-semantics 3.3: LOCK_BATCH_MQ at assignment; retried a second later (an unbalanced result)."""
+    lab.topic()
+    lab.send(1)
+    broker = lab.backend.brokers()[BROKER]
+    queue = MessageQueue(TOPIC, BROKER, 0)
+    assert broker.lock_queues(GROUP, "stranger", [queue]) == {queue}
+    consumer = lab.ordered()
+    lab.advance(20_000)
+    assert (lab.seen, ids(consumer)) == ([], [])
+    broker.unlock_queues(GROUP, "stranger", [queue])
+    lab.advance(1000)
+    assert lab.bodies() == ["m0"]
+
+
+def test_ordered_locks_are_renewed_and_given_back_at_shutdown(lab: Any) -> None:
+    """broker-semantics 3.3: renewed every 20 s, valid 30 s; UNLOCK at shutdown."""
+    lab.topic()
+    consumer = lab.ordered()
+    broker = lab.backend.brokers()[BROKER]
+    queue = MessageQueue(TOPIC, BROKER, 0)
+    for _ in range(8):
+        lab.advance(10_000)
+        assert consumer._rebalance.assignments()[0].process_queue.is_locked(lab.now_ms)
+        assert broker.lock_queues(GROUP, "stranger", [queue]) == set()
+    consumer.shutdown()
+    assert broker.lock_queues(GROUP, "stranger", [queue]) == {queue}
+
+
+def test_a_lost_lock_stops_consumption_in_order_until_it_is_back(lab: Any) -> None:
+    """ConsumeMessageOrderlyService#tryLockLaterAndReconsume: again after 3 s. Offsets are not committed without it."""
+    lab.topic()
+    lab.send(2)
+    broker = lab.backend.brokers()[BROKER]
+    queue = MessageQueue(TOPIC, BROKER, 0)
+
+    def lose(messages: Sequence[MessageExt], context: Any) -> None:
+        if messages[0].body == b"m0":
+            broker.unlock_queues(GROUP, "c1", [queue])
+            broker.lock_queues(GROUP, "stranger", [queue])
+            lab.now_ms += 31_000
+
+    consumer = lab.ordered(lose)
+    lab.settle()
+    assert lab.bodies() == ["m0"]
+    consumer.persist_consumer_offset()
+    assert lab.committed() is None
+    lab.advance(3_000)
+    assert lab.bodies() == ["m0"]
+    broker.unlock_queues(GROUP, "stranger", [queue])
+    lab.advance(3_000)
+    assert lab.bodies() == ["m0", "m1"]
+
+
+@pytest.mark.statement("G07")
+@pytest.mark.parametrize(
+    ("where", "strict", "expected"),
+    [
+        (ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET, False, ["m0", "m1", "m2", "m3"]),
+        (ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET, True, ["m3"]),
+        (ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, True, ["m0", "m1", "m2", "m3"]),
+        (ConsumeFromWhere.CONSUME_FROM_TIMESTAMP, True, ["m2", "m3"]),
+    ],
+)
+def test_where_a_new_group_starts(
+    lab: Any, where: ConsumeFromWhere, strict: bool, expected: list[str]
+) -> None:
+    """Seed 004, 2.1: LAST is the default, FIRST, TIMESTAMP half an hour ago. broker-semantics 3.6: a broker lets a new
+    group start at 0 while the queue is young, unless `strict_last_offset` forbids it.
+    """
+    lab.topic()
+    lab.send(1)
+    lab.now_ms += 60_000
+    lab.send(1)
+    lab.now_ms += 25 * 60_000
+    lab.send(1)
+    lab.now_ms += 10 * 60_000
+    backend = LocalBackend(lab.store, strict_last_offset=strict)
+    consumer = lab.concurrent(backend=backend, consume_from_where=where)
+    lab.send(1)
+    lab.settle(consumer)
+    assert lab.bodies() == expected
+
+
+@pytest.mark.statement("G07")
+def test_a_stored_progress_wins(lab: Any) -> None:
+    """Seed 004, 2.1."""
+    lab.topic()
+    lab.send(5)
+    lab.store.commit_offsets(GROUP, {(TOPIC, 0): 2})
+    lab.concurrent(consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
+    lab.settle()
+    assert lab.bodies() == ["m2", "m3", "m4"]
+
+
+def test_an_offset_that_the_queue_does_not_have_is_corrected(lab: Any) -> None:
+    """broker-semantics 3.7, PULL_OFFSET_MOVED: progress := nextBeginOffset, persisted, then on from there."""
+    lab.topic()
+    lab.send(3)
+    lab.store.commit_offsets(GROUP, {(TOPIC, 0): 50})
+    lab.concurrent()
+    lab.settle()
+    assert lab.committed() == 3
+    lab.send(1)
+    lab.settle()
+    assert lab.bodies() == ["m3"]
+
+
+def test_flow_control_keeps_what_is_pulled_within_bounds(lab: Any) -> None:
+    """broker-semantics 3.1: more than 1000 messages, or a span of more than 2000: no more pulls of that queue."""
+    lab.topic()
+    lab.send(3000)
+    consumer = lab.concurrent()
+    consumer._executor.run_ready = lambda: 0  # type: ignore[method-assign]
+    for _ in range(200):
+        consumer.run_once()
+    (held,) = consumer._rebalance.assignments()
+    assert 1000 < held.process_queue.count <= 1000 + 32
+    del consumer._executor.run_ready  # type: ignore[attr-defined]
+    lab.settle()
+    assert len(lab.seen) == 3000
+
+
+def test_the_span_of_what_is_not_done_is_bounded(lab: Any) -> None:
+    """broker-semantics 3.1: consumeConcurrentlyMaxSpan 2000, though only a handful of messages are not done."""
+    lab.topic()
+    lab.send(3000)
+
+    class Nobody:
+        def send_back(self, message: MessageExt, level: int) -> bool:
+            return False
+
+    consumer = lab.concurrent(lambda messages, context: LATER if messages[0].queue_offset % 500 == 0 else None)
+    consumer._pulls._service._sender = Nobody()  # type: ignore[attr-defined]
+    lab.settle()
+    assert 2500 < len(lab.seen) <= 2500 + 32
+    assert consumer._rebalance.assignments()[0].process_queue.count == 6
+
+
+def test_size_and_topic_bounds_hold_too(lab: Any) -> None:
+    """broker-semantics 3.1: pullThresholdSizeForQueue in MiB; pullThresholdForTopic is shared by the queues."""
+    lab.topic(queues=2)
+    bodies = pa.array([bytes(300_000)] * 40, pa.binary())
+    for queue_id in range(2):
+        rows = {"body": bodies, "queueId": pa.array([queue_id] * 40, pa.int32())}
+        lab.store.append(pa.RecordBatch.from_pydict(rows), topic=TOPIC)
+    by_size = lab.concurrent(group="by_size", pull_threshold_size_for_queue=2)
+    by_topic = lab.concurrent(group="by_topic", client_id="c2", pull_threshold_for_topic=10, pull_batch_size=1)
+    for consumer in (by_size, by_topic):
+        consumer._executor.run_ready = lambda: 0  # type: ignore[method-assign]
+        for _ in range(60):
+            consumer.run_once()
+    assert all(3 << 20 <= each.process_queue.size_bytes < 4 << 20 for each in by_size._rebalance.assignments())
+    assert [each.process_queue.count for each in by_topic._rebalance.assignments()] == [6, 6]
+
+
+def test_a_pause_between_pulls_and_suspension_hold_back_messages(lab: Any) -> None:
+    """pullInterval; DefaultMQPushConsumer#suspend, #resume."""
+    lab.topic()
+    lab.send(64)
+    consumer = lab.concurrent(pull_interval=500)
+    lab.settle()
+    assert len(lab.seen) == 32
+    lab.advance(499)
+    assert len(lab.seen) == 32
+    consumer.suspend()
+    lab.advance(1)
+    assert len(lab.seen) == 32
+    consumer.resume()
+    lab.settle()
+    assert len(lab.seen) == 64
+
+
+def test_two_live_members_cannot_have_one_id(lab: Any) -> None:
+    """A broker would take the second for the first, and give both the same queues."""
+    lab.topic()
+    lab.concurrent(client_id="same")
+    other = lab.concurrent(client_id="same", backend=LocalBackend(lab.store), start=False)
+    with pytest.raises(LeaseHeldError, match="same"):
+        other.start(threads=False)
+
+
+def test_a_consumer_says_what_is_missing(lab: Any) -> None:
+    config = PushConsumerConfig()
+    consumer = PushConsumer(lab.backend, GROUP, config)
+    with pytest.raises(UsageError, match="register_message_listener"):
+        consumer.start()
+    with pytest.raises(UsageError, match="MessageListenerConcurrently\\(function\\)"):
+        consumer.register_message_listener(print)  # type: ignore[arg-type]
+    consumer.register_message_listener(MessageListenerConcurrently(lambda messages, context: None))
+    with pytest.raises(UsageError, match="subscribe"):
+        consumer.start()
+    with pytest.raises(UsageError, match="not running"):
+        consumer.run_once()
+    consumer.shutdown()
+    with pytest.raises(UsageError, match="make a new consumer"):
+        consumer.start()
+    with pytest.raises(UsageError, match="group"):
+        PushConsumer(lab.backend, "no spaces")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"consume_thread_nums": 0},
+        {"pull_batch_size": 1025},
+        {"consume_message_batch_max_size": 0},
+        {"max_reconsume_times": -2},
+        {"consume_timestamp": "yesterday"},
+        {"pull_threshold_for_queue": 0},
+        {"consume_concurrently_max_span": True},
+    ],
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
+    """DefaultMQPushConsumerImpl#checkConfig."""
+    with pytest.raises(UsageError, match=next(iter(settings))):
+        PushConsumerConfig(**settings)
+
+
+def test_the_listener_of_a_retried_ordered_message_is_not_mixed_up(lab: Any) -> None:
+    """Ordered and concurrent groups of one topic do not disturb each other."""
+    lab.topic()
+    lab.send(3)
+    lab.ordered(lambda messages, context: ConsumeOrderlyStatus.SUCCESS, group="cg_fifo", client_id="o")
+    lab.concurrent(group="cg_plain", client_id="p")
+    lab.settle()
+    assert sorted((each.client_id, each.body) for each in lab.seen) == [
+        (client_id, f"m{number}") for client_id in ("o", "p") for number in range(3)
+    ]
