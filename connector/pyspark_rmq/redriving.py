@@ -1,0 +1,182 @@
+"""`pyspark_rmq.redrive`: dead letters chosen by a query go back to the group that failed on them.
+
+The rules, and what makes a repetition harmless, are the engine's (`Store.dead_letters`). Here: which rows, in what
+order, how fast, and the results as a DataFrame. Data plane: neither the keys nor the results are ever in memory as a
+whole; they pass through Parquet files in a temporary directory.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import sleep
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pyspark_rmq.offsets import refuse
+from pyspark_rmq.options import DLQ_PREFIX
+from rmq_store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# Rows that are handed to the engine at once: one unit.
+_CHUNK_ROWS = 10_000
+
+_NEEDED = ("queueId", "queueOffset")
+_KEYS = pa.schema([("queueId", pa.int32()), ("queueOffset", pa.int64()), ("msgId", pa.string())])
+
+
+def redrive(
+    df: DataFrame,
+    *,
+    path: str,
+    group: str,
+    dry_run: bool = False,
+    rate_per_second: float | None = None,
+    max_replays: int | None = None,
+    to_topic: str | None = None,
+    parking_topic: str | None = None,
+) -> DataFrame:
+    """Send dead letters of `group` to its retry topic again, where only this group sees them; returns a row for each.
+
+    `df` has rows of `spark.read.format("rmq").option("dlq", group)`, filtered as you like: `queueId`, `queueOffset` and
+    `storeTopic` name the message, and `msgId`, if it is there, must be that message's. It is computed once, and the
+    messages have been moved when this returns, in the order in which they died. Body, keys, tags and user properties
+    stay, `reconsumeTimes` begins at 0. A message is moved once, whoever calls how often: repeat a call that was
+    interrupted. The dead letter itself stays until retention takes it.
+
+    Args:
+        df: dead letters, not a stream; `limit(n)` is a cap.
+        path: directory of the store.
+        group: the consumer group that failed on them.
+        dry_run: move nothing, and say what would become of each.
+        rate_per_second: move so many messages in a second at most.
+        max_replays: how often a message may be redriven. One that died again after that goes to `parking_topic`, or is
+            refused if there is none.
+        to_topic: send them to this topic instead; then every group that is subscribed to it sees them.
+        parking_topic: see `max_replays`.
+
+    Returns:
+        DataFrame: queueId, queueOffset, msgId; outcome ("REDRIVEN", "PARKED", "ALREADY_REDRIVEN", "REFUSED", "GONE";
+        of a dry run "WOULD_REDRIVE" and "WOULD_PARK"), reason, target, targetQueueId, newQueueOffset,
+        newCommitLogOffset. It reads files of this process, which are removed when the process ends.
+
+    Raises:
+        UsageError: columns are missing, rows that are no dead letters of the group, or arguments that make no sense;
+            nothing was moved.
+        StoreLockedError, StoreFullError, StoreFailedError: as `Store.append`; what was moved before stays moved.
+    """
+    if rate_per_second is not None and not rate_per_second > 0:
+        refuse(f"redrive: rate_per_second={rate_per_second} is no rate")
+    columns = _columns(df)
+    limits: dict[str, Any] = {"to_topic": to_topic, "max_replays": max_replays, "parking_topic": parking_topic}
+    with Store.open(path) as store:
+        # Arguments that make no sense are refused before anything is computed.
+        schema = store.dead_letters.plan(group, pa.RecordBatch.from_pylist([], _KEYS), **limits).schema
+        work = Path(tempfile.mkdtemp(prefix="pyspark-rmq-redrive-"))
+        # Not when the DataFrame goes: others that were made of it need the files as well.
+        atexit.register(shutil.rmtree, work, ignore_errors=True)
+        keys, results = work / "keys", work / "results"
+        # One task, sorted: the engine reads dead letters in the order in which they are stored.
+        df.select(*columns).repartition(1).sortWithinPartitions(*_NEEDED).write.parquet(keys.as_uri())
+        row_count = _check(keys, group)
+        results.mkdir()
+        with (
+            _progress(row_count, f"{'looking at' if dry_run else 'redriving'} dead letters of {group}") as advance,
+            pq.ParquetWriter(results / "part-0.parquet", schema) as writer,
+        ):
+            pause_s = 0.0
+            for rows, chunk in _chunks(keys, rate_per_second):
+                if dry_run:
+                    answer = store.dead_letters.plan(group, chunk, **limits)
+                else:
+                    if pause_s:
+                        sleep(pause_s)
+                    answer = store.dead_letters.redrive(group, chunk, **limits)
+                    pause_s = _moved(answer) / rate_per_second if rate_per_second is not None else 0.0
+                writer.write_batch(_with_ids(answer, chunk))
+                advance(rows)
+    shutil.rmtree(keys)
+    return df.sparkSession.read.parquet(results.as_uri())
+
+
+def _columns(df: DataFrame) -> list[str]:
+    """The columns to read: where a message is, the topic that holds it, and its id if it is there."""
+    if df.isStreaming:
+        refuse("redrive: a stream has no end; call it in foreachBatch, or read the dead letters with spark.read")
+    said_by = "storeTopic" if "storeTopic" in df.columns else "topic"
+    if not {*_NEEDED, said_by} <= set(df.columns):
+        refuse(
+            "redrive: keep the columns queueId, queueOffset and storeTopic in the query that chooses the dead letters; "
+            f"given: {', '.join(df.columns)}"
+        )
+    return [*_NEEDED, said_by, *(["msgId"] if "msgId" in df.columns else [])]
+
+
+def _batches(keys: Path, rows: int) -> Iterator[pa.RecordBatch]:
+    for file in sorted(keys.glob("*.parquet")):
+        with pq.ParquetFile(file) as parquet:
+            yield from parquet.iter_batches(rows)
+
+
+def _check(keys: Path, group: str) -> int:
+    """The number of rows, all of which are dead letters of the group."""
+    count = 0
+    for batch in _batches(keys, _CHUNK_ROWS):
+        if batch.column(0).null_count or batch.column(1).null_count:
+            refuse("redrive: queueId or queueOffset is NULL in some row")
+        wrong = [topic for topic in pc.unique(batch.column(2)).to_pylist() if topic != DLQ_PREFIX + group]
+        if wrong:
+            refuse(
+                f"redrive: rows of {wrong[0]!r} are no dead letters of group {group!r}; read them with "
+                f'.option("dlq", "{group}") and keep the column storeTopic'
+            )
+        count += batch.num_rows
+    return count
+
+
+def _chunks(keys: Path, rate_per_second: float | None) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """(rows read, chunk): the keys in order, each once, though a join may have made several rows of one message."""
+    rows = _CHUNK_ROWS if rate_per_second is None else max(1, int(min(_CHUNK_ROWS, rate_per_second)))
+    last: tuple[int, int] | None = None
+    for batch in _batches(keys, rows):
+        queues, offsets = batch.column("queueId"), batch.column("queueOffset")
+        again = pc.and_(pc.equal(queues[1:], queues[:-1]), pc.equal(offsets[1:], offsets[:-1]))
+        is_first = last != (queues[0].as_py(), offsets[0].as_py())
+        last = queues[-1].as_py(), offsets[-1].as_py()
+        kept = batch.filter(pa.concat_arrays([pa.array([is_first]), pc.invert(again)]))
+        yield batch.num_rows, kept.select([name for name in _KEYS.names if name in kept.schema.names])
+
+
+def _moved(answer: pa.RecordBatch) -> int:
+    places = answer.column("newCommitLogOffset")
+    return len(places) - int(places.null_count)
+
+
+def _with_ids(answer: pa.RecordBatch, chunk: pa.RecordBatch) -> pa.RecordBatch:
+    """The answer, with the ids of those rows too whose messages were not looked at."""
+    if "msgId" not in chunk.schema.names:
+        return answer
+    ids = pc.coalesce(answer.column("msgId"), chunk.column("msgId"))
+    return answer.set_column(answer.schema.get_field_index("msgId"), "msgId", ids)
+
+
+@contextlib.contextmanager
+def _progress(row_count: int, text: str) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, nothing in a pipe or a notebook."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    parts = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*parts, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(text, total=row_count)
+        yield lambda rows: bar.advance(task, rows)
