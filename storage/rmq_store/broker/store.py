@@ -306,22 +306,38 @@ class Store:
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
-    def send(self, message: Message, *, sys_flag: int = 0) -> SendResult:
+    def send(
+        self,
+        message: Message,
+        *,
+        sys_flag: int = 0,
+        lock_timeout_ms: int = LOCK_TIMEOUT_MS,
+        flush_timeout_ms: int | None = None,
+    ) -> SendResult:
         """Store one message. Under SYNC_FLUSH it is on disk on return; under ASYNC_FLUSH it survives this process,
         not the machine. `sys_flag` says how a body is compressed that the caller has compressed.
+
+        Waits so long for other writers (StoreLockedError), and under SYNC_FLUSH for their flushes
+        (FLUSH_DISK_TIMEOUT); None: as long as for the lock by default.
 
         Raises:
             UsageError: the message breaks a rule (name, size, properties); nothing was written.
             StoreFullError, StoreLockedError: nothing was written; may work later.
             StoreFailedError: whether it is stored is unknown.
         """
-        return self._writing().send(message, sys_flag)
+        return self._writing().send(message, sys_flag, lock_timeout_ms, flush_timeout_ms)
 
-    def send_all(self, messages: Sequence[Message]) -> list[SendResult]:
-        """Store a few messages, visible as one, in their order; for many there is `append`. Durable and raises as
-        `send`.
+    def send_all(
+        self,
+        messages: Sequence[Message],
+        *,
+        lock_timeout_ms: int = LOCK_TIMEOUT_MS,
+        flush_timeout_ms: int | None = None,
+    ) -> list[SendResult]:
+        """Store a few messages, visible as one, in their order; for many there is `append`. Durable, waits and raises
+        as `send`.
         """
-        return self._writing().send_all(messages)
+        return self._writing().send_all(messages, lock_timeout_ms, flush_timeout_ms)
 
     def append(self, batch: pa.RecordBatch, topic: str | None = None) -> AppendResult:
         """Store a batch of any number of messages (columns of INPUT_SCHEMA), visible as one. Durable and raises as

@@ -57,21 +57,23 @@ class Writer:
         self._router_for: object = None
         self._host = Host.parse(config.broker_host)
 
-    def send(self, message: Message, sys_flag: int = 0) -> SendResult:
+    def send(self, message: Message, sys_flag: int, lock_timeout_ms: int, flush_timeout_ms: int | None) -> SendResult:
         """See `Store.send`."""
         with self._turn:
             queue_id = self._routed().route_one(message.topic, message.sharding_key, message.queue_id)
         record, unique_id = self._one.encode(message, queue_id, self._log.clock(), sys_flag)
         if message.topic not in self._topics.all():
             self._create_topics([(message.topic, queue_id + 1)])
-        with append_lock(self._log):
+        with append_lock(self._log, lock_timeout_ms):
             offset, queue_offset = append_one(self._log, record)
-        status = self._send_status(offset + record.size)
+        status = self._send_status(offset + record.size, flush_timeout_ms)
         return SendResult(
             message.topic, queue_id, queue_offset, offset, unique_id, offset_message_id(self._host, offset), status
         )
 
-    def send_all(self, messages: Sequence[Message]) -> list[SendResult]:
+    def send_all(
+        self, messages: Sequence[Message], lock_timeout_ms: int, flush_timeout_ms: int | None
+    ) -> list[SendResult]:
         """See `Store.send_all`."""
         now_ms = self._log.clock()
         unique_ids = [self._one.unique_id(message, now_ms) for message in messages]
@@ -80,9 +82,9 @@ class Writer:
             encoder = MessageEncoder(self._config, topics, self._log.clock, keep_unique_key=True)
             encoded = encoder.encode_all(rows_of(messages, unique_ids))
         self._create_topics([(message.topic, 1) for message in messages])
-        with append_lock(self._log):
+        with append_lock(self._log, lock_timeout_ms):
             appended = append(self._log, [encoded.frames])
-        status = self._send_status(appended.end)
+        status = self._send_status(appended.end, flush_timeout_ms)
         return [
             SendResult(
                 message.topic, queue_id, queue_offset, offset, unique_id, offset_message_id(self._host, offset), status
@@ -97,11 +99,11 @@ class Writer:
             )
         ]
 
-    def _send_status(self, end: int) -> SendStatus:
+    def _send_status(self, end: int, timeout_ms: int | None) -> SendStatus:
         """Under SYNC_FLUSH, wait for the disk up to `end`."""
         if self._log.sync_flush:
             try:
-                flush(self._log, end)
+                flush(self._log, end, timeout_ms)
             except StoreLockedError:
                 return SendStatus.FLUSH_DISK_TIMEOUT
         return SendStatus.SEND_OK

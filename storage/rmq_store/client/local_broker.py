@@ -38,6 +38,7 @@ HOT_MEMORY_PERCENT = 40
 PULL_BYTES_MAX = 256 << 10
 FILTERED_ENTRIES_MAX = 16_000
 _FILTER_STEP = 256
+PAGE_CACHE_BUSY_MS = 1_000  # osPageCacheBusyTimeOutMills
 
 # First match counts.
 _CODES: tuple[tuple[type[StoreError], int], ...] = (
@@ -72,12 +73,17 @@ class LocalBroker:
     def send(
         self, message: Message, queue_id: int, timeout_ms: int, producer_group: str, *, sys_flag: int = 0
     ) -> SendResult:
-        """See `Broker.send`. The store has its own time-outs, shorter than a client's usual ones."""
+        """See `Broker.send`. An append that has to wait for a second is answered with SYSTEM_BUSY, as by a broker."""
         self._check_send(message.topic, queue_id)
         if sys_flag & TRANSACTION_MASK:
             raise self._error(ResponseCode.NO_PERMISSION, "half messages need a broker; a store has no transactions")
         with self._answering():
-            result = self.store.send(replace(message, queue_id=queue_id), sys_flag=sys_flag)
+            result = self.store.send(
+                replace(message, queue_id=queue_id),
+                sys_flag=sys_flag,
+                lock_timeout_ms=min(timeout_ms, PAGE_CACHE_BUSY_MS),
+                flush_timeout_ms=timeout_ms,
+            )
         return replace(result, broker_name=self.name)
 
     def send_batch(
@@ -86,7 +92,11 @@ class LocalBroker:
         """See `Broker.send_batch`."""
         self._check_send(messages[0].topic, queue_id)
         with self._answering():
-            results = self.store.send_all([replace(message, queue_id=queue_id) for message in messages])
+            results = self.store.send_all(
+                [replace(message, queue_id=queue_id) for message in messages],
+                lock_timeout_ms=min(timeout_ms, PAGE_CACHE_BUSY_MS),
+                flush_timeout_ms=timeout_ms,
+            )
         ok = all(result.status is SendStatus.SEND_OK for result in results)
         return replace(
             results[0],

@@ -25,12 +25,13 @@ PROGRESS_INTERVAL_MS = 60_000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def flush(log: CommitLog, target: int | None = None) -> None:
+def flush(log: CommitLog, target: int | None = None, timeout_ms: int | None = None) -> None:
     """Make the log durable up to `target` (default: the appended end); returns at once if it already is.
 
     Whoever holds the flush lock fsyncs for all who wait: they find the flushed end beyond theirs.
 
     Raises:
+        StoreLockedError: the flush lock was not free within `timeout_ms` (default: LOCK_TIMEOUT_MS).
         StoreFailedError: the fsync failed now or earlier. Records appended but not flushed are *unknown*: visible to
             readers under ASYNC_FLUSH, perhaps gone after a power cut.
     """
@@ -38,7 +39,7 @@ def flush(log: CommitLog, target: int | None = None) -> None:
     wanted = page.appended_end if target is None else target
     if page.flushed_end >= wanted and not page.poison:
         return
-    with log.flush_lock.exclusive(LOCK_TIMEOUT_MS):
+    with log.flush_lock.exclusive(LOCK_TIMEOUT_MS if timeout_ms is None else timeout_ms):
         _flush_held(log)
 
 

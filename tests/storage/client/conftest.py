@@ -1,4 +1,4 @@
-"""A cluster in memory whose brokers fail on command, and a clock that only tests move."""
+"""A cluster in memory whose brokers fail on command, and one of real stores; clocks that only tests move."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import random
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rmq_store import Message, SendResult, SendStatus
+from rmq_store import Message, SendResult, SendStatus, Store, StoreConfig
 from rmq_store.client.backend import MessageExt, MessageQueue, PullResult, PullStatus
+from rmq_store.client.local import LocalBackend
+from rmq_store.client.local_broker import LocalBroker
 from rmq_store.client.producer import Producer
 from rmq_store.client.producer_config import ProducerConfig
+from rmq_store.clock import ClockFile
 
 START_MS = 1_700_000_000_000
 
@@ -240,8 +244,15 @@ class FakeBroker:
     def deliver_due(self) -> None:
         self._enter("deliver_due")
 
-    @property
-    def pop(self) -> Any:
+    def receive_message(self, *arguments: Any, **named: Any) -> Any:
+        raise NotImplementedError("the fake has no invisible messages: use a LocalBackend")
+
+    def ack_message(self, group: str, topic: str, receipt_handle: str) -> None:
+        raise NotImplementedError("the fake has no invisible messages: use a LocalBackend")
+
+    def change_invisible_duration(
+        self, group: str, topic: str, receipt_handle: str, invisible_duration_ms: int
+    ) -> str:
         raise NotImplementedError("the fake has no invisible messages: use a LocalBackend")
 
 
@@ -327,3 +338,46 @@ def made() -> Iterator[Made]:
 def fail_all(cluster: FakeBackend, outcome: object, *, latency_ms: float = 0) -> None:
     for broker in cluster.brokers().values():
         broker.fail_always(outcome, latency_ms=latency_ms)
+
+
+SMALL = {
+    "mapped_file_size_commit_log": 1 << 20,
+    "mapped_file_size_consume_queue": 6_000,
+    "max_hash_slot_num": 100,
+    "max_index_num": 400,
+}
+QUEUE = MessageQueue("T", "broker-a", 0)
+
+
+def create_store(path: Path, **settings: object) -> Path:
+    """A store with a virtual clock."""
+    Store.open(path, create=True, config=StoreConfig(**{**SMALL, **settings})).close()  # type: ignore[arg-type]
+    ClockFile.create(path / "pyrmq" / "clock", START_MS)
+    return path
+
+
+@pytest.fixture
+def local_home(scratch: Path) -> dict[str, Path]:
+    return {name: create_store(scratch / name) for name in ("broker-a", "broker-b")}
+
+
+@pytest.fixture
+def local_cluster(local_home: dict[str, Path]) -> Iterator[LocalBackend]:
+    with LocalBackend(local_home) as backend:
+        yield backend
+
+
+@pytest.fixture
+def broker(local_cluster: LocalBackend) -> LocalBroker:
+    """One of them, with topic T of two queues."""
+    found = local_cluster.brokers()["broker-a"]
+    found.store.create_topic("T", 2)
+    return found
+
+
+def send_to(broker: LocalBroker, body: bytes = b"x", queue_id: int = 0, **fields: object) -> SendResult:
+    return broker.send(Message("T", body, **fields), queue_id, 3_000, "pg")  # type: ignore[arg-type]
+
+
+def advance(broker: LocalBroker, duration_ms: int) -> None:
+    ClockFile(broker.store.path / "pyrmq" / "clock").advance(duration_ms)

@@ -1,0 +1,215 @@
+"""A store directory as a broker, for consumers: pulls, offsets, failed messages.
+
+Sources: broker-semantics 3.6 (the rule of offset 0), 5.1 (offsets), 7.4 (pulls), 2 (send-back).
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rmq_store import Message, SubscriptionGroup, TopicConfig
+from rmq_store.client.backend import MessageQueue, PullStatus
+from rmq_store.client.errors import MQBrokerError, ResponseCode
+from rmq_store.client.local import LocalBackend
+from rmq_store.client.local_broker import LocalBroker
+
+from .conftest import QUEUE, START_MS, advance, send_to
+
+# -- pulling -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_pulled_message_has_every_field(broker: LocalBroker) -> None:
+    sent = send_to(broker, b"hello", tags="TagA", keys="k1 k2", properties={"own": "p"}, flag=7, born_timestamp_ms=123)
+    result = broker.pull("g", QUEUE, 0, 32)
+    assert (result.status, result.next_begin_offset) == (PullStatus.FOUND, 1)
+    assert (result.min_offset, result.max_offset) == (0, 1)
+    (message,) = result.messages
+    assert (message.topic, message.body, message.tags, message.keys) == ("T", b"hello", "TagA", "k1 k2")
+    assert (message.queue_id, message.queue_offset, message.commit_log_offset) == (0, 0, sent.commit_log_offset)
+    assert (message.msg_id, message.offset_msg_id) == (sent.msg_id, sent.offset_msg_id)
+    assert (message.reconsume_times, message.flag, message.sys_flag) == (0, 7, 0)
+    assert (message.born_timestamp_ms, message.store_timestamp_ms) == (123, START_MS)
+    assert (message.born_host, message.store_host) == ("127.0.0.1:0", "127.0.0.1:10911")
+    assert message.properties["own"] == "p"
+
+
+def test_a_pull_answers_what_there_is(broker: LocalBroker) -> None:
+    """broker-semantics 7.4: the statuses of a store as a client sees them."""
+    assert broker.pull("g", QUEUE, 0, 32).status is PullStatus.NO_NEW_MSG
+    for n in range(5):
+        send_to(broker, b"%d" % n)
+    assert [m.body for m in broker.pull("g", QUEUE, 1, 3).messages] == [b"1", b"2", b"3"]
+    assert broker.pull("g", QUEUE, 1, 3).next_begin_offset == 4
+    end = broker.pull("g", QUEUE, 5, 3)
+    assert (end.status, end.next_begin_offset) == (PullStatus.NO_NEW_MSG, 5)
+    behind = broker.pull("g", QUEUE, 6, 3)
+    assert (behind.status, behind.next_begin_offset) == (PullStatus.OFFSET_ILLEGAL, 5)
+    before = broker.pull("g", QUEUE, -1, 3)
+    assert (before.status, before.next_begin_offset) == (PullStatus.OFFSET_ILLEGAL, 0)
+
+
+def test_a_pull_filters_by_tags(broker: LocalBroker) -> None:
+    for n in range(300):
+        send_to(broker, b"%d" % n, tags="TagA" if n % 100 == 50 else "TagB")
+    result = broker.pull("g", QUEUE, 0, 32, "TagA")
+    assert [m.body for m in result.messages] == [b"50", b"150", b"250"]
+    assert (result.status, result.next_begin_offset) == (PullStatus.FOUND, 300)
+    nothing = broker.pull("g", QUEUE, 0, 32, "TagC")
+    assert (nothing.status, nothing.next_begin_offset, nothing.messages) == (PullStatus.NO_MATCHED_MSG, 300, [])
+    assert len(broker.pull("g", QUEUE, 0, 32, "*").messages) == 32
+    assert len(broker.pull("g", QUEUE, 0, 400, "TagA || TagB").messages) == 300
+    # More matched than was asked for: the next pull begins behind the last one given.
+    two = broker.pull("g", QUEUE, 0, 2, "TagA")
+    assert ([m.body for m in two.messages], two.next_begin_offset) == ([b"50", b"150"], 151)
+
+
+def test_tags_of_equal_hash_are_told_apart(broker: LocalBroker) -> None:
+    send_to(broker, b"1", tags="Aa")
+    send_to(broker, b"2", tags="BB")
+    assert [m.body for m in broker.pull("g", QUEUE, 0, 32, "BB").messages] == [b"2"]
+
+
+def test_a_pull_is_bounded_in_bytes_but_gives_at_least_one_message(broker: LocalBroker) -> None:
+    for _ in range(4):
+        send_to(broker, os.urandom(100_000))
+    assert len(broker.pull("g", QUEUE, 0, 32).messages) == 2
+    assert len(broker.pull("g", QUEUE, 0, 32, "*").messages) >= 2
+    send_to(broker, os.urandom(600_000))
+    assert len(broker.pull("g", QUEUE, 4, 32).messages) == 1
+
+
+def test_a_compressed_body_is_read_as_it_was_sent(broker: LocalBroker) -> None:
+    broker.send(Message("T", zlib.compress(b"x" * 9_000)), 0, 3_000, "pg", sys_flag=0x301)
+    (message,) = broker.pull("g", QUEUE, 0, 1).messages
+    assert (message.body, message.sys_flag) == (b"x" * 9_000, 0x300)  # no more compressed
+    batch = next(broker.store.read("T", 0, 0, 1, columns=["body"], raw_body=True))
+    assert batch.column("body")[0].as_py() == zlib.compress(b"x" * 9_000)
+
+
+def test_who_may_not_consume_is_told_so(broker: LocalBroker) -> None:
+    def code(group: str, queue: MessageQueue) -> int:
+        with pytest.raises(MQBrokerError) as caught:
+            broker.pull(group, queue, 0, 1)
+        return caught.value.response_code
+
+    broker.store._groups.create(SubscriptionGroup("off", consume_enable=False))
+    assert code("off", QUEUE) == ResponseCode.NO_PERMISSION
+    assert code("g", MessageQueue("None", "broker-a", 0)) == ResponseCode.TOPIC_NOT_EXIST
+    assert code("g", MessageQueue("T", "broker-a", 2)) == ResponseCode.SYSTEM_ERROR
+    broker.store._topics.update(TopicConfig("T", 2, 2, 2))
+    assert code("g", QUEUE) == ResponseCode.NO_PERMISSION
+
+
+# -- offsets -----------------------------------------------------------------------------------------------------------
+
+
+def test_offsets_of_a_queue(broker: LocalBroker) -> None:
+    """broker-semantics 5.1: an unknown queue has neither messages nor a minimum."""
+    assert (broker.min_offset(QUEUE), broker.max_offset(QUEUE)) == (0, 0)
+    send_to(broker)
+    advance(broker, 1_000)
+    send_to(broker)
+    assert (broker.min_offset(QUEUE), broker.max_offset(QUEUE)) == (0, 2)
+    times = (START_MS - 1, START_MS, START_MS + 1, START_MS + 1_000, START_MS + 1_001)
+    assert [broker.offset_by_time(QUEUE, time_ms) for time_ms in times] == [0, 0, 1, 1, 2]
+
+
+def test_a_commit_changes_the_queues_it_names(broker: LocalBroker) -> None:
+    other = MessageQueue("T", "broker-a", 1)
+    assert broker.update_consumer_offsets("g", {QUEUE: 5, other: 6}) == {QUEUE, other}
+    assert broker.update_consumer_offsets("g", {QUEUE: 3}) == {QUEUE}
+    assert (broker.query_consumer_offset("g", QUEUE), broker.query_consumer_offset("g", other)) == (3, 6)
+    assert broker.store.committed_offsets("g") == {("T", 0): 3, ("T", 1): 6}
+
+
+def test_a_commit_can_be_bound_to_the_lock_of_the_queue(broker: LocalBroker) -> None:
+    other = MessageQueue("T", "broker-a", 1)
+    assert broker.lock_queues("g", "me", [QUEUE]) == {QUEUE}
+    assert broker.update_consumer_offsets("g", {QUEUE: 5, other: 6}, lock_owner="me") == {QUEUE}
+    assert broker.update_consumer_offsets("g", {QUEUE: 7}, lock_owner="you") == set()
+    broker.unlock_queues("g", "me", [QUEUE])
+    assert broker.update_consumer_offsets("g", {QUEUE: 8}, lock_owner="me") == set()
+    assert broker.store.committed_offsets("g") == {("T", 0): 5}
+
+
+@pytest.mark.statement("G07")
+def test_a_new_group_starts_at_0_while_the_first_message_is_hot(
+    broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ConsumerManageProcessor#queryConsumerOffset with the 4.x rule: 40 % of the memory (broker-semantics 3.6)."""
+    assert broker.query_consumer_offset("new", QUEUE) == 0  # empty queue
+    first = send_to(broker)
+    send_to(broker, os.urandom(20_000))
+    distance = broker.store.log_range()[1] - first.commit_log_offset
+    assert broker.query_consumer_offset("new", QUEUE) == 0
+
+    def memory(pages: int) -> None:
+        monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": pages, "SC_PAGE_SIZE": 1}.__getitem__)
+
+    memory(distance * 100 // 40 + 3)
+    assert broker.query_consumer_offset("new", QUEUE) == 0
+    memory(distance * 100 // 40 - 3)
+    assert broker.query_consumer_offset("new", QUEUE) is None
+    # A committed offset wins, whatever is hot.
+    broker.update_consumer_offsets("new", {QUEUE: 1})
+    assert broker.query_consumer_offset("new", QUEUE) == 1
+
+
+def test_a_queue_that_lost_its_first_messages_has_no_offset_for_a_new_group(
+    broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send_to(broker)
+    monkeypatch.setattr(LocalBroker, "min_offset", lambda self, queue: 1)
+    assert broker.query_consumer_offset("new", QUEUE) is None
+
+
+def test_the_rule_of_the_hot_queue_can_be_switched_off(local_home: dict[str, Path]) -> None:
+    with LocalBackend(local_home, strict_last_offset=True) as backend:
+        assert backend.brokers()["broker-a"].query_consumer_offset("new", QUEUE) is None
+
+
+# -- failed and delayed messages ---------------------------------------------------------------------------------------
+
+
+def test_a_message_sent_back_comes_again_when_it_is_due(broker: LocalBroker) -> None:
+    send_to(broker, b"again")
+    (message,) = broker.pull("g", QUEUE, 0, 1).messages
+    broker.send_message_back("g", message, 0, None, 5_000, properties={"why": "because"})
+    retry = MessageQueue("%RETRY%g", "broker-a", 0)
+    broker.deliver_due()
+    assert broker.max_offset(retry) == 0
+    advance(broker, 10_000)
+    broker.deliver_due()
+    (again,) = broker.pull("g", retry, 0, 1).messages
+    assert (again.body, again.reconsume_times, again.msg_id) == (b"again", 1, message.msg_id)
+    assert (again.properties["RETRY_TOPIC"], again.properties["why"]) == ("T", "because")
+
+
+def test_a_message_can_go_straight_to_the_dead_letters(local_cluster: LocalBackend, broker: LocalBroker) -> None:
+    send_to(broker, b"dead")
+    (message,) = broker.pull("g", QUEUE, 0, 1).messages
+    broker.send_message_back("g", message, -1, None, 5_000)
+    assert local_cluster.subscribe_queues("%DLQ%g") == [MessageQueue("%DLQ%g", "broker-a", 0)]
+    assert broker.max_offset(MessageQueue("%DLQ%g", "broker-a", 0)) == 1
+
+
+def test_a_message_that_is_not_there_cannot_be_sent_back(broker: LocalBroker) -> None:
+    send_to(broker)
+    (message,) = broker.pull("g", QUEUE, 0, 1).messages
+    with pytest.raises(MQBrokerError) as caught:
+        broker.send_message_back("g", replace(message, commit_log_offset=12_345_678), 0, None, 5_000)
+    assert caught.value.response_code == ResponseCode.SYSTEM_ERROR
+
+
+def test_what_cannot_be_sent_back_is_sent_to_the_retry_topic(broker: LocalBroker) -> None:
+    broker.send_to_retry("g", Message("T", b"exhausted"), 3, 2)
+    assert broker.max_offset(MessageQueue("%DLQ%g", "broker-a", 0)) == 1
+    broker.send_to_retry("g", Message("T", b"not yet"), 1, 2)
+    advance(broker, 60_000)
+    broker.deliver_due()
+    assert broker.max_offset(MessageQueue("%RETRY%g", "broker-a", 0)) == 1
