@@ -30,8 +30,8 @@ firstFailureTime   TIMESTAMP              failed, or nobody       ignored: the f
 lastFailureTime    TIMESTAMP              kept it                 with sendBack
 value              -                      -                       another name for body
 shardingKey        STRING                 -                       used: same key, same queue
-delayLevel         INT                    -                       only NULL for now
-deliverTimestamp   TIMESTAMP              -                       only NULL for now
+delayLevel         INT                    -                       used: waits for this level's delay
+deliverTimestamp   TIMESTAMP              -                       used: waits until then
 
 Without a schema of the user's, the origin columns (originTopic to storeTopic) are there with the options `group` and
 `dlq`, the reasons (errorClass to lastFailureTime) with `dlq`. A user's schema may name all of them at any time. How
@@ -129,9 +129,6 @@ _SINK_TYPES: dict[str, tuple[DataType, ...]] = {
     "delayLevel": (IntegerType(),),
     "deliverTimestamp": (TimestampType(),),
 }
-
-# Until delayed delivery works, a value here must not be silently delivered at once.
-NOT_YET = ("delayLevel", "deliverTimestamp")
 
 # Properties that a broker, a client library or the engine sets for its own purposes (MessageConst). Rows that were
 # read from a store carry them; in a new message they would say something untrue. UNIQ_KEY has an option of its own.

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from pyspark_rmq.home import Marker, commit_staged, prepare_to_write, stage, sweep_staged
 from pyspark_rmq.offsets import refuse
 from pyspark_rmq.options import SinkOptions
-from pyspark_rmq.schema import NOT_YET, SinkColumns, sink_columns
+from pyspark_rmq.schema import SinkColumns, sink_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -152,13 +152,8 @@ def _input(batch: pa.RecordBatch, columns: SinkColumns) -> pa.RecordBatch:
     """Return the columns that the store takes, under its names."""
     import pyarrow as pa
 
-    for name in NOT_YET:
-        if name in columns.used and batch.column(name).null_count < batch.num_rows:
-            row = batch.column(name).is_valid().index(True).as_py()
-            refuse(f"row {row}: column {name!r} is not NULL, but delayed delivery is not possible yet")
-    names = [name for name in columns.used if name not in NOT_YET]
-    arrays = [batch.column(columns.body), *(batch.column(name) for name in names)]
-    return pa.RecordBatch.from_arrays(arrays, names=["body", *names])
+    arrays = [batch.column(columns.body), *(batch.column(name) for name in columns.used)]
+    return pa.RecordBatch.from_arrays(arrays, names=["body", *columns.used])
 
 
 def _commit(options: SinkOptions, reports: Sequence[Staged], marker: Marker | None) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rmq_store import Store
+from rmq_store import ClockFile, Store
 
 pytestmark = [
     pytest.mark.spark,
@@ -131,8 +132,11 @@ def test_queue_ids_are_used_only_if_asked_for_and_must_exist(spark: Any, make_st
     ("query", "message"),
     [
         ("select 'x' value, 'y' customer", "the sink has no column 'customer'"),
-        ("select 'x' value, 3 delayLevel", "delayed delivery is not possible yet"),
-        ("select 'x' value, timestamp '2026-01-01' deliverTimestamp", "delayed delivery is not possible yet"),
+        ("select 'x' value, -1 delayLevel", "row 0, column 'delayLevel': -1 is no delay level"),
+        (
+            "select 'x' value, now() + interval '4' day deliverTimestamp",
+            "ms ahead, more than 259200 s (timerMaxDelaySec)",
+        ),
         ("select cast(null as string) value", "null"),
         ("select 'x' value, map('a\u0001b', 'c') properties", "row 0"),
     ],
@@ -153,6 +157,34 @@ def test_an_empty_delay_is_no_delay(spark: Any, make_store: Make, bodies: Make) 
     frame = spark.sql("select 'x' value, cast(null as int) delayLevel, null deliverTimestamp, null tags")
     sink(frame, path, topic="Orders").save()
     assert bodies(path, "Orders") == ["x"]
+
+
+@pytest.mark.statement("C10")
+def test_rows_with_a_delay_level_or_a_time_come_when_they_are_due(spark: Any, make_store: Make, bodies: Make) -> None:
+    """HookUtils.java: the real topic is made at once, the messages lie elsewhere until they are due; a time that has
+    passed is no reason to wait, nor is a property that was only copied from another message.
+    """
+    path = make_store()
+    now_ms = int(time.time() * 1000)
+    clock = ClockFile.create(path / "pyrmq" / "clock", now_ms)
+    frame = spark.createDataFrame(
+        [
+            ("level", 3, None, {}),
+            ("time", None, now_ms + 30_000, {}),
+            ("both", 3, now_ms + 7_200_000, {}),
+            ("past", None, now_ms - 1, {}),
+            ("copied", 0, None, {"DELAY": "3", "TIMER_DELAY_SEC": "9"}),
+        ],
+        "value string, delayLevel int, ms bigint, properties map<string,string>",
+    ).selectExpr("value", "delayLevel", "timestamp_millis(ms) deliverTimestamp", "properties")
+    sink(frame, path, topic="Orders").save()
+    assert sorted(bodies(path, "Orders")) == ["copied", "past"]
+    for advance_ms, expected in ((10_000, ["both", "level"]), (20_000, ["time"])):
+        clock.advance(advance_ms)
+        before = sorted(bodies(path, "Orders"))
+        with Store.open(path) as store:
+            store.schedule.deliver_due()
+        assert sorted(bodies(path, "Orders")) == sorted([*before, *expected])
 
 
 def test_overwrite_and_complete_are_refused_with_a_reason(
@@ -296,7 +328,7 @@ def test_a_driver_killed_between_append_and_sparks_commit_neither_loses_nor_doub
     from rmq_test_sources import WithoutMarkerSource
 
     source, target, checkpoint = make_store("source", Orders=50), make_store("target"), tmp_path / "c"
-    run_until_killed(source, "rmq_dies_after_append", target, checkpoint)
+    run_until_killed("killed_driver.py", source, "rmq_dies_after_append", target, checkpoint)
     everything = sorted(f"Orders-{n}" for n in range(50))
     assert bodies(target, "Enriched") == everything  # appended
     assert not list((checkpoint / "commits").glob("0"))  # and Spark does not know
@@ -318,7 +350,7 @@ def test_a_driver_killed_before_the_append_loses_nothing(
     spark: Any, make_store: Make, tmp_path: Path, bodies: Make, run_until_killed: Make
 ) -> None:
     source, target, checkpoint = make_store("source", Orders=50), make_store("target"), tmp_path / "c"
-    run_until_killed(source, "rmq_dies_before_append", target, checkpoint)
+    run_until_killed("killed_driver.py", source, "rmq_dies_before_append", target, checkpoint)
     assert bodies(target, "Enriched") == []
     assert staged(target) != []
     stream_into(spark, source, target, checkpoint).start().awaitTermination()

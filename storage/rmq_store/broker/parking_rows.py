@@ -20,7 +20,8 @@ Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-_WISHES = (names.DELAY_TIME_LEVEL, *timer.TIMER_PROPERTIES)
+# Properties that say whether a row waits.
+_COUNTED = (names.DELAY_TIME_LEVEL, *timer.TIMER_PROPERTIES, names.TIMER_OUT_MS, names.TIMER_DEL_UNIQUE_KEY)
 _NO_LEVEL = -(1 << 40)
 _MICROSECONDS_PER_MS = 1000
 # Whatever is farther from now is refused, or has passed; the product with a factor of 1000 fits an int64.
@@ -108,7 +109,7 @@ class _Wishes:
             )
         self._entries: MapEntries | None = None
         properties = _given(batch, "properties")
-        counted = [name for name in _WISHES if name not in dropped]
+        counted = [name for name in _COUNTED if name not in dropped]
         if properties is not None and pc.any(pc.is_in(properties.keys, pa.array(counted, pa.string()))).as_py():
             self._entries = MapEntries(properties, self._count, dropped)
         self.are_there = not self._levels is self.times_ms is self._entries is None

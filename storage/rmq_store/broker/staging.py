@@ -29,7 +29,7 @@ import pyarrow as pa
 from rmq_store.broker.config import StoreFile
 from rmq_store.broker.encoding import MessageEncoder
 from rmq_store.broker.topics import TopicTable
-from rmq_store.clock import system_clock
+from rmq_store.clock import store_clock
 from rmq_store.errors import NotAStoreError, StagingError, UsageError
 from rmq_store.files import durable
 from rmq_store.format.schema import ENCODED_SCHEMA
@@ -181,9 +181,9 @@ class StagingArea(StagingFile):
         compress_over_bytes: int | None = None,
         keep_unique_key: bool = False,
         drop_properties: frozenset[str] = frozenset(),
-        clock: Clock = system_clock,
+        clock: Clock | None = None,
     ) -> StagingArea:
-        """Prepare a file for one attempt of a task.
+        """Prepare a file for one attempt of a task. `clock`: None is the store's own.
 
         Raises:
             NotAStoreError: there is no store of ours at `path`: on this host, at least.
@@ -193,7 +193,7 @@ class StagingArea(StagingFile):
         if store is None:
             raise NotAStoreError(str(root), "the store that was planned is not on this host; run the tasks where it is")
         encoder = MessageEncoder(
-            store.config, TopicTable(root).all(), clock, default_topic=topic, use_queue_id=use_queue_id,
+            store.config, TopicTable(root).all(), clock or store_clock(root), default_topic=topic, use_queue_id=use_queue_id,
             compress_over_bytes=compress_over_bytes, keep_unique_key=keep_unique_key, drop_properties=drop_properties,
         )  # fmt: skip
         return cls(root, write_id, partition_id, attempt, encoder)

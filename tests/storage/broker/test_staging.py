@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import (
+    ClockFile,
     NotAStoreError,
     StagedFile,
     StagingArea,
@@ -24,6 +25,7 @@ from rmq_store import (
 )
 from rmq_store.broker.staging import open_staged
 from rmq_store.files import durable
+from rmq_store.format.message import decode_frame
 from rmq_store.format.schema import ENCODED_SCHEMA
 
 
@@ -178,3 +180,26 @@ def test_a_directory_with_one_fresh_file_is_alive_however_old_the_others_are(roo
         os.utime(staging / "write-1", (1000, 1000))
         assert sweep(root, older_than_ms=60_000) == 0
         assert old.exists()
+
+
+def test_a_file_of_another_version_is_not_committed(root: Path) -> None:
+    """Its columns do not say what this version needs to know."""
+    staging = root / "pyrmq" / "staging" / "old"
+    staging.mkdir(parents=True)
+    schema = pa.schema([field for field in ENCODED_SCHEMA if field.name != "delay_ms"])
+    with pa.OSFile(str(staging / "old.arrow"), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_pylist([], schema))
+    raw = (staging / "old.arrow").read_bytes()
+    with pytest.raises(StagingError, match="another version"):
+        open_staged(root, StagedFile("old/old.arrow", len(raw), zlib.crc32(raw), 0, 0, ()))
+
+
+def test_a_task_takes_the_time_from_the_clock_of_the_store(root: Path) -> None:
+    """Its messages are born, and wait, by the clock of a store made for tests."""
+    ClockFile.create(root / "pyrmq" / "clock", 1_000_000)
+    with area_of(root) as area:
+        area.write(pa.record_batch({"body": [b"x"]}))
+        staged = area.finish()
+    assert staged is not None
+    frame = open_staged(root, staged)[0].column("frame")[0].as_py()
+    assert decode_frame(memoryview(frame), 0, len(frame)).born_timestamp_ms == 1_000_000
