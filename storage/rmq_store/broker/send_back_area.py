@@ -22,7 +22,7 @@ from rmq_store.broker.send_back import SendBackRules
 from rmq_store.broker.send_back_batch import SendBackEncoder, normalise
 from rmq_store.broker.staging import StagingFile
 from rmq_store.broker.topics import TopicTable
-from rmq_store.clock import system_clock
+from rmq_store.clock import store_clock
 from rmq_store.errors import NotAStoreError, UsageError
 from rmq_store.format import names
 from rmq_store.format.host import Host
@@ -63,9 +63,10 @@ class SendBackArea(StagingFile):
         *,
         group: str,
         max_reconsume_times: int | None,
-        clock: Clock = system_clock,
+        clock: Clock | None = None,
     ) -> SendBackArea:
-        """Prepare a file for one attempt of a task.
+        """Prepare a file for one attempt of a task. `max_reconsume_times` as in `Retry.send_back`; `clock`: None is the
+        store's own.
 
         Raises:
             NotAStoreError: there is no store of ours at `path`: on this host, at least.
@@ -86,7 +87,7 @@ class SendBackArea(StagingFile):
             writable=False,
             index_enabled=False,
             index_tags=config.message_index_tags,
-            clock=clock,
+            clock=clock or store_clock(root),
             sync_flush=config.flush_disk_type == "SYNC_FLUSH",
             crc_property=config.enabled_append_prop_crc,
             delay_levels_ms=parse_delay_levels(config.message_delay_level),
