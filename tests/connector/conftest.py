@@ -254,11 +254,10 @@ def stream_reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any
 
 @pytest.fixture
 def run_until_killed() -> Callable[..., None]:
-    """Stream topic Orders into a store by a program of its own, which kills itself in the commit of its first batch."""
+    """Run a program of workers/ that kills itself: `run_until_killed("killed_driver.py", *arguments)`."""
 
-    def run(source: Path, sink: str, target: Path, checkpoint: Path) -> None:
-        program = ROOT / "tests" / "connector" / "workers" / "killed_driver.py"
-        command = [sys.executable, str(program), str(source), sink, str(target), str(checkpoint)]
+    def run(program: str, *arguments: object) -> None:
+        command = [sys.executable, str(ROOT / "tests" / "connector" / "workers" / program), *map(str, arguments)]
         environment = os.environ | worker_environment()
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
         assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
