@@ -1,1 +1,95 @@
-"""RocketMQ's clients over a backend: the local store, later a cluster."""
+"""RocketMQ's clients over a backend: the local store, later a cluster.
+
+>>> import tempfile
+>>> from rmq_store import Message, Store
+>>> from rmq_store.client import Producer
+>>> directory = tempfile.TemporaryDirectory()
+>>> with Store.open(directory.name + "/store", create=True) as store, Producer("pg_orders", store) as producer:
+...     result = producer.send(Message("Orders", b"tea for two", tags="TagA", keys="ORD-1"))
+...     (result.status.value, result.broker_name, result.queue_offset)
+('SEND_OK', 'rmq-embedded', 0)
+>>> directory.cleanup()
+"""
+
+from rmq_store.client.allocate import (
+    AllocateMachineRoomNearby,
+    AllocateMessageQueueAveragely,
+    AllocateMessageQueueAveragelyByCircle,
+    AllocateMessageQueueByConfig,
+    AllocateMessageQueueByMachineRoom,
+    AllocateMessageQueueConsistentHash,
+)
+from rmq_store.client.backend import Backend, Broker, MessageExt, MessageQueue, PullResult, PullStatus
+from rmq_store.client.backoff import BackoffPolicy
+from rmq_store.client.errors import (
+    ClientError,
+    ClientErrorCode,
+    MessageIllegalError,
+    MQBrokerError,
+    MQClientError,
+    RemotingConnectError,
+    RemotingError,
+    RemotingTimeoutError,
+    RemotingTooMuchRequestError,
+    ResponseCode,
+)
+from rmq_store.client.listener import (
+    ConsumeConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
+    MessageListenerConcurrently,
+    MessageListenerOrderly,
+)
+from rmq_store.client.lite_pull_consumer import LitePullConsumer
+from rmq_store.client.local import LocalBackend
+from rmq_store.client.message_view import MessageView
+from rmq_store.client.producer import Producer
+from rmq_store.client.producer_config import ProducerConfig
+from rmq_store.client.push_consumer import PushConsumer
+from rmq_store.client.rate_limiter import RateLimiter
+from rmq_store.client.simple_consumer import FilterExpression, FilterExpressionType, SimpleConsumer
+from rmq_store.client.subscription import MessageSelector
+
+__all__ = [
+    "AllocateMachineRoomNearby",
+    "AllocateMessageQueueAveragely",
+    "AllocateMessageQueueAveragelyByCircle",
+    "AllocateMessageQueueByConfig",
+    "AllocateMessageQueueByMachineRoom",
+    "AllocateMessageQueueConsistentHash",
+    "Backend",
+    "BackoffPolicy",
+    "Broker",
+    "ClientError",
+    "ClientErrorCode",
+    "ConsumeConcurrentlyContext",
+    "ConsumeConcurrentlyStatus",
+    "ConsumeOrderlyContext",
+    "ConsumeOrderlyStatus",
+    "FilterExpression",
+    "FilterExpressionType",
+    "LitePullConsumer",
+    "LocalBackend",
+    "MQBrokerError",
+    "MQClientError",
+    "MessageExt",
+    "MessageIllegalError",
+    "MessageListenerConcurrently",
+    "MessageListenerOrderly",
+    "MessageQueue",
+    "MessageSelector",
+    "MessageView",
+    "Producer",
+    "ProducerConfig",
+    "PullResult",
+    "PullStatus",
+    "PushConsumer",
+    "RateLimiter",
+    "RemotingConnectError",
+    "RemotingError",
+    "RemotingTimeoutError",
+    "RemotingTooMuchRequestError",
+    "ResponseCode",
+    "SimpleConsumer",
+]
