@@ -154,7 +154,7 @@ class ConsumeConcurrentlyService:
 
     def _done(self, queue: MessageQueue, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
         offset = process_queue.remove(message.queue_offset for message in messages)
-        if offset != NOTHING and not process_queue.dropped:
+        if offset != NOTHING:
             self._offsets.update(queue, offset, increase_only=True)
 
 

@@ -75,8 +75,6 @@ class Executor:
         """Drop what has not begun, and wait for what runs, at most `wait_ms` of real time; False if some still runs."""
         with self._turn:
             self._stopped = True
-            self._ready.clear()
-            self._later.clear()
             self._turn.notify_all()
         deadline = time.monotonic() + wait_ms / 1000
         for thread in self._threads:

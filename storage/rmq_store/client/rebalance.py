@@ -188,7 +188,7 @@ class Rebalance:
         process_queue = ProcessQueue()
         if self._locks_queues and not self._lock(queue, process_queue):
             return False
-        # A listener that ended while the queue was last taken from us may have left its progress behind.
+        # A listener that ended after the queue was last taken from us may have left its progress behind.
         self._offsets.forget(queue)
         timestamp_ms = self._config.consume_timestamp_ms(self._backend.clock())
         where = self._config.consume_from_where

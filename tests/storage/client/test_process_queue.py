@@ -78,6 +78,16 @@ def test_ordered_messages_are_taken_committed_or_put_back() -> None:
     assert (queue.commit(), queue.count, queue.size_bytes) == (5, 0, 0)
 
 
+def test_a_taken_message_that_went_elsewhere_is_neither_committed_nor_put_back() -> None:
+    queue = filled(0, 2)
+    first, second = queue.take(2)
+    queue.forget_taken(first)
+    assert queue.count == 1
+    queue.consume_again()
+    assert queue.take(2) == [second]
+    assert (queue.commit(), queue.size_bytes) == (2, 0)
+
+
 def test_repeating_a_message_for_ever_does_not_grow_the_queue() -> None:
     """An ordered listener that fails for days takes and gives back the same message again and again."""
     queue = filled(0, 2)

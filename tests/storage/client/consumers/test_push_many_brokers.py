@@ -91,7 +91,7 @@ def test_topics_come_and_go_while_the_consumer_runs(lab: Any) -> None:
 
 
 class Cluster:
-    """Two stores as brokers; every call of a broker that is down fails with `error`."""
+    """Two stores as brokers; every call of a broker that is down fails, and so do the calls that are refused."""
 
     def __init__(self, root: Path, clock: Callable[[], int], config: Any) -> None:
         self.stores = {
@@ -100,6 +100,8 @@ class Cluster:
         }
         self._backend = LocalBackend(dict(self.stores))
         self.down: dict[str, Exception] = {}
+        self.refused: set[str] = set()
+        self.resent: list[tuple[str, Message]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
@@ -118,13 +120,19 @@ class _Broker:
         self._cluster, self.name, self._broker = cluster, name, broker
 
     def __getattr__(self, name: str) -> Any:
-        if self.name in self._cluster.down:
+        if self.name in self._cluster.down or name in self._cluster.refused:
 
             def fail(*arguments: Any, **options: Any) -> Any:
-                raise self._cluster.down[self.name]
+                raise self._cluster.down.get(self.name) or MQBrokerError(ResponseCode.SYSTEM_ERROR, "refused")
 
             return fail
         return getattr(self._broker, name)
+
+    def send_to_retry(self, group: str, message: Message, *times: Any) -> None:
+        if self.name in self._cluster.down:
+            raise self._cluster.down[self.name]
+        self._cluster.resent.append((self.name, message))
+        self._broker.send_to_retry(group, message, *times)
 
 
 @pytest.fixture
@@ -180,6 +188,22 @@ def test_a_message_that_its_broker_does_not_take_back_goes_to_another_broker(lab
     lab.advance(10_000)
     assert [(each.body, each.reconsume_times, each.topic) for each in lab.seen] == [("a0", 0, TOPIC), ("a0", 1, TOPIC)]
     assert f"%RETRY%{GROUP}" in cluster.stores["broker-b"].topics()
+
+
+def test_the_ordinary_message_goes_to_another_broker_first_and_names_its_origin(lab: Any, cluster: Cluster) -> None:
+    """A producer's retry avoids the broker that has just refused. The properties are those of the client's code."""
+    send(cluster, "broker-a", "a0")
+    cluster.refused.add("send_message_back")
+    lab.concurrent(lambda messages, context: LATER, backend=cluster, max_reconsume_times=7)
+    lab.settle()
+    ((name, message),) = cluster.resent
+    assert (name, message.topic, message.body) == ("broker-b", TOPIC, b"a0")
+    unique_key = lab.seen[0].properties["UNIQ_KEY"]
+    wanted = {
+        "RETRY_TOPIC": TOPIC, "RECONSUME_TIME": "1", "MAX_RECONSUME_TIMES": "7", "DELAY": "3",
+        "ORIGIN_MESSAGE_ID": unique_key, "UNIQ_KEY": unique_key,
+    }  # fmt: skip
+    assert {key: message.properties.get(key) for key in wanted} == wanted
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,27 @@ def test_an_exhausted_message_of_a_batch_is_sent_away_once_while_the_rest_is_rep
     assert [row["body"] for row in lab.read(DLQ)] == [b"m0", b"m1"]
 
 
+def test_a_rollback_does_not_bring_back_what_was_sent_away(lab: Any) -> None:
+    """autoCommit False: m0 is a dead letter since the batch of both was suspended; only m1 is rolled back."""
+    lab.topic()
+    lab.send(1)
+    answers = iter([SUSPEND, SUSPEND, ROLLBACK, COMMIT])
+
+    def answer(messages: Sequence[MessageExt], context: Any) -> Any:
+        context.auto_commit = False
+        return next(answers)
+
+    consumer = lab.ordered(answer, max_reconsume_times=1, consume_message_batch_max_size=2)
+    lab.settle()
+    lab.send(1)
+    for _ in range(3):
+        lab.advance(1000)
+    assert lab.bodies() == ["m0", "m0", "m1", "m1", "m1"]
+    assert [row["body"] for row in lab.read(DLQ)] == [b"m0"]
+    consumer.persist_consumer_offset()
+    assert lab.committed() == 2
+
+
 @pytest.mark.parametrize("status", [SUCCESS, COMMIT, ROLLBACK])
 def test_with_auto_commit_everything_but_suspend_moves_the_offset(lab: Any, status: ConsumeOrderlyStatus) -> None:
     """broker-semantics 3.3, column autoCommit=true."""

@@ -61,7 +61,7 @@ def test_queues_that_are_added_to_a_topic_are_found(lab: Any) -> None:
     assert ids(consumer) == [0, 1]
 
 
-@pytest.mark.statement("G08", "H01")
+@pytest.mark.statement("G08")
 def test_a_queue_that_moves_takes_its_progress_along_and_leaves_unfinished_work_behind(lab: Any) -> None:
     """RebalancePushImpl#removeUnnecessaryMessageQueue: persisted at once. The result of a listener that ends later is
     void: the message comes again at the next owner, and that is a duplicate which consumers must expect.
@@ -162,10 +162,95 @@ def test_a_lost_lock_stops_consumption_in_order_until_it_is_back(lab: Any) -> No
     consumer.persist_consumer_offset()
     assert lab.committed() is None
     lab.advance(3_000)
+    lab.send(1)
+    lab.advance(3_000)
     assert lab.bodies() == ["m0"]
+    assert consumer._rebalance.assignments()[0].next_offset == 2
     broker.unlock_queues(GROUP, "stranger", [queue])
     lab.advance(3_000)
-    assert lab.bodies() == ["m0", "m1"]
+    assert lab.bodies() == ["m0", "m1", "m2"]
+
+
+def test_an_ordered_queue_that_comes_back_while_its_listener_runs_is_taken_anew(lab: Any) -> None:
+    """It was given up already when the other member left again: the running result is void, the message comes again."""
+    lab.topic(queues=2)
+    lab.send(2, queue=1)
+    broker = lab.backend.brokers()[BROKER]
+
+    def slow(messages: Sequence[MessageExt], context: Any) -> None:
+        if len(lab.seen) == 1:
+            for join_or_leave in (broker.heartbeat, broker.unregister):
+                join_or_leave(GROUP, "b")
+                lab.now_ms += 1000
+                consumer._membership.run_due()
+
+    consumer = lab.ordered(slow, client_id="a")
+    lab.settle()
+    lab.advance(1000)
+    assert lab.bodies() == ["m0", "m0", "m1"]
+    assert ids(consumer) == [0, 1]
+
+
+def test_a_queue_that_comes_back_starts_where_the_others_are_by_now(lab: Any) -> None:
+    """RebalanceImpl#removeDirtyOffset: what a listener leaves in memory after its queue went counts no more."""
+    lab.topic(queues=2)
+    lab.send(2, queue=1)
+    broker = lab.backend.brokers()[BROKER]
+
+    class Slow:
+        def send_back(self, message: MessageExt, level: int) -> bool:
+            broker.heartbeat(GROUP, "b")
+            lab.now_ms += 1000
+            consumer._membership.run_due()
+            return True
+
+    consumer = lab.concurrent(lambda messages, context: LATER if len(lab.seen) == 1 else None, client_id="a")
+    consumer._pulls._service._sender = Slow()  # type: ignore[attr-defined]
+    lab.settle()
+    lab.store.commit_offsets(GROUP, {(TOPIC, 1): 2})
+    broker.unregister(GROUP, "b")
+    lab.advance(1000)
+    assert ids(consumer) == [0, 1]
+    assert lab.bodies() == ["m0"]
+
+
+def test_a_member_that_the_broker_does_not_list_gets_nothing(lab: Any) -> None:
+    """broker-semantics 3.5; with CONFIG too, whose list is fixed."""
+    lab.topic()
+    fixed = AllocateMessageQueueByConfig([MessageQueue(TOPIC, BROKER, 0)])
+    consumer = lab.concurrent(allocate_message_queue_strategy=fixed)
+    assert ids(consumer) == [0]
+    lab.backend.brokers()[BROKER].unregister(GROUP, "c1")
+    lab.advance(1000)
+    assert ids(consumer) == []
+    lab.advance(30_000)
+    lab.advance(1000)
+    assert ids(consumer) == [0]
+
+
+@pytest.mark.statement("C08", "G07")
+@pytest.mark.parametrize(
+    ("where", "comes_again"),
+    [
+        (ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET, True),
+        (ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, True),
+        (ConsumeFromWhere.CONSUME_FROM_TIMESTAMP, False),
+    ],
+)
+def test_a_retry_topic_is_consumed_from_its_begin(lab: Any, where: ConsumeFromWhere, comes_again: bool) -> None:
+    """broker-semantics 3.6, column %RETRY%: 0, or the end for TIMESTAMP; without the broker's rule for young queues."""
+    lab.topic()
+    lab.send(1)
+    lab.store.commit_offsets(GROUP, {(TOPIC, 0): 0})
+    backend = LocalBackend(lab.store, strict_last_offset=True)
+    first = lab.concurrent(lambda messages, context: LATER, backend=backend)
+    lab.settle(first)
+    first.shutdown()
+    lab.now_ms += 10_000
+    lab.store.schedule.deliver_due()
+    second = lab.concurrent(client_id="c2", backend=backend, consume_from_where=where)
+    lab.settle(second)
+    assert [each.reconsume_times for each in lab.seen] == ([0, 1] if comes_again else [0])
 
 
 @pytest.mark.statement("G07")
