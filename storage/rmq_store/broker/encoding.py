@@ -134,8 +134,10 @@ class MessageEncoder:
 
 def _queues(topics: pa.DictionaryArray, queue_ids: np.ndarray) -> dict[str, int]:
     """For each topic its greatest queue id, plus 1."""
+    span = int(queue_ids.max(initial=0)) + 1
+    places = np.unique(topics.indices.to_numpy().astype(np.int64) * span + queue_ids)
     ends = np.zeros(len(topics.dictionary), np.int64)
-    np.maximum.at(ends, topics.indices.to_numpy(), queue_ids + 1)
+    np.maximum.at(ends, places // span, places % span + 1)
     return dict(zip(topics.dictionary.to_pylist(), ends.tolist(), strict=True))
 
 

@@ -190,6 +190,17 @@ def test_properties_that_are_dropped_ask_for_nothing() -> None:
     assert parked.batch.column("topic").to_pylist() == ["T", PYRMQ_TIMER_TOPIC]
 
 
+def test_a_task_drops_the_wishes_of_messages_that_rows_were_copied_from(store: Store) -> None:
+    """A new message does not wait because the one did that its row was read from."""
+    dropped = frozenset({"DELAY", "TIMER_DELAY_SEC"})
+    with StagingArea.for_task(store.path, "write", 0, 0, drop_properties=dropped, clock=lambda: NOW) as area:
+        area.write(one_row(properties={"DELAY": "3", "TIMER_DELAY_SEC": "9"}))
+        staged = area.finish()
+    assert staged is not None
+    store.commit_staged([staged])
+    assert sum(last for _, last in store.queue_ranges("T").values()) == 1
+
+
 # -- stored -----------------------------------------------------------------------------------------------------------
 
 
