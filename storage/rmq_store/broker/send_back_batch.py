@@ -165,7 +165,7 @@ class SendBackEncoder:
         except FileNotFoundError:
             self._not_found(int((self._frames.sizes(offsets, end) == 0).argmax()), offsets)
         topics = pa.array([self._retry_topic, names.dlq_topic(self._rules.group)]).take(pa.array(dead.astype(np.int8)))
-        return Copies(batches, np.concatenate(order), topics, levels, times)
+        return Copies(batches, np.concatenate(order), topics, np.maximum(levels, 0), times)
 
     def _not_found(self, row: int, offsets: Int64) -> None:
         raise ResponseError(SYSTEM_ERROR, f"row {row}: look message by offset failed, {offsets[row]}")
