@@ -65,7 +65,8 @@ class AsyncSender:
         """Run `send` in a thread; one of the callbacks is called there before the future is done.
 
         Blocks while the limits are reached, at most for `remaining_ms()`; then the outcome is an error
-        (RemotingTooMuchRequestError), as it is if too many sends wait already (MQClientError).
+        (RemotingTooMuchRequestError), as it is if too many sends wait already (MQClientError). Such a refusal is told
+        to the callback in the caller's own thread.
         """
         done: Future[SendResult] = Future()
         done.set_running_or_notify_cancel()

@@ -55,6 +55,19 @@ class ClientErrorCode:
     NOT_FOUND_TOPIC_EXCEPTION: Final = 10005
 
 
+# What passes by itself: the same call may succeed later.
+_PASSING_CODES: Final = frozenset(
+    (
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.FLOW_CONTROL,
+        ResponseCode.TOO_MANY_REQUESTS,
+        ClientErrorCode.CONNECT_BROKER_EXCEPTION,
+        ClientErrorCode.ACCESS_BROKER_TIMEOUT,
+    )
+)
+
+
 class ClientError(StoreError):
     """Something went wrong between a client and a broker."""
 
@@ -83,6 +96,7 @@ class MQBrokerError(ClientError, ResponseError):
     def __init__(self, response_code: int, remark: str, broker_name: str = "") -> None:
         ResponseError.__init__(self, response_code, remark)
         self.broker_name = broker_name
+        self.retryable = response_code in _PASSING_CODES
         if broker_name:
             self.args = (f"{self} BROKER: {broker_name}",)
 
@@ -93,6 +107,7 @@ class MQClientError(ClientError):
     def __init__(self, message: str, response_code: int = -1) -> None:
         super().__init__(message)
         self.response_code = response_code
+        self.retryable = response_code in _PASSING_CODES
 
 
 class MessageIllegalError(MQClientError, UsageError):

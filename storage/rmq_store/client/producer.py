@@ -194,7 +194,8 @@ class Producer:
         arg: Any = None,
     ) -> Future[SendResult]:
         """Send in the background. Every outcome, a bad message's too, comes by the future, and before that by the
-        callback, which runs in a thread of the producer. Blocks only for back-pressure. MQClientError: not started.
+        callback, which runs in a thread of the producer (a refusal by back-pressure: in the caller's). Blocks only for
+        back-pressure. MQClientError: not started.
         """
         begin = self._begin(timeout)
         assert self._async is not None

@@ -6,12 +6,15 @@ DefaultMQProducerImpl#executeAsyncMessageSend (broker-semantics 0.1, 1.2).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from rmq_store import Message, SendResult, SendStatus
+from rmq_store.client import async_sending
 from rmq_store.client.errors import (
     MessageIllegalError,
     MQBrokerError,
@@ -34,24 +37,16 @@ NOT_OK = [SendStatus.FLUSH_DISK_TIMEOUT, SendStatus.FLUSH_SLAVE_TIMEOUT, SendSta
 def test_an_asynchronous_send_does_not_block_and_answers_by_callback_and_future(
     cluster: FakeBackend, made: Made
 ) -> None:
-    may_go_on = threading.Event()
     answers: list[object] = []
 
     class Blocks(RemotingConnectError):
         pass
 
     producer = made(cluster)
-    real_send = type(cluster["a"]).send
-
-    def slow_send(broker: object, *arguments: object, **named: object) -> SendResult:
-        assert may_go_on.wait(HANG_S)
-        return real_send(broker, *arguments, **named)  # type: ignore[arg-type]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(cluster["a"]), "send", slow_send)
+    with blocked_sends(cluster) as go_on:
         future = producer.send_async(MESSAGE, answers.append, answers.append)
         assert not future.done()  # the caller is here although the send is not over
-        may_go_on.set()
+        go_on()
         result = future.result(HANG_S)
     assert answers == [result]
     fail_all(cluster, Blocks("down"))
@@ -89,7 +84,8 @@ def test_an_asynchronous_retry_takes_a_queue_that_the_other_broker_has(cluster: 
     cluster["a"].fail_always(RemotingTimeoutError("x"))
     producer = made(cluster, async_retry_other_broker=True)
     for _ in range(9):
-        assert producer.send_async(MESSAGE).result(HANG_S).broker_name == "b"
+        result = producer.send_async(MESSAGE).result(HANG_S)
+        assert (result.broker_name, result.queue_id) == ("b", 0)
 
 
 ASYNC_ROWS = [
@@ -180,7 +176,9 @@ def test_back_pressure_limits_bytes_under_way(cluster: FakeBackend, made: Made) 
     )
 
 
-def check_back_pressure(cluster: FakeBackend, producer: Producer, allowed: int, body: bytes) -> None:
+@contextlib.contextmanager
+def blocked_sends(cluster: FakeBackend) -> Iterator[Callable[[], None]]:
+    """No send comes to its end before the value is called."""
     may_go_on = threading.Event()
     real_send = type(cluster["a"]).send
 
@@ -190,13 +188,47 @@ def check_back_pressure(cluster: FakeBackend, producer: Producer, allowed: int, 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(cluster["a"]), "send", slow_send)
+        try:
+            yield may_go_on.set
+        finally:
+            may_go_on.set()
+
+
+def check_back_pressure(cluster: FakeBackend, producer: Producer, allowed: int, body: bytes) -> None:
+    with blocked_sends(cluster) as go_on:
         under_way = [producer.send_async(Message("T", body)) for _ in range(allowed)]
         refused = producer.send_async(Message("T", body), timeout=1)
         assert isinstance(refused.exception(HANG_S), RemotingTooMuchRequestError)
-        may_go_on.set()
+        go_on()
         assert all(future.result(HANG_S).status is SendStatus.SEND_OK for future in under_way)
     # What was taken is given back.
     assert all(producer.send_async(Message("T", body)).result(HANG_S) for _ in range(2 * allowed))
+
+
+def test_too_many_waiting_sends_are_refused(
+    cluster: FakeBackend, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue of asyncSenderExecutor is bounded."""
+    assert async_sending.WAITING_MAX == 50_000
+    monkeypatch.setattr(async_sending, "WAITING_MAX", 3)
+    producer = made(cluster)
+    errors: list[BaseException] = []
+    with blocked_sends(cluster) as go_on:
+        waiting = [producer.send_async(MESSAGE) for _ in range(3)]
+        refused = producer.send_async(MESSAGE, on_exception=errors.append)
+        assert errors == [refused.exception(0)]
+        assert isinstance(errors[0], MQClientError)
+        go_on()
+        assert all(future.result(HANG_S) for future in waiting)
+    assert producer.send_async(MESSAGE).result(HANG_S)
+
+
+def test_a_send_that_meets_a_shutdown_is_told_so(cluster: FakeBackend, made: Made) -> None:
+    producer = made(cluster)
+    assert producer._async is not None
+    producer._async.shutdown()  # as another thread may do, at this moment
+    with pytest.raises(MQClientError, match="shut down meanwhile"):
+        producer.send_async(MESSAGE).result(0)
 
 
 def test_shutdown_waits_for_what_is_under_way(cluster: FakeBackend, made: Made) -> None:

@@ -84,6 +84,23 @@ def test_an_answer_of_a_broker_says_code_remark_and_broker() -> None:
     assert isinstance(MessageIllegalError("empty"), UsageError)
 
 
+@pytest.mark.parametrize(
+    ("error", "retryable"),
+    [
+        (RemotingTimeoutError("x"), True),
+        (MQBrokerError(2, "busy"), True),
+        (MQBrokerError(14, "disk full"), True),
+        (MQBrokerError(13, "too large"), False),
+        (MQClientError("given up", 10001), True),
+        (MQClientError("no topic", 10005), False),
+        (MessageIllegalError("empty"), False),
+    ],
+    ids=str,
+)
+def test_errors_say_whether_the_same_call_may_succeed_later(error: StoreError, retryable: bool) -> None:
+    assert error.retryable is retryable
+
+
 def test_a_result_names_its_broker_and_place(cluster: FakeBackend, made: Made) -> None:
     result = made(cluster).send(MESSAGE)
     assert isinstance(result, SendResult)
