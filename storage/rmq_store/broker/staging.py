@@ -193,8 +193,9 @@ class StagingArea(StagingFile):
         if store is None:
             raise NotAStoreError(str(root), "the store that was planned is not on this host; run the tasks where it is")
         encoder = MessageEncoder(
-            store.config, TopicTable(root).all(), clock or store_clock(root), default_topic=topic, use_queue_id=use_queue_id,
-            compress_over_bytes=compress_over_bytes, keep_unique_key=keep_unique_key, drop_properties=drop_properties,
+            store.config, TopicTable(root).all(), clock or store_clock(root), default_topic=topic,
+            use_queue_id=use_queue_id, compress_over_bytes=compress_over_bytes, keep_unique_key=keep_unique_key,
+            drop_properties=drop_properties,
         )  # fmt: skip
         return cls(root, write_id, partition_id, attempt, encoder)
 

@@ -76,7 +76,8 @@ class Message:
     def stored_properties(self, unique_id: str | None = None) -> dict[str, str]:
         """All properties in the order in which they are stored: the named fields, then `properties`.
 
-        A field that is None, empty or the level 0 leaves the property of its name as it is in `properties`.
+        A field that is None, empty or the level 0 leaves the property of its name as it is in `properties`. A checksum
+        of the frame (`__CRC32#`) is never taken from there.
         """
         keys = self.keys if self.keys is None or isinstance(self.keys, str) else " ".join(self.keys)
         named = {
@@ -89,7 +90,8 @@ class Message:
         }
         stored = {name: value for name, value in named.items() if value}
         for name, value in self.properties.items():
-            stored.setdefault(name, value)
+            if name != names.CRC32:
+                stored.setdefault(name, value)
         return stored
 
 

@@ -208,3 +208,14 @@ def test_a_unit_may_hold_rows_for_a_system_topic(store: Store) -> None:
     encoded = encode_batch(rows, queue_ids=np.array([2], np.int32), options=options)
     assert writer.append_unit([encoded], UnitRecord("sendback", "q", 1), expect=None) is not None
     assert store._log.queue_max("SCHEDULE_TOPIC_XXXX", 2, store.log_range()[1]) == 1
+
+
+@pytest.mark.parametrize("crc_property", [False, True])
+def test_a_checksum_from_a_caller_does_not_make_the_record_look_damaged(
+    scratch: Path, tiny: StoreConfig, crc_property: bool
+) -> None:
+    config = replace(tiny, enabled_append_prop_crc=crc_property)
+    with Store.open(scratch / "store", create=True, config=config) as store:
+        store.send(Message("T", b"x", properties={"__CRC32#": "0123456789"}))
+    report = verify_store(scratch / "store")
+    assert (report.status, report.problems) == ("clean", [])

@@ -225,6 +225,17 @@ def test_named_fields_are_stored_before_the_other_properties_and_win() -> None:
     }
 
 
+def test_a_wish_to_wait_is_a_property() -> None:
+    """Message.java: setDelayTimeLevel, setDeliverTimeMs."""
+    message = Message("t", b"", delay_level=3, deliver_timestamp_ms=0, properties={"DELAY": "4"})
+    assert message.stored_properties() == {"DELAY": "3", "TIMER_DELIVER_MS": "0"}
+    assert Message("t", b"", properties={"DELAY": "4"}).stored_properties() == {"DELAY": "4"}
+
+
+def test_a_checksum_is_not_taken_from_a_caller() -> None:
+    assert Message("t", b"", properties={"__CRC32#": "0123456789", "a": "1"}).stored_properties() == {"a": "1"}
+
+
 @pytest.mark.parametrize(("name", "count"), [("normal", 18), ("propcrc", 18), ("crash", 18)])
 def test_small_stores_decode_and_encode_to_the_same_bytes(
     golden_small: Path, walk_frames, name: str, count: int
