@@ -66,8 +66,9 @@ class Position:
     """Messages below `next_offset` of a queue were given out or passed.
 
     `commit_log_offset` and `store_timestamp_ms` are those of the last one (-1: there was none): another message there
-    means that a power cut took it. The group's committed offset is `committed_before` or `committed` (-1: none): any
-    other value was set by somebody else. `is_reset`: nothing of the queue is in flight any more.
+    means that a power cut took it. The group's committed offset is `committed_before` or `committed`, two values only
+    while it changes (-1: none): any other one was set by somebody else. `is_reset`: nothing of the queue is in flight
+    any more.
     """
 
     queue_id: int

@@ -16,8 +16,7 @@ from typing import Final
 from rmq_store.broker.offsets import OffsetTable
 from rmq_store.broker.pop_journal import PopJournal
 from rmq_store.broker.pop_messages import ConsumeInitMode, PropertyFilter, StoredRow, TopicReader
-from rmq_store.broker.pop_state import Change, Given, Gone, Position
-from rmq_store.broker.pop_state import Dying as DyingChange
+from rmq_store.broker.pop_state import Change, Dying, Given, Gone, Position
 from rmq_store.broker.results import QueueRange
 from rmq_store.errors import CorruptionError, OffsetOutOfRangeError, ResponseError
 from rmq_store.format.names import RETRY_PREFIX
@@ -100,7 +99,8 @@ class Turn:
 
     def commit(self) -> None:
         """Tell the smallest unfinished offsets to other kinds of consumers; queues that one of them moved are left."""
-        changes: list[Change] = []
+        begun: list[Change] = []
+        done: list[Change] = []
         offsets = {}
         for queue_id, position in self._state.positions.items():
             before = self._committed_of(queue_id)
@@ -108,13 +108,16 @@ class Turn:
                 target = self._state.smallest_unfinished(queue_id)
                 if target != before:
                     offsets[self._topic, queue_id] = target
-                    changes.append(replace(position, committed_before=before, committed=target, is_reset=False))
-        if changes:
+                    begun.append(replace(position, committed_before=before, committed=target, is_reset=False))
+                if (position.committed_before, position.committed) != (target, target):
+                    done.append(replace(position, committed_before=target, committed=target, is_reset=False))
+        if begun:
             self._services.flush()
-            # Both values are known before the table changes: a crash in between looks like nobody else's doing.
-            self._journal.append(changes)
+            # Until the table is written both values are ours: a crash in between looks like nobody else's doing.
+            self._journal.append(begun)
             self._services.offsets.commit(self._group, offsets)
             self._committed.update(offsets)
+        self._journal.append(done)
 
     def _committed_of(self, queue_id: int) -> int:
         return max(self._committed.get((self._topic, queue_id), -1), -1)
@@ -203,7 +206,7 @@ class Turn:
             unit = max([self._services.last_unit(self._group, self._topic), *(unit for _, unit in dying)])
             for given in exhausted:
                 unit += 1
-                self._journal.append([DyingChange(*given.key, unit)])
+                self._journal.append([Dying(*given.key, unit)])
                 self._finish(given.key, unit)
 
     def _finish(self, key: tuple[int, int], unit: int) -> None:

@@ -232,9 +232,10 @@ class SimpleConsumer:
         return []
 
     def _broker(self, message_view: MessageView) -> Broker:
-        broker = self._backend.brokers().get(message_view.broker_name)
+        name = message_view.broker_name
+        broker = self._backend.brokers().get(name)
         if broker is None:
-            raise UsageError(f"{message_view!r} is of broker {message_view.broker_name!r}, which is not in this cluster")
+            raise UsageError(f"{message_view!r} is of broker {name!r}, which is not in this cluster")
         return broker
 
     def _submit(self, call: Callable[[], _T]) -> Future[_T]:
