@@ -18,6 +18,7 @@ from rmq_store.broker.delay_levels import count_due
 from rmq_store.broker.schedule import Delivery
 from rmq_store.files.lock import OfdLock
 from rmq_store.format.config_json import loads
+from rmq_store.log.consume_queue import ConsumeQueue
 from rmq_store.verify import verify_store
 
 LEVELS_S = [1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200]
@@ -283,6 +284,52 @@ def test_records_that_retention_took_are_passed_over(parking: Any, caplog: pytes
         assert store.schedule.deliver_due() == Delivery(len(expected), None)
         assert parking.bodies(store) == expected
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_queue_files_that_retention_took_are_passed_over(parking: Any) -> None:
+    with parking.open() as store:
+        for number in range(250):
+            parking.park(store, 2, [b"%03d" % number + b"." * 600])
+    for path in sorted((parking.root / "commitlog").iterdir())[:2]:
+        path.unlink()
+    parking.now_ms += 5000
+    with parking.open() as store:
+        first = store.queue_range(SCHEDULE, 1).min_offset
+        assert 100 <= first < 200
+        (parking.root / "consumequeue" / SCHEDULE / "1" / ("0" * 20)).unlink()
+        assert store.schedule.deliver_due() == Delivery(250 - first, None)
+        assert [int(body[:3]) for body in parking.bodies(store)] == list(range(first, 250))
+
+
+def test_retention_at_the_very_moment_of_a_look_is_looked_at_again(
+    parking: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with parking.open() as store:
+        parking.park(store, 2, [b"a"])
+        parking.now_ms += 5000
+        with monkeypatch.context() as patch:
+
+            def gone(*arguments: object) -> None:
+                raise FileNotFoundError
+
+            patch.setattr(ConsumeQueue, "entries", gone)
+            delivery = store.schedule.deliver_due()
+            assert delivery.delivered == 0
+            assert delivery.next_due_ms is not None
+            assert delivery.next_due_ms <= parking.now_ms
+        assert store.schedule.deliver_due() == Delivery(1, None)
+
+
+def test_a_record_whose_copy_no_segment_can_hold_is_told_of(parking: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Its real topic has a longer name than the schedule topic."""
+    with parking.open() as store:
+        parking.park(store, 1, [b"x" * 65_040], topic="%RETRY%" + "g" * 248)
+        parking.park(store, 1, [b"a"])
+        parking.now_ms += 1000
+        with caplog.at_level(logging.ERROR):
+            assert store.schedule.deliver_due() == Delivery(1, None)
+        assert parking.bodies(store) == [b"a"]
+    assert "too large" in caplog.text
 
 
 def test_a_record_with_no_room_for_a_checksum_behind_its_properties_is_told_of(
@@ -556,13 +603,14 @@ def test_under_sync_flush_only_messages_that_are_on_disk_are_delivered(scratch: 
     with here.open() as store:
         store.create_topic("T")
         here.park(store, 1, [b"a"])
+        here.park_until(store, here.now_ms + 1000, [b"b"])
         here.now_ms += 1000
         assert store.schedule.deliver_due() == Delivery(0, None)
         store.flush()
-        assert store.schedule.deliver_due() == Delivery(1, None)
+        assert store.schedule.deliver_due() == Delivery(2, None)
         page = store._log.writing_page
         assert page.flushed_end == page.appended_end
-        assert here.bodies(store) == [b"a"]
+        assert here.bodies(store) == [b"a", b"b"]
 
 
 # -- a broker's store --------------------------------------------------------------------------------------------

@@ -152,8 +152,8 @@ def test_a_limit_stops_in_the_middle_of_one_time(parking: Any) -> None:
 def test_after_the_clock_was_set_back_nothing_comes_twice_or_is_lost(parking: Any) -> None:
     start_ms = parking.now_ms
     with parking.open() as store:
-        parking.park_until(store, start_ms + 5000, [b"a"])
         parking.park_until(store, start_ms + 20_000, [b"b"])
+        parking.park_until(store, start_ms + 5000, [b"a"])
         parking.now_ms = start_ms + 10_000
         assert store.schedule.deliver_due().delivered == 1
         parking.now_ms = start_ms
@@ -161,6 +161,7 @@ def test_after_the_clock_was_set_back_nothing_comes_twice_or_is_lost(parking: An
         parking.park_until(store, start_ms + 3000, [b"c"])
         parking.now_ms = start_ms + 4000
         assert store.schedule.deliver_due().delivered == 1
+    with parking.open() as store:
         parking.now_ms = start_ms + 30_000
         assert store.schedule.deliver_due() == Delivery(1, None)
         assert parking.bodies(store) == [b"a", b"c", b"b"]
@@ -234,15 +235,13 @@ def test_queue_files_that_retention_took_are_passed_over(parking: Any) -> None:
     with parking.open() as store:
         for number in range(250):
             parking.park_until(store, parking.now_ms + 5000, [b"%03d" % number + b"." * 600])
-    bases = sorted((parking.root / "commitlog").iterdir())
-    bases[0].unlink()
-    directory = parking.root / "consumequeue" / PYRMQ_TIMER_TOPIC / "0"
+    for path in sorted((parking.root / "commitlog").iterdir())[:2]:
+        path.unlink()
     parking.now_ms += 5000
     with parking.open() as store:
         first = store.queue_range(PYRMQ_TIMER_TOPIC, 0).min_offset
-        assert first > 0
-        if first >= 100:
-            directory.joinpath("0" * 20).unlink()
+        assert 100 <= first < 200
+        (parking.root / "consumequeue" / PYRMQ_TIMER_TOPIC / "0" / ("0" * 20)).unlink()
         assert store.schedule.deliver_due() == Delivery(250 - first, None)
         assert [int(body[:3]) for body in parking.bodies(store)] == list(range(first, 250))
 
