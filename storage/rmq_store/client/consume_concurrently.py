@@ -70,13 +70,14 @@ class ConsumeConcurrentlyService:
         for assignment in assignments:
             process_queue = assignment.process_queue
             for _ in range(EXPIRED_MAX):
-                message = process_queue.first_expired(self._config.consume_timeout_ms, self._clock())
-                if message is None or process_queue.dropped:
-                    break
-                shown = reset_retry_topic(message, self._group, {})
-                if not self._sender.send_back(shown, EXPIRED_DELAY_LEVEL):
-                    break
-                self._done(assignment.queue, process_queue, [message])
+                with process_queue.settle_lock:
+                    message = process_queue.first_expired(self._config.consume_timeout_ms, self._clock())
+                    if message is None or process_queue.dropped:
+                        break
+                    shown = reset_retry_topic(message, self._group, {})
+                    if not self._sender.send_back(shown, EXPIRED_DELAY_LEVEL):
+                        break
+                    self._done(assignment.queue, process_queue, [message])
 
     def _wait_turn(self, queue: MessageQueue, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
         """Let the rate limiter decide when the batch is consumed; until then it stays in its queue."""
@@ -101,14 +102,15 @@ class ConsumeConcurrentlyService:
         shown = [reset_retry_topic(message, self._group, started) for message in batch]
         context = ConsumeConcurrentlyContext(queue)
         status = self._call(shown, context)
-        if process_queue.dropped:
-            _log.warning("group %s: %s went to another member; its result is void", self._group, queue)
-            return
         done_count = 0
         if status is ConsumeConcurrentlyStatus.CONSUME_SUCCESS:
             done_count = max(0, min(context.ack_index + 1, len(shown)))
-        given_back = self._give_back(queue, process_queue, shown[done_count:], context)
-        self._done(queue, process_queue, [*shown[:done_count], *given_back])
+        with process_queue.settle_lock:
+            if process_queue.dropped:
+                _log.warning("group %s: %s went to another member; its result is void", self._group, queue)
+                return
+            given_back = self._give_back(queue, process_queue, shown[done_count:], context)
+            self._done(queue, process_queue, [*shown[:done_count], *given_back])
 
     def _call(
         self, messages: Sequence[MessageExt], context: ConsumeConcurrentlyContext

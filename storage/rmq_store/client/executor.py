@@ -77,9 +77,11 @@ class Executor:
             self._stopped = True
             self._turn.notify_all()
         deadline = time.monotonic() + wait_ms / 1000
-        for thread in self._threads:
+        # A listener may end its own consumer.
+        others = [thread for thread in self._threads if thread is not threading.current_thread()]
+        for thread in others:
             thread.join(max(0.0, deadline - time.monotonic()))
-        return not any(thread.is_alive() for thread in self._threads)
+        return not any(thread.is_alive() for thread in others)
 
     def _work(self) -> None:
         while True:

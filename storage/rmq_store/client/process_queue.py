@@ -26,6 +26,9 @@ class ProcessQueue:
         self.dropped = False
         # Held while a listener works on this queue in order: it is not unlocked for others before that.
         self.consume_lock = threading.Lock()
+        # Held while a listener's result is carried out: the progress stored when the queue goes contains it, or it is
+        # void.
+        self.settle_lock = threading.RLock()
         self._lock = threading.Lock()
         self._messages: dict[int, MessageExt] = {}
         # Offsets in order; those that are no longer in _messages are skipped when they come to the front.

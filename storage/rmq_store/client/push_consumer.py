@@ -147,14 +147,14 @@ class PushConsumer:
         came. True if anything moved on; until it is False there may be more at this moment.
 
         Raises:
-            UsageError: not started.
+            UsageError: not started, or with threads, which do the same.
         """
         self._check_running()
+        if self._loops:
+            raise UsageError("run_once() is for a consumer that was started with threads=False")
         self._timer_round()
         moved = self._pull_round()
-        if not self._loops:
-            moved = self._executor.run_ready() > 0 or moved
-        return moved
+        return self._executor.run_ready() > 0 or moved
 
     @property
     def failure(self) -> BaseException | None:

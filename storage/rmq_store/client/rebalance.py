@@ -2,7 +2,9 @@
 
 Every member divides the same queues among the same members and takes its part. A queue that goes: its progress is
 stored, its unfinished messages are left to the next member; an ordered queue is unlocked when the listener has come
-back. A queue that comes: an ordered one must be locked first, then it is pulled from where the group is.
+back. A queue that comes: an ordered one must be locked first, then it is pulled from where the group is. One without a
+lock is left alone for two seconds if another member may have it, so that this one can see the change and store its
+progress; Java's members do not wait, and consume again what was done since it was stored last.
 
 Java re-creates a queue that was not pulled for two minutes, because a pull request can get lost; here every round
 visits every queue, so nothing can. A broker tells Java's members of a change; ours look for one (`changed`).
@@ -24,6 +26,9 @@ from rmq_store.client.process_queue import ProcessQueue
 from rmq_store.client.start_offset import pull_from_where
 
 _log = logging.getLogger(__name__)
+
+# Others look for changes every second.
+HANDOVER_MS = 2000
 
 # The members of a group and the queues of its topics, as seen at one moment.
 Sight = tuple[tuple[str, ...], tuple[tuple[MessageQueue, ...], ...]]
@@ -65,6 +70,7 @@ class Rebalance:
         self._turn = threading.RLock()
         self._table: dict[MessageQueue, Assignment] = {}
         self._seen: Sight | None = None
+        self._wanted_since_ms: dict[MessageQueue, int] = {}
 
     def assignments(self) -> list[Assignment]:
         """The queues that are ours now."""
@@ -97,8 +103,11 @@ class Rebalance:
             for queue, assignment in list(self._table.items()):
                 if queue not in wanted or assignment.process_queue.dropped:
                     is_balanced &= self.remove(queue)
-            for queue in sorted(wanted):
-                is_balanced &= queue in self._table or self._add(queue)
+            missing = sorted(wanted - self._table.keys())
+            self._wanted_since_ms = self._since(missing, members)
+            for queue in missing:
+                waited_ms = self._backend.clock() - self._wanted_since_ms[queue]
+                is_balanced &= waited_ms >= HANDOVER_MS and self._add(queue)
             self._seen = seen
             return is_balanced
 
@@ -112,7 +121,8 @@ class Rebalance:
             if self._locks_queues and not process_queue.consume_lock.acquire(blocking=False):
                 return False
             try:
-                self._offsets.persist([queue])
+                with process_queue.settle_lock:
+                    self._offsets.persist([queue])
                 if self._locks_queues:
                     self._broker(queue).unlock_queues(self._group, self._client_id, [queue])
             except ClientError as error:
@@ -183,6 +193,17 @@ class Rebalance:
             return []
         strategy = self._config.allocate_message_queue_strategy
         return strategy.allocate(self._group, self._client_id, queues, members)
+
+    def _since(self, missing: Collection[MessageQueue], members: Collection[str]) -> dict[MessageQueue, int]:
+        """Since when each queue is to be ours; long ago for those that nobody else can have."""
+        if self._locks_queues or not self._is_clustering or len(members) == 1:
+            return dict.fromkeys(missing, -HANDOVER_MS)
+        now_ms = self._backend.clock()
+        known = None if self._seen is None else {queue for queues in self._seen[1] for queue in queues}
+        return {
+            queue: self._wanted_since_ms.get(queue, now_ms if known is None or queue in known else -HANDOVER_MS)
+            for queue in missing
+        }
 
     def _add(self, queue: MessageQueue) -> bool:
         process_queue = ProcessQueue()

@@ -162,8 +162,10 @@ def test_subscribed_queues_are_shared_with_the_group(lab: Any, make: Any) -> Non
     for consumer in (first, second):
         consumer.subscribe(TOPIC)
         consumer.start(threads=False)
-    lab.now_ms += 1000
-    first.poll(0)
+    for _ in range(3):
+        lab.now_ms += 1000
+        first.poll(0)
+        second.poll(0)
     assert (first.assignment(), second.assignment()) == ([queue(0), queue(1)], [queue(2), queue(3)])
     second.shutdown()
     lab.now_ms += 1000

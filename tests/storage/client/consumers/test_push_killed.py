@@ -212,8 +212,11 @@ def is_all_consumed(lab: Crowd, outcomes: list[Outcome], messages: int) -> bool:
     if len(dead | {each.number for each in outcomes if each.is_done}) < messages:
         return False
     stored = lab.store.committed_offsets(GROUP)
-    ends = {(topic, queue): end for topic in (TOPIC, RETRY) for queue, (_, end) in lab.store.queue_ranges(topic).items()}
-    return all(stored.get(key) == end for key, end in ends.items())
+    return all(
+        stored.get((topic, queue_id)) == end
+        for topic in (TOPIC, RETRY)
+        for queue_id, (_, end) in lab.store.queue_ranges(topic).items()
+    )
 
 
 def judge(lab: Crowd, messages: int, killed: set[int]) -> dict[str, int]:

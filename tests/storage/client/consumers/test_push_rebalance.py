@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,14 +26,18 @@ def ids(consumer: PushConsumer) -> list[int]:
 
 
 def test_members_divide_the_queues_and_take_over_from_one_that_leaves(lab: Any) -> None:
-    """AVG over the sorted client ids; a change is seen within a second."""
+    """AVG over the sorted client ids; a change is seen within a second, and two later a queue is taken over."""
     lab.topic(queues=8)
     a, b, c = (lab.concurrent(client_id=name) for name in ("a", "b", "c"))
-    lab.advance(1000)
+    for _ in range(3):
+        lab.advance(1000)
     assert [ids(each) for each in (a, b, c)] == [[0, 1, 2], [3, 4, 5], [6, 7]]
     b.shutdown()
     lab.consumers.remove(b)
     lab.advance(1000)
+    assert [ids(each) for each in (a, c)] == [[0, 1, 2], [6, 7]]
+    for _ in range(3):
+        lab.advance(1000)
     assert [ids(each) for each in (a, c)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     for queue_id in range(8):
         lab.send(1, queue=queue_id)
@@ -42,13 +47,88 @@ def test_members_divide_the_queues_and_take_over_from_one_that_leaves(lab: Any) 
     ]
 
 
+def test_a_queue_is_handed_over_without_repeating_what_was_done(lab: Any) -> None:
+    """The new member waits until the old one has seen the change and stored its progress, though nothing was stored
+    before: the next persist was seconds away.
+    """
+    lab.topic(queues=2)
+    lab.send(50, queue=1)
+    old = lab.concurrent(client_id="a")
+    lab.settle()
+    new = lab.concurrent(client_id="b")
+    assert (ids(new), lab.committed(1)) == ([], None)
+    lab.send(50, queue=1)
+    for _ in range(4):
+        lab.advance(1000, new, old)
+    assert (ids(old), ids(new)) == ([0], [1])
+    assert lab.bodies() == [f"m{number}" for number in range(100)]
+    assert {each.client_id for each in lab.seen[50:]} == {"b"}
+
+
+def test_a_retry_topic_that_comes_into_being_is_consumed_at_once(lab: Any) -> None:
+    """Nobody can have a queue that did not exist before; a retry after one second must not be late."""
+    lab.topic(queues=2)
+
+    def once(messages: Sequence[MessageExt], context: Any) -> Any:
+        context.delay_level_when_next_consume = 1
+        return None if messages[0].reconsume_times else LATER
+
+    for name in ("a", "b"):
+        lab.concurrent(once, client_id=name)
+    for _ in range(3):
+        lab.advance(1000)
+    lab.send(1)
+    lab.settle()
+    lab.advance(1000)
+    assert [each.reconsume_times for each in lab.seen] == [0, 1]
+
+
+def test_the_progress_stored_when_a_queue_goes_knows_what_was_just_sent_back(lab: Any) -> None:
+    """The queue goes while a failed message is being sent back: the next member must not get it, or it would be sent
+    back twice.
+    """
+    lab.topic(queues=2)
+    lab.send(1, queue=1)
+    broker = lab.backend.brokers()[BROKER]
+    entered, stored = threading.Event(), threading.Event()
+
+    class Slow:
+        def __init__(self, sender: Any) -> None:
+            self._sender = sender
+
+        def send_back(self, message: MessageExt, level: int) -> bool:
+            entered.set()
+            # Without the lock the queue goes in the meantime, which this wait makes sure of.
+            stored.wait(0.05)
+            return bool(self._sender.send_back(message, level))
+
+    consumer = lab.concurrent(lambda messages, context: LATER, client_id="a")
+    service: Any = consumer._pulls._service
+    service._sender = Slow(service._sender)
+
+    def rebalance() -> None:
+        entered.wait(30)
+        broker.heartbeat(GROUP, "b")
+        lab.now_ms += 1000
+        consumer._membership.run_due()
+        stored.set()
+
+    other = threading.Thread(target=rebalance)
+    other.start()
+    lab.settle()
+    other.join()
+    assert ids(consumer) == [0]
+    assert lab.committed(1) == 1
+
+
 def test_strategies_are_a_setting(lab: Any) -> None:
     lab.topic(queues=4)
     circle = AllocateMessageQueueAveragelyByCircle()
     a, b = (lab.concurrent(client_id=name, allocate_message_queue_strategy=circle) for name in ("a", "b"))
     fixed = AllocateMessageQueueByConfig([MessageQueue(TOPIC, BROKER, 3)])
     other = lab.concurrent(group="cg_fixed", client_id="z", allocate_message_queue_strategy=fixed)
-    lab.advance(1000)
+    for _ in range(3):
+        lab.advance(1000)
     assert (ids(a), ids(b), ids(other)) == ([0, 2], [1, 3], [3])
 
 

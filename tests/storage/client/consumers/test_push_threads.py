@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from rmq_store import UsageError
 from rmq_store.client.backend import MessageExt
 from rmq_store.client.listener import ConsumeConcurrentlyStatus
 
@@ -107,6 +108,18 @@ def test_a_listener_that_outlasts_shutdown_changes_nothing_any_more(lab: Any) ->
     assert f"%RETRY%{GROUP}" not in lab.store.topics()
 
 
+def test_a_listener_may_shut_its_consumer_down(lab: Any) -> None:
+    """Its own message comes again: it was not done when the progress was stored."""
+    lab.topic()
+    lab.send(1)
+    consumer = lab.concurrent(lambda messages, context: consumer.shutdown(), start=False, poll_interval_millis=1)
+    consumer.start()
+    wait_for(lambda: consumer._state == "ended" and not lab.backend.brokers()["rmq-embedded"].consumer_ids(GROUP))
+    lab.concurrent(client_id="c2")
+    lab.settle()
+    assert lab.bodies() == ["m0", "m0"]
+
+
 @pytest.mark.parametrize("part", ["_pulls", "_membership"])
 def test_an_error_of_our_own_ends_the_consumer_which_leaves_its_group_and_says_so(lab: Any, part: str) -> None:
     """A member that consumes nothing but keeps its queues would hold back the group for ever."""
@@ -166,6 +179,8 @@ def test_threads_of_a_consumer_are_as_many_as_it_says_and_all_end(lab: Any) -> N
     consumer = lab.concurrent(count, start=False, consume_thread_nums=3, poll_interval_millis=1)
     consumer.start()
     assert len(set(threading.enumerate()) - before) == 5
+    with pytest.raises(UsageError, match="threads=False"):
+        consumer.run_once()
     wait_for(lambda: len(lab.seen) == 200)
     consumer.shutdown()
     assert most <= 3
