@@ -220,7 +220,8 @@ class Redriver:
         theirs &= pc.equal(headers.topics(), self._dlq).to_numpy(zero_copy_only=False)
         judged.decide(rows[~theirs], REFUSED, "its queue entry points at another message")
         if msg_ids is not None:
-            other = theirs & pc.not_equal(ids, msg_ids.take(pa.array(rows))).to_numpy(zero_copy_only=False)
+            differs = pc.fill_null(pc.not_equal(ids, msg_ids.take(pa.array(rows))), False)
+            other = theirs & differs.to_numpy(zero_copy_only=False)
             judged.decide(rows[other], REFUSED, "another message is there")
             theirs &= ~other
         replays = _counts(run.pieces.column(REPLAYS))

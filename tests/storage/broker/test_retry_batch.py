@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import random
-import signal
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +30,6 @@ from rmq_store import (
     failure,
 )
 from rmq_store.broker import stored_frames
-from rmq_store.files import durable
 from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
 from rmq_store.format.host import Host
 from rmq_store.log.append import append, append_lock
@@ -47,12 +42,6 @@ FIELDS = (
     "store_host", "prepared_transaction_offset", "properties",
 )  # fmt: skip
 PROPERTIES = pa.map_(pa.string(), pa.string())
-
-
-@pytest.fixture(autouse=True)
-def no_hook() -> Iterator[None]:
-    yield
-    durable.hook = None
 
 
 @pytest.fixture
@@ -386,84 +375,6 @@ def test_a_repeated_batch_adds_nothing_and_says_so(store: Store) -> None:
     assert store.retry.send_back_all(GROUP, rows, key="q", value=8).column("commitLogOffset").null_count == 0
     assert store.last_unit("sendback", "q") == 8
     assert len(bodies_of(store, SCHEDULE, 2)) == 6
-
-
-def save(root: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
-
-
-def restore(root: Path, saved: dict[Path, bytes]) -> None:
-    for path in sorted(root.rglob("*"), reverse=True):
-        if path.is_file() and path not in saved:
-            path.unlink()
-    for path, data in saved.items():
-        with path.open("r+b" if path.exists() else "wb") as file:
-            file.write(data)
-            file.truncate()
-
-
-def in_child(work: Callable[[], object]) -> int:
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def stops(parking: Any, work: Callable[[Store], object], act: Callable[[], None], step: int = 3) -> Iterator[int]:
-    """Run `work` in children from the same files, with `act` before the k-th operation on a file, until one ends."""
-    saved = save(parking.root)
-    for stop_at in itertools.count(1, step):
-        restore(parking.root, saved)
-
-        def run(stop_at: int = stop_at) -> None:
-            countdown = itertools.count(stop_at, -1)
-            with parking.open() as store:
-                durable.hook = lambda operation, path: act() if next(countdown) == 1 else None
-                work(store)
-
-        code = in_child(run)
-        yield code
-        if code == 0:
-            return
-
-
-def kill() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def fail() -> None:
-    raise OSError(5, "injected")
-
-
-@pytest.mark.parametrize("act", [kill, fail])
-def test_a_batch_that_is_stopped_anywhere_is_there_whole_or_not_at_all(parking: Any, act: Callable[[], None]) -> None:
-    """A kill, or a failing operation; then the caller repeats it, and it is there once."""
-    with parking.open() as store:
-        store.create_topic("TopicJ", 2)
-        rows = rows_of(send(store, 20), levels=[None, -1] * 10)
-        store.retry.prepare(GROUP)
-    retried, dead = [b"body %d" % n for n in range(0, 20, 2)], [b"body %d" % n for n in range(1, 20, 2)]
-
-    def work(store: Store) -> None:
-        store.retry.send_back_all(GROUP, rows, key="q", value=1)
-
-    found = set()
-    for _ in stops(parking, work, act):
-        with parking.open() as store:
-            parked = bodies_of(store, SCHEDULE, 2)
-            assert parked in ([], retried)
-            assert bodies_of(store, DLQ) == (dead if parked else [])
-            found.add(bool(parked))
-            store.retry.send_back_all(GROUP, rows, key="q", value=1)
-            assert bodies_of(store, SCHEDULE, 2) == retried
-            assert bodies_of(store, DLQ) == dead
-        assert verify_store(parking.root).status == "clean"
-    assert found == {True, False}
 
 
 # -- tasks ------------------------------------------------------------------------------------------------------------
