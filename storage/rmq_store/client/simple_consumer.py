@@ -22,6 +22,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Final, TypeVar
 
+from rmq_store.broker.pop import MESSAGES_MAX
 from rmq_store.client.backend import Backend, Broker
 from rmq_store.client.consumer_config import ConsumeFromWhere
 from rmq_store.client.message_view import MessageView
@@ -132,7 +133,11 @@ class SimpleConsumer:
             UsageError: no subscription, closed, or a number out of bounds.
             ClientError: a broker's answer; messages of other brokers are not lost, they come again.
         """
+        if type(max_message_num) is not int or not 1 <= max_message_num <= MESSAGES_MAX:
+            raise UsageError(f"max_message_num={max_message_num!r} is not an integer in 1..{MESSAGES_MAX}")
         invisible_ms = _milliseconds("invisible_duration", invisible_duration)
+        if not invisible_ms:
+            raise UsageError("invisible_duration is less than 1 ms: the message would come again at once")
         clock = self._backend.clock
         deadline_ms, slept_ms = clock() + self._await_ms, 0
         while True:

@@ -394,6 +394,23 @@ def test_a_commit_that_was_cut_short_is_nobody_elses_doing(
     store.pop.ack("g", "T", popped[1].receipt_handle)
 
 
+def test_an_offset_is_told_to_others_only_when_the_log_is_on_disk(store: Store, clock: Clock) -> None:
+    # After a power cut a broker would go on behind messages that came later.
+    send(store, 1)
+    (popped,) = store.pop.receive("g", "T", 1, 30)
+    store.pop.ack("g", "T", popped.receipt_handle)
+    events = []
+
+    def flush() -> None:
+        events.append(store.committed_offsets("g")["T", 0])
+        store.flush()
+
+    store.pop._services = replace(store.pop._services, flush=flush)
+    store.pop.close()
+    assert events == [0]
+    assert store.committed_offsets("g") == {("T", 0): 1}
+
+
 # -- restarts ---------------------------------------------------------------------------------------------------------
 
 
