@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from rmq_store import UsageError
+from rmq_store import Message, UsageError
 from rmq_store.client.backend import MessageQueue
 from rmq_store.client.consumer_config import ConsumeFromWhere, LitePullConsumerConfig, MessageModel
 from rmq_store.client.errors import MQClientError
 from rmq_store.client.lite_pull_consumer import LitePullConsumer
+from rmq_store.client.subscription import MessageSelector
 
 TOPIC, GROUP, BROKER = "Orders", "cg_report", "rmq-embedded"
 
@@ -204,10 +205,20 @@ def test_where_a_new_group_starts_and_times_as_offsets(lab: Any, make: Any) -> N
     assert polled(local) == ["m1"]
 
 
+def test_selectors_filter_subscribed_topics_and_the_progress_passes_what_was_left_out(lab: Any, make: Any) -> None:
+    lab.topic()
+    for price in (5, 50, 500):
+        lab.store.send(Message(TOPIC, f"p{price}".encode(), properties={"price": str(price)}, queue_id=0))
+    consumer = make()
+    consumer.subscribe(TOPIC, MessageSelector.by_sql("price < 100"))
+    consumer.start(threads=False)
+    assert polled(consumer) == ["p5", "p50"]
+    consumer.commit()
+    assert lab.committed(group=GROUP) == 3
+
+
 def test_due_messages_are_delivered_by_polling(lab: Any, make: Any) -> None:
     """Delivery without a daemon: whoever looks first delivers."""
-    from rmq_store import Message
-
     lab.topic()
     lab.store.send(Message(TOPIC, b"later", properties={"DELAY": "3"}, queue_id=0))
     consumer = make()
