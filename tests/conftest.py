@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,11 +88,16 @@ def golden_small() -> Path:
     return SHARED / "small"
 
 
-def copy_store(source: Path, target: Path) -> Path:
-    """Copy a store to a writable place, keeping holes."""
-    subprocess.run(["cp", "-r", "--sparse=always", str(source), str(target)], check=True)
-    subprocess.run(["chmod", "-R", "u+rwX", str(target)], check=True)
-    return target
+@pytest.fixture(scope="session")
+def copy_store() -> Callable[[Path, Path], Path]:
+    """Copy a store (first path) to a writable place (second), keeping holes; returns that place."""
+
+    def copy(source: Path, target: Path) -> Path:
+        subprocess.run(["cp", "-r", "--sparse=always", str(source), str(target)], check=True)
+        subprocess.run(["chmod", "-R", "u+rwX", str(target)], check=True)
+        return target
+
+    return copy
 
 
 @pytest.fixture
