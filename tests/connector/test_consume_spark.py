@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -191,6 +192,16 @@ def test_a_checkpoint_that_was_set_back_is_an_error_and_loses_no_failure(
     assert (waiting(path), committed(path)["Orders"]) == (1, 0)
     run_now(consume(spark, path, fail_at_seven, tmp_path / "new"))
     assert (waiting(path), committed(path)["Orders"]) == (3, 20)
+
+
+@pytest.mark.statement("B03", "D06")
+def test_the_example_runs_to_its_end(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(Path(__file__).resolve().parents[2] / "examples" / "retry.py"), run_name="__main__")
+    shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|Orders")]
+    assert [[cell.strip() for cell in line.strip("|").split("|")[:5]] for line in sorted(shown)] == [
+        ["Orders", "NULL", "1", "DLQ", "returned by the h..."],
+        ["Orders", "ORD-7", "3", "LookupError", "no such customer"],
+    ]
 
 
 @pytest.mark.statement("B15")
