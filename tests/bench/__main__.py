@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
@@ -97,6 +99,33 @@ def bench_store(report: Report, root: Path, body_bytes: int) -> None:
         report.add("store send, one by one", 5000, body_bytes, timed(send))
 
 
+def bench_delivery(report: Report, root: Path, body_bytes: int) -> None:
+    """Delayed messages that are due, put again: beside a plain append of the same messages to the same store."""
+    now_ms = int(time.time() * 1000)
+    plain = batch(_CHUNK, body_bytes)
+    delayed = plain.append_column("delayLevel", pa.array(np.ones(_CHUNK, np.int32)))
+    seconds: dict[str, list[float]] = {"append": [], "deliver": []}
+    with Store.open(root, create=True, clock=lambda: now_ms) as store:
+        store.create_topic("Bench", queue_count=QUEUES)
+        for _ in range(REPEATS + 1):
+            begin = time.perf_counter()
+            for _ in range(ROWS // _CHUNK):
+                store.append(plain, "Bench")
+            seconds["append"].append(time.perf_counter() - begin)
+            for _ in range(ROWS // _CHUNK):
+                store.append(delayed, "Bench")
+            now_ms += 1000
+            begin = time.perf_counter()
+            delivered = store.schedule.deliver_due().delivered
+            seconds["deliver"].append(time.perf_counter() - begin)
+            if delivered != ROWS // _CHUNK * _CHUNK:
+                raise AssertionError(f"{delivered} messages were delivered")
+    # Without the warm-up, as `timed` does it.
+    yardstick, taken = (statistics.median(seconds[name][1:]) for name in ("append", "deliver"))
+    report.add("store append, for comparison", ROWS, body_bytes, yardstick)
+    report.add("store delivery of due messages", ROWS, body_bytes, taken, yardstick)
+
+
 def bench_spark(report: Report, root: Path, body_bytes: int) -> None:
     """Source and sink through Spark, each beside the null one with the same columns."""
     spark = _session()
@@ -165,10 +194,10 @@ def main() -> None:
     report = Report()
     console = Console()
     for body_bytes in BODY_BYTES:
-        for bench in (bench_store, bench_spark):
+        for bench in (bench_store, bench_delivery, bench_spark):
             with tempfile.TemporaryDirectory(prefix="rmq-bench-") as directory:
                 # What one of the cases writes at most: log and staged files, warm-up and repeats.
-                written = ROWS * (body_bytes + 300) * (REPEATS + 1) * 2
+                written = ROWS * (body_bytes + 300) * (REPEATS + 1) * 3
                 free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
                 touch_memory(Path(directory), min(written, free // 2))
                 console.print(f"{bench.__name__}, {body_bytes} B, {ROWS:,} rows ...", highlight=False)

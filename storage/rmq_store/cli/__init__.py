@@ -1,8 +1,8 @@
-"""The `rmq` command: look at a store, and check it, without a broker.
+"""The `rmq` command: look at a store, check it, and deliver its delayed messages, without a broker.
 
-Every command opens the store read-only. Exit codes: 0 all is well, 1 problems found or the store cannot be read,
-2 the caller's mistake. A mistake is one line on stderr. Modules of the commands import numpy and pyarrow only when they
-run, because a shell calls this module for every TAB.
+Every command but `broker run` opens the store read-only. Exit codes: 0 all is well, 1 problems found or the store
+cannot be used, 2 the caller's mistake. A mistake is one line on stderr. Modules of the commands import numpy and
+pyarrow only when they run, because a shell calls this module for every TAB.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from rmq_store.cli import groups, output, read, topics, verify
+from rmq_store.cli import broker, groups, output, read, topics, verify
 from rmq_store.errors import NotAStoreError, StoreError, UsageError
 
 EXIT_PROBLEMS, EXIT_USAGE = 1, 2
@@ -50,7 +50,8 @@ class _Commands(click.Group):
 def commands() -> None:
     """Look at an Apache RocketMQ store directory, without a broker.
 
-    Every command takes --store PATH (or the environment variable RMQ_STORE) and --json, and changes nothing on disk.
+    Every command but `broker` takes --store PATH (or the environment variable RMQ_STORE) and --json, and changes
+    nothing on disk.
 
     \b
     Example:
@@ -58,7 +59,7 @@ def commands() -> None:
     """
 
 
-for _command in (topics.topics, groups.groups, read.read, verify.verify):
+for _command in (topics.topics, groups.groups, read.read, verify.verify, broker.broker):
     commands.add_command(_command)
 
 
