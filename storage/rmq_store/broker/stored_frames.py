@@ -105,7 +105,7 @@ class StoredFrames:
         sizes = np.zeros(len(offsets), np.int32)
         segment_bytes = self._log.segments.size_bytes
         bases = offsets // segment_bytes * segment_bytes
-        for base in np.unique(bases[(offsets >= 0) & (offsets < end)]).tolist():
+        for base in np.unique(bases).tolist():
             rows = np.flatnonzero((bases == base) & (offsets < end))
             try:
                 data = np.frombuffer(self._log.segments.open(base).buffer, np.uint8)

@@ -306,6 +306,9 @@ def test_a_half_message_cannot_have_failed(store: Store) -> None:
         appended = append(store._log, [encode_batch(row, queue_ids=np.zeros(1, np.int32), options=options)])
     with pytest.raises(ResponseError, match="half message"):
         store.retry.send_back(GROUP, appended.start)
+    rows = pa.record_batch({"commitLogOffset": [appended.start], "msgId": [store.message_at(appended.start).msg_id]})
+    with pytest.raises(ResponseError, match="row 0: .* half message"):
+        store.retry.send_back_all(GROUP, rows)
 
 
 @pytest.mark.parametrize("group", ["", "a b", "../x", "x" * 121])

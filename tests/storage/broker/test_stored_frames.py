@@ -1,0 +1,94 @@
+"""Records found by offsets that a caller gives: only what begins there, is whole, and lies below the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rmq_store import CorruptRecordError, Message, ResponseError, Store, UsageError
+from rmq_store.broker.stored_frames import StoredFrames, message_at, stored_text
+
+
+@pytest.fixture
+def store(parking: Any) -> Any:
+    with parking.open() as opened:
+        yield opened
+
+
+def send(store: Store, body: bytes, **fields: Any) -> int:
+    return store.send(Message("T", body, **fields)).commit_log_offset
+
+
+def test_sizes_of_records_below_the_end_and_0_for_everything_else(store: Store) -> None:
+    offsets = [send(store, b"x" * size) for size in (0, 10, 30_000, 40_000)]
+    end = store.log_range()[1]
+    assert offsets[-1] >= 65_536  # in a second segment, behind a blank
+    blank = store.message_at(offsets[2]).total_size + offsets[2]
+    asked = np.array([*offsets, blank, offsets[0] + 1, -1, end, 1 << 62, -(1 << 62), 65_536 - 8], np.int64)
+    found = StoredFrames(store._log).sizes(asked, end)
+    assert found[:4].tolist() == [store.message_at(offset).total_size for offset in offsets]
+    assert not found[4:].any()
+    assert StoredFrames(store._log).sizes(asked[:4], end - 1).tolist()[:3] == found[:3].tolist()
+    assert StoredFrames(store._log).sizes(asked[:4], end - 1)[3] == 0
+
+
+def test_a_frame_inside_a_body_is_no_record(store: Store) -> None:
+    """A producer sends a stored frame as a body: an offset into it must not make a message of what it says."""
+    first = send(store, b"tea")
+    frame = store.message_at(first).encode()
+    outer = send(store, frame)
+    data = store._log.segments.path(0).read_bytes()
+    inner = data.index(frame[:28], outer)
+    assert StoredFrames(store._log).sizes(np.array([inner], np.int64), store.log_range()[1]).tolist() == [0]
+    with pytest.raises(UsageError, match="no message begins"):
+        store.message_at(inner)
+    rows = pa.record_batch({"commitLogOffset": [inner], "msgId": [store.message_at(first).msg_id]})
+    with pytest.raises(ResponseError, match="look message by offset failed"):
+        store.retry.send_back_all("g", rows)
+
+
+def test_runs_cover_every_row_once_in_the_order_of_the_rows_of_a_segment(store: Store) -> None:
+    offsets = np.array([send(store, b"%05d" % number * 200) for number in range(150)], np.int64)[::-1].copy()
+    frames = StoredFrames(store._log)
+    runs = list(frames.runs(offsets, frames.sizes(offsets, store.log_range()[1])))
+    assert len(runs) > 2
+    assert [run.base for run in runs] == sorted({int(offset) // 65_536 * 65_536 for offset in offsets})
+    assert sorted(row for run in runs for row in run.rows.tolist()) == list(range(150))
+    for run in runs:
+        assert run.rows.tolist() == sorted(run.rows.tolist())
+        assert run.headers.physical_offset.tolist() == offsets[run.rows].tolist()
+        assert run.message_ids().to_pylist() == [store.message_at(offset).msg_id for offset in offsets[run.rows]]
+
+
+def test_a_message_whose_lengths_are_damaged_is_not_taken_for_none(store: Store) -> None:
+    """Something begins there: who asks must learn that it is damaged, not that it is gone."""
+    offset = send(store, b"tea")
+    store.flush()
+    path = store._log.segments.path(0)
+    with path.open("r+b") as file:
+        file.seek(offset + 84)
+        file.write((1 << 20).to_bytes(4, "big"))
+    with pytest.raises(CorruptRecordError) as caught:
+        message_at(store._log, store.log_range()[1], offset)
+    assert (caught.value.offset, caught.value.path) == (offset, str(path))
+
+
+def test_a_missing_segment_is_corruption(store: Store) -> None:
+    offset = send(store, b"tea")
+    store._log.files.forget(str(store._log.segments.path(0)))
+    hidden = store._log.segments.path(0).rename(store.path / "hidden")
+    try:
+        with pytest.raises(CorruptRecordError, match="missing"):
+            message_at(store._log, 1000, offset)
+    finally:
+        hidden.rename(store._log.segments.path(0))
+
+
+def test_separators_in_values_that_are_set_again_are_replaced() -> None:
+    """Java stores further %x01 in a value; what sets properties refuses them."""
+    plain = pa.array(["a", None, ""])
+    assert stored_text(plain) is plain
+    assert stored_text(pa.array(["a\x01b", None])).to_pylist() == ["a\ufffdb", None]
