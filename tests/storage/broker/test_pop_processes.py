@@ -140,11 +140,12 @@ def test_ended_before_any_change_of_a_file_nothing_is_lost(
             acked.add(body(one))
 
         popped = receive(4)
-        ack(popped[1])
-        hidden = pop.change_invisible_duration(group, "T", popped[2].receipt_handle, 20_000)
+        ack(popped[0])
+        ack(popped[2])
+        hidden = pop.change_invisible_duration(group, "T", popped[3].receipt_handle, 20_000)
         now_ms += 5000
-        ack(receive(3)[1])
-        ack(popped[2], hidden)
+        ack(receive(2)[1])  # commits 1, with a message behind it that is acknowledged
+        ack(popped[3], hidden)
         for _ in range(2):
             now_ms += 5000
             receive(4)

@@ -87,11 +87,12 @@ def live(path: Path, ledger: Ledger, die_at: int) -> None:
     store = Store.open(path, clock=lambda: now_ms)
     durable.hook = step
     popped = receive(4)
-    ack(popped[1])
-    hidden = store.pop.change_invisible_duration(GROUP, TOPIC, popped[2].receipt_handle, 20_000)
+    ack(popped[0])
+    ack(popped[2])
+    hidden = store.pop.change_invisible_duration(GROUP, TOPIC, popped[3].receipt_handle, 20_000)
     now_ms += 5000
-    ack(receive(3)[1])  # commits offsets; two that were not acknowledged come again, and one new message
-    ack(popped[2], hidden)
+    ack(receive(2)[1])  # commits offset 1, with a message behind it that is acknowledged; one comes again, one is new
+    ack(popped[3], hidden)
     now_ms += 5000
     receive(4)  # one dead letter, and more messages
     now_ms += 5000
