@@ -2,14 +2,12 @@
 
 The rules, and what makes a repetition harmless, are the engine's (`Store.dead_letters`). Here: which rows, in what
 order, how fast, and the results as a DataFrame. Data plane: neither the keys nor the results are ever in memory as a
-whole; they pass through Parquet files in a temporary directory.
+whole; they pass through Parquet files in a temporary directory, and the results end in Spark's own storage on disk.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyspark import StorageLevel
 
 from pyspark_rmq.offsets import refuse
 from pyspark_rmq.options import DLQ_PREFIX
@@ -67,7 +66,7 @@ def redrive(
     Returns:
         DataFrame: queueId, queueOffset, msgId; outcome ("REDRIVEN", "PARKED", "ALREADY_REDRIVEN", "REFUSED", "GONE";
         of a dry run "WOULD_REDRIVE" and "WOULD_PARK"), reason, target, targetQueueId, newQueueOffset,
-        newCommitLogOffset. It reads files of this process, which are removed when the process ends.
+        newCommitLogOffset. A local checkpoint: looking at it again moves nothing.
 
     Raises:
         UsageError: columns are missing, rows that are no dead letters of the group, or arguments that make no sense;
@@ -78,20 +77,16 @@ def redrive(
         refuse(f"redrive: rate_per_second={rate_per_second} is no rate")
     columns = _columns(df)
     limits: dict[str, Any] = {"to_topic": to_topic, "max_replays": max_replays, "parking_topic": parking_topic}
-    with Store.open(path) as store:
+    with Store.open(path) as store, tempfile.TemporaryDirectory(prefix="pyspark-rmq-redrive-") as work:
         # Arguments that make no sense are refused before anything is computed.
         schema = store.dead_letters.plan(group, pa.RecordBatch.from_pylist([], _KEYS), **limits).schema
-        work = Path(tempfile.mkdtemp(prefix="pyspark-rmq-redrive-"))
-        # Not when the DataFrame goes: others that were made of it need the files as well.
-        atexit.register(shutil.rmtree, work, ignore_errors=True)
-        keys, results = work / "keys", work / "results"
+        keys, results = Path(work) / "keys", Path(work) / "results.parquet"
         # One task, sorted: the engine reads dead letters in the order in which they are stored.
         df.select(*columns).repartition(1).sortWithinPartitions(*_NEEDED).write.parquet(keys.as_uri())
         row_count = _check(keys, group)
-        results.mkdir()
         with (
             _progress(row_count, f"{'looking at' if dry_run else 'redriving'} dead letters of {group}") as advance,
-            pq.ParquetWriter(results / "part-0.parquet", schema) as writer,
+            pq.ParquetWriter(results, schema) as writer,
         ):
             pause_s = 0.0
             for rows, chunk in _chunks(keys, rate_per_second):
@@ -104,8 +99,8 @@ def redrive(
                     pause_s = _moved(answer) / rate_per_second if rate_per_second is not None else 0.0
                 writer.write_batch(_with_ids(answer, chunk))
                 advance(rows)
-    shutil.rmtree(keys)
-    return df.sparkSession.read.parquet(results.as_uri())
+        read = df.sparkSession.read.parquet(results.as_uri())
+        return read.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
 
 
 def _columns(df: DataFrame) -> list[str]:
