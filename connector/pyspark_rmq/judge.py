@@ -192,11 +192,11 @@ def _levels(results: Any, count: int) -> Levels:
     if array is None:
         return np.fromiter((_level(result) for result in results), np.int32, count)
     if pa.types.is_integer(array.type) or pa.types.is_null(array.type):
-        levels = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-        wrong = (levels < _DEAD) | (levels > _LEVEL_MAX)
+        given_levels = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+        wrong = (given_levels < _DEAD) | (given_levels > _LEVEL_MAX)
         if wrong.any():
-            _level(int(levels[wrong.argmax()]))
-        return np.asarray(levels, np.int32)
+            _level(int(given_levels[wrong.argmax()]))
+        return np.asarray(given_levels, np.int32)
     codes = array.dictionary_encode()
     by_code = np.array([*(_level(word) for word in codes.dictionary.to_pylist()), 0], np.int32)
     levels: Levels = by_code[codes.indices.fill_null(len(by_code) - 1).to_numpy(zero_copy_only=False)]
