@@ -122,6 +122,7 @@ class RedrivenTable:
         first = max(self._next, queue.min_offset(self._log.start(), last))
         if first >= last:
             return
+        self._next = first
         columns = ["body", "commitLogOffset"]
         entries = queue.entries(first, last)
         for batch in self._reader.read(REDRIVEN_TOPIC, _QUEUE, first, entries, columns, tags=None, raw_body=True):
@@ -132,7 +133,6 @@ class RedrivenTable:
                     path = self._log.segments.path(self._log.segments.base_of(offset))
                     raise CorruptRecordError(str(path), offset, f"no record of moved dead letters: {error}") from error
                 self._next += 1
-        self._next = last
 
     def _add(self, body: bytes) -> None:
         content = json.loads(body)

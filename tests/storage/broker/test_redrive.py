@@ -27,13 +27,15 @@ from rmq_store import (
     ResponseError,
     Store,
     StoredMessage,
+    StoreFailedError,
+    StoreLockedError,
     SubscriptionGroup,
     TopicConfig,
     UnknownTopicError,
     UsageError,
     failure,
 )
-from rmq_store.broker import redrive, redrive_batch
+from rmq_store.broker import redrive, redrive_batch, writing
 from rmq_store.broker.redrive import RESULT_SCHEMA
 from rmq_store.broker.redriven import REDRIVEN_TOPIC, OffsetRanges
 from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
@@ -286,6 +288,51 @@ def test_threads_that_redrive_the_same_letters_share_them(store: Store, monkeypa
         thread.join()
     assert len(messages(store, RETRY)) == 60
     assert Counter(itertools.chain(*found)) == {"REDRIVEN": 60, "ALREADY_REDRIVEN": 120}
+
+
+def test_what_is_moved_but_not_yet_on_disk_is_not_moved_again(
+    parking: Any, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SYNC_FLUSH: the unit is appended, its flush does not come in time, and no reader sees it yet. The caller, who got
+    an error, tries again.
+    """
+    case = replace(parking, root=scratch / "sync", config=replace(parking.config, flush_disk_type="SYNC_FLUSH"))
+    with case.open() as store:
+        store.create_topic("TopicJ", 2)
+        kill_off(store, 3)
+
+        def stuck(log: Any, end: int | None = None) -> None:
+            raise StoreLockedError("the flush lock is held")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(writing, "flush", stuck)
+            with pytest.raises(StoreFailedError, match="are stored, but perhaps not on disk"):
+                store.dead_letters.redrive(GROUP, rows_of(range(3)))
+        assert outcomes(store.dead_letters.redrive(GROUP, rows_of(range(3)))) == ["ALREADY_REDRIVEN"] * 3
+        store.flush()
+        assert bodies(store, RETRY) == [b"body 0", b"body 1", b"body 2"]
+
+
+def test_what_is_moved_is_known_after_retention_too(parking: Any) -> None:
+    """Old units go with the letters that they moved; the table reads on from what is left."""
+    with parking.open() as store:
+        store.create_topic("TopicJ", 2)
+        for number in range(12):
+            kill_off(store, 1, first=number, properties={"filler": "f" * 9000})
+            if number % 3 == 2:
+                store.dead_letters.redrive(GROUP, rows_of([number]))
+        assert store.dead_letters.redriven(GROUP) == {0: [(2, 3), (5, 6), (8, 9), (11, 12)]}
+        log_start = store._log.segments.size_bytes
+        lost = sum(letter.commit_log_offset < log_start for letter in messages(store, DLQ))
+    assert 2 < lost < 6
+    (parking.root / "commitlog" / f"{0:020d}").unlink()
+    with parking.open() as store:
+        assert store.dead_letters.redriven(GROUP)[0][-2:] == [(8, 9), (11, 12)]
+        found = outcomes(store.dead_letters.redrive(GROUP, rows_of(range(12))))
+        assert found == ["GONE"] * lost + [
+            "ALREADY_REDRIVEN" if number % 3 == 2 else "REDRIVEN" for number in range(lost, 12)
+        ]
+        assert store.dead_letters.redriven(GROUP)[0][-1] == (lost, 12)
 
 
 def test_a_damaged_record_of_what_was_moved_stops_everything(store: Store) -> None:

@@ -307,7 +307,7 @@ def test_a_half_message_cannot_have_failed(store: Store) -> None:
     with pytest.raises(ResponseError, match="half message"):
         store.retry.send_back(GROUP, appended.start)
     rows = pa.record_batch({"commitLogOffset": [appended.start], "msgId": [store.message_at(appended.start).msg_id]})
-    with pytest.raises(ResponseError, match="row 0: .* half message"):
+    with pytest.raises(ResponseError, match=r"row 0: .* half message"):
         store.retry.send_back_all(GROUP, rows)
 
 

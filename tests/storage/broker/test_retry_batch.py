@@ -453,6 +453,18 @@ def test_a_task_sees_messages_that_came_after_it_began(store: Store) -> None:
         assert area.finish().row_count == 2
 
 
+def test_a_task_that_began_while_nobody_wrote_sees_what_came_since(parking: Any) -> None:
+    with parking.open() as store:
+        first = send(store, 2)
+        store.retry.prepare(GROUP)
+    with SendBackArea.for_task(parking.root, "w", 0, 0, group=GROUP, max_reconsume_times=None) as area:
+        area.write(rows_of(first))
+        with parking.open() as store:
+            second = send(store, 2)
+        area.write(rows_of(second))
+        assert area.finish().row_count == 4
+
+
 def test_a_task_that_is_abandoned_leaves_nothing(store: Store) -> None:
     store.retry.prepare(GROUP)
     with SendBackArea.for_task(store.path, "w", 0, 0, group=GROUP, max_reconsume_times=None) as area:
