@@ -21,6 +21,7 @@ from rmq_store.broker.leases import Lease
 from rmq_store.broker.redrive import DeadLetters
 from rmq_store.broker.results import AppendResult, CommitResult, QueueRange, SendResult, SendStatus
 from rmq_store.broker.retry import Retry, SentBack
+from rmq_store.broker.schedule import Delivery, Schedule
 from rmq_store.broker.send_back_area import SendBackArea, SendBackCounts
 from rmq_store.broker.send_back_batch import ANSWER_SCHEMA, SEND_BACK_SCHEMA
 from rmq_store.broker.staging import StagedFile, StagingArea, sweep
@@ -68,6 +69,7 @@ __all__ = [
     "CorruptionError",
     "DataLossError",
     "DeadLetters",
+    "Delivery",
     "InvalidReceiptHandleError",
     "Lease",
     "LeaseHeldError",
@@ -79,6 +81,7 @@ __all__ = [
     "ReadOnlyError",
     "ResponseError",
     "Retry",
+    "Schedule",
     "SendBackArea",
     "SendBackCounts",
     "SendResult",
