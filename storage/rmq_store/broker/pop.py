@@ -17,7 +17,7 @@ there. Losing pyrmq/pop/ has the same effect: messages since the committed offse
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -207,14 +207,12 @@ class Pop:
             self._commit(pops, self._turn(pops, group, topic))
         return changed
 
-    def _send_dead(self, group: str, topic: str, unit: int, found: StoredRow, attempt: int) -> None:
-        columns = {
-            "commitLogOffset": found.row.column("commitLogOffset"),
-            "msgId": found.row.column("msgId"),
-            "delayLevel": pa.array([-1], pa.int32()),
-        }
-        rows = pa.RecordBatch.from_pydict(columns)
-        self._retry.send_back_all(group, rows, key=_unit_key(group, topic), value=unit, reconsume_times=[attempt])
+    def _send_dead(self, group: str, topic: str, unit: int, dead: Sequence[tuple[StoredRow, int]]) -> None:
+        found = pa.Table.from_batches([one.row for one, _ in dead]).select(["commitLogOffset", "msgId"])
+        wishes = pa.array([-1] * len(dead), pa.int32())
+        (rows,) = found.append_column("delayLevel", wishes).combine_chunks().to_batches()
+        attempts = [attempt for _, attempt in dead]
+        self._retry.send_back_all(group, rows, key=_unit_key(group, topic), value=unit, reconsume_times=attempts)
 
     def _last_unit(self, group: str, topic: str) -> int:
         return self._writer.last_unit(PURPOSE, _unit_key(group, topic)) or 0

@@ -16,7 +16,7 @@ from typing import Final
 from rmq_store.broker.offsets import OffsetTable
 from rmq_store.broker.pop_journal import PopJournal
 from rmq_store.broker.pop_messages import ConsumeInitMode, PropertyFilter, StoredRow, TopicReader
-from rmq_store.broker.pop_state import Change, Dying, Given, Gone, Position
+from rmq_store.broker.pop_state import Change, Dying, Given, Gone, Key, Position
 from rmq_store.broker.results import QueueRange
 from rmq_store.errors import CorruptionError, OffsetOutOfRangeError, ResponseError
 from rmq_store.format.names import RETRY_PREFIX
@@ -26,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 IN_FLIGHT_MAX: Final = 10_000
 """Messages of one queue that a group has in its hands (BrokerConfig.java popInflightMessageThreshold)."""
 
-# Dead letters of one look: each is a unit of its own.
+# Dead letters of one look.
 _DEAD_MAX = 256
 # A message that cannot become a dead letter is looked at again after this time (default invisible time of a pop).
 _TRY_AGAIN_MS = 60_000
@@ -36,13 +36,13 @@ _TRY_AGAIN_MS = 60_000
 class Services:
     """What a look needs of its store.
 
-    `send_dead(group, topic, unit, row, attempt)` stores one dead letter, once for each unit; `last_unit(group, topic)`
-    is the newest one stored. `flush` makes the log durable.
+    `send_dead(group, topic, unit, [(message, attempts)])` stores dead letters, all or none; `last_unit(group, topic)`
+    is the newest unit stored. `flush` makes the log durable.
     """
 
     offsets: OffsetTable
     flush: Callable[[], None]
-    send_dead: Callable[[str, str, int, StoredRow, int], None]
+    send_dead: Callable[[str, str, int, Sequence[tuple[StoredRow, int]]], None]
     last_unit: Callable[[str, str], int]
 
 
@@ -142,7 +142,7 @@ class Turn:
         taken: list[tuple[StoredRow, Given]] = []
         visible = self._state.visible(self._now_ms, count + _DEAD_MAX)
         for given in [given for given in visible if not _is_exhausted(given, attempts_max)][:count]:
-            row = self._stored(given)
+            row = self._reader.message(*given.key)
             if row is None:
                 changes.append(Gone(*given.key))
             else:
@@ -188,44 +188,50 @@ class Turn:
             row.queue_id, row.queue_offset, attempt, version, row.commit_log_offset, self._now_ms, invisible_ms
         )
 
-    def _stored(self, given: Given) -> StoredRow | None:
-        """The message as it was given out; None if retention, or a power cut, has taken it."""
-        row = self._reader.message(*given.key)
-        return row if row is not None and row.commit_log_offset == given.commit_log_offset else None
-
     # -- dead letters -----------------------------------------------------------------------------------------------
 
     def bury(self, attempts_max: int | None) -> None:
         """Send messages whose attempts are used up to the dead letters, and finish what a killed process began."""
-        dying = sorted(self._state.dying.items(), key=lambda item: item[1])
-        for key, unit in dying:
-            self._finish(key, unit)
+        units: dict[int, list[Key]] = {}
+        for key, unit in self._state.dying.items():
+            units.setdefault(unit, []).append(key)
+        for unit in sorted(units):
+            self._finish(units[unit], unit)
         visible = self._state.visible(self._now_ms, _DEAD_MAX)
-        exhausted = [given for given in visible if _is_exhausted(given, attempts_max)]
+        exhausted = [given.key for given in visible if _is_exhausted(given, attempts_max)]
         if exhausted:
-            unit = max([self._services.last_unit(self._group, self._topic), *(unit for _, unit in dying)])
-            for given in exhausted:
-                unit += 1
-                self._journal.append([Dying(*given.key, unit)])
-                self._finish(given.key, unit)
+            newest = self._services.last_unit(self._group, self._topic)
+            self._die(exhausted, [1 + max([newest, *units])] * len(exhausted))
 
-    def _finish(self, key: tuple[int, int], unit: int) -> None:
-        given = self._state.get(key)
-        if given is not None and self._services.last_unit(self._group, self._topic) < unit:
-            row = self._stored(given)
+    def _die(self, keys: Sequence[Key], units: Sequence[int]) -> None:
+        """Note which messages become dead letters by which units, and see to it."""
+        self._journal.append([Dying(*key, unit) for key, unit in zip(keys, units, strict=True)])
+        for unit in dict.fromkeys(units):
+            self._finish([key for key, own in zip(keys, units, strict=True) if own == unit], unit)
+
+    def _finish(self, keys: Sequence[Key], unit: int) -> None:
+        if self._services.last_unit(self._group, self._topic) < unit:
+            givens = [given for key in keys if (given := self._state.get(key)) is not None]
             try:
-                if row is not None:
-                    self._services.send_dead(self._group, self._topic, unit, row, given.attempt)
+                found = [(self._reader.message(*given.key), given.attempt) for given in givens]
+                if rows := [(row, attempt) for row, attempt in found if row is not None]:
+                    self._services.send_dead(self._group, self._topic, unit, rows)
             except (ResponseError, CorruptionError) as error:
-                _LOG.warning(
-                    "group %s: message %d of %s-%d has failed %d times and cannot become a dead letter: %s",
-                    self._group, key[1], self._topic, key[0], given.attempt, error,
-                )  # fmt: skip
-                self._journal.append(
-                    [replace(given, version=given.version + 1, pop_time_ms=self._now_ms, invisible_ms=_TRY_AGAIN_MS)]
-                )
+                if len(givens) > 1:
+                    # One of them is to blame. All get units of their own before the first one is stored.
+                    self._die([given.key for given in givens], range(unit + 1, unit + 1 + len(givens)))
+                else:
+                    self._put_off(givens[0], error)
                 return
-        self._journal.append([Gone(*key)])
+        self._journal.append([Gone(*key) for key in keys])
+
+    def _put_off(self, given: Given, error: Exception) -> None:
+        _LOG.warning(
+            "group %s: message %d of %s-%d has failed %d times and cannot become a dead letter: %s",
+            self._group, given.queue_offset, self._topic, given.queue_id, given.attempt, error,
+        )  # fmt: skip
+        version = given.version + 1
+        self._journal.append([replace(given, version=version, pop_time_ms=self._now_ms, invisible_ms=_TRY_AGAIN_MS)])
 
 
 def _is_exhausted(given: Given, attempts_max: int | None) -> bool:

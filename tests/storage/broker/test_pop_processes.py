@@ -4,6 +4,7 @@ it is hidden.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -33,7 +34,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 
 
 def answer(process: subprocess.Popen[str]) -> str:
-    output, _ = process.communicate("go\n", timeout=TIMEOUT_S)
+    output, _ = process.communicate(timeout=TIMEOUT_S)
     return output
 
 
@@ -62,10 +63,15 @@ def test_members_of_a_group_share_its_messages(shared: tuple[Store, ClockFile]) 
     for member in members:
         assert member.stdout is not None
         assert member.stdout.readline() == "ready\n"
+    for member in members:
+        assert member.stdin is not None
+        member.stdin.write("go\n")
+        member.stdin.flush()
     found = [json.loads(answer(member)) for member in members]
     assert [member.returncode for member in members] == [0, 0, 0]
     everything = [tuple(pair) for mine in found for pair in mine]
     assert sorted(everything) == sorted((name, 1) for name in names), "each to one member, once"
+    assert sum(bool(mine) for mine in found) > 1, "nobody had it all: they were there at the same time"
     assert store.pop.receive("g", "T", 32, 1000) == []
 
 
@@ -197,6 +203,47 @@ def test_ended_before_any_change_of_a_file_nothing_is_lost(
             if ended:
                 break
     assert end_at > 80
+
+
+def test_dead_letters_of_which_one_is_refused_are_stored_once_each(
+    memory: Path, small: StoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # They are one unit at first; message 0 leaves no room for the properties of a dead letter, and so each gets a unit.
+    now_ms = 1_700_000_000_000
+    with Store.open(memory / "store", create=True, config=small, clock=lambda: now_ms) as store:
+        store.create_topic("T", queue_count=1)
+        store.send(Message("T", b"0", properties={"p": "v" * 32_680}))
+        for name in (b"1", b"2"):
+            store.send(Message("T", name))
+        for end_at in range(100):
+            group = f"g{end_at}"
+            store.pop.receive(group, "T", 3, 30, max_delivery_attempts=1)
+            now_ms += 30
+            left = end_at
+
+            def step(operation: str, path: str) -> None:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    raise Killed
+
+            with monkeypatch.context() as patched:
+                patched.setattr(durable, "hook", step)
+                with contextlib.suppress(Killed):
+                    new_pop(store).receive(group, "T", 3, 30, max_delivery_attempts=1)
+            ended = left >= 0
+            for _ in range(3):
+                now_ms += 60_000
+                pop = new_pop(store)
+                assert pop.receive(group, "T", 3, 30, max_delivery_attempts=1) == []
+                pop.close()
+            topic = f"%DLQ%{group}"
+            batches = store.read(topic, 0, *store.queue_range(topic, 0), columns=["body"])
+            assert sorted(body for batch in batches for body in batch.column("body").to_pylist()) == [b"1", b"2"]
+            assert store.committed_offsets(group) == {("T", 0): 0}, "message 0 is still there"
+            if ended:
+                break
+    assert end_at > 20
 
 
 def crash(stride: int, memory: Path) -> int:
