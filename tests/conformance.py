@@ -60,7 +60,8 @@ def load_statements(path: Path) -> tuple[list[Chapter], dict[str, str]]:
 
 
 def held_in(path: Path) -> list[Held]:
-    """The tests of a file that have the marker: on the function, on its class, or in `pytestmark` of the module.
+    """The tests of a file that have the marker: on the function, on its class, in `pytestmark` of the module, or put on
+    a state machine's test case: `TestPop = pytest.mark.statement("E01")(PopMachine.TestCase)`.
 
     Raises:
         WrongMarkerError: a marker somewhere else (in `pytest.param`, say), or with something else than ids in quotes.
@@ -69,6 +70,11 @@ def held_in(path: Path) -> list[Held]:
     for_all = [mark for node in module.body for mark in _pytestmark(node)]
     used = len(for_all)
     found: list[Held] = []
+    for node in module.body:
+        match node:
+            case ast.Assign([ast.Name(name)], ast.Call(func=marker)) if name.startswith("Test") and _is_marker(marker):
+                used += 1
+                found.append(Held(path, node.lineno, name, tuple(_ids(path, marker))))
     for node, above in _definitions(module.body, for_all):
         own = [mark for mark in node.decorator_list if _is_marker(mark)]
         used += len(own)
@@ -78,7 +84,7 @@ def held_in(path: Path) -> list[Held]:
         elif own and not isinstance(node, ast.ClassDef):
             raise WrongMarkerError(f"{path}:{node.lineno} {node.name} is no test")
     if used != sum(_is_marker(node) for node in ast.walk(module)):
-        raise WrongMarkerError(f"{path}: a statement marker that is neither on a test, on a class, nor in pytestmark")
+        raise WrongMarkerError(f"{path}: a statement marker that is on no test, no class, and not in pytestmark")
     return found
 
 

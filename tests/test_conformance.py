@@ -55,6 +55,8 @@ class TestC:
     def helper(self): ...
 
 def test_h(): ...
+
+TestMachine = pytest.mark.statement("E01", "E02")(Machine.TestCase)
 """
 
 
@@ -67,6 +69,7 @@ def write(tmp_path: Path, text: str) -> Path:
 def test_markers_of_functions_classes_and_modules_are_found(conformance: ModuleType, tmp_path: Path) -> None:
     found = conformance.held_in(write(tmp_path, MARKED))
     assert [(test.name, test.ids) for test in found] == [
+        ("TestMachine", ("E01", "E02")),
         ("test_f", ("A01", "A02", "A03")),
         ("test_g", ("A01", "B01", "B02")),
         ("test_h", ("A01",)),
