@@ -116,6 +116,7 @@ def test_interrupt_during_an_fsync_makes_the_next_flush_write_the_range_again(sc
         assert store._log.writing_page.poison == 0
 
 
+@pytest.mark.statement("G11")
 def test_flush_thread_survives_an_error_that_is_none_of_the_stores(
     scratch: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -150,8 +151,6 @@ def test_send_that_comes_after_another_thread_closed_the_store_writes_nothing(sc
             go_on.wait(10)
         return 1_700_000_000_000
 
-    store = Store.open(root, create=True, config=CONFIG, clock=clock)
-
     def send() -> None:
         with contextlib.suppress(UsageError):
             try:
@@ -161,6 +160,7 @@ def test_send_that_comes_after_another_thread_closed_the_store_writes_nothing(sc
                 raise
 
     sender = threading.Thread(target=send)
+    store = Store.open(root, create=True, config=CONFIG, clock=clock)
     store.create_topic("T", queue_count=1)
     sender.start()
     assert at_the_clock.wait(10)
