@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from rmq_store import (
     CorruptRecordError,
     Message,
+    QueueRange,
     ReadOnlyError,
     ResponseError,
     Store,
@@ -37,7 +38,7 @@ from rmq_store import (
 )
 from rmq_store.broker import redrive, redrive_batch, writing
 from rmq_store.broker.redrive import RESULT_SCHEMA
-from rmq_store.broker.redriven import REDRIVEN_TOPIC, OffsetRanges
+from rmq_store.broker.redriven import REDRIVEN_TOPIC, OffsetRanges, RedrivenTable
 from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
 from rmq_store.format.host import Host
 from rmq_store.log.append import append, append_lock
@@ -290,6 +291,31 @@ def test_threads_that_redrive_the_same_letters_share_them(store: Store, monkeypa
     assert Counter(itertools.chain(*found)) == {"REDRIVEN": 60, "ALREADY_REDRIVEN": 120}
 
 
+def test_what_another_process_moves_between_the_looks_is_not_moved_again(
+    parking: Any, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes behind our look at the table. The number of units has changed then: nothing is appended, and we look
+    again.
+    """
+    kill_off(store, 3)
+    look = RedrivenTable.moved
+    other = parking.open()
+    looks = []
+
+    def look_and_lose(table: RedrivenTable, group: str) -> Any:
+        moved = look(table, group)
+        looks.append(table)
+        if len(looks) == 1:
+            other.dead_letters.redrive(GROUP, rows_of([1]))
+        return moved
+
+    monkeypatch.setattr(RedrivenTable, "moved", look_and_lose)
+    result = store.dead_letters.redrive(GROUP, rows_of(range(3)))
+    other.close()
+    assert outcomes(result) == ["REDRIVEN", "ALREADY_REDRIVEN", "REDRIVEN"]
+    assert bodies(store, RETRY) == [b"body 0", b"body 1", b"body 2"]
+
+
 def test_what_is_moved_but_not_yet_on_disk_is_not_moved_again(
     parking: Any, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -501,24 +527,58 @@ def test_an_id_that_is_given_must_be_the_letters(store: Store) -> None:
     assert store.dead_letters.redriven(GROUP) == {0: [(0, 1), (2, 3)]}
 
 
-def test_what_retention_took_is_gone_and_the_others_go(parking: Any) -> None:
-    """Rows gone from the log; their queue entries may still be there."""
-    with parking.open() as store:
+def kill_off_over_segments(case: Any) -> int:
+    """Twelve dead letters; the first segment is removed, and the queue files that belonged to it. How many are lost."""
+    with case.open() as store:
         store.create_topic("TopicJ", 2)
         for number in range(12):
             kill_off(store, 1, first=number, properties={"filler": "f" * 9000})
-        letters = messages(store, DLQ)
         segment = store._log.segments.size_bytes
-        lost = sum(letter.commit_log_offset < segment for letter in letters)
-        assert 0 < lost < 12
-    (parking.root / "commitlog" / f"{0:020d}").unlink()
-    with parking.open() as store:
+        lost = sum(letter.commit_log_offset < segment for letter in messages(store, DLQ))
+        queue = store._log.views.queue(DLQ, 0).run
+        paths = [queue.path(base) for base in queue.bases() if base + queue.size_bytes <= 20 * lost]
+    (case.root / "commitlog" / f"{0:020d}").unlink()
+    for path in paths:
+        path.unlink()
+    assert 0 < lost < 12
+    return lost
+
+
+@pytest.mark.parametrize("queue_bytes", [2000, 40])
+def test_what_retention_took_is_gone_and_the_others_go(parking: Any, scratch: Path, queue_bytes: int) -> None:
+    """Rows gone from the log; their queue entries may still be there (files of 100 entries), or not (of 2)."""
+    config = replace(parking.config, mapped_file_size_consume_queue=queue_bytes)
+    case = replace(parking, root=scratch / "old", config=config)
+    lost = kill_off_over_segments(case)
+    with case.open() as store:
         plan = store.dead_letters.plan(GROUP, rows_of(range(12)))
         assert outcomes(plan) == ["GONE"] * lost + ["WOULD_REDRIVE"] * (12 - lost)
         result = store.dead_letters.redrive(GROUP, rows_of(range(12)))
         assert outcomes(result) == ["GONE"] * lost + ["REDRIVEN"] * (12 - lost)
         assert result.column("reason")[0].as_py() == "removed by retention"
         assert store.dead_letters.redriven(GROUP) == {0: [(lost, 12)]}
+
+
+def test_what_retention_takes_behind_our_look_at_the_queue_is_gone_too(
+    parking: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = kill_off_over_segments(parking)
+    with parking.open() as store:
+        monkeypatch.setattr(store._queues, "range", lambda topic, queue_id: QueueRange(0, 12))
+        assert outcomes(store.dead_letters.plan(GROUP, rows_of(range(12))))[: lost + 1] == [
+            *["GONE"] * lost, "WOULD_REDRIVE",
+        ]  # fmt: skip
+
+
+def test_a_damaged_record_that_is_none_of_the_rows_is_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    kill_off(store, 1)
+
+    def damaged(*arguments: Any) -> Any:
+        raise CorruptRecordError("elsewhere", 5, "bad")
+
+    monkeypatch.setattr(redrive_batch.StoredFrames, "runs", damaged)
+    with pytest.raises(CorruptRecordError, match="elsewhere"):
+        store.dead_letters.redrive(GROUP, rows_of([0]))
 
 
 def test_retention_at_work_meanwhile_is_looked_at_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -564,13 +624,17 @@ def test_an_entry_that_points_elsewhere_is_refused(store: Store) -> None:
     path = store._log.views.queue(DLQ, 0).run.path(0)
     data = path.read_bytes()
     try:
-        for offset, size in ((other.commit_log_offset, other.total_size), (3, 100), (other.commit_log_offset, 50)):
+        for offset, size, reason in (
+            (other.commit_log_offset, other.total_size, "its queue entry points at another message"),
+            (3, 100, "its queue entry points at no message"),
+            (other.commit_log_offset, 50, "its queue entry points at no message"),
+        ):
             with path.open("r+b") as file:
                 file.seek(20)
                 file.write(offset.to_bytes(8, "big") + size.to_bytes(4, "big"))
-            assert outcomes(store.dead_letters.plan(GROUP, rows_of(range(3)))) == [
-                "WOULD_REDRIVE", "REFUSED", "WOULD_REDRIVE",
-            ]  # fmt: skip
+            plan = store.dead_letters.plan(GROUP, rows_of(range(3)))
+            assert outcomes(plan) == ["WOULD_REDRIVE", "REFUSED", "WOULD_REDRIVE"]
+            assert plan.column("reason")[1].as_py() == reason
     finally:
         path.write_bytes(data)
 
