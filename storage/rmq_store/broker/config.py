@@ -160,6 +160,8 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
         match = _DELAY_LEVEL.fullmatch(item)
         if match is None:
             raise UsageError(f"messageDelayLevel={text!r}: {item!r} is no delay such as 10s, 5m, 2h or 1d")
+        if not int(match[1]):
+            raise UsageError(f"messageDelayLevel={text!r}: {item!r} is no delay; the shortest one is 1s")
         levels.append(int(match[1]) * _UNIT_MS[match[2]])
     return tuple(levels)
 

@@ -2,7 +2,8 @@
 
 Messages of level n wait in queue n - 1 of SCHEDULE_TOPIC_XXXX; the tags code of a queue entry is the time at which its
 message is due. They are delivered in queue order: behind the first one that is not due nothing is. A time further ahead
-than the level's delay (the clock was set back, the level was shortened) counts as now.
+than the level's delay (the clock was set back, the level was shortened) counts as now. A level that the table does not
+have any more has no delay: its messages come at their times.
 
     progress = the larger of   the newest unit `delay/<level>`     ours: written together with the delivered messages
                                config/delayOffset.json             a broker's, and ours for a broker; written behind
@@ -25,6 +26,9 @@ from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.units import UnitRecord
 
 PURPOSE = "delay"
+
+# Delay of a level that is not in messageDelayLevel: whatever the queue entries say is believed.
+NO_DELAY_MS = 1 << 62
 
 
 def count_due(due_ms: np.ndarray, now_ms: int, delay_ms: int) -> int:

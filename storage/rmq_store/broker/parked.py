@@ -27,12 +27,12 @@ from rmq_store.format.frame_check import CRC_MASK, CRC_PROPERTY_BYTES
 from rmq_store.format.frame_copy import CopyOptions, copy_frames
 from rmq_store.format.frame_dispatch import due_times
 from rmq_store.format.frame_fields import FrameHeaders, frame_columns
-from rmq_store.format.names import HALF_TOPIC, PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC, validate_topic
+from rmq_store.format.names import HALF_TOPIC, PYRMQ_PREFIX, SCHEDULE_TOPIC, validate_topic
 from rmq_store.format.property_changes import crc_property_bytes
 from rmq_store.format.property_columns import split_properties
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.layout import BLANK_BYTES
-from rmq_store.log.units import UNITS_TOPIC, UnitRecord
+from rmq_store.log.units import UnitRecord
 
 _LOG = logging.getLogger(__name__)
 
@@ -40,9 +40,6 @@ Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.intp]
 Mask = npt.NDArray[np.bool_]
-
-# A record that asked for one of these was not written by any sender: it would be parked for ever, or forge a unit.
-_NOWHERE = frozenset((SCHEDULE_TOPIC, PYRMQ_TIMER_TOPIC, UNITS_TOPIC))
 
 # With a separator before it, if the last property has none.
 _CRC_BYTES_MAX = 1 + CRC_PROPERTY_BYTES
@@ -227,7 +224,8 @@ class ParkedReader:
 
 
 def _is_target(name: str) -> bool:
-    if name in _NOWHERE:
+    # No sender can have asked for these: it would wait for ever, forge a unit, or say that dead letters were moved.
+    if name == SCHEDULE_TOPIC or name.startswith(PYRMQ_PREFIX):
         return False
     try:
         validate_topic(name)

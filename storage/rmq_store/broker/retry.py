@@ -25,6 +25,7 @@ from rmq_store.broker.send_back import (
     Hop,
     SendBackRules,
     Source,
+    check_storable,
     copied_properties,
     given_properties,
     origin,
@@ -37,6 +38,7 @@ from rmq_store.broker.topics import TopicTable
 from rmq_store.broker.writing import Writer
 from rmq_store.errors import ResponseError, UsageError
 from rmq_store.format import names
+from rmq_store.format import properties as keys
 from rmq_store.format.host import Host
 from rmq_store.format.message import Message
 from rmq_store.log.commit_log import CommitLog
@@ -211,6 +213,7 @@ class Retry:
             settings = replace(settings, retry_queue_nums=max(settings.retry_queue_nums, 1))
             queue_id = self._random.randrange(self._group_topics.retry_queues(settings))
         own = message.stored_properties()
+        check_storable({keys.RETRY_TOPIC: message.topic, **own})
         properties = resent_properties(own, message.topic, hop, group, queue_id, max_reconsume_times)
         if size_bytes(properties) > self._properties_bytes_max:
             raise ResponseError(MESSAGE_ILLEGAL, "PROPERTIES_SIZE_EXCEEDED")

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rmq_store.broker.delay_levels import DelayLevel
+from rmq_store.broker.delay_levels import NO_DELAY_MS, DelayLevel
 from rmq_store.broker.offsets import DelayOffsetTable
 from rmq_store.broker.parked import ParkedReader
 from rmq_store.broker.queues import Queues
@@ -31,6 +31,9 @@ from rmq_store.log.flush import flush
 # Messages of one unit: bounds memory, and how long the append lock is held.
 CHUNK_ROWS = 65_536
 CHUNK_BYTES = 64 << 20
+
+# ScheduleMessageService.java: between two writes of delayOffset.json.
+SAVE_INTERVAL_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +66,25 @@ class Schedule:
         self._writer = writer
         self._offsets = DelayOffsetTable(log.root, clock=log.clock)
         self._reader = ParkedReader(log)
+        delays_ms = dict(enumerate(log.delay_levels_ms, start=1))
+        # Messages also wait in levels that were taken out of messageDelayLevel.
+        waiting = {queue_id + 1 for queue_id in log.views.queue_ids(SCHEDULE_TOPIC)}
         self._levels = [
-            DelayLevel(log, writer, queues, self._offsets, level, delay_ms)
-            for level, delay_ms in enumerate(log.delay_levels_ms, start=1)
+            DelayLevel(log, writer, queues, self._offsets, level, delays_ms.get(level, NO_DELAY_MS))
+            for level in sorted(delays_ms.keys() | waiting)
         ]
         timers = [TimerQueue(log, writer, queues, queue_id) for queue_id in range(TIMER_QUEUES)]
         self._lanes: Sequence[DelayLevel | TimerQueue] = [*self._levels, *timers]
         self._lock = OfdLock(log.own / "delay.lock")
         self._turn = threading.Lock()
         self._look = _Look()
+        self._is_unsaved = False
+        self._saved_ms = log.clock()
         self._correct_progress()
 
     def deliver_due(self, limit: int | None = None) -> Delivery:
-        """Deliver what is due now, each message exactly once whoever else looks; cheap if nothing is.
+        """Deliver what is due now, each message exactly once whoever else looks; cheap if nothing is. Every 10 s the
+        progress is saved, if there is any (`save_progress`).
 
         `limit`: stop after so many messages; None: everything due. Nothing is done while another thread or process
         delivers. On return delivered messages are visible, and durable under SYNC_FLUSH; there only messages that are
@@ -91,20 +100,26 @@ class Schedule:
             raise UsageError(f"limit={limit}: deliver at least one message")
         end, now_ms = self._log.visible_end(), self._log.clock()
         look = self._look
-        if look.holds(end, now_ms):
+        is_time_to_save = self._is_unsaved and abs(now_ms - self._saved_ms) >= SAVE_INTERVAL_MS
+        if look.holds(end, now_ms) and not is_time_to_save:
             return Delivery(0, look.due_ms)
         if not self._turn.acquire(blocking=False):
-            return Delivery(0, look.due_ms)
+            return Delivery(0, now_ms)  # what that thread will find is not known
         try:
+            if is_time_to_save:
+                self.save_progress()
             return self._look_and_deliver(end, now_ms, limit)
         finally:
             self._turn.release()
 
     def save_progress(self) -> None:
-        """Write config/delayOffset.json, for a broker that takes the store over; also done by close.
+        """Write config/delayOffset.json, for a broker that takes the store over; also done by `deliver_due` every 10 s,
+        and by close.
 
         Costs an fsync of the log if something was delivered since. StoreFailedError, StoreLockedError, CorruptionError.
         """
+        # Before the look at the units: of what is delivered meanwhile the next call tells.
+        self._is_unsaved, self._saved_ms = False, self._log.clock()
         known = self._offsets.all()
         progress: dict[int, int] = {}
         for level in self._levels:
@@ -159,6 +174,7 @@ class Schedule:
                 if self._writer.append_unit(batches, replace(chunk.unit, row_count=count), expect=chunk.expect) is None:
                     continue  # somebody else was faster: look again where it is now
                 lane.delivered(chunk)
+                self._is_unsaved = True
                 delivered += count
                 if limit is not None and delivered >= limit:
                     return delivered
@@ -171,5 +187,5 @@ class Schedule:
         """
         end = self._log.writing_page.appended_end
         known = self._offsets.all()
-        ends = {level: self._log.queue_max(SCHEDULE_TOPIC, level - 1, end) for level in known if level > 0}
+        ends = {level: self._log.queue_max(SCHEDULE_TOPIC, level - 1, end) for level in known if 0 < level < 1 << 31}
         self._offsets.cut_back({level: last for level, last in ends.items() if known[level] > last})

@@ -147,6 +147,20 @@ def check_name(name: str, where: str = "") -> None:
         raise UsageError(f"{where}{name!r} cannot be the name of a property")
 
 
+def check_storable(properties: Mapping[str, str]) -> None:
+    """UsageError if a property would not be read back as it is. What was read may hold further separators of names in
+    its values; an empty value is as good as none.
+    """
+    for name, value in properties.items():
+        if not isinstance(name, str) or not name or storable(name) != name:
+            raise UsageError(f"{name!r} cannot be the name of a property")
+        if not isinstance(value, str):
+            raise UsageError(f"property {name!r} is {type(value).__name__}, not text")
+        text = value.replace(keys.NAME_VALUE_SEPARATOR, "")
+        if storable(text) != text:
+            raise UsageError(f"property {name!r}: {value!r} cannot be stored")
+
+
 def properties_bytes_max(crc_property: bool) -> int:
     """How long a copy's property string may be."""
     return keys.PROPERTIES_BYTES_MAX - (CRC_PROPERTY_BYTES if crc_property else 0)

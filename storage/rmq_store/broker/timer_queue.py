@@ -142,7 +142,9 @@ class TimerQueue:
         if scanned_end == self._scanned:
             due = self._earliest.rows[self._earliest.rows["due_ms"] <= now_ms]
             on_time = due[due["due_ms"] >= mark.time_ms]
-            part = _within(on_time, rows_max - len(late), bytes_max - int(late["size"].sum()))
+            part = on_time[:0]
+            if len(late) < rows_max:
+                part = _within(on_time, rows_max - len(late), bytes_max - int(late["size"].sum()))
             taken = np.concatenate([late, part])
             if len(part) == len(on_time) and self._earliest.is_complete(now_ms):
                 if now_ms >= mark.time_ms:

@@ -31,6 +31,7 @@ TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 AUTO_CREATE_TOPIC = "TBW102"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 # Ours, not RocketMQ's: messages that wait for an absolute time. Its queue entries hold that time as tags code.
+PYRMQ_PREFIX = "rmq_sys_pyrmq_"
 PYRMQ_TIMER_TOPIC = "rmq_sys_pyrmq_timer"
 
 _SYSTEM_TOPICS = frozenset(

@@ -57,11 +57,12 @@ class Views:
 
     def keys(self) -> list[QueueKey]:
         """Every queue that has a directory, sorted; names that are no queue ids are passed over, as Java does."""
-        found: list[QueueKey] = []
-        for topic in _names(self.directory):
-            names = _names(self.directory / topic)
-            found.extend((topic, int(name)) for name in names if name.isascii() and name.isdigit())
-        return sorted(found)
+        return sorted((topic, queue_id) for topic in _names(self.directory) for queue_id in self.queue_ids(topic))
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """The queues of one topic that have a directory, in no order."""
+        names = _names(self.directory / topic)
+        return [int(name) for name in names if name.isascii() and name.isdigit()]
 
     def put_keys(
         self, key_hashes: np.ndarray, key_counts: np.ndarray, log_offsets: np.ndarray, timestamps: np.ndarray

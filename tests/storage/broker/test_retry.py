@@ -442,6 +442,31 @@ def test_a_resent_message_that_is_too_large_is_illegal(parking: Any, store: Stor
         assert caught.value.response_code == 13
 
 
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [
+        (Message("TopicJ", b"", properties={"a": "x\x02REAL_TOPIC\x01evil"}), "property 'a'"),
+        (Message("TopicJ", b"", properties={"a\x01b": "x"}), "name of a property"),
+        (Message("TopicJ", b"", properties={"": "x"}), "name of a property"),
+        (Message("TopicJ", b"", properties={"a": "\ud800"}), "property 'a'"),
+        (Message("TopicJ", b"", properties={"a": 5}), "property 'a' is int"),  # type: ignore[dict-item]
+        (Message("T\x02REAL_TOPIC\x01evil", b""), "property 'RETRY_TOPIC'"),
+    ],
+)
+def test_a_resent_message_whose_properties_cannot_be_stored_is_refused(
+    store: Store, message: Message, problem: str
+) -> None:
+    """A value with a separator would bring properties of its own."""
+    with pytest.raises(UsageError, match=problem):
+        store.retry.send_to_retry(GROUP, message, 1)
+
+
+def test_a_resent_message_keeps_values_as_they_were_read(store: Store) -> None:
+    """A value may hold a separator of names (MessageDecoder#string2messageProperties)."""
+    answer = store.retry.send_to_retry(GROUP, Message("TopicJ", b"", properties={"a": "x\x01y"}), 1)
+    assert store.message_at(answer.commit_log_offset).properties["a"] == "x\x01y"
+
+
 # -- a real broker's hops ---------------------------------------------------------------------------------------------
 
 BROKER = StoreConfig(

@@ -198,6 +198,7 @@ def spoil(store: Store, queue_id: int, queue_offset: int, position: int, data: b
         ({"REAL_TOPIC": "rmq_sys_pyrmq_units"}, "cannot go to 'rmq_sys_pyrmq_units'"),
         ({"REAL_TOPIC": "rmq_sys_pyrmq_timer"}, "cannot go to"),
         ({"REAL_TOPIC": SCHEDULE}, "cannot go to"),
+        ({"REAL_TOPIC": "rmq_sys_pyrmq_redriven"}, "cannot go to"),
         ({"REAL_TOPIC": "x" * 128}, "cannot go to"),
         ({"REAL_QID": "-1"}, "queue '-1'"),
         ({"REAL_QID": "1e3"}, "queue '1e3'"),
@@ -207,7 +208,9 @@ def spoil(store: Store, queue_id: int, queue_offset: int, position: int, data: b
 def test_a_message_that_belongs_nowhere_is_told_of_and_passed_over(
     parking: Any, properties: dict[str, str], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A REAL_TOPIC comes from the disk and becomes a directory; that of units would forge one."""
+    """A REAL_TOPIC comes from the disk and becomes a directory. That of units would forge one; that of redrives would
+    say that dead letters were moved, which then never are.
+    """
     with parking.open() as store:
         parking.park(store, 1, [b"a"])
         parking.park(store, 1, [b"bad"], properties=properties)
@@ -396,6 +399,50 @@ def test_progress_is_told_to_a_broker_only_when_it_is_on_disk(parking: Any) -> N
         assert delay_offsets(parking.root) == {1: 1}
 
 
+@pytest.mark.statement("G05")
+def test_progress_is_told_to_a_broker_every_10_s(parking: Any) -> None:
+    """A driver that runs for weeks and is killed: a broker must not deliver weeks of messages again
+    (ScheduleMessageService saves every 10 s).
+    """
+    file = parking.root / "config" / "delayOffset.json"
+    with parking.open() as store:
+        parking.park(store, 1, [b"a"])
+        parking.now_ms += 9999
+        assert store.schedule.deliver_due() == Delivery(1, None)
+        assert not file.exists()
+        parking.now_ms += 1
+        assert store.schedule.deliver_due() == Delivery(0, None)  # nothing new, but something to tell
+        assert delay_offsets(parking.root) == {1: 1}
+        before = file.stat()
+        parking.now_ms += 60_000
+        assert store.schedule.deliver_due() == Delivery(0, None)
+        parking.park(store, 1, [b"b"])
+        parking.now_ms += 1000
+        assert store.schedule.deliver_due() == Delivery(1, None)
+        assert file.stat().st_mtime_ns == before.st_mtime_ns
+        parking.now_ms -= 100_000  # the clock is set back
+        store.schedule.deliver_due()
+        assert delay_offsets(parking.root) == {1: 2}
+
+
+def test_messages_of_a_level_that_was_taken_away_come_at_their_times(scratch: Path, parking: Any) -> None:
+    """Nobody asks for that level any more, but what waits in it is not forgotten."""
+    with parking.open() as store:
+        parking.park(store, 10, [b"six minutes"])
+        parking.park(store, 2, [b"five seconds"])
+    settings = parking.root / "pyrmq" / "store.json"
+    data = json.loads(settings.read_text())
+    data["settings"]["messageDelayLevel"] = "1s 5s"
+    settings.write_text(json.dumps(data))
+    with replace(parking, config=replace(parking.config, message_delay_level="1s 5s")).open() as store:
+        store._log.clock = parking.clock
+        parking.now_ms += 5000
+        assert store.schedule.deliver_due() == Delivery(1, parking.now_ms + 355_000)
+        parking.now_ms += 355_000
+        assert store.schedule.deliver_due() == Delivery(1, None)
+        assert parking.bodies(store) == [b"five seconds", b"six minutes"]
+
+
 def write_delay_offsets(root: Path, offsets: dict[int, int]) -> None:
     """As a broker writes them: keys are numbers."""
     table = ",".join(f"{level}:{offset}" for level, offset in offsets.items())
@@ -425,9 +472,9 @@ def test_progress_beyond_the_queue_is_corrected_before_anything_new_is_parked(pa
     with parking.open() as store:
         parking.park(store, 1, [b"a"])
         parking.park(store, 2, [b"b"])
-    write_delay_offsets(parking.root, {1: 4, 2: 1, 7: 3})
+    write_delay_offsets(parking.root, {1: 4, 2: 1, 7: 3, 1 << 31: 5})  # the last one is no level: left alone
     with parking.open() as store:
-        assert delay_offsets(parking.root) == {1: 1, 2: 1, 7: 0}
+        assert delay_offsets(parking.root) == {1: 1, 2: 1, 7: 0, 1 << 31: 5}
         parking.park(store, 1, [b"c", b"d", b"e", b"f"])
         parking.now_ms += 5000
         assert store.schedule.deliver_due() == Delivery(4, None)
@@ -554,7 +601,7 @@ def test_a_thread_that_looks_while_another_one_delivers_returns_at_once(
         thread = threading.Thread(target=lambda: results.append(store.schedule.deliver_due()))
         thread.start()
         assert inside.wait(30)
-        assert store.schedule.deliver_due().delivered == 0
+        assert store.schedule.deliver_due() == Delivery(0, parking.now_ms)  # not None: something may wait
         go_on.set()
         thread.join(30)
         assert results == [Delivery(1, None)]

@@ -149,6 +149,20 @@ def test_a_limit_stops_in_the_middle_of_one_time(parking: Any) -> None:
         assert parking.bodies(store) == [b"%02d" % number for number in range(10)]
 
 
+def test_a_limit_that_late_messages_use_up_is_kept(parking: Any) -> None:
+    with parking.open() as store:
+        due = parking.now_ms + 1000
+        parking.park_until(store, due, [b"first"])
+        parking.park_until(store, due + 500, [b"on time"])
+        parking.now_ms = due
+        assert store.schedule.deliver_due().delivered == 1
+        parking.park_until(store, due - 500, [b"late"])
+        parking.now_ms += 500
+        assert store.schedule.deliver_due(limit=1) == Delivery(1, due + 500)
+        assert store.schedule.deliver_due(limit=1) == Delivery(1, None)
+        assert parking.bodies(store) == [b"first", b"late", b"on time"]
+
+
 def test_after_the_clock_was_set_back_nothing_comes_twice_or_is_lost(parking: Any) -> None:
     start_ms = parking.now_ms
     with parking.open() as store:
