@@ -97,8 +97,9 @@ class Earliest:
             rows = rows[rows["due_ms"] < self.end_ms]
         if not len(rows):
             return
-        merged = np.concatenate([self.rows, rows])
-        merged = merged[np.lexsort((merged["queue_offset"], merged["due_ms"]))]
+        # A few new rows among very many: no sorting of all of them.
+        rows = rows[np.argsort(rows["due_ms"], kind="stable")]
+        merged = np.insert(self.rows, np.searchsorted(self.rows["due_ms"], rows["due_ms"], side="right"), rows)
         if len(merged) > self._rows_max:
             self.end_ms = int(merged["due_ms"][self._rows_max])
         self.rows = merged[: self._rows_max]
