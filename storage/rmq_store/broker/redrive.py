@@ -40,6 +40,9 @@ PURPOSE: Final = "redrive"
 CHUNK_ROWS: Final = 10_000
 """Dead letters in a unit, at most."""
 
+# The record of what a unit moved names up to as many ranges as it has rows, and must fit a segment.
+_RANGE_BYTES_MAX = 64
+
 _PLANNED = {REDRIVEN: "WOULD_REDRIVE", PARKED: "WOULD_PARK"}
 
 
@@ -122,7 +125,9 @@ class DeadLetters:
         if rate_per_second is not None and not rate_per_second > 0:
             raise UsageError(f"rate_per_second={rate_per_second!r}: more than 0")
         job = self._job(group, rows, to_topic, max_replays, parking_topic)
-        chunk_rows = CHUNK_ROWS if rate_per_second is None else max(min(CHUNK_ROWS, int(rate_per_second)), 1)
+        chunk_rows = min(CHUNK_ROWS, self._log.segments.size_bytes // _RANGE_BYTES_MAX)
+        if rate_per_second is not None:
+            chunk_rows = max(int(min(chunk_rows, rate_per_second)), 1)
         moved_before = 0
         for queue_id, wanted in job.queues():
             while len(wanted):
