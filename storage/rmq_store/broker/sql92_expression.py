@@ -21,6 +21,7 @@ _ORDERED = {
     "<": ordered(lambda sign: sign < 0),
     "<=": ordered(lambda sign: sign <= 0),
 }
+_NOT_HINT = "; NOT binds to the next operand only: write NOT (...)"
 _TEXT_TESTS: Mapping[str, Callable[[str, str], bool]] = {
     "CONTAINS": lambda text, part: part in text,
     "STARTSWITH": str.startswith,
@@ -139,6 +140,8 @@ def is_null(left: Node, *, negated: bool) -> Node:
 def comparison(left: Node, symbol: str, right: Node) -> Node:
     """`>`, `>=`, `<`, `<=`: numbers only, and texts that are numbers."""
     for node in (left, right):
+        if node.sort == "boolean":
+            raise refuse(node.token, f"a condition cannot be compared by {symbol}{_NOT_HINT}")
         if node.is_condition or isinstance(node.constant, str):
             raise refuse(node.token, f"{node.token} cannot be compared by {symbol}: only numbers and properties can")
     operator = _ORDERED[symbol]
@@ -167,6 +170,8 @@ def between(left: Node, low: Node, high: Node, *, negated: bool) -> Node:
 
 def membership(left: Node, elements: Sequence[str], *, negated: bool) -> Node:
     """IN, NOT IN; NULL for a missing property."""
+    if left.sort == "boolean":
+        raise refuse(left.token, f"IN needs a property on its left side, not a condition{_NOT_HINT}")
     if left.sort != "name":
         raise refuse(left.token, f"IN needs a property on its left side, found {left.token}")
     members = frozenset(elements)

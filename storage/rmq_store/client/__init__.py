@@ -11,6 +11,7 @@
 >>> directory.cleanup()
 """
 
+from rmq_store.broker.results import SendResult, SendStatus
 from rmq_store.client.allocate import (
     AllocateMachineRoomNearby,
     AllocateMessageQueueAveragely,
@@ -21,6 +22,12 @@ from rmq_store.client.allocate import (
 )
 from rmq_store.client.backend import Backend, Broker, MessageExt, MessageQueue, PullResult, PullStatus
 from rmq_store.client.backoff import BackoffPolicy
+from rmq_store.client.consumer_config import (
+    ConsumeFromWhere,
+    LitePullConsumerConfig,
+    MessageModel,
+    PushConsumerConfig,
+)
 from rmq_store.client.errors import (
     ClientError,
     ClientErrorCode,
@@ -50,6 +57,8 @@ from rmq_store.client.push_consumer import PushConsumer
 from rmq_store.client.rate_limiter import RateLimiter
 from rmq_store.client.simple_consumer import FilterExpression, FilterExpressionType, SimpleConsumer
 from rmq_store.client.subscription import MessageSelector
+from rmq_store.errors import InvalidReceiptHandleError, LeaseHeldError, UsageError
+from rmq_store.format.message import Message
 
 __all__ = [
     "AllocateMachineRoomNearby",
@@ -65,18 +74,24 @@ __all__ = [
     "ClientErrorCode",
     "ConsumeConcurrentlyContext",
     "ConsumeConcurrentlyStatus",
+    "ConsumeFromWhere",
     "ConsumeOrderlyContext",
     "ConsumeOrderlyStatus",
     "FilterExpression",
     "FilterExpressionType",
+    "InvalidReceiptHandleError",
+    "LeaseHeldError",
     "LitePullConsumer",
+    "LitePullConsumerConfig",
     "LocalBackend",
     "MQBrokerError",
     "MQClientError",
+    "Message",
     "MessageExt",
     "MessageIllegalError",
     "MessageListenerConcurrently",
     "MessageListenerOrderly",
+    "MessageModel",
     "MessageQueue",
     "MessageSelector",
     "MessageView",
@@ -85,11 +100,15 @@ __all__ = [
     "PullResult",
     "PullStatus",
     "PushConsumer",
+    "PushConsumerConfig",
     "RateLimiter",
     "RemotingConnectError",
     "RemotingError",
     "RemotingTimeoutError",
     "RemotingTooMuchRequestError",
     "ResponseCode",
+    "SendResult",
+    "SendStatus",
     "SimpleConsumer",
+    "UsageError",
 ]

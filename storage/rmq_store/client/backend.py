@@ -188,9 +188,9 @@ class Broker(Protocol):
 
     # -- membership and locks ---------------------------------------------------------------------------------------
 
-    def heartbeat(self, group: str, client_id: str) -> None:
+    def heartbeat(self, group: str, client_id: str, *, joins: bool = False) -> None:
         """Join the group, or say that the client still lives; at least every minute. LeaseHeldError: another live
-        client has this id.
+        client has this id; of the clients of this process only one that `joins` is told.
         """
 
     def unregister(self, group: str, client_id: str) -> None:

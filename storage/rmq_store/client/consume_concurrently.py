@@ -84,7 +84,7 @@ class ConsumeConcurrentlyService:
         limiter = self._config.rate_limiter
         work = partial(self._consume, queue, process_queue, messages)
         if limiter is not None and not process_queue.dropped:
-            wait_ms = limiter.reserve(len(messages)) - self._clock()
+            wait_ms = limiter.wait_ms(len(messages))
             if wait_ms > 0:
                 self._executor.submit_later(work, wait_ms)
                 return

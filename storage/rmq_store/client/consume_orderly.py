@@ -94,7 +94,7 @@ class ConsumeOrderlyService:
 
     def _wait_ms(self, count: int) -> int:
         limiter = self._config.rate_limiter
-        return 0 if limiter is None else limiter.reserve(count) - self._clock()
+        return 0 if limiter is None else limiter.wait_ms(count)
 
     def _again(self, queue: MessageQueue, process_queue: ProcessQueue, delay_ms: int) -> None:
         self._executor.submit_later(partial(self._run, queue, process_queue), delay_ms)

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import TypeVar
 
 from rmq_store.client.allocate import AllocateMessageQueueAveragely, AllocateMessageQueueStrategy
 from rmq_store.client.rate_limiter import RateLimiter
@@ -19,6 +20,8 @@ _MINUTE_MS = 60_000
 _TIMESTAMP_FORMAT = "%Y%m%d%H%M%S"
 _DEFAULT_TIMESTAMP_AGE_MS = 30 * _MINUTE_MS
 SUSPEND_MS_MIN, SUSPEND_MS_MAX = 10, 30_000
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 class MessageModel(StrEnum):
@@ -38,7 +41,7 @@ class ConsumeFromWhere(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
-    """What push and lite pull consumers have in common.
+    """What push and lite pull consumers have in common. Members of enumerations may be given as texts.
 
     `consume_timestamp`: "yyyyMMddHHmmss", local time; None: half an hour ago. `instance_name`: tells consumers of one
     machine apart; None: made up for each (CLUSTERING), "DEFAULT" (BROADCASTING: the stored offsets are found by it).
@@ -57,6 +60,10 @@ class ConsumerConfig:
     offset_store_directory: str | Path = "~/.rocketmq_offsets"
 
     def __post_init__(self) -> None:
+        # A text equals the member of its name, but is not it: everything else may compare by `is`.
+        object.__setattr__(self, "message_model", _member(MessageModel, "message_model", self.message_model))
+        where = _member(ConsumeFromWhere, "consume_from_where", self.consume_from_where)
+        object.__setattr__(self, "consume_from_where", where)
         _check("pull_batch_size", self.pull_batch_size, 1, 1024)
         if self.consume_timestamp is not None:
             try:
@@ -142,6 +149,13 @@ class LitePullConsumerConfig(ConsumerConfig):
         # DefaultLitePullConsumer.java MIN_AUTOCOMMIT_INTERVAL_MILLIS
         _check("auto_commit_interval_millis", self.auto_commit_interval_millis, 1000, (1 << 31) - 1)
         _check("poll_timeout_millis", self.poll_timeout_millis, 0, (1 << 31) - 1)
+
+
+def _member(kind: type[_Choice], name: str, value: str) -> _Choice:
+    try:
+        return kind(value)
+    except ValueError:
+        raise UsageError(f"{name} {value!r} is none of {', '.join(kind)}") from None
 
 
 def _check(name: str, value: int, least: int, most: int) -> None:

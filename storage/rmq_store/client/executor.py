@@ -14,6 +14,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from rmq_store.client.timers import SteadyClock
+
 Task = Callable[[], None]
 
 _log = logging.getLogger(__name__)
@@ -24,7 +26,7 @@ class Executor:
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self.failure: BaseException | None = None
-        self._clock = clock
+        self._clock = SteadyClock(clock)
         self._turn = threading.Condition()
         self._ready: deque[Task] = deque()
         self._later: list[tuple[int, int, Task]] = []

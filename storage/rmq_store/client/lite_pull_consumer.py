@@ -1,6 +1,6 @@
 """A consumer that asks for messages when it wants them: queues by subscription or by choice, seek, commit.
 
-    with LitePullConsumer(backend, "cg_report") as consumer:
+    with LitePullConsumer("cg_report", "/data/store") as consumer:
         consumer.subscribe("Orders")
         consumer.start()
         messages = consumer.poll(1000)
@@ -23,7 +23,8 @@ from types import TracebackType
 from rmq_store.client.backend import Backend, Broker, MessageExt, MessageQueue, PullStatus
 from rmq_store.client.client_id import make_client_id
 from rmq_store.client.consumer_config import LitePullConsumerConfig, MessageModel
-from rmq_store.client.errors import ClientError, MQClientError
+from rmq_store.client.errors import ClientError, ClientErrorCode, MQClientError
+from rmq_store.client.local import StorePlaces, backend_of
 from rmq_store.client.membership import Membership
 from rmq_store.client.offset_store import open_offset_store
 from rmq_store.client.process_queue import ProcessQueue
@@ -31,6 +32,7 @@ from rmq_store.client.pull_service import PULL_AFTER_ERROR_MS, with_bounds
 from rmq_store.client.rebalance import Assignment, Rebalance
 from rmq_store.client.start_offset import pull_from_where
 from rmq_store.client.subscription import MessageSelector, Subscription
+from rmq_store.client.timers import SteadyClock
 from rmq_store.errors import UsageError
 from rmq_store.format.names import validate_group, validate_topic
 
@@ -41,7 +43,8 @@ _log = logging.getLogger(__name__)
 
 
 class LitePullConsumer:
-    """A consumer driven by `poll`. Safe for threads; a second `poll` waits for the first one's round.
+    """A consumer driven by `poll`. Safe for threads; a second `poll` waits for the first one's round. `backend`: as for
+    PushConsumer.
 
     Raises (when constructed):
         UsageError: a bad group name or configuration.
@@ -49,8 +52,8 @@ class LitePullConsumer:
 
     def __init__(
         self,
-        backend: Backend,
         consumer_group: str,
+        backend: Backend | StorePlaces,
         config: LitePullConsumerConfig | None = None,
         *,
         client_id: str | None = None,
@@ -59,7 +62,7 @@ class LitePullConsumer:
         self.config = config or LitePullConsumerConfig()
         self.consumer_group = consumer_group
         self.auto_commit = self.config.auto_commit
-        self._backend = backend
+        self._backend, self._close_own = backend_of(backend)
         is_broadcasting = self.config.message_model is MessageModel.BROADCASTING
         self.client_id = client_id or make_client_id(
             self.config.instance_name, is_broadcasting=is_broadcasting, suffix="@STREAM"
@@ -71,11 +74,12 @@ class LitePullConsumer:
         self._polled: dict[MessageQueue, int] = {}
         self._paused: set[MessageQueue] = set()
         self._state = "new"
+        self._steady_clock = SteadyClock(self._backend.clock)
         self._next_auto_commit_ms = -1
         self._rounds = 0
-        self._offsets = open_offset_store(backend, consumer_group, self.client_id, self.config)
+        self._offsets = open_offset_store(self._backend, consumer_group, self.client_id, self.config)
         self._rebalance = Rebalance(
-            backend,
+            self._backend,
             consumer_group,
             self.client_id,
             self.config,
@@ -84,7 +88,7 @@ class LitePullConsumer:
             on_removed=lambda assignment: self._forget(assignment.queue),
         )
         self._membership = Membership(
-            backend, consumer_group, self.client_id, self._rebalance, self._topics, turn=self._turn
+            self._backend, consumer_group, self.client_id, self._rebalance, self._topics, turn=self._turn
         )
         self._failure: BaseException | None = None
         self._ending = threading.Event()
@@ -169,8 +173,10 @@ class LitePullConsumer:
         the second time. Raises ClientError.
         """
         with self._turn:
-            was_running, self._state = self._state == "running", "ended"
-        if was_running:
+            before, self._state = self._state, "ended"
+        if before == "new":
+            self._close_own()
+        elif before == "running":
             self._ending.set()
             if self._thread.is_alive():
                 self._thread.join()
@@ -178,6 +184,7 @@ class LitePullConsumer:
                 self._offsets.persist(self.assignment())
             finally:
                 self._membership.leave()
+                self._close_own()
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -258,6 +265,7 @@ class LitePullConsumer:
 
     def committed(self, queue: MessageQueue) -> int | None:
         """The offset that was committed last; None: never. Raises ClientError."""
+        self._broker(queue)
         return self._offsets.read(queue)
 
     # -- steps ------------------------------------------------------------------------------------------------------
@@ -307,7 +315,7 @@ class LitePullConsumer:
         return pull_from_where(self._backend, self._offsets, queue, self.config.consume_from_where, timestamp_ms)
 
     def _maybe_auto_commit(self) -> None:
-        now_ms = self._backend.clock()
+        now_ms = self._steady_clock()
         if self.auto_commit and now_ms >= self._next_auto_commit_ms:
             self._next_auto_commit_ms = now_ms + self.config.auto_commit_interval_millis
             try:
@@ -340,7 +348,11 @@ class LitePullConsumer:
         return self._subscriptions if self._assigned is None else ()
 
     def _broker(self, queue: MessageQueue) -> Broker:
-        return self._backend.brokers()[queue.broker_name]
+        broker = self._backend.brokers().get(queue.broker_name)
+        if broker is None:
+            code = ClientErrorCode.BROKER_NOT_EXIST_EXCEPTION
+            raise MQClientError(f"The broker[{queue.broker_name}] not exist", code)
+        return broker
 
     def _check_running(self) -> None:
         if self._state != "running":

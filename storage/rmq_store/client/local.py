@@ -9,7 +9,7 @@ from types import MappingProxyType, TracebackType
 from rmq_store.broker.routing import AUTO_CREATE_QUEUE_MAX
 from rmq_store.broker.store import Store
 from rmq_store.broker.topics import TopicConfig
-from rmq_store.client.backend import MessageQueue
+from rmq_store.client.backend import Backend, MessageQueue
 from rmq_store.client.local_broker import LocalBroker
 from rmq_store.client.queue_selection import queues_of_order_conf
 from rmq_store.errors import UsageError
@@ -103,6 +103,14 @@ class LocalBackend:
         store = Store.open(path, clock=clock, broker_name=name)
         self._opened.append(store)
         return store
+
+
+def backend_of(given: Backend | StorePlaces) -> tuple[Backend, Callable[[], None]]:
+    """The cluster that a client was given, or one made of the stores that it was given; and what closes the latter."""
+    if isinstance(given, str | Path | Store | Mapping | Sequence):
+        made = LocalBackend(given)
+        return made, made.close
+    return given, lambda: None
 
 
 def _named(stores: StorePlaces) -> list[tuple[str | None, StorePlace]]:

@@ -124,7 +124,7 @@ class LocalBroker:
                 step = max_count - len(found) if tags is None else _FILTER_STEP
                 end = self.store.offset_after_bytes(*place, at, min(at + step, limit), PULL_BYTES_MAX)
                 for batch in self.store.read(*place, at, end, tags=tags):
-                    found += messages_of(batch)
+                    found += messages_of(batch, self.name)
                 at = end
                 if found and (tags is None or sum(len(message.body) for message in found) >= PULL_BYTES_MAX):
                     break
@@ -205,9 +205,9 @@ class LocalBroker:
 
     # -- membership and locks ---------------------------------------------------------------------------------------
 
-    def heartbeat(self, group: str, client_id: str) -> None:
+    def heartbeat(self, group: str, client_id: str, *, joins: bool = False) -> None:
         """See `Broker.heartbeat`."""
-        self._groups.heartbeat(group, client_id)
+        self._groups.heartbeat(group, client_id, joins=joins)
 
     def unregister(self, group: str, client_id: str) -> None:
         """See `Broker.unregister`."""
@@ -254,7 +254,10 @@ class LocalBroker:
                 init_mode=ConsumeInitMode.MIN if from_first else ConsumeInitMode.MAX,
                 max_delivery_attempts=max_delivery_attempts,
             )
-        return [PoppedMessage(messages_of(one.row)[0], one.receipt_handle, one.delivery_attempt) for one in popped]
+        return [
+            PoppedMessage(messages_of(one.row, self.name)[0], one.receipt_handle, one.delivery_attempt)
+            for one in popped
+        ]
 
     def ack_message(self, group: str, topic: str, receipt_handle: str) -> None:
         """See `Broker.ack_message`."""

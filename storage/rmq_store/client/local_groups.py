@@ -37,16 +37,25 @@ class LocalGroups:
         self._locks: dict[tuple[str, MessageQueue], tuple[str, Lease]] = {}
         self._turn = threading.Lock()
 
-    def heartbeat(self, group: str, client_id: str) -> None:
+    def heartbeat(self, group: str, client_id: str, *, joins: bool = False) -> None:
         """See `Broker.heartbeat`."""
         if not client_id or len(client_id) > OWNER_LENGTH_MAX:
             raise UsageError(f"a client id has 1..{OWNER_LENGTH_MAX} characters: {client_id[:40]!r}")
         with self._turn:
             lease = self._members.get((group, client_id))
-            if lease is not None and lease.heartbeat():
+            if lease is not None and not joins and lease.heartbeat():
                 return
             lease = Lease(self._root, group, _member_name(client_id), clock=self._clock)
-            lease.acquire(client_id)
+            try:
+                lease.acquire(client_id)
+            except LeaseHeldError as error:
+                holder = lease.holder()
+                process = "a process" if holder is None or holder.pid is None else f"process {holder.pid}"
+                raise LeaseHeldError(
+                    f"group {group!r} has a live member with the client id {client_id!r} ({process}): give each "
+                    "consumer an instance_name or client_id of its own",
+                    error.holder,
+                ) from error
             self._members[group, client_id] = lease
 
     def unregister(self, group: str, client_id: str) -> None:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
-from rmq_store.client.backend import Backend
+from rmq_store.client.backend import Backend, Broker
 from rmq_store.client.errors import ClientError
 from rmq_store.client.rebalance import Rebalance
-from rmq_store.client.timers import Timer
+from rmq_store.client.timers import SteadyClock, Timer
+from rmq_store.errors import LeaseHeldError
 
 HEARTBEAT_MS = 30_000
 LOOK_MS = 1000
@@ -49,7 +50,8 @@ class Membership:
         self._rebalance = rebalance
         self._topics = topics
         self._turn = turn or threading.RLock()
-        now_ms = backend.clock()
+        self._clock = SteadyClock(backend.clock)
+        now_ms = self._clock()
         self._rebalance_timer = Timer(self._rebalance_now, REBALANCE_MS, now_ms)
         self._timers = [
             Timer(self._heartbeat, HEARTBEAT_MS, now_ms),
@@ -64,10 +66,16 @@ class Membership:
             LeaseHeldError: another live member has this client id.
             ClientError: a broker cannot be reached; we are a member nowhere.
         """
+        joined: list[Broker] = []
         with self._turn:
             try:
                 for _, broker in sorted(self._backend.brokers().items()):
-                    broker.heartbeat(self._group, self._client_id)
+                    broker.heartbeat(self._group, self._client_id, joins=True)
+                    joined.append(broker)
+            except LeaseHeldError:
+                # There the id is another one's.
+                self._leave(joined)
+                raise
             except BaseException:
                 self.leave()
                 raise
@@ -75,7 +83,10 @@ class Membership:
 
     def leave(self) -> None:
         """Be a member no more; queue locks go with it. A broker that cannot be told finds out by itself."""
-        for _, broker in sorted(self._backend.brokers().items()):
+        self._leave([broker for _, broker in sorted(self._backend.brokers().items())])
+
+    def _leave(self, brokers: Iterable[Broker]) -> None:
+        for broker in brokers:
             try:
                 broker.unregister(self._group, self._client_id)
             except ClientError as error:
@@ -83,7 +94,7 @@ class Membership:
 
     def every(self, interval_ms: int, work: Callable[[], None], *, first_ms: int | None = None) -> None:
         """Do something else every so often, too."""
-        self._timers.append(Timer(work, interval_ms, self._backend.clock(), first_ms=first_ms))
+        self._timers.append(Timer(work, interval_ms, self._clock(), first_ms=first_ms))
 
     def hurry(self) -> None:
         """Rebalance when `run_due` is called next."""
@@ -92,7 +103,7 @@ class Membership:
     def run_due(self) -> None:
         """Do what is due by now."""
         with self._turn:
-            now_ms = self._backend.clock()
+            now_ms = self._clock()
             for timer in self._timers:
                 timer.fire_if_due(now_ms)
 
@@ -117,4 +128,4 @@ class Membership:
             _log.warning("group %s: no rebalance: %s", self._group, error)
             is_balanced = False
         if not is_balanced:
-            self._rebalance_timer.hurry(self._backend.clock() + UNBALANCED_MS)
+            self._rebalance_timer.hurry(self._clock() + UNBALANCED_MS)

@@ -11,19 +11,17 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from rmq_store.broker.results import SendResult
-from rmq_store.broker.store import Store
 from rmq_store.client.async_sending import AsyncSender, Limit, OnException, OnSuccess
 from rmq_store.client.backend import Backend, Broker, MessageQueue
 from rmq_store.client.errors import ClientErrorCode, MessageIllegalError, MQClientError
 from rmq_store.client.fault_strategy import MQFaultStrategy
-from rmq_store.client.local import LocalBackend, StorePlaces
+from rmq_store.client.local import StorePlaces, backend_of
 from rmq_store.client.message_rules import MessagePreparer, check_producer_group, check_topic
 from rmq_store.client.producer_config import ProducerConfig
 from rmq_store.client.queue_selection import MessageQueueSelector, ThreadLocalIndex, select_message_queue_by_hash
@@ -59,7 +57,6 @@ class Producer:
         self.config = config or ProducerConfig()
         self._given = backend
         self._backend: Backend | None = None
-        self._own: LocalBackend | None = None
         self._state = "CREATE_JUST"
         self._timer = timer
         self._rng = rng or random.Random()
@@ -80,10 +77,7 @@ class Producer:
         """Make the producer ready; MQClientError the second time. Opens stores that were given by path."""
         if self._state != "CREATE_JUST":
             raise MQClientError(f"the producer cannot be started: {self._state}")
-        if isinstance(self._given, str | Path | Store | Mapping | Sequence):
-            self._backend = self._own = LocalBackend(self._given)
-        else:
-            self._backend = self._given
+        self._backend, self._close_own = backend_of(self._given)
         limited = self.config.enable_backpressure_for_async_mode
         self._async = AsyncSender(
             self.config.async_sender_threads,
@@ -98,8 +92,7 @@ class Producer:
             self._state = "SHUTDOWN_ALREADY"
             assert self._async is not None
             self._async.shutdown()
-            if self._own is not None:
-                self._own.close()
+            self._close_own()
 
     def __enter__(self) -> Producer:
         self.start()
@@ -232,6 +225,8 @@ class Producer:
     ) -> Request:
         fixed = wish.queue
         if fixed is not None:
+            if not isinstance(fixed, MessageQueue):
+                raise MessageIllegalError(f"queue={fixed!r} is no MessageQueue", -1)
             if fixed.topic != message.topic:
                 raise MessageIllegalError(f"the message is for {message.topic!r}, the queue of {fixed.topic!r}", -1)
             queues = [fixed]
@@ -299,6 +294,8 @@ def _fixed_queue(queues: Sequence[MessageQueue], message: Message, wish: _Wish) 
             raise MQClientError(f"select message queue threw exception: {error!r}") from error
         if chosen is None:
             raise MQClientError("select message queue return null")
+        if not isinstance(chosen, MessageQueue):
+            raise MQClientError(f"select message queue returned {chosen!r}, which is no MessageQueue")
         return chosen
     if message.sharding_key:
         return select_message_queue_by_hash(queues, message, message.sharding_key)

@@ -1,6 +1,6 @@
 """A consumer that calls a listener with the messages of its topics, retries included.
 
-    consumer = PushConsumer(backend, "cg_orders", PushConsumerConfig(max_reconsume_times=3))
+    consumer = PushConsumer("cg_orders", "/data/store", PushConsumerConfig(max_reconsume_times=3))
     consumer.subscribe("Orders", "TagA || TagB")
     consumer.register_message_listener(MessageListenerConcurrently(handle))
     consumer.start()
@@ -29,6 +29,7 @@ from rmq_store.client.consumer_config import MessageModel, PushConsumerConfig
 from rmq_store.client.errors import ClientError
 from rmq_store.client.executor import Executor
 from rmq_store.client.listener import MessageListenerConcurrently, MessageListenerOrderly
+from rmq_store.client.local import StorePlaces, backend_of
 from rmq_store.client.membership import Membership
 from rmq_store.client.offset_store import open_offset_store
 from rmq_store.client.pull_service import PullService
@@ -44,7 +45,9 @@ _log = logging.getLogger(__name__)
 
 
 class PushConsumer:
-    """A member of a consumer group. `client_id` None: made up, see `PushConsumerConfig.instance_name`.
+    """A member of a consumer group. `backend`: a cluster, or what `LocalBackend` takes: a path, an open Store, several
+    of them; a cluster made from that is closed by `shutdown`. `client_id` None: made up, see
+    `PushConsumerConfig.instance_name`.
 
     Raises (when constructed):
         UsageError: a bad group name or configuration.
@@ -52,8 +55,8 @@ class PushConsumer:
 
     def __init__(
         self,
-        backend: Backend,
         consumer_group: str,
+        backend: Backend | StorePlaces,
         config: PushConsumerConfig | None = None,
         *,
         client_id: str | None = None,
@@ -61,7 +64,7 @@ class PushConsumer:
         validate_group(consumer_group)
         self.config = config or PushConsumerConfig()
         self.consumer_group = consumer_group
-        self._backend = backend
+        self._backend, self._close_own = backend_of(backend)
         self._is_clustering = self.config.message_model is MessageModel.CLUSTERING
         self.client_id = client_id or make_client_id(
             self.config.instance_name, is_broadcasting=not self._is_clustering
@@ -69,11 +72,13 @@ class PushConsumer:
         self._subscriptions: dict[str, Subscription] = {}
         self._listener: MessageListenerConcurrently | MessageListenerOrderly | None = None
         self._state = "new"
+        # A listener may end its consumer while that still starts.
+        self._turn = threading.Lock()
         self._suspended = False
         self._failure: BaseException | None = None
         self._ending = threading.Event()
         self._loops: list[threading.Thread] = []
-        self._executor = Executor(backend.clock)
+        self._executor = Executor(self._backend.clock)
 
     def __enter__(self) -> PushConsumer:
         return self
@@ -132,13 +137,16 @@ class PushConsumer:
         self._membership.join()
         self._state = "running"
         if threads:
-            self._executor.start(self.config.consume_thread_nums, f"ConsumeMessageThread_{self.consumer_group}")
-            for name, loop in (("PullMessageService", self._pull_round), ("ClientFactoryScheduled", self._timer_round)):
-                thread = threading.Thread(
-                    target=self._loop, args=(loop,), name=f"{name}_{self.consumer_group}", daemon=True
-                )
-                self._loops.append(thread)
-                thread.start()
+            with self._turn:
+                self._start_threads()
+
+    def _start_threads(self) -> None:
+        self._executor.start(self.config.consume_thread_nums, f"ConsumeMessageThread_{self.consumer_group}")
+        for name, loop in (("PullMessageService", self._pull_round), ("ClientFactoryScheduled", self._timer_round)):
+            name = f"{name}_{self.consumer_group}"
+            thread = threading.Thread(target=self._loop, args=(loop,), name=name, daemon=True)
+            self._loops.append(thread)
+            thread.start()
 
     # -- while it runs ----------------------------------------------------------------------------------------------
 
@@ -187,10 +195,13 @@ class PushConsumer:
             ClientError: a broker did not store the progress since the last time: those messages come again.
             the error by which a thread of this consumer ended, see `failure`.
         """
-        if self._state != "running":
-            self._state = "ended"
+        with self._turn:
+            before = self._state
+            self._state = {"new": "ended", "running": "stopping"}.get(before, before)
+        if before == "new":
+            self._close_own()
+        if before != "running":
             return
-        self._state = "stopping"
         self._ending.set()
         for thread in self._loops:
             thread.join()
@@ -203,6 +214,7 @@ class PushConsumer:
                 self._rebalance.remove_all()
         finally:
             self._membership.leave()
+            self._close_own()
         if self.failure is not None:
             raise self.failure
 

@@ -29,7 +29,7 @@ class RateLimiter:
         self._stored_max = _BURST_MS / self._interval_ms
         self._stored = 0.0
         self._clock = clock
-        self._free_at_ms = float(clock())
+        self._seen_ms = self._free_at_ms = float(clock())
         self._lock = threading.Lock()
 
     def reserve(self, permits: int = 1) -> int:
@@ -38,6 +38,9 @@ class RateLimiter:
             raise UsageError(f"permits {permits!r}: at least one")
         with self._lock:
             now_ms = float(self._clock())
+            # A clock that was set back must not make anybody wait for that long.
+            self._free_at_ms -= max(0.0, self._seen_ms - now_ms)
+            self._seen_ms = now_ms
             if now_ms > self._free_at_ms:
                 self._stored = min(self._stored_max, self._stored + (now_ms - self._free_at_ms) / self._interval_ms)
                 self._free_at_ms = now_ms
@@ -47,9 +50,13 @@ class RateLimiter:
             self._free_at_ms += (permits - from_store) * self._interval_ms
         return math.ceil(granted_ms)
 
+    def wait_ms(self, permits: int = 1) -> int:
+        """Take permits now and return how long to wait before they may be used."""
+        return max(0, self.reserve(permits) - self._clock())
+
     def acquire(self, permits: int = 1, *, sleep: Callable[[float], None] = time.sleep) -> float:
         """Take permits and sleep until they may be used; returns the seconds slept."""
-        wait_s = max(0, self.reserve(permits) - self._clock()) / 1000
+        wait_s = self.wait_ms(permits) / 1000
         if wait_s:
             sleep(wait_s)
         return wait_s

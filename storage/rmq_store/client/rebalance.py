@@ -24,6 +24,7 @@ from rmq_store.client.errors import ClientError
 from rmq_store.client.offset_store import OffsetStore
 from rmq_store.client.process_queue import ProcessQueue
 from rmq_store.client.start_offset import pull_from_where
+from rmq_store.format.names import RETRY_PREFIX
 
 _log = logging.getLogger(__name__)
 
@@ -98,7 +99,9 @@ class Rebalance:
             members, queues_by_topic = seen
             is_balanced = True
             wanted: set[MessageQueue] = set()
-            for queues in queues_by_topic:
+            for topic, queues in zip(wanted_topics, queues_by_topic, strict=True):
+                if not queues and not topic.startswith(RETRY_PREFIX):
+                    _log.warning("group %s: topic %s does not exist (yet)", self._group, topic)
                 wanted.update(self._share(members, queues))
             for queue, assignment in list(self._table.items()):
                 if queue not in wanted or assignment.process_queue.dropped:

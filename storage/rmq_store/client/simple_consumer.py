@@ -1,6 +1,6 @@
 """A consumer that asks for messages and says of each one that it is done: RocketMQ 5.x's SimpleConsumer.
 
-    consumer = SimpleConsumer(backend, "cg_orders", {"Orders": FilterExpression("TagA || TagB")})
+    consumer = SimpleConsumer("cg_orders", "/data/store", {"Orders": FilterExpression("TagA || TagB")})
     for view in consumer.receive(16, timedelta(seconds=30)):
         handle(view.body)
         consumer.ack(view)
@@ -25,6 +25,7 @@ from typing import Final, TypeVar
 from rmq_store.broker.pop import MESSAGES_MAX
 from rmq_store.client.backend import Backend, Broker
 from rmq_store.client.consumer_config import ConsumeFromWhere
+from rmq_store.client.local import StorePlaces, backend_of
 from rmq_store.client.message_view import MessageView
 from rmq_store.client.subscription import MessageSelector, Subscription
 from rmq_store.errors import UsageError
@@ -60,8 +61,9 @@ Filter = str | FilterExpression | MessageSelector
 
 
 class SimpleConsumer:
-    """A member of a consumer group. Safe for threads, not across fork; the backend is the caller's to close.
+    """A member of a consumer group. Safe for threads, not across fork.
 
+    `backend`: a cluster, which is the caller's to close, or what `LocalBackend` takes: a path, an open Store, several.
     `subscription_expressions`: {topic: filter}, a text is a tag expression. `await_duration`: how long `receive` waits.
     `max_delivery_attempts` None: the group's retryMaxTimes + 1. `consume_from_where`: where a group begins that has no
     offset. `sleep` takes seconds.
@@ -72,8 +74,8 @@ class SimpleConsumer:
 
     def __init__(
         self,
-        backend: Backend,
         consumer_group: str,
+        backend: Backend | StorePlaces,
         subscription_expressions: Mapping[str, Filter] | None = None,
         *,
         await_duration: timedelta = AWAIT_DURATION,
@@ -82,12 +84,13 @@ class SimpleConsumer:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         validate_group(consumer_group)
-        if consume_from_where is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP:
+        if not isinstance(subscription_expressions, Mapping | None):
+            raise UsageError(f"group {consumer_group!r}: subscriptions are {{topic: filter}}, as {{'Orders': '*'}}")
+        if consume_from_where == ConsumeFromWhere.CONSUME_FROM_TIMESTAMP:
             raise UsageError(f"group {consumer_group!r}: a SimpleConsumer begins at the first or the last offset")
         self.consumer_group = consumer_group
-        self._backend = backend
         self._await_ms = _milliseconds("await_duration", await_duration)
-        self._from_first = consume_from_where is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+        self._from_first = consume_from_where == ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
         self._attempts_max = max_delivery_attempts
         self._sleep = sleep
         self._guard = threading.Lock()
@@ -97,6 +100,7 @@ class SimpleConsumer:
         self._closed = False
         for topic, expression in (subscription_expressions or {}).items():
             self.subscribe(topic, expression)
+        self._backend, self._close_own = backend_of(backend)
 
     # -- subscriptions ----------------------------------------------------------------------------------------------
 
@@ -195,6 +199,7 @@ class SimpleConsumer:
             threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown(wait=True)
+        self._close_own()
 
     def __enter__(self) -> SimpleConsumer:
         return self

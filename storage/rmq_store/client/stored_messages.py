@@ -10,8 +10,10 @@ from rmq_store.format.host import Host
 from rmq_store.format.ids import offset_message_id
 
 
-def messages_of(batch: pa.RecordBatch) -> list[MessageExt]:
-    """The rows of a batch of MESSAGE_SCHEMA."""
+def messages_of(batch: pa.RecordBatch, broker_name: str) -> list[MessageExt]:
+    """The rows of a batch of MESSAGE_SCHEMA. `broker_name`: what the cluster calls the store, whatever it was
+    called when it was opened.
+    """
     columns = {name: batch.column(name).to_pylist() for name in batch.schema.names if name not in _TIMES}
     for name in _TIMES:
         columns[name] = pc.divide(batch.column(name).cast(pa.int64()), 1000).to_pylist()
@@ -25,7 +27,7 @@ def messages_of(batch: pa.RecordBatch) -> list[MessageExt]:
             commit_log_offset=row["commitLogOffset"],
             msg_id=row["msgId"],
             offset_msg_id=offset_message_id(Host.parse(row["storeHost"]), row["commitLogOffset"]),
-            broker_name=row["brokerName"],
+            broker_name=broker_name,
             reconsume_times=row["reconsumeTimes"],
             flag=row["flag"],
             sys_flag=row["sysFlag"],

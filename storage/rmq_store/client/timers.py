@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+
+
+class SteadyClock:
+    """A clock for intervals, where Java has System.nanoTime: when the given one is set back, it goes on from where it
+    was. Safe for threads.
+    """
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self._last_ms = clock()
+        self._behind_ms = 0
+        self._turn = threading.Lock()
+
+    def __call__(self) -> int:
+        """The time in ms, never less than before."""
+        with self._turn:
+            now_ms = self._clock()
+            self._behind_ms += max(0, self._last_ms - now_ms)
+            self._last_ms = now_ms
+            return now_ms + self._behind_ms
 
 
 class Timer:

@@ -102,6 +102,8 @@ def test_selectors(selector: str, properties: dict[str, str], matches: bool) -> 
         ("a IN ('x'", 9, "expected ), found the end"),
         ("'x' IN ('x')", 0, "IN needs a property"),
         ("a NOT = 1", 6, "behind NOT"),
+        ("NOT a > 1", 4, "write NOT (...)"),
+        ("NOT a IN ('x')", 4, "write NOT (...)"),
         ("a IS 3", 5, "expected NULL, found '3'"),
         ("a = 'open", 4, "a string without its closing quote"),
         ("a = 1; b", 5, "is neither name, number nor sign"),

@@ -216,7 +216,7 @@ class FakeBroker:
     def set_max_reconsume_times(self, group: str, times: int) -> None:
         self._enter("set_max_reconsume_times", group, times)
 
-    def heartbeat(self, group: str, client_id: str) -> None:
+    def heartbeat(self, group: str, client_id: str, *, joins: bool = False) -> None:
         self._enter("heartbeat", group, client_id)
         self.members[group][client_id] = self.clock()
 

@@ -427,6 +427,10 @@ def test_a_selector_that_fails_or_gives_nothing(cluster: FakeBackend, made: Made
         producer.send(MESSAGE, selector=lambda queues, message, arg: {}["nothing"])
     with pytest.raises(MQClientError, match="select message queue return null"):
         producer.send(MESSAGE, selector=lambda queues, message, arg: None)
+    with pytest.raises(MQClientError, match="returned 1, which is no MessageQueue"):
+        producer.send(MESSAGE, selector=lambda queues, message, arg: 1)  # type: ignore[arg-type, return-value]
+    with pytest.raises(MessageIllegalError, match="queue=1 is no MessageQueue"):
+        producer.send(MESSAGE, queue=1)  # type: ignore[arg-type]
     with pytest.raises(MessageIllegalError, match="queue of 'Other'"):
         producer.send(MESSAGE, queue=MessageQueue("Other", "a", 0))
     assert cluster.sent == []

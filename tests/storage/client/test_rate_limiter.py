@@ -41,6 +41,14 @@ def test_a_large_request_is_paid_by_the_next_one() -> None:
     assert limiter.reserve(1) == clock.now_ms + 500
 
 
+def test_a_clock_set_back_makes_nobody_wait() -> None:
+    clock = Clock()
+    limiter = RateLimiter(10, clock=clock)
+    assert limiter.wait_ms() == 0
+    clock.now_ms -= 3_600_000
+    assert [limiter.wait_ms() for _ in range(2)] == [100, 200]
+
+
 def test_acquire_sleeps_for_the_time_reserved() -> None:
     clock, slept = Clock(), []
     limiter = RateLimiter(4, clock=clock)

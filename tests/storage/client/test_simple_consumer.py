@@ -13,6 +13,7 @@ import pytest
 
 from rmq_store import InvalidReceiptHandleError, Message, Store, StoreConfig, SubscriptionGroup, UsageError
 from rmq_store.broker import pop_messages
+from rmq_store.client.backend import MessageQueue
 from rmq_store.client.consumer_config import ConsumeFromWhere
 from rmq_store.client.errors import MQBrokerError
 from rmq_store.client.local import LocalBackend
@@ -53,7 +54,7 @@ class Lab:
     def consumer(self, topics: Any = ("T",), group: str = "g", **options: Any) -> SimpleConsumer:
         filters = topics if isinstance(topics, dict) else dict.fromkeys(topics, "*")
         consumer = SimpleConsumer(
-            self.backend, group, filters, **{"await_duration": NOTHING, "sleep": self.sleep, **options}
+            group, self.backend, filters, **{"await_duration": NOTHING, "sleep": self.sleep, **options}
         )
         self.consumers.append(consumer)
         return consumer
@@ -286,6 +287,27 @@ def test_a_closed_consumer_does_nothing_any_more(lab: Lab) -> None:
 def test_what_cannot_be_asked_for_is_refused(lab: Lab, count: int, invisible: Any) -> None:
     with pytest.raises(UsageError, match=r"max_message_num|invisible_duration"):
         lab.consumer().receive(count, invisible)
+
+
+def test_subscriptions_are_a_mapping_and_texts_are_members_of_enumerations(lab: Lab) -> None:
+    with pytest.raises(UsageError, match="topic: filter"):
+        SimpleConsumer("g", lab.backend, ["T"])  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="first or the last offset"):
+        lab.consumer(consume_from_where="CONSUME_FROM_TIMESTAMP")
+    lab.send("before")
+    assert lab.consumer(consume_from_where="CONSUME_FROM_FIRST_OFFSET").receive(1, ms(30))
+
+
+def test_a_consumer_closes_only_a_store_that_it_was_given_by_path(lab: Lab) -> None:
+    store = lab.stores["broker-a"]
+    consumer = SimpleConsumer("g", store.path, {"T": "*"}, await_duration=NOTHING)
+    assert consumer.receive(1, ms(30)) == []
+    (broker,) = consumer._backend.brokers().values()
+    consumer.close()
+    with pytest.raises(UsageError, match="closed"):
+        broker.max_offset(MessageQueue("T", "broker-a", 0))
+    SimpleConsumer("g", store, {"T": "*"}).close()
+    assert store.queue_range("T", 0).max_offset == 0
 
 
 def test_a_group_that_may_not_consume_is_told_so(lab: Lab) -> None:

@@ -49,7 +49,7 @@ def main(store: str, group: str, client_id: str, log: str, stop: str, mode: str)
         poll_interval_millis=5,
         pull_batch_size=16,
     )
-    with LocalBackend(store) as backend, PushConsumer(backend, group, config, client_id=client_id) as consumer:
+    with LocalBackend(store) as backend, PushConsumer(group, backend, config, client_id=client_id) as consumer:
         consumer.subscribe(TOPIC)
         consumer.register_message_listener(MessageListenerConcurrently(consume))
         consumer.start()

@@ -162,7 +162,7 @@ class Lab:
         self, listener: Any, group: str, client_id: str, backend: Any, start: bool, settings: dict[str, Any]
     ) -> PushConsumer:
         config = PushConsumerConfig(**settings)
-        consumer = PushConsumer(backend or self.backend, group, config, client_id=client_id)
+        consumer = PushConsumer(group, backend or self.backend, config, client_id=client_id)
         consumer.subscribe(TOPIC)
         consumer.register_message_listener(listener)
         if start:

@@ -120,7 +120,7 @@ def test_a_concurrent_group_walks_the_ladder_of_the_real_one(replay: Replay, del
     config = PushConsumerConfig(
         max_reconsume_times=3, consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
     )
-    consumer = PushConsumer(replay.backend, GROUP, config)
+    consumer = PushConsumer(GROUP, replay.backend, config)
     consumer.subscribe("OrderTopic")
     consumer.register_message_listener(MessageListenerConcurrently(consume))
     consumer.start(threads=False)
@@ -177,7 +177,7 @@ def test_an_ordered_group_keeps_the_order_of_the_real_one(replay: Replay, delive
         max_reconsume_times=2, suspend_current_queue_time_millis=200,
         consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
     )  # fmt: skip
-    consumer = PushConsumer(replay.backend, GROUP, config)
+    consumer = PushConsumer(GROUP, replay.backend, config)
     consumer.subscribe("FifoTopic")
     consumer.register_message_listener(MessageListenerOrderly(consume))
     consumer.start(threads=False)

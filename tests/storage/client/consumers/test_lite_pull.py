@@ -26,7 +26,7 @@ def make(lab: Any) -> Iterator[Callable[..., LitePullConsumer]]:
     made: list[LitePullConsumer] = []
 
     def one(client_id: str = "l1", group: str = GROUP, **settings: Any) -> LitePullConsumer:
-        made.append(LitePullConsumer(lab.backend, group, LitePullConsumerConfig(**settings), client_id=client_id))
+        made.append(LitePullConsumer(group, lab.backend, LitePullConsumerConfig(**settings), client_id=client_id))
         return made[-1]
 
     yield one
@@ -266,5 +266,9 @@ def test_misuse_is_named(lab: Any, make: Any) -> None:
         other.set_sub_expression_for_assign(TOPIC, "A")
     with pytest.raises(UsageError, match="make a new consumer"):
         other.start(threads=False)
+    nowhere = MessageQueue(TOPIC, "no-such-broker", 0)
+    for call in (other.committed, other.seek_to_begin, lambda where: other.offset_for_timestamp(where, 0)):
+        with pytest.raises(MQClientError, match="no-such-broker"):
+            call(nowhere)
     with pytest.raises(UsageError, match="auto_commit_interval_millis"):
         LitePullConsumerConfig(auto_commit_interval_millis=999)

@@ -451,3 +451,14 @@ def test_messages_above_the_rate_wait_in_their_queue_and_are_not_retried(lab: An
     for _ in range(80):
         lab.advance(100)
     assert lab.bodies() == [f"m{number}" for number in range(120)]
+
+
+def test_a_rate_limiter_may_have_another_clock_than_its_consumer(lab: Any) -> None:
+    """The default one has the machine's, and the consumer the store's, which tests set to any time."""
+    lab.topic()
+    lab.send(3)
+    other_ms = lab.now_ms + 86_400_000
+    lab.concurrent(rate_limiter=RateLimiter(10, clock=lambda: other_ms))
+    for _ in range(3):
+        lab.advance(100)
+    assert lab.bodies() == ["m0", "m1", "m2"]

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from rmq_store import Message, Store, UsageError
+from rmq_store.client.backend import MessageQueue
 from rmq_store.client.consumer_config import PushConsumerConfig
 from rmq_store.client.errors import MQBrokerError, RemotingTimeoutError, ResponseCode
 from rmq_store.client.listener import ConsumeConcurrentlyStatus
 from rmq_store.client.local import LocalBackend
 from rmq_store.client.subscription import MessageSelector
+from rmq_store.format.host import Host
+from rmq_store.format.ids import offset_message_id
 
 TOPIC, GROUP = "Orders", "cg_orders"
 LATER = ConsumeConcurrentlyStatus.RECONSUME_LATER
@@ -68,6 +71,27 @@ def test_a_broken_expression_is_refused_when_it_is_given(lab: Any) -> None:
         consumer.subscribe(TOPIC, " || ")
     with pytest.raises(UsageError, match="topic"):
         consumer.subscribe("no such/topic")
+
+
+def test_a_store_is_called_what_its_cluster_calls_it(lab: Any) -> None:
+    """A failed message goes back to its own broker, whose copy keeps the offset id of the original (section 2.1)."""
+    lab.topic()
+    lab.send(1)
+    backend = LocalBackend({"broker-a": lab.store})
+    places: list[tuple[str, MessageQueue]] = []
+
+    def answer(messages: Any, context: Any) -> Any:
+        places.append((messages[0].broker_name, context.message_queue))
+        return ConsumeConcurrentlyStatus.RECONSUME_LATER if len(places) == 1 else None
+
+    lab.concurrent(answer, backend=backend)
+    lab.settle()
+    original = lab.read(TOPIC)[0]
+    (parked,) = lab.read("SCHEDULE_TOPIC_XXXX")
+    host = Host.parse(original["storeHost"])
+    assert parked["properties"]["ORIGIN_MESSAGE_ID"] == offset_message_id(host, original["commitLogOffset"])
+    lab.advance(10_000)
+    assert [place.broker_name for _, place in places] == [name for name, _ in places] == ["broker-a", "broker-a"]
 
 
 def test_topics_come_and_go_while_the_consumer_runs(lab: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 from rmq_store import LeaseHeldError, UsageError
 from rmq_store.client.allocate import AllocateMessageQueueAveragelyByCircle, AllocateMessageQueueByConfig
 from rmq_store.client.backend import MessageExt, MessageQueue
-from rmq_store.client.consumer_config import ConsumeFromWhere, PushConsumerConfig
+from rmq_store.client.consumer_config import ConsumeFromWhere, LitePullConsumerConfig, MessageModel, PushConsumerConfig
 from rmq_store.client.listener import ConsumeConcurrentlyStatus, ConsumeOrderlyStatus, MessageListenerConcurrently
 from rmq_store.client.local import LocalBackend
 from rmq_store.client.push_consumer import PushConsumer
@@ -461,9 +461,99 @@ def test_two_live_members_cannot_have_one_id(lab: Any) -> None:
         other.start(threads=False)
 
 
+def test_one_id_twice_in_one_process_is_refused_and_the_first_member_stays(lab: Any) -> None:
+    """MQClientInstance#registerConsumer: "The consumer group has been created before"."""
+    lab.topic()
+    lab.concurrent(client_id="same")
+    with pytest.raises(LeaseHeldError, match=r"live member with the client id 'same'.*instance_name"):
+        lab.concurrent(client_id="same", start=False).start(threads=False)
+    assert lab.backend.brokers()[BROKER].consumer_ids(GROUP) == ["same"]
+    lab.send(3)
+    lab.settle()
+    assert lab.bodies() == ["m0", "m1", "m2"]
+    lab.consumers.pop().shutdown()
+    lab.concurrent(client_id="same")
+
+
+def test_a_topic_that_is_not_there_is_named_in_the_log(lab: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """RebalanceImpl#rebalanceByTopic: "the topic not exist"; who mistypes a topic must not wait in vain."""
+    lab.concurrent()
+    assert [record.message for record in caplog.records if "exist" in record.message] == [
+        "group cg_orders: topic Orders does not exist (yet)"
+    ]
+
+
+def test_texts_are_members_of_enumerations() -> None:
+    """What equals CLUSTERING must not be taken for BROADCASTING."""
+    config = PushConsumerConfig(message_model="CLUSTERING", consume_from_where="CONSUME_FROM_FIRST_OFFSET")  # type: ignore[arg-type]
+    assert config.message_model is MessageModel.CLUSTERING
+    assert config.consume_from_where is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+    assert LitePullConsumerConfig(message_model="BROADCASTING").message_model is MessageModel.BROADCASTING  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="none of CLUSTERING, BROADCASTING"):
+        PushConsumerConfig(message_model="CLUSTER")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="consume_from_where"):
+        LitePullConsumerConfig(consume_from_where="LAST")  # type: ignore[arg-type]
+
+
+def test_a_clock_that_is_set_back_holds_nothing_up(lab: Any) -> None:
+    """Java measures intervals by System.nanoTime: progress is stored and queues go on, whatever the clock says."""
+    lab.topic(2)
+    failed: list[str] = []
+
+    def once(messages: Any, context: Any) -> Any:
+        if messages[0].body == b"m0" and not failed:
+            failed.append("m0")
+            return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+        return None
+
+    lab.ordered(once)
+    lab.send(2)
+    lab.settle()
+    assert lab.bodies() == ["m0"]
+    lab.advance(-3_600_000)
+    lab.advance(1000)
+    assert lab.bodies() == ["m0", "m0", "m1"]
+    lab.advance(10_000)
+    assert lab.committed() == 2
+    lab.concurrent(group="cg_late")
+    lab.send(1, queue=1)
+    lab.settle()
+    lab.advance(-3_600_000)
+    lab.advance(10_000)
+    assert lab.committed(1, group="cg_late") == 1
+
+
+def test_a_consumer_opens_and_closes_a_store_that_it_was_given_by_path(lab: Any) -> None:
+    lab.topic()
+    lab.send(1)
+    consumer = PushConsumer(GROUP, lab.store.path)
+    consumer.subscribe(TOPIC)
+    bodies: list[bytes] = []
+
+    def consume(messages: Any, context: Any) -> ConsumeConcurrentlyStatus:
+        bodies.extend(message.body for message in messages)
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    consumer.register_message_listener(MessageListenerConcurrently(consume))
+    consumer.start(threads=False)
+    consumer.run_once()
+    (broker,) = consumer._backend.brokers().values()
+    consumer.shutdown()
+    assert bodies == [b"m0"] and lab.committed() == 1
+    with pytest.raises(UsageError, match="closed"):
+        broker.max_offset(MessageQueue(TOPIC, BROKER, 0))
+    never_started = PushConsumer(GROUP, lab.store.path)
+    (broker,) = never_started._backend.brokers().values()
+    never_started.shutdown()
+    with pytest.raises(UsageError, match="closed"):
+        broker.max_offset(MessageQueue(TOPIC, BROKER, 0))
+    PushConsumer(GROUP, lab.store).shutdown()
+    assert lab.store.queue_range(TOPIC, 0) == (0, 1), "an open store is its owner's to close"
+
+
 def test_a_consumer_says_what_is_missing(lab: Any) -> None:
     config = PushConsumerConfig()
-    consumer = PushConsumer(lab.backend, GROUP, config)
+    consumer = PushConsumer(GROUP, lab.backend, config)
     with pytest.raises(UsageError, match="register_message_listener"):
         consumer.start()
     with pytest.raises(UsageError, match="MessageListenerConcurrently\\(function\\)"):
@@ -477,7 +567,7 @@ def test_a_consumer_says_what_is_missing(lab: Any) -> None:
     with pytest.raises(UsageError, match="make a new consumer"):
         consumer.start()
     with pytest.raises(UsageError, match="group"):
-        PushConsumer(lab.backend, "no spaces")
+        PushConsumer("no spaces", lab.backend)
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,31 @@ def test_a_listener_may_shut_its_consumer_down(lab: Any) -> None:
     assert lab.bodies() == ["m0", "m0"]
 
 
+def test_a_listener_may_shut_its_consumer_down_while_that_still_starts(
+    lab: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.topic()
+    lab.send(1)
+    entered = threading.Event()
+    start = threading.Thread.start
+
+    def start_late(thread: threading.Thread) -> None:
+        if thread.name.startswith("ClientFactory"):
+            assert entered.wait(HANG_S)
+            time.sleep(0.02)
+        start(thread)
+
+    def shut_down(messages: Any, context: Any) -> None:
+        entered.set()
+        consumer.shutdown()
+
+    monkeypatch.setattr(threading.Thread, "start", start_late)
+    consumer = lab.concurrent(shut_down, start=False, poll_interval_millis=1)
+    consumer.start()
+    wait_for(lambda: consumer._state == "ended" and not lab.backend.brokers()["rmq-embedded"].consumer_ids(GROUP))
+    assert not any(thread.is_alive() for thread in consumer._loops)
+
+
 @pytest.mark.parametrize("part", ["_pulls", "_membership"])
 def test_an_error_of_our_own_ends_the_consumer_which_leaves_its_group_and_says_so(lab: Any, part: str) -> None:
     """A member that consumes nothing but keeps its queues would hold back the group for ever."""
