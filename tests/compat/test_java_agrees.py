@@ -39,6 +39,9 @@ def java_conf(directory: Path, config: StoreConfig) -> Path:
     return write_conf(
         directory / "broker.conf",
         brokerName=config.broker_name,
+        brokerIP1=config.broker_host.rpartition(":")[0],
+        listenPort=config.broker_host.rpartition(":")[2],
+        messageDelayLevel=config.message_delay_level,
         mappedFileSizeCommitLog=config.mapped_file_size_commit_log,
         mappedFileSizeConsumeQueue=config.mapped_file_size_consume_queue,
         maxHashSlotNum=config.max_hash_slot_num,

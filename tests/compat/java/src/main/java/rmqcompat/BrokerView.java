@@ -5,8 +5,6 @@ import java.util.Map;
 import java.util.TreeMap;
 import org.apache.rocketmq.broker.BrokerController;
 import org.apache.rocketmq.common.TopicConfig;
-import org.apache.rocketmq.remoting.netty.NettyClientConfig;
-import org.apache.rocketmq.remoting.netty.NettyServerConfig;
 import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
 
 /** What a whole broker has in its tables after it loaded a store; no port is opened. */
@@ -15,16 +13,17 @@ final class BrokerView {
     }
 
     static void print(Setup setup) throws Exception {
-        BrokerController broker = new BrokerController(setup.brokerConfig, new NettyServerConfig(), new NettyClientConfig(), setup.storeConfig);
-        if (!broker.initialize()) {
-            throw new Main.RefusedException("BrokerController.initialize() refused " + setup.storeConfig.getStorePathRootDir());
-        }
+        BrokerController broker = setup.loadedBroker();
         Map<String, Object> log = new LinkedHashMap<>();
         log.put("kind", "log");
         log.put("brokerName", setup.brokerConfig.getBrokerName());
         log.put("minPhyOffset", broker.getMessageStore().getMinPhyOffset());
         log.put("maxPhyOffset", broker.getMessageStore().getMaxPhyOffset());
         Main.answer(log);
+        tables(broker);
+    }
+
+    static void tables(BrokerController broker) throws Exception {
         for (TopicConfig topic : new TreeMap<>(broker.getTopicConfigManager().getTopicConfigTable()).values()) {
             Main.answer(topic(broker, topic));
         }
@@ -45,6 +44,10 @@ final class BrokerView {
             answer.put("offsets", new TreeMap<>(offsets));
             Main.answer(answer);
         });
+        Map<String, Object> delays = new LinkedHashMap<>();
+        delays.put("kind", "delayOffsets");
+        delays.put("offsets", new TreeMap<>(broker.getScheduleMessageService().getOffsetTable()));
+        Main.answer(delays);
     }
 
     private static Map<String, Object> topic(BrokerController broker, TopicConfig topic) throws Exception {

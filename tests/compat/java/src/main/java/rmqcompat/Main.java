@@ -22,6 +22,7 @@ import java.util.Map;
  *   dispatch storeDir conf               start, let the dispatch catch up, stop cleanly
  *   hold     storeDir conf               start and stay until standard input ends
  *   broker   storeDir conf               let a whole broker load the store and print the tables it sees
+ *   retry    storeDir conf               let a whole broker work on the store (see BrokerAtWork), print its tables and dump
  * </pre>
  *
  * conf is a broker.conf (Java properties); storeDir overrides its paths. Answers are JSON objects, one a line, on standard
@@ -76,6 +77,7 @@ public final class Main {
                 System.in.readAllBytes();
             });
             case "broker" -> BrokerView.print(setup);
+            case "retry" -> BrokerAtWork.run(setup, questions());
             default -> throw new IllegalArgumentException("unknown command " + command);
         }
     }

@@ -7,9 +7,12 @@ import java.nio.file.Path;
 import java.util.Properties;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentMap;
+import org.apache.rocketmq.broker.BrokerController;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.remoting.netty.NettyClientConfig;
+import org.apache.rocketmq.remoting.netty.NettyServerConfig;
 import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
 import org.apache.rocketmq.remoting.protocol.body.TopicConfigSerializeWrapper;
 import org.apache.rocketmq.store.DefaultMessageStore;
@@ -22,6 +25,7 @@ final class Setup {
 
     final BrokerConfig brokerConfig = new BrokerConfig();
     final MessageStoreConfig storeConfig = new MessageStoreConfig();
+    private final NettyServerConfig serverConfig = new NettyServerConfig();
     private final Path root;
 
     Setup(String storeDir, String conf) throws IOException {
@@ -32,6 +36,7 @@ final class Setup {
         }
         MixAll.properties2Object(properties, brokerConfig);
         MixAll.properties2Object(properties, storeConfig);
+        MixAll.properties2Object(properties, serverConfig); // its port is part of the storeHost; nobody listens there
         storeConfig.setStorePathRootDir(storeDir);
         storeConfig.setStorePathCommitLog(root.resolve("commitlog").toString());
         storeConfig.setHaListenPort(0); // any free port: several tests may run at once, and nobody connects
@@ -49,6 +54,15 @@ final class Setup {
         return store;
     }
 
+    /** A whole broker that has loaded the store; nothing of it is started. */
+    BrokerController loadedBroker() throws Exception {
+        BrokerController broker = new BrokerController(brokerConfig, serverConfig, new NettyClientConfig(), storeConfig);
+        if (!broker.initialize()) {
+            throw new Main.RefusedException("BrokerController.initialize() refused " + root);
+        }
+        return broker;
+    }
+
     /** Start a store as a broker does, wait until everything is dispatched, hand it over, and stop it cleanly. */
     void withStartedStore(StoreTask task) throws Exception {
         DefaultMessageStore store = loadedStore();
@@ -63,7 +77,7 @@ final class Setup {
         store.shutdown();
     }
 
-    private static void awaitDispatch(DefaultMessageStore store) throws InterruptedException {
+    static void awaitDispatch(DefaultMessageStore store) throws InterruptedException {
         long deadline = System.currentTimeMillis() + DISPATCH_DEADLINE_MS;
         while (store.dispatchBehindBytes() > 0) {
             if (System.currentTimeMillis() > deadline) {
