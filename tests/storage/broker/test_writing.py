@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import Message, Store, StoreConfig, StoreFullError, UnknownTopicError, UsageError
+from rmq_store.broker import writing
 from rmq_store.broker.writing import Writer
 from rmq_store.files import durable
 from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
@@ -219,3 +220,22 @@ def test_a_checksum_from_a_caller_does_not_make_the_record_look_damaged(
         store.send(Message("T", b"x", properties={"__CRC32#": "0123456789"}))
     report = verify_store(scratch / "store")
     assert (report.status, report.problems) == ("clean", [])
+
+
+def test_a_repeated_unit_is_on_disk_although_its_first_attempt_died_before_the_flush(
+    scratch: Path, tiny: StoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever repeats it is told that it is stored, and forgets its rows."""
+    config = replace(tiny, flush_disk_type="SYNC_FLUSH", flush_interval_commit_log=1_000_000)
+    with Store.open(scratch / "sync", create=True, config=config) as store:
+        page = store._log.writing_page
+        sent = store.send(Message("T", b"x"))
+        rows = pa.record_batch({"commitLogOffset": [sent.commit_log_offset], "msgId": [sent.msg_id]})
+        with monkeypatch.context() as patch:
+            patch.setattr(writing, "flush", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                store.retry.send_back_all("g", rows, key="k", value=1)
+        assert page.flushed_end < page.appended_end
+        again = store.retry.send_back_all("g", rows, key="k", value=1)
+        assert again.column("commitLogOffset").null_count == 1
+        assert page.flushed_end == page.appended_end
