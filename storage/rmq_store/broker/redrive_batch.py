@@ -21,12 +21,14 @@ from rmq_store.broker.send_back import properties_bytes_max
 from rmq_store.broker.stored_frames import FrameRun, StoredFrames, stored_text
 from rmq_store.errors import CorruptQueueError, CorruptRecordError
 from rmq_store.format import properties as keys
+from rmq_store.format.frame_check import CRC_PROPERTY_BYTES
 from rmq_store.format.frame_copy import CopyOptions, copy_frames
 from rmq_store.format.host import Host
-from rmq_store.format.names import RETRY_PREFIX
+from rmq_store.format.names import RETRY_PREFIX, RETRY_TOPIC_LENGTH_MAX
 from rmq_store.format.properties import parse_properties
 from rmq_store.format.property_changes import set_properties
 from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.layout import BLANK_BYTES
 
 Int64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -48,6 +50,10 @@ _LEFT_BEHIND = (
     keys.DELAY_TIME_LEVEL, keys.REAL_TOPIC, keys.REAL_QUEUE_ID, keys.RECONSUME_TIME, keys.MAX_RECONSUME_TIMES,
     keys.CONSUME_START_TIME, keys.MIN_OFFSET, keys.MAX_OFFSET, keys.POP_CK, keys.FIRST_POP_TIME,
 )  # fmt: skip
+
+# What a copy may have more than its original, apart from properties: the topic's name with a longer length field, the
+# CRC property, a host with an IPv6 address; and a blank must fit behind it.
+_MORE_BYTES_MAX = RETRY_TOPIC_LENGTH_MAX + 1 + CRC_PROPERTY_BYTES + 12 + BLANK_BYTES
 
 # What a retry topic's messages have, and those of other topics do not.
 _ONLY_FOR_RETRY = (keys.RETRY_TOPIC, keys.WAIT_STORE_MSG_OK)
@@ -246,6 +252,10 @@ class Redriver:
                 continue
             mask = np.arange(len(rows)) == place
             properties = pc.replace_with_mask(properties, pa.array(mask), pa.array([fitted], pa.large_binary()))
+        grown = run.sizes + pc.binary_length(properties).to_numpy() - pc.binary_length(run.strings).to_numpy()
+        too_large = theirs & (grown > self._log.segments.size_bytes - _MORE_BYTES_MAX)
+        judged.decide(rows[too_large], REFUSED, "its copy does not fit a segment of the log")
+        theirs &= ~too_large
         kept = np.flatnonzero(theirs)
         picked = pa.array(kept)
         return Copy(run, kept, properties.take(picked), run.pieces.column(keys.SHARDING_KEY).take(picked))

@@ -38,6 +38,7 @@ from rmq_store.format.properties import parse_properties
 from rmq_store.format.property_changes import set_properties
 from rmq_store.format.schema import PROPERTIES_TYPE
 from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.layout import BLANK_BYTES
 
 Int64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -128,6 +129,7 @@ class SendBackEncoder:
         self._store_host = store_host
         self._options = CopyOptions(crc_property=log.crc_property, index_tags=log.index_tags)
         self._bytes_max = properties_bytes_max(log.crc_property)
+        self._frame_bytes_max = log.segments.size_bytes - BLANK_BYTES
         self._random = np.random.default_rng()
 
     def encode(self, rows: pa.RecordBatch, end: int, reconsume_times: Sequence[int] | None = None) -> Copies:
@@ -203,7 +205,7 @@ class SendBackEncoder:
                 for place in np.flatnonzero(too_long).tolist()
             ]
             properties = pc.replace_with_mask(properties, pa.array(too_long), pa.array(fitted, pa.large_binary()))
-        return copy_frames(
+        copies = copy_frames(
             run.buffer,
             run.headers.positions,
             run.sizes,
@@ -217,6 +219,13 @@ class SendBackEncoder:
             delay_ms=_column(hops, "delay_ms", which),
             options=self._options,
         )
+        too_large = pc.greater(pc.binary_length(copies.column("frame")), self._frame_bytes_max)
+        if pc.any(too_large).as_py():
+            row = int(run.rows[too_large.index(True).as_py()])
+            raise ResponseError(
+                SYSTEM_ERROR, f"row {row}: a copy of the message at {offsets[row]} does not fit a segment of the log"
+            )
+        return copies
 
     def _changes(
         self, run: FrameRun, hops: list[Hop], which: npt.NDArray[np.intp], retry_queues: npt.NDArray[np.int32]

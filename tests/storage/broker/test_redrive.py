@@ -133,12 +133,12 @@ def test_what_was_noted_down_on_the_way_stays_behind(store: Store) -> None:
     assert copy.properties == kept | {failure.REPLAYS: "1", failure.DEAD_LETTER: "0:0"}
 
 
-def put_dead_letter(store: Store, properties: dict[str, str]) -> None:
+def put_dead_letter(store: Store, properties: dict[str, str], body: bytes = b"x") -> None:
     """As somebody else might have stored it."""
     store._topics.create(TopicConfig(DLQ, 1, 1), exist_ok=True)
     columns = {
         "topic": [DLQ],
-        "body": [b"x"],
+        "body": [body],
         "properties": pa.array([list(properties.items())], pa.map_(pa.string(), pa.string())),
     }
     host = Host.parse("127.0.0.1:10911")
@@ -651,6 +651,16 @@ def test_a_letter_without_room_is_refused_after_its_reasons_gave_way(store: Stor
     assert copy.properties["large"] == "x" * 32_000
     assert 600 < len(copy.properties[failure.ERROR_MESSAGE]) < 700
     assert len(copy.properties_raw) == 32_767
+
+
+def test_a_letter_whose_copy_no_segment_can_hold_is_refused(store: Store) -> None:
+    """Segments of 64 KiB: the record just fits, one with the properties of a redrive does not."""
+    store._topics.create(TopicConfig(DLQ, 1, 1), exist_ok=True)
+    put_dead_letter(store, {"KEYS": "k"}, bytes(65_536 - 8 - 150))
+    put_dead_letter(store, {"KEYS": "k"})
+    result = store.dead_letters.redrive(GROUP, rows_of(range(2)))
+    assert outcomes(result) == ["REFUSED", "REDRIVEN"]
+    assert "does not fit a segment" in result.column("reason")[0].as_py()
 
 
 # -- units, rate, progress, dry run -----------------------------------------------------------------------------------

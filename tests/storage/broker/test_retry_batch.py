@@ -357,6 +357,14 @@ def test_a_message_without_room_for_a_retry_refuses_the_batch_naming_its_row(sto
     refused(store, rows_of(sent), ResponseError, "row 2: PROPERTIES_SIZE_EXCEEDED")
 
 
+def test_a_message_whose_copy_no_segment_can_hold_refuses_the_batch_naming_its_row(store: Store) -> None:
+    sent = [*send(store, 1), store.send(Message("TopicJ", bytes(65_536 - 8 - 200)))]
+    match = f"row 1: a copy of the message at {sent[1].commit_log_offset} does not fit"
+    refused(store, rows_of(sent), ResponseError, match)
+    with pytest.raises(UsageError, match="does not fit a segment"):
+        store.retry.send_back(GROUP, sent[1].commit_log_offset)
+
+
 # -- once for each key and value --------------------------------------------------------------------------------------
 
 
