@@ -166,7 +166,8 @@ def test_the_brokers_hops_and_ours_are_the_same(
     for ending in ("", LONG):
         our_hops(root, clock, sources, ending)
     drop = {"do": "sendBack", "group": DROPPING, "topic": "Orders", "queueId": 0, "queueOffset": 0, "delayLevel": 0}
-    instructions = [*java_hops(sources, ""), *java_hops(sources, LONG), drop]
+    in_turn = zip(java_hops(sources, ""), java_hops(sources, LONG), strict=True)
+    instructions = [*(instruction for pair in in_turn for instruction in pair), drop]
     answers = rocketmq.run("retry", root, java_conf(tmp_path, config), questions=instructions)
 
     assert [a["code"] for a in answers if a["kind"] == "sendBack"] == [0] * len(instructions)
