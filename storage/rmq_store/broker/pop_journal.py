@@ -72,8 +72,9 @@ class PopJournal:
             CorruptConfigError: the file is no journal; nothing was changed.
         """
         directory = self.path.parent
-        for missing in reversed([directory, *directory.parents[:3]]):
-            durable.make_directory(missing)
+        if not directory.is_dir():
+            for missing in reversed([directory, *directory.parents[:3]]):
+                durable.make_directory(missing)
         with self._turn, self._lock.exclusive(LOCK_TIMEOUT_MS):
             self._catch_up()
             yield self.state

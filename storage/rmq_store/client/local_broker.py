@@ -10,6 +10,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import pyarrow as pa
+
 from rmq_store.broker.pop_messages import ConsumeInitMode
 from rmq_store.broker.results import SendResult, SendStatus
 from rmq_store.broker.store import Store
@@ -254,9 +256,12 @@ class LocalBroker:
                 init_mode=ConsumeInitMode.MIN if from_first else ConsumeInitMode.MAX,
                 max_delivery_attempts=max_delivery_attempts,
             )
+        if not popped:
+            return []
+        messages = messages_of(pa.concat_batches([one.row for one in popped]), self.name)
         return [
-            PoppedMessage(messages_of(one.row, self.name)[0], one.receipt_handle, one.delivery_attempt)
-            for one in popped
+            PoppedMessage(message, one.receipt_handle, one.delivery_attempt)
+            for message, one in zip(messages, popped, strict=True)
         ]
 
     def ack_message(self, group: str, topic: str, receipt_handle: str) -> None:
