@@ -15,7 +15,7 @@ rows fail. So a handler sees a row at least once, and rows beside a guilty one s
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -185,6 +185,12 @@ def _levels(results: Any, count: int) -> Levels:
         return np.full(count, _DONE, np.int32)
     if isinstance(results, str | int | np.integer | Enum):
         return np.full(count, _level(results), np.int32)
+    is_table = isinstance(results, Mapping | bytes | pa.RecordBatch | pa.Table) or getattr(results, "ndim", 1) != 1
+    if is_table or not isinstance(results, Iterable):
+        refuse(
+            f"the handler answered a {type(results).__name__} for {count} rows: possible are one word or level for all "
+            "of them, a list, a Series or an array with a result for each, or None"
+        )
     array = _as_array(results)
     given = len(results) if array is None else len(array)
     if given != count:
@@ -214,6 +220,8 @@ def _as_array(results: Any) -> pa.Array | None:
             array = pa.array(results, from_pandas=True)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
             return None
+    if pa.types.is_nested(array.type):
+        return None
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
     if pa.types.is_floating(array.type):

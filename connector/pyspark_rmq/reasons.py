@@ -28,8 +28,9 @@ def reason_of(error: BaseException) -> Reason:
     except Exception as second:
         # Its text is made by code of the user's, too.
         return _without_stack(type(error).__qualname__, f"the error has no text: {type(second).__name__} in __str__")
-    name = known[failure.ERROR_CLASS]
-    return Reason(name, known.get(failure.ERROR_MESSAGE, name), known[failure.STACK_HASH])
+    # Columns of Arrow are UTF-8, so a text with half a surrogate pair (file names have them) would fail the query.
+    name = failure.storable(known[failure.ERROR_CLASS])
+    return Reason(name, failure.storable(known.get(failure.ERROR_MESSAGE, name)), known[failure.STACK_HASH])
 
 
 def returned(result: str) -> Reason:

@@ -166,6 +166,16 @@ def test_a_batch_handler_may_answer_for_all_rows_or_for_each(answer: Any, expect
         (pa.array([True, True, True]), "answered True for a row"),
         (pa.array([0, 0, -2]), "answered -2 for a row"),
         (["SUCCESS", "done", None], "answered 'done' for a row"),
+        (pd.DataFrame({"result": [0, 0, 0]}), "answered a DataFrame for 3 rows"),
+        (pa.record_batch({"result": [0, 0, 0]}), "answered a RecordBatch for 3 rows"),
+        (pa.table({"result": [0, 0, 0]}), "answered a Table for 3 rows"),
+        (np.zeros((3, 1), int), "answered a ndarray for 3 rows"),
+        ({"a": 0, "b": 0, "c": 0}, "answered a dict for 3 rows"),
+        (b"DLQ", "answered a bytes for 3 rows"),
+        (2.0, "answered a float for 3 rows"),
+        (object(), "answered a object for 3 rows"),
+        ([{"result": 0}] * 3, "answered {'result': 0} for a row"),
+        (pa.array([{"result": 0}] * 3), "for a row"),
     ],
 )
 def test_a_batch_handlers_wrong_answer_fails_the_query(answer: Any, message: str) -> None:
@@ -209,6 +219,17 @@ def test_failures_at_one_place_have_one_hash_whatever_the_line_and_the_text() ->
         found.append(reason_of(raised.value))
     assert found[0].stack_hash == found[1].stack_hash != found[2].stack_hash
     assert [reason.error_message for reason in found] == ["one", "two", "one"]
+
+
+@pytest.mark.parametrize("mode", ["row", "arrow"])
+def test_a_text_that_is_no_utf_8_does_not_fail_the_query(mode: str) -> None:
+    """os.listdir gives such names, and errors that name a file have them in their text."""
+
+    def handler(rows: Any) -> None:
+        raise FileNotFoundError("no file 'order-\udcff.json'")
+
+    (answer,) = judged(handler, batch(1), mode)
+    assert (answer["result"], answer["errorMessage"]) == ("RECONSUME_LATER", "no file 'order-?.json'")
 
 
 def test_an_exception_without_a_text_does_not_fail_the_query() -> None:

@@ -48,8 +48,9 @@ def failure_properties(
     """The reasons that an exception gives. The stack hash is the same for failures that took the same way through the
     code, whatever the line numbers and the message.
     """
-    frames = traceback.extract_tb(error.__traceback__)
-    way = "\n".join(f"{PurePath(frame.filename).name}:{frame.name}" for frame in frames)
+    # Not extract_tb: it reads the source of each frame, which takes 10 ms where a recursion has found no end.
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    way = "\n".join(f"{PurePath(code.co_filename).name}:{code.co_name}" for code in codes)
     kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
     reasons = {
         ERROR_CLASS: kind,
