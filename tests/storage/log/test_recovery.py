@@ -678,9 +678,10 @@ def test_an_older_checkpoint_makes_the_walk_of_a_brokers_store_start_earlier(lab
             store.append(lab.batch(20, body_bytes=200))
         end = store.log_range()[1]
     scanned = []
+    now_ms = lab.now_ms
     for age_ms in (0, 3000, 4500, 10**9):
         saved = lab.save()
-        moment = max(lab.now_ms - age_ms, 1)
+        moment = max(now_ms - age_ms, 1)
         checkpoint = Checkpoint(physic_msg_timestamp=moment, logics_msg_timestamp=moment)
         (lab.root / "checkpoint").write_bytes(checkpoint.pack())
         lab.broker_was_here(abort=True)
