@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,8 @@ HOUR_MS = 3_600_000
 
 # Who does the hops: the name says it, and both are of one length, so that the frames must be, too.
 OURS, JAVAS = "CG_ours", "CG_java"
-LONG = "g" * 113  # with it the retry topic is over 127 characters: delivered as a V2 frame
+# Makes the longest name of a group: its retry topic has 127 characters, the most of a V1 frame. We send back in bulk.
+LONG = "g" * 113
 DROPPING = "CG_dropping"
 
 
@@ -54,7 +55,7 @@ def machine_ms() -> int:
 
 def messages(store: Store, topic: str) -> list[dict[str, Any]]:
     """Every message of a topic, queue by queue."""
-    columns = ["topic", "queueId", "queueOffset", "commitLogOffset", "body"]
+    columns = ["topic", "queueId", "queueOffset", "commitLogOffset", "msgId"]
     return [
         row
         for queue_id, span in sorted(store.queue_ranges(topic).items())
@@ -103,17 +104,27 @@ def our_hops(root: Path, clock: Clock, sources: list[dict[str, Any]], ending: st
     """Each message fails three times; then the first four once more with delay levels that their consumer chose."""
     group = OURS + ending
     with Store.open(root, clock=clock) as store:
-        failed = [row["commitLogOffset"] for row in sources]
+        failed = sources
         for level in (3, 4):
-            for offset in failed:
-                store.retry.send_back(group, offset)
+            send_back(store, group, failed, in_bulk=bool(ending))
             clock.now_ms += DELAY_MS[level]
             assert store.schedule.deliver_due().delivered == len(sources)
-            failed = [row["commitLogOffset"] for row in messages(store, "%RETRY%" + group)][-len(sources) :]
-        for offset in failed:
-            assert store.retry.send_back(group, offset).is_dead
-        for row, level in zip(sources, CHOSEN_LEVELS, strict=False):
-            store.retry.send_back(group, row["commitLogOffset"], delay_level=level)
+            failed = messages(store, "%RETRY%" + group)[-len(sources) :]
+        send_back(store, group, failed, in_bulk=bool(ending))
+        send_back(store, group, sources[: len(CHOSEN_LEVELS)], CHOSEN_LEVELS, in_bulk=bool(ending))
+
+
+def send_back(
+    store: Store, group: str, failed: list[dict[str, Any]], levels: Sequence[int] | None = None, *, in_bulk: bool
+) -> None:
+    """One by one, or all as one unit."""
+    levels = [0] * len(failed) if levels is None else levels
+    if in_bulk:
+        columns = {name: [row[name] for row in failed] for name in ("commitLogOffset", "msgId")}
+        store.retry.send_back_all(group, pa.record_batch({**columns, "delayLevel": pa.array(levels, pa.int32())}))
+        return
+    for row, level in zip(failed, levels, strict=True):
+        store.retry.send_back(group, row["commitLogOffset"], delay_level=level)
 
 
 # Straight to the dead letters; the last level, and two beyond it.
