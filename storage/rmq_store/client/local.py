@@ -10,6 +10,7 @@ from rmq_store.broker.routing import AUTO_CREATE_QUEUE_MAX
 from rmq_store.broker.store import Store
 from rmq_store.broker.topics import TopicConfig
 from rmq_store.client.backend import Backend, MessageQueue
+from rmq_store.client.errors import MQClientError
 from rmq_store.client.local_broker import LocalBroker
 from rmq_store.client.queue_selection import queues_of_order_conf
 from rmq_store.errors import UsageError
@@ -96,7 +97,10 @@ class LocalBackend:
         return _queues(topic, ((name, config.read_queue_nums) for name, config in known.items() if config.readable))
 
     def _configs(self, topic: str) -> dict[str, TopicConfig]:
-        found = ((name, broker.store.topics().get(topic)) for name, broker in self._brokers.items())
+        try:
+            found = [(name, broker.store.topics().get(topic)) for name, broker in self._brokers.items()]
+        except OSError as error:
+            raise MQClientError(f"the queues of topic {topic!r} cannot be looked up: {error}") from error
         return {name: config for name, config in found if config is not None}
 
     def _open(self, path: str | Path, name: str | None, clock: Callable[[], int] | None) -> Store:

@@ -114,6 +114,10 @@ class LocalBroker:
         self, group: str, queue: MessageQueue, offset: int, max_count: int, tags: str | None = None
     ) -> PullResult:
         """See `Broker.pull`. At most 256 KiB of stored messages, but at least one; a filter looks at 16,000 at most."""
+        with self._trying():
+            return self._pull(group, queue, offset, max_count, tags)
+
+    def _pull(self, group: str, queue: MessageQueue, offset: int, max_count: int, tags: str | None) -> PullResult:
         self._check_pull(group, queue)
         place = (queue.topic, queue.queue_id)
         first, last = self.store.queue_range(*place)
@@ -140,35 +144,39 @@ class LocalBroker:
 
     def min_offset(self, queue: MessageQueue) -> int:
         """See `Broker.min_offset`."""
-        return self.store.queue_range(queue.topic, queue.queue_id).min_offset
+        with self._trying():
+            return self.store.queue_range(queue.topic, queue.queue_id).min_offset
 
     def max_offset(self, queue: MessageQueue) -> int:
         """See `Broker.max_offset`."""
-        return self.store.queue_range(queue.topic, queue.queue_id).max_offset
+        with self._trying():
+            return self.store.queue_range(queue.topic, queue.queue_id).max_offset
 
     def offset_by_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """See `Broker.offset_by_time`."""
-        return self.store.offset_by_time(queue.topic, queue.queue_id, timestamp_ms)
+        with self._trying():
+            return self.store.offset_by_time(queue.topic, queue.queue_id, timestamp_ms)
 
     def query_consumer_offset(self, group: str, queue: MessageQueue) -> int | None:
         """See `Broker.query_consumer_offset`."""
-        stored = self.store.committed_offsets(group).get((queue.topic, queue.queue_id), -1)
-        if stored >= 0:
-            return stored
-        if self._strict_last_offset or self.min_offset(queue) > 0:
-            return None
-        return 0 if self._is_hot(queue) else None
+        with self._trying():
+            stored = self.store.committed_offsets(group).get((queue.topic, queue.queue_id), -1)
+            if stored >= 0:
+                return stored
+            if self._strict_last_offset or self.min_offset(queue) > 0:
+                return None
+            return 0 if self._is_hot(queue) else None
 
     def update_consumer_offsets(
         self, group: str, offsets: Mapping[MessageQueue, int], *, lock_owner: str | None = None
     ) -> set[MessageQueue]:
         """See `Broker.update_consumer_offsets`."""
-        mine = {
-            queue: offset
-            for queue, offset in offsets.items()
-            if lock_owner is None or self._groups.holds(group, lock_owner, queue)
-        }
         with self._answering():
+            mine = {
+                queue: offset
+                for queue, offset in offsets.items()
+                if lock_owner is None or self._groups.holds(group, lock_owner, queue)
+            }
             self.store.commit_offsets(group, {(q.topic, q.queue_id): offset for q, offset in mine.items()})
         return set(mine)
 
@@ -209,23 +217,28 @@ class LocalBroker:
 
     def heartbeat(self, group: str, client_id: str, *, joins: bool = False) -> None:
         """See `Broker.heartbeat`."""
-        self._groups.heartbeat(group, client_id, joins=joins)
+        with self._trying():
+            self._groups.heartbeat(group, client_id, joins=joins)
 
     def unregister(self, group: str, client_id: str) -> None:
         """See `Broker.unregister`."""
-        self._groups.unregister(group, client_id)
+        with self._trying():
+            self._groups.unregister(group, client_id)
 
     def consumer_ids(self, group: str) -> list[str]:
         """See `Broker.consumer_ids`."""
-        return self._groups.consumer_ids(group)
+        with self._trying():
+            return self._groups.consumer_ids(group)
 
     def lock_queues(self, group: str, client_id: str, queues: Sequence[MessageQueue]) -> set[MessageQueue]:
         """See `Broker.lock_queues`."""
-        return self._groups.lock_queues(group, client_id, queues)
+        with self._trying():
+            return self._groups.lock_queues(group, client_id, queues)
 
     def unlock_queues(self, group: str, client_id: str, queues: Sequence[MessageQueue]) -> None:
         """See `Broker.unlock_queues`."""
-        self._groups.unlock_queues(group, client_id, queues)
+        with self._trying():
+            self._groups.unlock_queues(group, client_id, queues)
 
     # -- the broker's own work, and invisible messages ---------------------------------------------------------------
 
@@ -326,11 +339,27 @@ class LocalBroker:
             raise
         except ResponseError as error:
             raise self._error(error.response_code, error.remark) from error
+        except OSError as error:
+            raise self._error(ResponseCode.SYSTEM_ERROR, str(error)) from error
         except StoreError as error:
             for kind, code in _CODES:
                 if isinstance(error, kind):
                     raise self._error(code, str(error)) from error
             raise
+
+    @contextlib.contextmanager
+    def _trying(self) -> Iterator[None]:
+        """Turn what may pass by itself (no file descriptors left, say) into a broker's answer, so that a consumer asks
+        again. A store that was closed, or is damaged, ends it.
+        """
+        refused: UsageError | None = None
+        with self._answering():
+            try:
+                yield
+            except UsageError as error:
+                refused = error
+        if refused is not None:
+            raise refused
 
     def _error(self, code: int, remark: str) -> MQBrokerError:
         return MQBrokerError(code, remark, self.name)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rmq_store import Message, Store, UsageError
+from rmq_store import Lease, Message, Store, UsageError
+from rmq_store.client import local_groups
 from rmq_store.client.backend import MessageQueue
 from rmq_store.client.consumer_config import PushConsumerConfig
 from rmq_store.client.errors import MQBrokerError, RemotingTimeoutError, ResponseCode
@@ -251,6 +253,42 @@ def test_a_broker_that_fails_is_left_alone_for_a_while_and_the_others_go_on(
     assert lab.bodies() == ["b0"]
     lab.advance(1)
     assert lab.bodies() == ["b0", "a0"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (Store, "queue_range"),
+        (Store, "topics"),
+        (Store, "committed_offsets"),
+        (Store, "commit_offsets"),
+        (Lease, "heartbeat"),
+        (Lease, "acquire"),
+        (local_groups, "live_leases"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["concurrent", "ordered"])
+def test_a_process_without_file_descriptors_for_a_while_goes_on_afterwards(
+    lab: Any, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, kind: str
+) -> None:
+    """An open file that a listener has forgotten must not end its consumer: Java's tries again after 3 s, too."""
+    lab.topic()
+    lab.send(1)
+    getattr(lab, kind)()
+    lab.settle()
+
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, refuse)
+        lab.send(1)
+        for _ in range(40):
+            lab.advance(1000)
+    for _ in range(30):
+        lab.advance(1000)
+    assert lab.bodies() == ["m0", "m1"]
+    assert lab.committed() == 2
 
 
 def test_progress_that_a_broker_did_not_take_is_stored_later(lab: Any, cluster: Cluster) -> None:
