@@ -9,13 +9,16 @@ from collections.abc import Mapping
 from rmq_store.broker.config import StoreConfig
 from rmq_store.broker.parking import Parked, ParkingRules, park
 from rmq_store.errors import UsageError
-from rmq_store.format.frame_check import TRANSACTION_MASK, SysFlag
+from rmq_store.format.frame_check import COMPRESSION_MASK, SysFlag
 from rmq_store.format.hashing import index_hash, java_hash
 from rmq_store.format.host import Host
 from rmq_store.format.ids import UniqueIdGenerator, month_start_ms
 from rmq_store.format.message import Message, encode_frame
 from rmq_store.format.properties import KEYS, TAGS, UNIQUE_KEY, encode_properties
 from rmq_store.log.append import OneRecord
+
+# All else in a sysFlag says what the store itself knows, or makes a record that no queue may hold.
+_CALLERS_FLAGS = SysFlag.COMPRESSED | COMPRESSION_MASK
 
 
 class OneMessageEncoder:
@@ -38,8 +41,10 @@ class OneMessageEncoder:
 
         Raises:
             UsageError: body or properties too large, no bytes as body, a separator or empty text in a property, a delay
-            level or time that cannot be.
+            level or time that cannot be, a `sys_flag` that says anything else.
         """
+        if sys_flag & ~_CALLERS_FLAGS:
+            raise UsageError(f"sys_flag={sys_flag:#x}: only the bits {_CALLERS_FLAGS:#x} of compression can be given")
         if not isinstance(message.body, bytes):
             raise UsageError(f"the body is {type(message.body).__name__}, not bytes")
         if not isinstance(message.properties, Mapping):
@@ -50,7 +55,7 @@ class OneMessageEncoder:
             limit = self._config.max_message_size
             raise UsageError(f"the body has {len(message.body)} bytes, more than maxMessageSize={limit}")
         unique_id = self.unique_id(message, now_ms)
-        parked = self._place(message, message.stored_properties(unique_id), queue_id, now_ms, sys_flag)
+        parked = self._place(message, message.stored_properties(unique_id), queue_id, now_ms)
         stored = parked.properties
         properties = encode_properties(stored)
         born_ms = now_ms if message.born_timestamp_ms is None else message.born_timestamp_ms
@@ -89,14 +94,12 @@ class OneMessageEncoder:
         )
         return record, unique_id
 
-    def _place(self, message: Message, stored: dict[str, str], queue_id: int, now_ms: int, sys_flag: int) -> Parked:
-        """Where the message is stored: in its own topic, or where it waits. Half messages do not wait."""
+    def _place(self, message: Message, stored: dict[str, str], queue_id: int, now_ms: int) -> Parked:
+        """Where the message is stored: in its own topic, or where it waits."""
         if not isinstance(message.delay_level, int) or not isinstance(message.deliver_timestamp_ms, int | None):
             raise UsageError("delay_level and deliver_timestamp_ms must be int")
         if message.delay_level < 0:
             raise UsageError(f"delay_level={message.delay_level} is no delay level; 0 means none")
-        if sys_flag & TRANSACTION_MASK in (SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK):
-            return Parked(message.topic, queue_id, stored)
         return park(stored, message.topic, queue_id, now_ms, self._rules)
 
     def _month_start(self, now_ms: int) -> int:

@@ -353,13 +353,12 @@ def test_send_all_answers_with_the_users_queues_too(store: Store) -> None:
     assert len(records(store, SCHEDULE_TOPIC, 0)) == 1
 
 
-@pytest.mark.parametrize("transaction", [0x4, 0xC])
-def test_half_messages_do_not_wait(store: Store, transaction: int) -> None:
-    """HookUtils#handleScheduleMessage: only types NOT and COMMIT."""
-    store.send(Message("T", b"", delay_level=1), sys_flag=transaction)
-    assert records(store, SCHEDULE_TOPIC, 0) == []
-    store.send(Message("T", b"", delay_level=1), sys_flag=0x8)
-    assert len(records(store, SCHEDULE_TOPIC, 0)) == 1
+@pytest.mark.parametrize("flag", [0x4, 0x8, 0xC, 0x10, 0x20, 0x80, -1])
+def test_a_caller_says_how_a_body_is_compressed_and_no_more(store: Store, flag: int) -> None:
+    """A half message in a queue, or an address of another width than the record has, would look damaged."""
+    with pytest.raises(UsageError, match="only the bits 0x701 of compression"):
+        store.send(Message("T", b""), sys_flag=flag)
+    assert store.log_range() == (0, 0)
 
 
 @pytest.mark.parametrize("store_it", WAYS)
