@@ -224,7 +224,10 @@ def table(original: Answer, stored: list[dict[str, Any]]) -> None:
 def test_java_dispatches_parked_messages_to_the_bytes_of_our_queues(
     rocketmq: RocketMQ, scratch: Path, tmp_path: Path
 ) -> None:
-    """Its tags code of an entry of the schedule queue is storeTimestamp + delay, from DELAY; so is ours."""
+    """Its tags code of an entry of the schedule queue is storeTimestamp + delay, from DELAY; so is ours.
+
+    The timer topic is ours alone: a broker that makes its queue again puts hashes of tags there; nothing comes early.
+    """
     root = scratch / "store"
     config = StoreConfig(**GEOMETRY, message_delay_level=LEVELS)
     clock = Clock(machine_ms() - 24 * HOUR_MS)
@@ -233,13 +236,25 @@ def test_java_dispatches_parked_messages_to_the_bytes_of_our_queues(
     with Store.open(root, clock=clock) as store:
         for level in range(1, 19):
             store.send_all([Message("Orders", b"%d" % level, tags="T", keys="k", delay_level=level)] * 3)
+        store.create_topic("Timed", queue_count=1)
+        due_ms = clock.now_ms + HOUR_MS // 2
+        for tag in ("TagA", None):
+            store.send(Message("Timed", b"later", tags=tag, deliver_timestamp_ms=due_ms, queue_id=0))
     java = copy(root, "java")
     shutil.rmtree(java / "consumequeue")
     shutil.rmtree(java / "index")
     rocketmq.run("dispatch", java, java_conf(tmp_path, config))
-    assert len({path.parent for path in queue_files(root) if path.parts[0] == SCHEDULE}) == 18
-    assert queue_files(java) == queue_files(root)
+    ours, javas = queue_files(root), queue_files(java)
+    assert len({path.parent for path in ours if path.parts[0] == SCHEDULE}) == 18
+    assert {path for path in ours if ours[path] != javas[path]} == {path for path in ours if path.parts[0] == TIMER}
+    assert ours.keys() == javas.keys()
     assert index_files(java) == index_files(root)
+
+    with Store.open(java, clock=clock) as store:
+        for now_ms, arrived_count in ((due_ms - 1, 0), (due_ms, 2)):
+            clock.now_ms = now_ms
+            store.schedule.deliver_due()
+            assert store.queue_range("Timed", 0).max_offset == arrived_count
 
 
 # -- taking over ------------------------------------------------------------------------------------------------------
