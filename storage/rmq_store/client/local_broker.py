@@ -5,9 +5,8 @@ Sources: SendMessageProcessor.java, PullMessageProcessor.java, ConsumerManagePro
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -16,22 +15,12 @@ from rmq_store.broker.pop_messages import ConsumeInitMode
 from rmq_store.broker.results import SendResult, SendStatus
 from rmq_store.broker.store import Store
 from rmq_store.client.backend import MessageExt, MessageQueue, PoppedMessage, PullResult, PullStatus
-from rmq_store.client.errors import MQBrokerError, ResponseCode
+from rmq_store.client.errors import ResponseCode
+from rmq_store.client.local_answers import Answers
 from rmq_store.client.local_groups import LocalGroups
 from rmq_store.client.stored_messages import messages_of
 from rmq_store.client.subscription import Subscription
-from rmq_store.errors import (
-    InvalidReceiptHandleError,
-    OffsetOutOfRangeError,
-    ReadOnlyError,
-    ResponseError,
-    StoreError,
-    StoreFailedError,
-    StoreFullError,
-    StoreLockedError,
-    UnknownTopicError,
-    UsageError,
-)
+from rmq_store.errors import OffsetOutOfRangeError
 from rmq_store.format.frame_check import TRANSACTION_MASK
 from rmq_store.format.message import Message
 
@@ -42,15 +31,6 @@ FILTERED_ENTRIES_MAX = 16_000
 _FILTER_STEP = 256
 PAGE_CACHE_BUSY_MS = 1_000  # osPageCacheBusyTimeOutMills
 
-# First match counts.
-_CODES: tuple[tuple[type[StoreError], int], ...] = (
-    (UnknownTopicError, ResponseCode.TOPIC_NOT_EXIST),
-    (ReadOnlyError, ResponseCode.NO_PERMISSION),
-    (UsageError, ResponseCode.MESSAGE_ILLEGAL),
-    (StoreFullError, ResponseCode.SERVICE_NOT_AVAILABLE),
-    (StoreLockedError, ResponseCode.SYSTEM_BUSY),
-    (StoreFailedError, ResponseCode.SYSTEM_ERROR),
-)
 
 
 class LocalBroker:
@@ -62,6 +42,7 @@ class LocalBroker:
     def __init__(self, name: str, store: Store, *, strict_last_offset: bool = False) -> None:
         self.name = name
         self.store = store
+        self._answers = Answers(name)
         self._strict_last_offset = strict_last_offset
         self._groups = LocalGroups(store.path, store.clock)
 
@@ -78,8 +59,9 @@ class LocalBroker:
         """See `Broker.send`. An append that has to wait for a second is answered with SYSTEM_BUSY, as by a broker."""
         self._check_send(message.topic, queue_id)
         if sys_flag & TRANSACTION_MASK:
-            raise self._error(ResponseCode.NO_PERMISSION, "half messages need a broker; a store has no transactions")
-        with self._answering():
+            reason = "half messages need a broker; a store has no transactions"
+            raise self._answers.error(ResponseCode.NO_PERMISSION, reason)
+        with self._answers.answering():
             result = self.store.send(
                 replace(message, queue_id=queue_id),
                 sys_flag=sys_flag,
@@ -93,7 +75,7 @@ class LocalBroker:
     ) -> SendResult:
         """See `Broker.send_batch`."""
         self._check_send(messages[0].topic, queue_id)
-        with self._answering():
+        with self._answers.answering():
             results = self.store.send_all(
                 [replace(message, queue_id=queue_id) for message in messages],
                 lock_timeout_ms=min(timeout_ms, PAGE_CACHE_BUSY_MS),
@@ -114,7 +96,7 @@ class LocalBroker:
         self, group: str, queue: MessageQueue, offset: int, max_count: int, tags: str | None = None
     ) -> PullResult:
         """See `Broker.pull`. At most 256 KiB of stored messages, but at least one; a filter looks at 16,000 at most."""
-        with self._trying():
+        with self._answers.trying():
             return self._pull(group, queue, offset, max_count, tags)
 
     def _pull(self, group: str, queue: MessageQueue, offset: int, max_count: int, tags: str | None) -> PullResult:
@@ -144,22 +126,22 @@ class LocalBroker:
 
     def min_offset(self, queue: MessageQueue) -> int:
         """See `Broker.min_offset`."""
-        with self._trying():
+        with self._answers.trying():
             return self.store.queue_range(queue.topic, queue.queue_id).min_offset
 
     def max_offset(self, queue: MessageQueue) -> int:
         """See `Broker.max_offset`."""
-        with self._trying():
+        with self._answers.trying():
             return self.store.queue_range(queue.topic, queue.queue_id).max_offset
 
     def offset_by_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """See `Broker.offset_by_time`."""
-        with self._trying():
+        with self._answers.trying():
             return self.store.offset_by_time(queue.topic, queue.queue_id, timestamp_ms)
 
     def query_consumer_offset(self, group: str, queue: MessageQueue) -> int | None:
         """See `Broker.query_consumer_offset`."""
-        with self._trying():
+        with self._answers.trying():
             stored = self.store.committed_offsets(group).get((queue.topic, queue.queue_id), -1)
             if stored >= 0:
                 return stored
@@ -171,7 +153,7 @@ class LocalBroker:
         self, group: str, offsets: Mapping[MessageQueue, int], *, lock_owner: str | None = None
     ) -> set[MessageQueue]:
         """See `Broker.update_consumer_offsets`."""
-        with self._answering():
+        with self._answers.answering():
             mine = {
                 queue: offset
                 for queue, offset in offsets.items()
@@ -191,7 +173,7 @@ class LocalBroker:
         properties: Mapping[str, str] | None = None,
     ) -> None:
         """See `Broker.send_message_back`."""
-        with self._answering():
+        with self._answers.answering():
             self.store.retry.send_back(
                 group,
                 message.commit_log_offset,
@@ -205,46 +187,46 @@ class LocalBroker:
         self, group: str, message: Message, reconsume_times: int, max_reconsume_times: int | None
     ) -> None:
         """See `Broker.send_to_retry`."""
-        with self._answering():
+        with self._answers.answering():
             self.store.retry.send_to_retry(group, message, reconsume_times, max_reconsume_times)
 
     def set_max_reconsume_times(self, group: str, times: int) -> None:
         """See `Broker.set_max_reconsume_times`."""
-        with self._answering():
+        with self._answers.answering():
             self.store.retry.set_max_reconsume_times(group, times)
 
     # -- membership and locks ---------------------------------------------------------------------------------------
 
     def heartbeat(self, group: str, client_id: str, *, joins: bool = False) -> None:
         """See `Broker.heartbeat`."""
-        with self._trying():
+        with self._answers.trying():
             self._groups.heartbeat(group, client_id, joins=joins)
 
     def unregister(self, group: str, client_id: str) -> None:
         """See `Broker.unregister`."""
-        with self._trying():
+        with self._answers.trying():
             self._groups.unregister(group, client_id)
 
     def consumer_ids(self, group: str) -> list[str]:
         """See `Broker.consumer_ids`."""
-        with self._trying():
+        with self._answers.trying():
             return self._groups.consumer_ids(group)
 
     def lock_queues(self, group: str, client_id: str, queues: Sequence[MessageQueue]) -> set[MessageQueue]:
         """See `Broker.lock_queues`."""
-        with self._trying():
+        with self._answers.trying():
             return self._groups.lock_queues(group, client_id, queues)
 
     def unlock_queues(self, group: str, client_id: str, queues: Sequence[MessageQueue]) -> None:
         """See `Broker.unlock_queues`."""
-        with self._trying():
+        with self._answers.trying():
             self._groups.unlock_queues(group, client_id, queues)
 
     # -- the broker's own work, and invisible messages ---------------------------------------------------------------
 
     def deliver_due(self) -> None:
         """See `Broker.deliver_due`."""
-        with self._answering():
+        with self._answers.answering():
             self.store.schedule.deliver_due()
 
     def receive_message(
@@ -258,7 +240,7 @@ class LocalBroker:
         max_delivery_attempts: int | None = None,
     ) -> list[PoppedMessage]:
         """See `Broker.receive_message`."""
-        with self._answering():
+        with self._answers.answering():
             popped = self.store.pop.receive(
                 group,
                 subscription.topic,
@@ -279,14 +261,14 @@ class LocalBroker:
 
     def ack_message(self, group: str, topic: str, receipt_handle: str) -> None:
         """See `Broker.ack_message`."""
-        with self._answering():
+        with self._answers.answering():
             self.store.pop.ack(group, topic, receipt_handle)
 
     def change_invisible_duration(
         self, group: str, topic: str, receipt_handle: str, invisible_duration_ms: int
     ) -> str:
         """See `Broker.change_invisible_duration`."""
-        with self._answering():
+        with self._answers.answering():
             return self.store.pop.change_invisible_duration(group, topic, receipt_handle, invisible_duration_ms)
 
     def close(self) -> None:
@@ -299,9 +281,10 @@ class LocalBroker:
         if known is None:
             return
         if not known.writable:
-            raise self._error(ResponseCode.NO_PERMISSION, f"topic {topic!r} may not be written (perm {known.perm})")
+            reason = f"topic {topic!r} may not be written (perm {known.perm})"
+            raise self._answers.error(ResponseCode.NO_PERMISSION, reason)
         if not 0 <= queue_id < known.write_queue_nums:
-            raise self._error(
+            raise self._answers.error(
                 ResponseCode.INVALID_PARAMETER,
                 f"topic {topic!r} has no queue {queue_id}: it has {known.write_queue_nums} queues",
             )
@@ -310,14 +293,15 @@ class LocalBroker:
         """PullMessageProcessor's checks."""
         settings = self.store.groups().get(group)
         if settings is not None and not settings.consume_enable:
-            raise self._error(ResponseCode.NO_PERMISSION, f"group {group!r} may not consume (consumeEnable)")
+            raise self._answers.error(ResponseCode.NO_PERMISSION, f"group {group!r} may not consume (consumeEnable)")
         topic = self.store.topics().get(queue.topic)
         if topic is None:
-            raise self._error(ResponseCode.TOPIC_NOT_EXIST, f"no topic {queue.topic!r}")
+            raise self._answers.error(ResponseCode.TOPIC_NOT_EXIST, f"no topic {queue.topic!r}")
         if not topic.readable:
-            raise self._error(ResponseCode.NO_PERMISSION, f"topic {queue.topic!r} may not be read (perm {topic.perm})")
+            reason = f"topic {queue.topic!r} may not be read (perm {topic.perm})"
+            raise self._answers.error(ResponseCode.NO_PERMISSION, reason)
         if not 0 <= queue.queue_id < topic.read_queue_nums:
-            raise self._error(
+            raise self._answers.error(
                 ResponseCode.SYSTEM_ERROR,
                 f"topic {queue.topic!r} has no queue {queue.queue_id}: it has {topic.read_queue_nums} queues",
             )
@@ -329,37 +313,3 @@ class LocalBroker:
         first_message = self.store.commit_log_offset_before(queue.topic, queue.queue_id, 1)
         memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return self.store.log_range()[1] - first_message <= memory_bytes * HOT_MEMORY_PERCENT // 100
-
-    @contextlib.contextmanager
-    def _answering(self) -> Iterator[None]:
-        """Turn the store's errors into a broker's answers."""
-        try:
-            yield
-        except InvalidReceiptHandleError:
-            raise
-        except ResponseError as error:
-            raise self._error(error.response_code, error.remark) from error
-        except OSError as error:
-            raise self._error(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        except StoreError as error:
-            for kind, code in _CODES:
-                if isinstance(error, kind):
-                    raise self._error(code, str(error)) from error
-            raise
-
-    @contextlib.contextmanager
-    def _trying(self) -> Iterator[None]:
-        """Turn what may pass by itself (no file descriptors left, say) into a broker's answer, so that a consumer asks
-        again. A store that was closed, or is damaged, ends it.
-        """
-        refused: UsageError | None = None
-        with self._answering():
-            try:
-                yield
-            except UsageError as error:
-                refused = error
-        if refused is not None:
-            raise refused
-
-    def _error(self, code: int, remark: str) -> MQBrokerError:
-        return MQBrokerError(code, remark, self.name)

@@ -20,7 +20,8 @@ from typing import Any, Protocol
 
 from rmq_store.client.backend import Backend, MessageQueue
 from rmq_store.client.consumer_config import ConsumerConfig, MessageModel
-from rmq_store.errors import CorruptConfigError
+from rmq_store.client.errors import MQClientError
+from rmq_store.errors import CorruptConfigError, StoreFailedError, StoreFullError
 from rmq_store.files.durable import make_directory, read_limited, remove_leftovers, write_atomically
 
 _FILE_BYTES_MAX = 64 * 1024 * 1024
@@ -164,7 +165,9 @@ class LocalFileOffsetStore(_Memory):
         return self._stored.get(queue)
 
     def persist(self, queues: Collection[MessageQueue]) -> None:
-        """Write the file anew if something changed; durable on return. Raises StoreFullError, StoreFailedError."""
+        """Write the file anew if something changed; durable on return. MQClientError: what changed is kept for the next
+        time.
+        """
         changes = self._take_changes(queues)
         if not changes:
             return
@@ -175,9 +178,9 @@ class LocalFileOffsetStore(_Memory):
             table = {**self._stored, **changes}
             write_atomically(self.path, dump_offsets(table).encode(), backup=self._backup)
             self._stored = table
-        except BaseException:
+        except (OSError, StoreFullError, StoreFailedError) as error:
             self._give_back(changes)
-            raise
+            raise MQClientError(f"the offsets of a broadcasting consumer are not stored: {error}") from error
 
     def _load(self) -> dict[MessageQueue, int]:
         problem: CorruptConfigError | None = None

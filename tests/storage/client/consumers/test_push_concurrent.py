@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from rmq_store.client.consumer_config import ConsumeFromWhere, MessageModel
 from rmq_store.client.errors import MQBrokerError, RemotingConnectError
 from rmq_store.client.listener import ConsumeConcurrentlyStatus
 from rmq_store.client.rate_limiter import RateLimiter
+from rmq_store.files import durable
 
 LATER = ConsumeConcurrentlyStatus.RECONSUME_LATER
 SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
@@ -193,6 +195,28 @@ def test_broadcasting_drops_failed_messages_and_goes_on(lab: Any, tmp_path: Any)
     consumer.shutdown()
     assert lab.committed() is None
     assert (tmp_path / "c1" / GROUP / "offsets.json").exists()
+
+
+def test_a_broadcasting_consumer_outlives_a_disk_that_is_full_for_a_while(
+    lab: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LocalFileOffsetStore#persistAll logs what it cannot write; the file comes with the next attempt."""
+    lab.topic()
+    lab.send(1)
+    lab.concurrent(message_model=MessageModel.BROADCASTING, offset_store_directory=tmp_path)
+
+    def refuse(operation: str, path: str) -> None:
+        if operation == "write" and path.startswith(str(tmp_path)):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(durable, "hook", refuse)
+        lab.settle()
+        for _ in range(3):
+            lab.advance(10_000)
+        assert not (tmp_path / "c1" / GROUP / "offsets.json").exists()
+    lab.advance(5000)
+    assert b":1" in (tmp_path / "c1" / GROUP / "offsets.json").read_bytes()
 
 
 def test_every_broadcasting_consumer_gets_everything_and_goes_on_where_it_was(lab: Any, tmp_path: Any) -> None:

@@ -1,0 +1,71 @@
+"""A store's errors as the answers of a broker. Source: the processors' use of ResponseCode.java."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from rmq_store.client.errors import MQBrokerError, ResponseCode
+from rmq_store.errors import (
+    InvalidReceiptHandleError,
+    ReadOnlyError,
+    ResponseError,
+    StoreError,
+    StoreFailedError,
+    StoreFullError,
+    StoreLockedError,
+    UnknownTopicError,
+    UsageError,
+)
+
+# First match counts.
+_CODES: tuple[tuple[type[StoreError], int], ...] = (
+    (UnknownTopicError, ResponseCode.TOPIC_NOT_EXIST),
+    (ReadOnlyError, ResponseCode.NO_PERMISSION),
+    (UsageError, ResponseCode.MESSAGE_ILLEGAL),
+    (StoreFullError, ResponseCode.SERVICE_NOT_AVAILABLE),
+    (StoreLockedError, ResponseCode.SYSTEM_BUSY),
+    (StoreFailedError, ResponseCode.SYSTEM_ERROR),
+)
+
+
+class Answers:
+    """Answers in the name of one broker."""
+
+    def __init__(self, broker_name: str) -> None:
+        self._broker_name = broker_name
+
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[None]:
+        """Turn the store's errors into a broker's answers."""
+        try:
+            yield
+        except InvalidReceiptHandleError:
+            raise
+        except ResponseError as error:
+            raise self.error(error.response_code, error.remark) from error
+        except OSError as error:
+            raise self.error(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        except StoreError as error:
+            for kind, code in _CODES:
+                if isinstance(error, kind):
+                    raise self.error(code, str(error)) from error
+            raise
+
+    @contextlib.contextmanager
+    def trying(self) -> Iterator[None]:
+        """Turn what may pass by itself (no file descriptors left, say) into a broker's answer, so that a consumer asks
+        again. A store that was closed, or is damaged, ends it.
+        """
+        refused: UsageError | None = None
+        with self.answering():
+            try:
+                yield
+            except UsageError as error:
+                refused = error
+        if refused is not None:
+            raise refused
+
+    def error(self, code: int, remark: str) -> MQBrokerError:
+        """The answer of this broker."""
+        return MQBrokerError(code, remark, self._broker_name)
