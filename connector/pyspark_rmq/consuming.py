@@ -27,6 +27,7 @@ from pyspark_rmq import home
 from pyspark_rmq.breaker import FloodBreaker, FloodWatch
 from pyspark_rmq.judge import DLQ, MODES, REASON_COLUMNS, RESULT_COLUMNS, SUCCESS, Judge, Mode
 from pyspark_rmq.offsets import refuse
+from pyspark_rmq.option_table import group_name, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -66,11 +67,11 @@ def consume(
     """Hand each message of a stream to a handler; those on which it fails come back later, in the end as dead letters.
 
     `stream` was read with `format("rmq")` and the option `group`, from the store at `path`; it may have been filtered
-    and given more columns. The handler runs in the executors, and gets with `mode`
+    and given more columns, but a message has one row. The handler runs in the executors, and gets with `mode`
 
         "row"      one `pyspark.sql.Row`: its answer is the result of this row
         "pandas"   a `pandas.DataFrame`   } of up to spark.sql.execution.arrow.maxRecordsPerBatch rows: the answer has
-        "arrow"    a `pyarrow.RecordBatch` } a result for each of them; None: all are done
+        "arrow"    a `pyarrow.RecordBatch` } a result for each of them, in their order; None: all are done
 
     A result is SUCCESS, RECONSUME_LATER (also: None, in a row's place), a delay level from 1 on, or DLQ; an exception
     is RECONSUME_LATER with a reason. **At least once**: a handler sees a row again if its task or its batch is
@@ -89,16 +90,20 @@ def consume(
         NotAStoreError, StoreLockedError, ReadOnlyError: `path` cannot be written.
 
     The query fails with:
-        UsageError: the handler answers what is no result, or not one for each row.
+        UsageError: the handler answers what is no result, or not one for each row; a message has several rows; the
+            stream was read without the group, for another one, or from another store.
         FloodBreakerError: see `FloodBreaker`.
         MarkerError: the checkpoint was set back or copied.
     """
+    path, group = local_path(str(path), "path"), group_name(group, "group")
+    if not callable(handler):
+        refuse(f"handler={handler!r} of consume cannot be called")
     if mode not in MODES:
         refuse(f"mode={mode!r} of consume is none of {', '.join(MODES)}")
     if not stream.isStreaming:
         refuse("consume needs a stream: read it with spark.readStream")
-    if max_reconsume_times is not None and max_reconsume_times < 0:
-        refuse(f"max_reconsume_times={max_reconsume_times} is negative; 0 makes dead letters of all failures")
+    if max_reconsume_times is not None and (type(max_reconsume_times) is not int or max_reconsume_times < 0):
+        refuse(f"max_reconsume_times={max_reconsume_times!r} is no integer of at least 0 (0: no retries)")
     types = {field.name: field.dataType.simpleString() for field in stream.schema}
     for name, expected in _NEEDED.items():
         if types.get(name) != expected:
@@ -107,8 +112,7 @@ def consume(
     for name in RESULT_COLUMNS:
         if name in types:
             refuse(f"the stream has a column {name!r}, which is the name of a column of results: rename it")
-    if max_reconsume_times is not None:
-        home.set_max_reconsume_times(path, group, max_reconsume_times)
+    home.prepare_to_consume(path, group, max_reconsume_times)
     kept = tuple(name for name in types if name not in REASON_COLUMNS) if on_results is not None else tuple(_NEEDED)
     consumer = _BatchConsumer(
         handler, mode, path, group, max_reconsume_times, on_results, reasons, kept,
@@ -161,6 +165,11 @@ class _BatchConsumer:
         from pyspark import StorageLevel
 
         query_id = _query_id(batch)
+        if not self._run_began and not home.is_consuming(self._path, self._group):
+            refuse(
+                f"nobody reads as group {self._group!r} in {self._path}: what fails here would never come back. Give "
+                "the stream the options path and group that consume has, and leave commitOffsets on"
+            )
         if self._was_completed(batch, query_id, batch_id):
             _log.info("batch %d was completed before: its failed messages have been sent back", batch_id)
             return

@@ -182,12 +182,23 @@ def retry_max_times(path: str, group: str) -> int:
         return (store.groups().get(group) or SubscriptionGroup(group)).retry_max_times
 
 
-def set_max_reconsume_times(path: str, group: str, times: int) -> None:
-    """Make `times` the group's number, whoever has set it before. Raises what `Store.open` raises."""
+def prepare_to_consume(path: str, group: str, max_reconsume_times: int | None) -> None:
+    """Make sure that the store can be written, and with a number make that the group's, whoever has set it before.
+
+    Raises what `Store.open` raises.
+    """
     from rmq_store import Store
 
     with Store.open(path) as store:
-        store.retry.set_max_reconsume_times(group, times)
+        if max_reconsume_times is not None:
+            store.retry.set_max_reconsume_times(group, max_reconsume_times)
+
+
+def is_consuming(path: str, group: str) -> bool:
+    """Whether somebody holds a lease of the group now, as each stream does that commits for it."""
+    from rmq_store import live_leases
+
+    return bool(live_leases(path, group))
 
 
 def last_sent_back(path: str, key: str) -> int | None:

@@ -15,7 +15,7 @@ rows fail. So a handler sees a row at least once, and rows beside a guilty one s
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -39,10 +39,10 @@ Mode = Literal["row", "pandas", "arrow"]
 MODES: Final = ("row", "pandas", "arrow")
 
 # No delay level: a row that was consumed.
-_DONE = np.iinfo(np.int32).min
+DONE: Final = np.iinfo(np.int32).min
 _DEAD = -1
 _LEVEL_MAX = np.iinfo(np.int32).max
-_WORDS = {SUCCESS: _DONE, "CONSUME_SUCCESS": _DONE, RECONSUME_LATER: 0, DLQ: _DEAD}
+_WORDS = {SUCCESS: DONE, "CONSUME_SUCCESS": DONE, RECONSUME_LATER: 0, DLQ: _DEAD}
 
 # What is known of a row after the handler has seen it. The reasons replace those of an earlier failure.
 RESULT_COLUMNS: Final = ("result", "delayLevel")
@@ -73,6 +73,7 @@ class Judge:
         for batch in batches:
             if not batch.num_rows:
                 continue
+            _check_single(batch)
             verdicts = _Verdicts(batch.num_rows)
             if self.mode == "row":
                 self._judge_rows(batch, verdicts)
@@ -87,7 +88,7 @@ class Judge:
             except Exception as error:
                 verdicts.fail(number, reason_of(error))
             else:
-                verdicts.levels[number] = _level(result)
+                verdicts.levels[number] = level_of(result)
 
     def _judge_batch(self, batch: pa.RecordBatch, start: int, verdicts: _Verdicts) -> None:
         """Judge the rows of `batch`, which are those from `start` on."""
@@ -106,7 +107,7 @@ class Judge:
         self._judge_batch(batch.slice(half), start + half, verdicts)
 
     def _answer(self, batch: pa.RecordBatch, verdicts: _Verdicts, now_ms: int) -> pa.RecordBatch:
-        failed = verdicts.levels != _DONE
+        failed = verdicts.levels != DONE
         dead = failed & (verdicts.levels < 0)
         dead |= failed & (batch.column("reconsumeTimes").fill_null(0).to_numpy() >= self.max_reconsume_times)
         results = pa.array(np.select([dead, failed], [2, 1], 0).astype(np.int8))
@@ -123,7 +124,7 @@ class _Verdicts:
     """The delay levels of the rows of a batch, and the reasons of those that failed by an exception."""
 
     def __init__(self, count: int) -> None:
-        self.levels: Levels = np.full(count, _DONE, np.int32)
+        self.levels: Levels = np.full(count, DONE, np.int32)
         self._reasons: dict[int, Reason] = {}
 
     def fail(self, number: int, reason: Reason) -> None:
@@ -143,6 +144,16 @@ class _Verdicts:
         }
 
 
+def _check_single(batch: pa.RecordBatch) -> None:
+    """Refuse several rows of one message: it would be sent back for each of them, and again for each of its copies."""
+    places, counts = np.unique(batch.column("commitLogOffset").to_numpy(zero_copy_only=False), return_counts=True)
+    if len(places) < batch.num_rows:
+        refuse(
+            f"consume: {counts.max()} rows have the commitLogOffset {places[counts.argmax()]}: a message is judged as "
+            "a whole. Take it apart (explode, a join) in the handler, or behind on_results"
+        )
+
+
 def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
     """The rows as Spark's `Row`; maps are dicts, times are aware."""
     from pyspark.sql import Row
@@ -157,8 +168,8 @@ def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
     return (make(*values) for values in zip(*columns, strict=True))
 
 
-def _level(result: Any) -> int:
-    """The delay level that one result stands for; _DONE for success."""
+def level_of(result: Any) -> int:
+    """The delay level that one result stands for; DONE for success. Raises `UsageError` for what is no result."""
     if result is None:
         return 0
     if isinstance(result, Enum):
@@ -170,7 +181,7 @@ def _level(result: Any) -> int:
         try:
             level = operator.index(result)
         except TypeError:
-            level = _DONE
+            level = DONE
         if _DEAD <= level <= _LEVEL_MAX:
             return level
     refuse(
@@ -182,11 +193,11 @@ def _level(result: Any) -> int:
 def _levels(results: Any, count: int) -> Levels:
     """The delay levels that a handler for batches has answered for `count` rows."""
     if results is None:
-        return np.full(count, _DONE, np.int32)
+        return np.full(count, DONE, np.int32)
     if isinstance(results, str | int | np.integer | Enum):
-        return np.full(count, _level(results), np.int32)
+        return np.full(count, level_of(results), np.int32)
     is_table = isinstance(results, Mapping | bytes | pa.RecordBatch | pa.Table) or getattr(results, "ndim", 1) != 1
-    if is_table or not isinstance(results, Iterable):
+    if is_table or not (isinstance(results, Iterable) and isinstance(results, Sized)):
         refuse(
             f"the handler answered a {type(results).__name__} for {count} rows: possible are one word or level for all "
             "of them, a list, a Series or an array with a result for each, or None"
@@ -196,15 +207,15 @@ def _levels(results: Any, count: int) -> Levels:
     if given != count:
         refuse(f"the handler answered {given} results for {count} rows: one for each row is needed, or None")
     if array is None:
-        return np.fromiter((_level(result) for result in results), np.int32, count)
+        return np.fromiter((level_of(result) for result in results), np.int32, count)
     if pa.types.is_integer(array.type) or pa.types.is_null(array.type):
         given_levels = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
         wrong = (given_levels < _DEAD) | (given_levels > _LEVEL_MAX)
         if wrong.any():
-            _level(int(given_levels[wrong.argmax()]))
+            level_of(int(given_levels[wrong.argmax()]))
         return np.asarray(given_levels, np.int32)
     codes = array.dictionary_encode()
-    by_code = np.array([*(_level(word) for word in codes.dictionary.to_pylist()), 0], np.int32)
+    by_code = np.array([*(level_of(word) for word in codes.dictionary.to_pylist()), 0], np.int32)
     levels: Levels = by_code[codes.indices.fill_null(len(by_code) - 1).to_numpy(zero_copy_only=False)]
     return levels
 

@@ -50,7 +50,16 @@ def _text(text: str, name: str) -> str:
     return value
 
 
-def _path(text: str, name: str) -> str:
+def group_name(text: str, name: str) -> str:
+    """A consumer group; not one of its topics, which would be a group of its own with a retry topic of its own."""
+    value = _text(text, name)
+    prefix = re.match("%(RETRY|DLQ)%", value)
+    if prefix is not None:
+        refuse(f"option {name}: {value!r} is a topic; its group is {value[prefix.end():]!r}")
+    return value
+
+
+def local_path(text: str, name: str) -> str:
     """An absolute path. Options are parsed on the driver; a task elsewhere has another working directory."""
     value = _text(text, name)
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", value)
@@ -147,7 +156,7 @@ _WHAT = (
     Option(
         "path",
         READ | WRITE,
-        _path,
+        local_path,
         "string",
         "required",
         "Directory of the store. The argument of `load()` and `save()` is this option. `file:///data/store` and "
@@ -176,7 +185,7 @@ _WHAT = (
     Option(
         "dlq",
         BATCH_READ,
-        _text,
+        group_name,
         "string",
         "none",
         "The dead letters of this consumer group, with the topic that they were sent to, where they come from and why "
@@ -277,7 +286,7 @@ _GROUP = (
     Option(
         "group",
         READ,
-        _text,
+        group_name,
         "string",
         "none",
         "Consumer group. A stream starts at the offsets that the group has committed, commits what its sink has "
@@ -431,7 +440,7 @@ _SINK = (
     Option(
         "sendBack",
         WRITE,
-        _text,
+        group_name,
         "string",
         "none",
         "Consumer group in which these rows failed: nothing new is sent, the messages that the columns "

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from pyspark import StorageLevel
 
 from pyspark_rmq.offsets import refuse
+from pyspark_rmq.option_table import group_name, local_path
 from pyspark_rmq.options import DLQ_PREFIX
 from rmq_store import Store
 
@@ -73,6 +74,7 @@ def redrive(
             nothing was moved.
         StoreLockedError, StoreFullError, StoreFailedError: as `Store.append`; what was moved before stays moved.
     """
+    path, group = local_path(str(path), "path"), group_name(group, "group")
     if rate_per_second is not None and not rate_per_second > 0:
         refuse(f"redrive: rate_per_second={rate_per_second} is no rate")
     columns = _columns(df)

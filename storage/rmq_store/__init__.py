@@ -17,7 +17,7 @@ from rmq_store.broker import failure
 from rmq_store.broker.config import StoreConfig
 from rmq_store.broker.encoding import INPUT_SCHEMA
 from rmq_store.broker.groups import SubscriptionGroup
-from rmq_store.broker.leases import Lease
+from rmq_store.broker.leases import Lease, live_leases
 from rmq_store.broker.redrive import DeadLetters
 from rmq_store.broker.results import AppendResult, CommitResult, QueueRange, SendResult, SendStatus
 from rmq_store.broker.retry import Retry, SentBack
@@ -103,6 +103,7 @@ __all__ = [
     "UsageError",
     "failure",
     "is_system_topic",
+    "live_leases",
     "store_clock",
     "sweep",
 ]

@@ -174,6 +174,7 @@ def test_a_batch_handler_may_answer_for_all_rows_or_for_each(answer: Any, expect
         (b"DLQ", "answered a bytes for 3 rows"),
         (2.0, "answered a float for 3 rows"),
         (object(), "answered a object for 3 rows"),
+        (iter([0, 0, 0]), "answered a list_iterator for 3 rows"),
         ([{"result": 0}] * 3, "answered {'result': 0} for a row"),
         (pa.array([{"result": 0}] * 3), "for a row"),
     ],
@@ -181,6 +182,16 @@ def test_a_batch_handler_may_answer_for_all_rows_or_for_each(answer: Any, expect
 def test_a_batch_handlers_wrong_answer_fails_the_query(answer: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         judged(lambda rows: answer, batch(3), "arrow")
+
+
+@pytest.mark.parametrize("mode", ["row", "pandas", "arrow"])
+def test_several_rows_of_one_message_are_refused_before_the_handler_sees_them(mode: str) -> None:
+    """Each would be sent back, and come back as so many rows again: 3 of each message are 3^16 at its last try."""
+    seen: list[Any] = []
+    exploded = batch(3).take(pa.array([0, 1, 1, 1, 2]))
+    with pytest.raises(UsageError, match="3 rows have the commitLogOffset 1: a message is judged as a whole"):
+        judged(seen.append, exploded, mode)
+    assert seen == []
 
 
 def test_rows_are_sparks_own_and_maps_are_dicts() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import pyspark_rmq
 from pyspark_rmq import FloodBreaker
-from rmq_store import ClockFile, Store
+from rmq_store import ClockFile, NotAStoreError, Store
 
 pytestmark = [
     pytest.mark.spark,
@@ -287,10 +287,46 @@ def test_consume_says_what_it_cannot_use(spark: Any, orders: Make) -> None:
         (read.selectExpr("cast(commitLogOffset as string) commitLogOffset"), {}, "commitLogOffset bigint .* it is str"),
         (read.withColumnRenamed("tags", "result"), {}, "has a column 'result'"),
         (read, {"mode": "rows"}, "none of row, pandas, arrow"),
-        (read, {"max_reconsume_times": -1}, "is negative"),
+        (read, {"max_reconsume_times": -1}, "max_reconsume_times=-1 is no integer of at least 0"),
+        (read, {"max_reconsume_times": "3"}, "max_reconsume_times='3' is no integer"),
+        (read, {"handler": None}, "handler=None of consume cannot be called"),
+        (read, {"group": "%RETRY%cg"}, "option group: '%RETRY%cg' is a topic; its group is 'cg'"),
+        (read, {"path": "hdfs://host/store"}, "a store cannot be on hdfs"),
+        (read, {"path": path / "elsewhere"}, "no RocketMQ store is here"),
     ):
-        with pytest.raises(ValueError, match=message):
-            pyspark_rmq.consume(frame, all_is_well, group="cg", path=str(path), **given)
+        with pytest.raises((ValueError, NotAStoreError), match=message):
+            pyspark_rmq.consume(frame, **{"handler": all_is_well, "group": "cg", "path": str(path)} | given)
+
+
+@pytest.mark.parametrize("unlike", ["group", "no group", "commitOffsets", "path"])
+def test_a_stream_that_would_never_see_its_failures_again_is_refused(
+    spark: Any, orders: Make, make_store: Make, tmp_path: Path, unlike: str
+) -> None:
+    path, _ = orders(3)
+    read = {"path": str(path), "subscribe": "Orders", "startingOffsets": "earliest", "group": "cg"}
+    if unlike == "no group":
+        del read["group"]
+    else:
+        read |= {"group": {"group": "cg_other"}, "commitOffsets": {"commitOffsets": "false"}}.get(unlike, {})
+    to = make_store("other", Orders=0) if unlike == "path" else path
+    query = pyspark_rmq.consume(
+        spark.readStream.format("rmq").options(**read).load(), fail_at_seven, group="cg", path=to
+    )
+    with pytest.raises(Exception, match=r"nobody reads as group 'cg' in .*: what fails here would never come back"):
+        run_now(query.option("checkpointLocation", str(tmp_path / "c")))
+    assert waiting(to) == 0
+
+
+def test_a_path_means_the_same_in_an_option_and_in_a_call(spark: Any, orders: Make, tmp_path: Path) -> None:
+    path, _ = orders(1)
+    url = f"file://{path}"
+    read = spark.readStream.format("rmq").options(path=url, subscribe="Orders", group="cg").load()
+    run_now(
+        pyspark_rmq.consume(read, lambda row: pyspark_rmq.DLQ, group="cg", path=url)
+        .option("checkpointLocation", str(tmp_path / "c"))
+    )  # fmt: skip
+    (moved,) = pyspark_rmq.redrive(dead_letters(spark, path), path=url, group="cg").collect()
+    assert moved["outcome"] == "REDRIVEN"
 
 
 @pytest.mark.statement("D01")

@@ -142,6 +142,8 @@ def test_options_of_spark_itself_pass() -> None:
         (BASE | {"maxOffsetsPerTrigger": "٣"}, "stream read", "not an integer"),
         (BASE | {"failOnDataLoss": "no"}, "stream read", "neither true nor false"),
         (BASE | {"minOffsetsPerTrigger": "9", "maxTriggerDelay": "soon"}, "stream read", "not a duration"),
+        (BASE | {"group": "%RETRY%cg"}, "stream read", "'%RETRY%cg' is a topic; its group is 'cg'"),
+        ({"path": "/s", "dlq": "%DLQ%cg"}, "batch read", "option dlq: '%DLQ%cg' is a topic; its group is 'cg'"),
         (BASE | {"tags": "TagA || "}, "stream read", "empty tag"),
         (BASE | {"startingTimestamp": "-5"}, "batch read", "startingTimestamp"),
     ],

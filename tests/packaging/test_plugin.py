@@ -172,6 +172,7 @@ def test_a_plain_handler_goes_the_whole_ladder(project: Path) -> None:
                 def handle(message):
                     if message["body"] == b"poison":
                         raise ValueError("cannot be read")
+                    return "SUCCESS"
 
                 taken = rmq_store.drain(rmq_topic, rmq_group, handle)
                 bad = [row for row in taken if row["body"] == b"poison"]
@@ -187,10 +188,34 @@ def test_a_plain_handler_goes_the_whole_ladder(project: Path) -> None:
                 assert dead["storeTopic"] == "%DLQ%" + rmq_group
                 assert rmq_store.drain(rmq_topic, rmq_group, handle) == []
 
-            def test_few_retries_and_false(rmq_store, rmq_topic, rmq_group):
+            def test_few_retries_and_none(rmq_store, rmq_topic, rmq_group):
                 rmq_store.produce(rmq_topic, "poison")
-                assert len(rmq_store.drain(rmq_topic, rmq_group, lambda message: False, max_reconsume_times=2)) == 3
+                assert len(rmq_store.drain(rmq_topic, rmq_group, lambda message: None, max_reconsume_times=2)) == 3
                 assert len(rmq_store.dead_letters(rmq_group)) == 1
+
+            def test_answers_mean_what_they_mean_in_a_job(rmq_store, rmq_topic, rmq_group):
+                rmq_store.produce(rmq_topic, "good", "dead", "level 5", "again")
+                start = rmq_store.clock.now()
+                answers = {
+                    b"good": lambda times: "SUCCESS",
+                    b"dead": lambda times: "DLQ",
+                    b"level 5": lambda times: "SUCCESS" if times else 5,
+                    b"again": lambda times: "SUCCESS" if times else "RECONSUME_LATER",
+                }
+                taken = rmq_store.drain(
+                    rmq_topic, rmq_group, lambda message: answers[message["body"]](message["reconsumeTimes"])
+                )
+                assert [(row["body"], row["reconsumeTimes"]) for row in taken[4:]] == [(b"again", 1), (b"level 5", 1)]
+                assert [row["storeTimestamp"] - start for row in taken[4:]] == [
+                    timedelta(seconds=10), timedelta(minutes=1)
+                ]
+                assert [row["body"] for row in rmq_store.dead_letters(rmq_group)] == [b"dead"]
+
+            @pytest.mark.parametrize("answer", [True, False, "OK"])
+            def test_what_would_fail_a_job_fails_here(rmq_store, rmq_topic, rmq_group, answer):
+                rmq_store.produce(rmq_topic, "x")
+                with pytest.raises(ValueError, match="the handler answered"):
+                    rmq_store.drain(rmq_topic, rmq_group, lambda message: answer)
 
             def test_an_assertion_in_a_handler_is_the_tests_own(rmq_store, rmq_topic, rmq_group):
                 rmq_store.produce(rmq_topic, "x")
@@ -201,7 +226,7 @@ def test_a_plain_handler_goes_the_whole_ladder(project: Path) -> None:
                 assert rmq_store.dead_letters(rmq_group) == []
             """,
         ),
-        3,
+        7,
     )
 
 

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from pyspark_rmq.judge import DONE, RECONSUME_LATER, level_of
 from rmq_store import ClockFile, Message, SendResult, Store, StoreConfig, UnknownTopicError
 
 RETRY_PREFIX = "%RETRY%"
@@ -113,19 +114,24 @@ class RmqTestStore:
     ) -> list[dict[str, Any]]:
         """Consume until nothing is left and nothing waits, and return every delivery in order.
 
-        The clock jumps to the next message that is due whenever there is nothing to do. A message for which `handler`
-        raises or returns False is sent back: it comes again after its delay, or becomes a dead letter. An
-        AssertionError of the handler is the test's own and ends the call.
+        The clock jumps to the next message that is due whenever there is nothing to do. `handler` answers as one for
+        `pyspark_rmq.consume` does: SUCCESS; RECONSUME_LATER, None or an exception for another try after the delay, or a
+        dead letter; a delay level; DLQ. An AssertionError of the handler is the test's own and ends the call.
+
+        Raises:
+            UsageError: an answer that is none.
         """
         deliveries: list[dict[str, Any]] = []
         self.store.schedule.deliver_due()
         while (batch := self._waiting(topic, group)) or self.advance_to_next_due() is not None:
             for message in batch:
                 deliveries.append(message)
-                if handler is not None and not _succeeds(handler, message):
+                level = DONE if handler is None else _judge(handler, message)
+                if level != DONE:
                     self.store.retry.send_back(
                         group,
                         message["commitLogOffset"],
+                        delay_level=level,
                         msg_id=message["msgId"],
                         max_reconsume_times=max_reconsume_times,
                     )
@@ -180,10 +186,11 @@ def _milliseconds(duration: timedelta | int) -> int:
     return duration if isinstance(duration, int) else duration // timedelta(milliseconds=1)
 
 
-def _succeeds(handler: Handler, message: dict[str, Any]) -> bool:
+def _judge(handler: Handler, message: dict[str, Any]) -> int:
     try:
-        return handler(message) is not False
+        result = handler(message)
     except AssertionError:
         raise
     except Exception:
-        return False
+        return level_of(RECONSUME_LATER)
+    return level_of(result)

@@ -170,7 +170,11 @@ class SendBackEncoder:
         return Copies(batches, np.concatenate(order), topics, np.maximum(levels, 0), times)
 
     def _not_found(self, row: int, offsets: Int64) -> None:
-        raise ResponseError(SYSTEM_ERROR, f"row {row}: look message by offset failed, {offsets[row]}")
+        raise ResponseError(
+            SYSTEM_ERROR,
+            f"row {row}: look message by offset failed, {offsets[row]}: no message of this store begins there; send "
+            "back rows as they were read, to the store that they were read from",
+        )
 
     def _check(self, run: FrameRun, ids: pa.StringArray, offsets: Int64) -> None:
         found, asked = run.message_ids(), ids.take(pa.array(run.rows))
