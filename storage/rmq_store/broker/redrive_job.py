@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from rmq_store.broker.redrive_batch import Judged, Policy
 from rmq_store.broker.routing import Router
-from rmq_store.errors import UsageError
+from rmq_store.broker.row_columns import as_schema
 from rmq_store.format import names
 
 Rows = npt.NDArray[np.intp]
@@ -47,7 +47,7 @@ class RedriveJob:
         self.dlq = names.dlq_topic(group)
         self.policy = policy
         self.router = router
-        rows = _normalise(rows)
+        rows = as_schema(rows, ROWS_SCHEMA, ("queueId", "queueOffset"), "a dead letter is named by its place")
         self.queue_ids = rows.column("queueId").to_numpy()
         self.queue_offsets = rows.column("queueOffset").to_numpy()
         given = rows.column("msgId")
@@ -95,29 +95,3 @@ class RedriveJob:
             texts["reason"], texts["target"], target_queue_ids.cast(pa.int32()), *offsets,
         ]  # fmt: skip
         return pa.RecordBatch.from_arrays(columns, schema=RESULT_SCHEMA)
-
-
-def _normalise(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows as a batch of ROWS_SCHEMA; UsageError names row and column."""
-    if not isinstance(rows, pa.RecordBatch):
-        raise UsageError(f"a pyarrow RecordBatch is expected, got {type(rows).__name__}")
-    unknown = [name for name in rows.schema.names if name not in ROWS_SCHEMA.names]
-    if unknown:
-        raise UsageError(f"unknown column {unknown[0]!r}; known are {', '.join(ROWS_SCHEMA.names)}")
-    columns = []
-    for field in ROWS_SCHEMA:
-        is_needed = field.name != "msgId"
-        if field.name not in rows.schema.names:
-            if is_needed:
-                raise UsageError(f"there is no column {field.name!r}")
-            columns.append(pa.nulls(rows.num_rows, field.type))
-            continue
-        column = rows.column(field.name)
-        try:
-            column = column.cast(field.type)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise UsageError(f"column {field.name!r} is {column.type}, not {field.type}: {error}") from error
-        if is_needed and column.null_count:
-            raise UsageError(f"row {column.is_null().index(True).as_py()}: column {field.name!r} is null")
-        columns.append(column)
-    return pa.RecordBatch.from_arrays(columns, schema=ROWS_SCHEMA)

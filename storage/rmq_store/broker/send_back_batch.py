@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from rmq_store.broker.failure import FIRST_STAYS, ORIGIN_QUEUE_ID, ORIGIN_QUEUE_OFFSET, ORIGIN_TOPIC, with_reasons
 from rmq_store.broker.group_topics import SYSTEM_ERROR
 from rmq_store.broker.one_copy import property_string
+from rmq_store.broker.row_columns import as_schema
 from rmq_store.broker.send_back import (
     TIMER_WISHES,
     Hop,
@@ -69,33 +70,8 @@ ANSWER_SCHEMA = pa.schema(
 
 
 def normalise(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows as a batch of SEND_BACK_SCHEMA.
-
-    Raises:
-        UsageError: a column is missing, unknown or of another type; a null offset or id; names row and column.
-    """
-    if not isinstance(rows, pa.RecordBatch):
-        raise UsageError(f"a pyarrow RecordBatch is expected, got {type(rows).__name__}")
-    unknown = [name for name in rows.schema.names if name not in SEND_BACK_SCHEMA.names]
-    if unknown:
-        raise UsageError(f"unknown column {unknown[0]!r}; known are {', '.join(SEND_BACK_SCHEMA.names)}")
-    columns = []
-    for field in SEND_BACK_SCHEMA:
-        is_needed = field.name in ("commitLogOffset", "msgId")
-        if field.name not in rows.schema.names:
-            if is_needed:
-                raise UsageError(f"there is no column {field.name!r}: a message is sent back by offset and id")
-            columns.append(pa.nulls(rows.num_rows, field.type))
-            continue
-        column = rows.column(field.name)
-        try:
-            column = column.cast(field.type)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise UsageError(f"column {field.name!r} is {column.type}, not {field.type}: {error}") from error
-        if is_needed and column.null_count:
-            raise UsageError(f"row {column.is_null().index(True).as_py()}: column {field.name!r} is null")
-        columns.append(column)
-    return pa.RecordBatch.from_arrays(columns, schema=SEND_BACK_SCHEMA)
+    """The rows as a batch of SEND_BACK_SCHEMA. Raises as `as_schema`."""
+    return as_schema(rows, SEND_BACK_SCHEMA, ("commitLogOffset", "msgId"), "a message is sent back by offset and id")
 
 
 @dataclass(frozen=True)

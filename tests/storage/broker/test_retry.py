@@ -470,6 +470,7 @@ def test_a_resent_message_keeps_values_as_they_were_read(store: Store) -> None:
 # -- a real broker's hops ---------------------------------------------------------------------------------------------
 
 BROKER = StoreConfig(
+    flush_interval_commit_log=10**9,  # no thread of this store may meet what other tests make fail
     broker_host="127.0.0.1:20911",
     message_delay_level="1s 1s 2s 2s 3s 3s 4s 4s 5s 5s 6s 6s 7s 7s 8s 8s 9s 2h",
     enabled_append_prop_crc=False,

@@ -299,7 +299,8 @@ def test_one_wrong_offset_refuses_the_batch_and_is_named_with_its_row(store: Sto
         rows = rows_of(sent, levels=[-1] * 4).to_pydict()
         rows["commitLogOffset"][2] = wrong
         rows["delayLevel"] = pa.array(rows["delayLevel"], pa.int32())
-        refused(store, pa.record_batch(rows), ResponseError, f"row 2: look message by offset failed, {wrong}: .*read from$")
+        said = f"row 2: look message by offset failed, {wrong}: .*read from$"
+        refused(store, pa.record_batch(rows), ResponseError, said)
 
 
 def test_one_wrong_id_refuses_the_batch_and_is_named_with_its_row(store: Store) -> None:

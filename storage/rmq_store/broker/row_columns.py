@@ -1,0 +1,39 @@
+"""Rows that a caller gives by columns: brought to their schema, or refused by row and column (data plane)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pyarrow as pa
+
+from rmq_store.errors import UsageError
+
+
+def as_schema(rows: pa.RecordBatch, schema: pa.Schema, needed: Collection[str], purpose: str) -> pa.RecordBatch:
+    """The rows as a batch of `schema`; a column that is not `needed` may be missing, and is then null.
+
+    Raises:
+        UsageError: a column is missing (`purpose` says what it is for), unknown or of another type; a null in a needed
+            one; names row and column.
+    """
+    if not isinstance(rows, pa.RecordBatch):
+        raise UsageError(f"a pyarrow RecordBatch is expected, got {type(rows).__name__}")
+    unknown = [name for name in rows.schema.names if name not in schema.names]
+    if unknown:
+        raise UsageError(f"unknown column {unknown[0]!r}; known are {', '.join(schema.names)}")
+    columns = []
+    for field in schema:
+        if field.name not in rows.schema.names:
+            if field.name in needed:
+                raise UsageError(f"there is no column {field.name!r}: {purpose}")
+            columns.append(pa.nulls(rows.num_rows, field.type))
+            continue
+        column = rows.column(field.name)
+        try:
+            column = column.cast(field.type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise UsageError(f"column {field.name!r} is {column.type}, not {field.type}: {error}") from error
+        if field.name in needed and column.null_count:
+            raise UsageError(f"row {column.is_null().index(True).as_py()}: column {field.name!r} is null")
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
