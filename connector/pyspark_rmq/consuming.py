@@ -69,7 +69,7 @@ def consume(
     `stream` was read with `format("rmq")` and the option `group`, from the store at `path`; it may have been filtered
     and given more columns, but a message has one row. The handler runs in the executors, and gets with `mode`
 
-        "row"      one `pyspark.sql.Row`: its answer is the result of this row
+        "row"      one `pyspark.sql.Row`, maps as dicts and times with time zone: its answer is the result of this row
         "pandas"   a `pandas.DataFrame`   } of up to spark.sql.execution.arrow.maxRecordsPerBatch rows: the answer has
         "arrow"    a `pyarrow.RecordBatch` } a result for each of them, in their order; None: all are done
 

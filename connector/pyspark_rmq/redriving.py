@@ -75,8 +75,8 @@ def redrive(
         StoreLockedError, StoreFullError, StoreFailedError: as `Store.append`; what was moved before stays moved.
     """
     path, group = local_path(str(path), "path"), group_name(group, "group")
-    if rate_per_second is not None and not rate_per_second > 0:
-        refuse(f"redrive: rate_per_second={rate_per_second} is no rate")
+    if rate_per_second is not None and not (isinstance(rate_per_second, int | float) and rate_per_second > 0):
+        refuse(f"redrive: rate_per_second={rate_per_second!r} is no rate")
     columns = _columns(df)
     limits: dict[str, Any] = {"to_topic": to_topic, "max_replays": max_replays, "parking_topic": parking_topic}
     with Store.open(path) as store, tempfile.TemporaryDirectory(prefix="pyspark-rmq-redrive-") as work:

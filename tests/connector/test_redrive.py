@@ -268,6 +268,7 @@ def test_rows_of_another_store_are_refused_one_by_one(spark: Any, shop: Shop, re
     ("arguments", "words"),
     [
         ({"rate_per_second": 0}, "rate_per_second=0"),
+        ({"rate_per_second": "100"}, "rate_per_second='100'"),
         ({"max_replays": -1}, "max_replays=-1"),
         ({"parking_topic": "Parked"}, "max_replays"),
         ({"to_topic": DLQ}, "loop"),
