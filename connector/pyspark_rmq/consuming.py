@@ -48,6 +48,9 @@ _RESULT_FIELDS = (
 )
 assert tuple(field.name for field in _RESULT_FIELDS) == (*RESULT_COLUMNS, *REASON_COLUMNS)
 
+# Enough for what failed and why, and far from what Spark's regular expression can take.
+_HEAD_CHARACTERS = 200
+
 # A marker's value is the batch id and, below it, so many bits that tell its rows from others.
 _DIGEST_BITS = 31
 
@@ -132,6 +135,14 @@ class _Counts:
     digest: int
 
 
+class _InterruptedError(Exception):
+    """`query.stop()` while a batch is at work.
+
+    Spark looks for the words of such an error with a regular expression (StreamExecution.PROXY_ERROR) whose stack is as
+    deep as the text is long: at the whole stack trace it dies of a StackOverflowError, and prints a thousand lines.
+    """
+
+
 class _BatchConsumer:
     """What runs in the driver for each batch of one query."""
 
@@ -162,6 +173,17 @@ class _BatchConsumer:
 
     def consume(self, batch: DataFrame, batch_id: int) -> None:
         """Steps C1 to C5 of the module's table."""
+        from py4j.protocol import Py4JJavaError
+
+        try:
+            self._consume(batch, batch_id)
+        except Py4JJavaError as error:
+            head = str(error)[:_HEAD_CHARACTERS]
+            if ": java.lang.InterruptedException" not in head:
+                raise
+            raise _InterruptedError(f"py4j.protocol.Py4JJavaError: {head}") from None
+
+    def _consume(self, batch: DataFrame, batch_id: int) -> None:
         from pyspark import StorageLevel
 
         query_id = _query_id(batch)

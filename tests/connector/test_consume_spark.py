@@ -317,6 +317,28 @@ def test_a_stream_that_would_never_see_its_failures_again_is_refused(
     assert waiting(to) == 0
 
 
+def test_a_query_can_be_stopped_while_a_handler_works(spark: Any, orders: Make, tmp_path: Path) -> None:
+    """Spark's own look at the long error of an interrupted job ends in a StackOverflowError, and not in "Stopped"."""
+    path, _ = orders(1)
+    begun = tmp_path / "begun"
+
+    def slow(row: Any) -> str:
+        begun.touch()
+        time.sleep(60)
+        return pyspark_rmq.SUCCESS
+
+    read = stream(spark, path, startingOffsets="earliest")
+    query = pyspark_rmq.consume(read, slow, group="cg", path=path).option("checkpointLocation", str(tmp_path / "c"))
+    running = query.start()
+    deadline = time.monotonic() + 60
+    while not begun.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    running.stop()
+    assert running.status["message"] == "Stopped"
+    assert running.exception() is None
+    assert committed(path).get("Orders", 0) == 0
+
+
 def test_a_path_means_the_same_in_an_option_and_in_a_call(spark: Any, orders: Make, tmp_path: Path) -> None:
     path, _ = orders(1)
     url = f"file://{path}"
