@@ -32,6 +32,7 @@ EXTRAS = {
         "build>=1.2",
         "hypothesis>=6.100",
         "mypy>=2",
+        "pandas>=2.2",
         "pytest>=9",
         "pytest-timeout>=2.4",
         "ruff>=0.17",

@@ -19,6 +19,7 @@ import logging
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType, TimestampType
@@ -103,6 +104,8 @@ def consume(
         refuse(f"handler={handler!r} of consume cannot be called")
     if mode not in MODES:
         refuse(f"mode={mode!r} of consume is none of {', '.join(MODES)}")
+    if mode == "pandas" and find_spec("pandas") is None:
+        refuse("mode='pandas' of consume needs pandas, which is not installed; mode='arrow' does not")
     if not stream.isStreaming:
         refuse("consume needs a stream: read it with spark.readStream")
     if max_reconsume_times is not None and (type(max_reconsume_times) is not int or max_reconsume_times < 0):

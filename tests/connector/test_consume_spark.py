@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import pyspark_rmq
-from pyspark_rmq import FloodBreaker
+from pyspark_rmq import FloodBreaker, consuming
 from rmq_store import ClockFile, NotAStoreError, Store
 
 pytestmark = [
@@ -275,6 +275,13 @@ def test_a_failing_callback_fails_the_batch_and_nothing_is_sent_back(spark: Any,
     assert waiting(path) == 0
     run_now(consume(spark, path, fail_at_seven, tmp_path / "c"))
     assert waiting(path) == 1
+
+
+def test_consume_without_pandas_says_what_needs_it(spark: Any, orders: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, _ = orders(1)
+    monkeypatch.setattr(consuming, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="mode='pandas' of consume needs pandas"):
+        pyspark_rmq.consume(stream(spark, path), all_is_well, group="cg", path=str(path), mode="pandas")
 
 
 def test_consume_says_what_it_cannot_use(spark: Any, orders: Make) -> None:
