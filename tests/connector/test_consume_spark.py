@@ -162,6 +162,7 @@ def test_a_driver_killed_between_send_back_and_sparks_commit_sends_nothing_back_
     assert bodies(path, "%RETRY%cg") == ["Orders-17", "Orders-7"]
 
 
+@pytest.mark.slow
 def test_a_driver_killed_before_the_send_back_repeats_the_batch(
     spark: Any, orders: Make, tmp_path: Path, run_until_killed: Make
 ) -> None:
@@ -194,6 +195,7 @@ def test_a_checkpoint_that_was_set_back_is_an_error_and_loses_no_failure(
     assert (waiting(path), committed(path)["Orders"]) == (3, 20)
 
 
+@pytest.mark.slow
 @pytest.mark.statement("B03", "D06")
 def test_the_example_runs_to_its_end(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(Path(__file__).resolve().parents[2] / "examples" / "retry.py"), run_name="__main__")

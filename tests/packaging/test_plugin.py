@@ -231,6 +231,7 @@ def test_a_plain_handler_goes_the_whole_ladder(project: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.statement("B05", "B08", "C08", "C09", "D01")
 def test_the_example_of_the_documentation_goes_the_whole_ladder_in_a_stream(project: Path) -> None:
