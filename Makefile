@@ -7,7 +7,7 @@ CHECK_HOST := sh tools/check_host.sh
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv java demo test slow compat bench lint types check clean
+.PHONY: help venv java demo test slow compat harness crash soak bench lint types check clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,13 +31,22 @@ demo: java $(STAMP) ## show the main job on a store that a real RocketMQ broker 
 	@$(PY) examples/demo.py
 
 test: java $(STAMP) ## run the tests (less than ten minutes)
-	@$(PY) -m pytest -m "not slow and not compat" $(PYTEST_ARGS)
+	@$(PY) -m pytest -m "not slow and not compat and not harness" $(PYTEST_ARGS)
 
 slow: java $(STAMP) ## run the tests that `make test` leaves out because they take long
-	@$(PY) -m pytest -m "slow" $(PYTEST_ARGS)
+	@$(PY) -m pytest -m "slow and not harness" $(PYTEST_ARGS)
 
 compat: java $(STAMP) ## let RocketMQ's own Java classes read and write our stores (needs Maven)
 	@$(PY) -m pytest -m "compat" $(PYTEST_ARGS)
+
+harness: java $(STAMP) ## the short forms of the crash, fuzz and security proof, and their teeth (8 minutes)
+	@$(PY) -m pytest -m "harness and not slow" $(PYTEST_ARGS)
+
+crash: java $(STAMP) ## break stores on purpose for up to an hour, and count what they lost (docs/reliability.md)
+	@PYTHONPATH=tests $(PY) -m crash run --scale crash $(CRASH_ARGS)
+
+soak: java $(STAMP) ## the same with the full figures: hours; goes on where it was interrupted
+	@PYTHONPATH=tests $(PY) -m crash run --scale soak $(CRASH_ARGS)
 
 bench: java $(STAMP) ## measure store, source and sink beside Spark's null source and sink
 	@PYTHONPATH=tests $(PY) -m bench

@@ -1,0 +1,45 @@
+"""The short form of every part, and its teeth."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from crash.part import Counters, Part, Trial
+from crash.protections import without
+
+SEED = 20261121
+
+
+@pytest.fixture
+def fast_directory() -> Iterator[Path]:
+    """An empty directory in memory, where there is such a file system: a kill does not care what is on the disk."""
+    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    path = Path(tempfile.mkdtemp(prefix="rmq-crash-", dir=base))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+Run = Callable[..., Counters]
+
+
+@pytest.fixture
+def run_part(fast_directory: Path, tmp_path: Path) -> Run:
+    """run_part(part, cycles=None, without_protection=None): the counters of a short run."""
+
+    def run(part: Part, cycles: int | None = None, *, without_protection: str | None = None) -> Counters:
+        if reason := part.cannot_run():
+            pytest.skip(reason)
+        directory = tmp_path if part.on_disk else fast_directory
+        trial = Trial(cycles or (part.bites_within if without_protection else part.harness), SEED, directory)
+        if without_protection is None:
+            return part.run(trial)
+        with without(without_protection):
+            return part.run(trial)
+
+    return run
