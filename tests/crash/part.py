@@ -68,6 +68,7 @@ class Part(NamedTuple):
 
     `protections`: names of `protections.PROTECTIONS`; without any one of them the part must count violations within
     `bites_within` cycles. `cannot_run`: why not on this machine ("" = it can). `on_disk`: needs a real file system.
+    `alone`: takes so much of the machine (a JVM) that no other part runs beside it.
     """
 
     name: str
@@ -83,3 +84,4 @@ class Part(NamedTuple):
     bites_within: int = 50
     cannot_run: Callable[[], str] = lambda: ""
     on_disk: bool = False
+    alone: bool = False
