@@ -17,7 +17,7 @@ from rich.text import Text
 
 from crash import catalogue, report, run
 from crash.part import Part
-from crash.state import ROOT, State, StateError
+from crash.state import DEFAULT_SEED, ROOT, State, StateError
 
 BUILD = ROOT / "build" / "reliability"
 
@@ -39,7 +39,8 @@ def list_parts() -> None:
         counts = [f"{getattr(part, scale):,}" for scale in run.SCALES]
         what = part.title + (f" [red](not here: {escape(reason)})[/]" if reason else "")
         table.add_row(part.number, part.name, part.unit, *counts, ", ".join(part.protections), what)
-    Console().print(table)
+    console = Console()
+    console.print(table, width=None if console.is_terminal else 200)
     for module, reason in missing.items():
         click.echo(f"missing: {module}: {reason}", err=True)
 
@@ -47,7 +48,7 @@ def list_parts() -> None:
 @main.command("run")
 @click.option("--scale", type=click.Choice(run.SCALES), required=True, help="How many cycles: seconds, an hour, hours.")
 @click.option("--part", "names", multiple=True, metavar="NAME", help="Only this part; can be repeated.")
-@click.option("--seed", type=click.IntRange(min=0), help=f"All randomness comes from it.  [default: {run.DEFAULT_SEED}]")
+@click.option("--seed", type=click.IntRange(min=0), help=f"Where all randomness comes from; {DEFAULT_SEED}.")
 @click.option("--teeth", is_flag=True, help="Each part also without each of its protections: it must then fail.")
 @click.option("--without", metavar="PROTECTION", default="", help="Only without this protection of the engine.")
 @click.option("--jobs", type=click.IntRange(1, 2), default=1, show_default=True, help="Parts at once.")

@@ -143,7 +143,9 @@ def _flips(records: dict[Key, Record]) -> str:
             detected, missed = record.seen.get(f"detected {field}", 0), record.seen.get(f"missed {field}", 0)
             share = f"{100 * detected / (detected + missed):.1f} %"
             rows.append([f"`{part}`", field, f"{detected:,}", f"{missed:,}", share])
-    return table(["part", "field", "detected", "missed", "share"], rows, right=range(2, 5)) if rows else "Not run yet.\n"
+    if not rows:
+        return "Not run yet.\n"
+    return table(["part", "field", "detected", "missed", "share"], rows, right=range(2, 5))
 
 
 def _seen(parts: Iterable[Part], records: dict[Key, Record]) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from crash.part import Counters, Part
-from crash.state import DEFAULT_SEED, ROOT, Record, State, counters_of
+from crash.state import ROOT, Record, State, counters_of
 
 # Chunk i of seed s has the seed s * SEEDS + i: it can be shown again alone, and chunks of two seeds never meet.
 SEEDS = 1_000_000
