@@ -345,4 +345,4 @@ def test_a_whole_broker_opens_a_default_store_with_the_sample_settings(rocketmq:
 
 
 def test_the_sample_settings_are_our_defaults() -> None:
-    assert StoreConfig.from_broker_conf(BROKER_CONF) == StoreConfig()
+    assert StoreConfig.from_broker_conf(BROKER_CONF) == StoreConfig(file_reserved_time=87_600)

@@ -28,10 +28,34 @@ _STORE_FILE_BYTES_MAX = 1 << 16
 _INT_MAX = (1 << 31) - 1
 
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_HOUR = re.compile(r"[0-9]{1,2}", re.ASCII)
 _DELAY_LEVEL = re.compile(r"([0-9]{1,9})([smhd])", re.ASCII)
 
 # Brokers before 4.9.2 made dead-letter topics that could only be written.
 _DLQ_PERMS = (2, 6)
+
+# What may be changed in the life of a store: how it is looked after, not how it is written.
+OPERATIONAL = (
+    "file_reserved_time", "delete_when", "disk_max_used_space_ratio", "disk_space_clean_forcibly_ratio",
+    "disk_space_warning_level_ratio", "clean_file_forcibly_enable", "delete_file_batch_max",
+    "delete_commit_log_files_interval", "destroy_maped_file_interval_forcibly", "redelete_hanged_file_interval",
+    "clean_resource_interval", "unit_marker_reserved_time", "dlq_archive_path",
+)  # fmt: skip
+
+# Lower limits of the ratios: MessageStoreConfig, DefaultMessageStore.CleanCommitLogService. A broker takes 95, 85 and 90
+# for what is above that; here 100 means never.
+_RETENTION_LIMITS = {
+    "file_reserved_time": (0, _INT_MAX),
+    "disk_max_used_space_ratio": (10, 100),
+    "disk_space_clean_forcibly_ratio": (30, 100),
+    "disk_space_warning_level_ratio": (35, 100),
+    "delete_file_batch_max": (1, _INT_MAX),
+    "delete_commit_log_files_interval": (0, _INT_MAX),
+    "destroy_maped_file_interval_forcibly": (0, _INT_MAX),
+    "redelete_hanged_file_interval": (0, _INT_MAX),
+    "clean_resource_interval": (1, _INT_MAX),
+    "unit_marker_reserved_time": (0, _INT_MAX),
+}
 
 # Spelling of early versions (4.4 and before): one p.
 _OLD_NAMES = {
@@ -45,9 +69,12 @@ class StoreConfig:
     """Settings of a store; the names are RocketMQ's in snake case, `broker.conf` has them in camel case.
 
     Sizes in bytes, intervals in ms. The defaults of the sizes suit a laptop; a broker that opens the store needs the
-    same four in its broker.conf (`conf/broker.conf` has them). Two have no name in RocketMQ: `message_index_tags`,
-    since brokers from 5.4.0 on put a message's tag into the index as well and older ones do not, and `dlq_perm`, the
-    permissions that a new dead-letter topic gets.
+    same four in its broker.conf (`conf/broker.conf` has them). Four have no name in RocketMQ: `message_index_tags`,
+    since brokers from 5.4.0 on put a message's tag into the index as well and older ones do not; `dlq_perm`, the
+    permissions that a new dead-letter topic gets; `unit_marker_reserved_time`, hours for which it is remembered at least
+    what a sink has committed; and `dlq_archive_path`, where dead letters go before they are deleted ("": nowhere).
+
+    Those in OPERATIONAL may be changed later: see `Store.open` and `Retention.configure`.
     """
 
     mapped_file_size_commit_log: int = 64 << 20
@@ -69,6 +96,19 @@ class StoreConfig:
     dlq_perm: int = 6
     retry_another_broker_when_not_store_ok: bool = False
     timer_max_delay_sec: int = 259_200
+    file_reserved_time: int = 72
+    delete_when: str = "04"
+    disk_max_used_space_ratio: int = 75
+    disk_space_clean_forcibly_ratio: int = 85
+    disk_space_warning_level_ratio: int = 90
+    clean_file_forcibly_enable: bool = True
+    delete_file_batch_max: int = 10
+    delete_commit_log_files_interval: int = 100
+    destroy_maped_file_interval_forcibly: int = 120_000
+    redelete_hanged_file_interval: int = 120_000
+    clean_resource_interval: int = 10_000
+    unit_marker_reserved_time: int = 720
+    dlq_archive_path: str = ""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -87,15 +127,30 @@ class StoreConfig:
             raise UsageError(f"dlqPerm={self.dlq_perm}: 6, or 2 so that no consumer may read dead letters")
         if self.timer_max_delay_sec < 0:
             raise UsageError("timerMaxDelaySec must not be negative")
+        self._check_retention()
         Host.parse(self.broker_host)
         parse_delay_levels(self.message_delay_level)
         self.geometry()
         if index_file_bytes(self.max_hash_slot_num, self.max_index_num) > _INT_MAX:
             raise UsageError("maxHashSlotNum and maxIndexNum make an index file of 2 GiB or more")
 
+    def _check_retention(self) -> None:
+        parse_delete_when(self.delete_when)
+        for name, (low, high) in _RETENTION_LIMITS.items():
+            if not low <= getattr(self, name) <= high:
+                raise UsageError(f"{_java_name(name)}={getattr(self, name)}: {low} to {high}")
+        if self.dlq_archive_path and not Path(self.dlq_archive_path).is_absolute():
+            raise UsageError(f"dlqArchivePath={self.dlq_archive_path!r}: an absolute path, or nothing")
+
     def geometry(self) -> Geometry:
         """The four sizes."""
         return Geometry(*(getattr(self, name) for name in Geometry.__slots__))
+
+    def with_operational(self, other: StoreConfig) -> StoreConfig:
+        """These settings with those of `other` that may change in the life of a store and are not the defaults."""
+        given = {name: getattr(other, name) for name in OPERATIONAL}
+        default = StoreConfig()
+        return replace(self, **{name: value for name, value in given.items() if value != getattr(default, name)})
 
     def with_geometry(self, geometry: Geometry) -> StoreConfig:
         """The same settings with the sizes of an existing store."""
@@ -151,6 +206,15 @@ def _parse(values: dict[str, Any], where: str) -> dict[str, Any]:
             raise UsageError(f"{where}: {given}={value!r} is no {kind.__name__}")
         parsed[field.name] = value
     return parsed
+
+
+def parse_delete_when(text: str) -> frozenset[int]:
+    """The hours of the day at which expired files are deleted: "04", or "04;16" (UtilAll#isItTimeToDo). UsageError."""
+    hours = text.split(";")
+    for hour in hours:
+        if not _HOUR.fullmatch(hour) or int(hour) > 23:
+            raise UsageError(f"deleteWhen={text!r}: {hour!r} is no hour of the day; several are separated by ;")
+    return frozenset(map(int, hours))
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:

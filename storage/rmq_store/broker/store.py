@@ -16,7 +16,7 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from rmq_store.broker.config import StoreConfig, StoreFile, parse_delay_levels
+from rmq_store.broker.config import OPERATIONAL, StoreConfig, StoreFile, parse_delay_levels
 from rmq_store.broker.flusher import Flusher
 from rmq_store.broker.group_topics import GroupTopics
 from rmq_store.broker.groups import GroupTable, SubscriptionGroup
@@ -98,8 +98,9 @@ class Store:
         """Open the store at `path`; with `create`, make one if the directory is missing or empty.
 
         `config` names the settings of a new store, or of one that a broker made; of a store of ours it must not
-        contradict them: its own settings stay, and fields with their default value ask for nothing. `read_only`
-        changes nothing on disk, whoever wrote the store. For writing, the first process to open a store that was not
+        contradict them: its own settings stay, and fields with their default value ask for nothing. What may change in
+        the life of a store (when messages are deleted, say: OPERATIONAL in broker/config.py) is replaced, for every
+        process that opens it later. `read_only` changes nothing on disk, whoever wrote the store. For writing, the first process to open a store that was not
         stopped cleanly recovers it: see `recovery`.
 
         Raises:
@@ -440,7 +441,7 @@ def _settings(root: Path, known: StoreFile | None, config: StoreConfig | None) -
     given = {field.name for field in fields(StoreConfig) if getattr(wanted, field.name) != field.default}
     if known is None:
         return wanted.with_geometry(infer(root, wanted.geometry(), frozenset(given)))
-    for name in sorted(given):
+    for name in sorted(given - set(OPERATIONAL)):
         asked, made = getattr(wanted, name), getattr(known.config, name)
         if asked != made:
             raise UsageError(f"{name}={asked!r} was asked for, but {root} was made with {made!r}")
@@ -448,18 +449,24 @@ def _settings(root: Path, known: StoreFile | None, config: StoreConfig | None) -
     if found != known.config.geometry():
         # For example a file that was cut: nothing may be written at places computed from that.
         raise CorruptionError(str(root), 0, f"the files are of {found}, store.json says {known.config.geometry()}")
-    return known.config
+    return known.config.with_operational(wanted)
 
 
 def _describe(log: CommitLog, known: StoreFile | None, settings: StoreConfig) -> StoreFile:
-    """Write store.json if the store has none; another opener may have been faster."""
+    """Write store.json if the store has none, or if settings were given that may change; another opener may have been
+    faster.
+    """
     root = log.root
-    if known is None:
+    if known is None or known.config != settings:
         with log.append_lock.exclusive(LOCK_TIMEOUT_MS):
-            known = StoreFile.load(root)
-            if known is None:
-                known = StoreFile(str(uuid.uuid4()), settings)
-                known.save(root)
+            found = StoreFile.load(root)
+            if found is None:
+                found = StoreFile(str(uuid.uuid4()), settings)
+                found.save(root)
+            elif known is not None and found == known:
+                found = StoreFile(known.identity, settings)
+                found.save(root)
+            known = found
     if not (root / "config" / "topics.json").exists():
         TopicTable(root).create_all(DEFAULT_TOPICS, exist_ok=True)
     return known

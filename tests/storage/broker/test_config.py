@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rmq_store import NotAStoreError, StoreConfig, UsageError
-from rmq_store.broker.config import StoreFile, parse_delay_levels
+from rmq_store import NotAStoreError, Store, StoreConfig, UsageError
+from rmq_store.broker.config import StoreFile, parse_delay_levels, parse_delete_when
+from rmq_store.log import opening
+from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.recovery import RecoveryReport
 
 IDENTITY = "00000000-0000-0000-0000-00000000abcd"
 REPOSITORY = Path(__file__).parents[3]
@@ -19,8 +23,8 @@ def conf(directory: Path, text: str) -> Path:
     return path
 
 
-def test_the_broker_conf_that_comes_with_us_is_what_a_new_store_gets() -> None:
-    assert StoreConfig.from_broker_conf(REPOSITORY / "conf" / "broker.conf") == StoreConfig()
+def test_the_broker_conf_that_comes_with_us_is_what_a_new_store_gets_and_deletes_nothing_for_ten_years() -> None:
+    assert StoreConfig.from_broker_conf(REPOSITORY / "conf" / "broker.conf") == StoreConfig(file_reserved_time=87_600)
 
 
 def test_a_broker_conf_is_read_as_a_properties_file(tmp_path: Path) -> None:
@@ -70,6 +74,13 @@ def test_a_port_without_an_address_counts_too(tmp_path: Path) -> None:
         ("mappedFileSizeConsumeQueue=30", "multiple of 20"),
         ("flushDiskType=SOMETIMES", "ASYNC_FLUSH or SYNC_FLUSH"),
         ("messageDelayLevel=1s  5s", "no delay"),
+        ("deleteWhen=4;", "'' is no hour"),
+        ("deleteWhen=24", "'24' is no hour"),
+        ("deleteWhen=04,16", "'04,16' is no hour"),
+        ("diskMaxUsedSpaceRatio=101", "10 to 100"),
+        ("diskSpaceWarningLevelRatio=34", "35 to 100"),
+        ("deleteFileBatchMax=0", "1 to"),
+        ("dlqArchivePath=archive", "an absolute path"),
     ],
 )
 def test_a_value_that_is_not_of_its_kind_is_named(tmp_path: Path, text: str, reason: str) -> None:
@@ -138,3 +149,54 @@ def test_a_setting_that_is_an_abbreviation_has_rocketmqs_spelling(tmp_path: Path
     stored.save(tmp_path)
     assert '"enabledAppendPropCRC": false' in (tmp_path / "pyrmq" / "store.json").read_text()
     assert StoreFile.load(tmp_path) == stored
+
+
+def test_the_hours_of_deletion_are_those_of_a_day() -> None:
+    assert parse_delete_when("04") == {4}
+    assert parse_delete_when("4;16;23;0") == {0, 4, 16, 23}
+
+
+def test_what_a_store_is_looked_after_with_may_change_and_how_it_is_written_may_not(
+    scratch: Path, tiny: StoreConfig
+) -> None:
+    root = scratch / "store"
+    Store.open(root, create=True, config=tiny).close()
+    with Store.open(root, config=StoreConfig(file_reserved_time=5, delete_when="23")) as store:
+        assert (store.config.file_reserved_time, store.config.delete_when) == (5, "23")
+    with Store.open(root, config=StoreConfig(delete_file_batch_max=3)) as store:  # the others stay
+        assert (store.config.file_reserved_time, store.config.delete_file_batch_max) == (5, 3)
+    found = StoreFile.load(root)
+    assert found is not None
+    assert found.config == replace(tiny, file_reserved_time=5, delete_when="23", delete_file_batch_max=3)
+    with pytest.raises(UsageError, match="was made with"):
+        Store.open(root, config=StoreConfig(file_reserved_time=7, max_message_size=1 << 10))
+    assert StoreFile.load(root) == found
+
+
+def test_a_reader_changes_no_setting_on_disk(scratch: Path, tiny: StoreConfig) -> None:
+    root = scratch / "store"
+    Store.open(root, create=True, config=tiny).close()
+    before = (root / "pyrmq" / "store.json").read_bytes()
+    with Store.open(root, read_only=True, config=StoreConfig(file_reserved_time=5)) as store:
+        assert store.config.file_reserved_time == 5
+    assert (root / "pyrmq" / "store.json").read_bytes() == before
+
+
+def test_settings_changed_by_two_at_once_all_hold(
+    scratch: Path, tiny: StoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one changes them between the first one's look and its lock."""
+    root = scratch / "store"
+    Store.open(root, create=True, config=tiny).close()
+    calls = []
+    opened = opening.open_for_writing
+
+    def slowly(log: CommitLog) -> RecoveryReport | None:
+        calls.append(log)
+        if len(calls) == 1:
+            Store.open(root, config=StoreConfig(delete_when="23")).close()
+        return opened(log)
+
+    monkeypatch.setattr(opening, "open_for_writing", slowly)
+    with Store.open(root, config=StoreConfig(file_reserved_time=5)) as store:
+        assert (store.config.file_reserved_time, store.config.delete_when) == (5, "23")
