@@ -167,8 +167,9 @@ def _flat(value: object, where: str, lowest: int, highest: int) -> dict[Queue, i
             refuse(f"{where}: topic {topic!r} needs an object from queue id to number, got {_shorten(queues)}")
         for key, number in queues.items():
             # isdecimal() is also true for digits of other scripts, which int() takes: two spellings of one queue.
-            if not (key.isascii() and key.isdecimal()) or int(key) > _INT32_MAX:
-                refuse(f"{where}: {key!r} is not a queue id of topic {topic!r}")
+            # The length first: int() refuses a text of thousands of digits with an error of its own.
+            if not (key.isascii() and key.isdecimal()) or len(key) > 10 or int(key) > _INT32_MAX:
+                refuse(f"{where}: {_shorten(key)} is not a queue id of topic {_shorten(topic)}")
             flat[Queue(topic, int(key))] = _integer(number, f"{where}: queue {topic}-{key}", lowest, highest)
     return flat
 
@@ -181,7 +182,8 @@ def _integer(value: object, where: str, lowest: int, highest: int) -> int:
 
 def _load(text: str, option: str) -> object:
     try:
-        return json.loads(text, object_pairs_hook=_unique_keys(option))
+        # Cut numbers are still far beyond every limit; int() refuses thousands of digits with an error of its own.
+        return json.loads(text, object_pairs_hook=_unique_keys(option), parse_int=lambda digits: int(digits[:40]))
     except json.JSONDecodeError as error:
         refuse(f"option {option} is not JSON: {error} in {_shorten(text)}")
     except RecursionError:

@@ -246,7 +246,7 @@ def open_staged(root: Path, staged: StagedFile) -> list[pa.RecordBatch]:
         raise StagingError(f"{path}: {error}; nothing was written") from error
     try:
         size = os.fstat(fd).st_size
-        if size != staged.size_bytes:
+        if size != staged.size_bytes or not size:
             raise StagingError(f"{path}: {size} bytes, its task reported {staged.size_bytes}; nothing was written")
         mapped = pa.py_buffer(mmap.mmap(fd, size, prot=mmap.PROT_READ))
     finally:
@@ -255,7 +255,9 @@ def open_staged(root: Path, staged: StagedFile) -> list[pa.RecordBatch]:
         raise StagingError(f"{path}: the content is not what its task wrote; nothing was written")
     try:
         batches = list(pa.ipc.open_stream(mapped))
-    except pa.ArrowInvalid as error:
+        for batch in batches:
+            batch.validate(full=True)  # Arrow believes the offsets that a file gives
+    except (pa.ArrowException, OSError) as error:
         raise StagingError(f"{path}: {error}") from error
     if any(batch.schema != ENCODED_SCHEMA for batch in batches):
         raise StagingError(f"{path}: written by another version of this package; nothing was written")
