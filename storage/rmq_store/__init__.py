@@ -14,6 +14,7 @@
 """
 
 from rmq_store.broker import failure
+from rmq_store.broker.backup import BackupReport, backup
 from rmq_store.broker.config import StoreConfig
 from rmq_store.broker.encoding import INPUT_SCHEMA
 from rmq_store.broker.groups import SubscriptionGroup
@@ -53,6 +54,8 @@ from rmq_store.errors import (
 from rmq_store.format.message import Message, StoredMessage
 from rmq_store.format.names import is_system_topic
 from rmq_store.format.schema import MESSAGE_SCHEMA
+from rmq_store.log.kept import BadRange
+from rmq_store.log.recovery import RecoveryReport
 
 __all__ = [
     "ANSWER_SCHEMA",
@@ -60,6 +63,8 @@ __all__ = [
     "MESSAGE_SCHEMA",
     "SEND_BACK_SCHEMA",
     "AppendResult",
+    "BackupReport",
+    "BadRange",
     "ClockFile",
     "CommitResult",
     "CorruptConfigError",
@@ -79,6 +84,7 @@ __all__ = [
     "OffsetOutOfRangeError",
     "QueueRange",
     "ReadOnlyError",
+    "RecoveryReport",
     "ResponseError",
     "Retry",
     "Schedule",
@@ -101,6 +107,7 @@ __all__ = [
     "TopicConfig",
     "UnknownTopicError",
     "UsageError",
+    "backup",
     "failure",
     "is_system_topic",
     "live_leases",

@@ -13,11 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.broker.tags import TagFilter
-from rmq_store.errors import CorruptQueueError, CorruptRecordError
+from rmq_store.errors import CorruptQueueError, CorruptRecordError, OffsetOutOfRangeError
 from rmq_store.format.consume_queue import PRE_BLANK_SIZE
 from rmq_store.format.frame_decoder import BatchTooLargeError, decode_frames
 from rmq_store.format.schema import MESSAGE_SCHEMA
 from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.holes import hole_around
 
 _CHECKED = ("topic", "queueId", "queueOffset")
 
@@ -47,17 +48,29 @@ class QueueReader:
         raw_body: bool,
         batch_rows: int = BATCH_ROWS,
         batch_bytes: int = BATCH_BYTES,
+        over_holes: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the messages of `entries` (dtype ENTRY, queue offsets from `start` on) in queue order.
 
         Raises:
             CorruptQueueError: an entry and the record it points at disagree.
-            CorruptRecordError: a record is damaged, or its segment is gone.
+            OffsetOutOfRangeError: retention has taken the messages since the caller looked; `maximum` is the end of
+                what was asked for.
+            CorruptRecordError: a record is damaged, or its segment is missing in the middle of the log. Of damage that
+                was kept, it names all messages that are lost; with `over_holes` they are passed over.
         """
-        queue_offsets = np.arange(start, start + len(entries), dtype=np.int64)
+        end = start + len(entries)
+        queue_offsets = np.arange(start, end, dtype=np.int64)
         wanted = entries["frame_size"] != PRE_BLANK_SIZE
+        lost = self._log.kept.mask(entries["commit_log_offset"].astype(np.int64)) & wanted
         if tags is not None:
             wanted &= tags.may_match(entries["tags_code"])
+        wanted &= ~lost
+        stop = None
+        if lost.any() and not over_holes:
+            stop = int(lost.argmax())  # whatever its tag was
+            wanted[stop:] = False
+        hole = None if stop is None else self._hole(topic, queue_id, start + stop, entries[stop])
         entries, queue_offsets = entries[wanted], queue_offsets[wanted]
         offsets = entries["commit_log_offset"].astype(np.int64)
         sizes = entries["frame_size"].astype(np.int32)
@@ -65,14 +78,32 @@ class QueueReader:
         schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
         for first, last in self._batches(offsets, sizes, batch_rows, batch_bytes):
             done = first
-            for batch in self._decode(offsets[first:last], sizes[first:last], decoded, raw_body):
-                part = slice(done, done + batch.num_rows)
-                done += batch.num_rows
-                self._check(batch, topic, queue_id, queue_offsets[part], offsets[part])
-                if tags is not None:
-                    batch = batch.filter(tags.matches(batch.column("tags")))
-                if batch.num_rows:
-                    yield pa.RecordBatch.from_arrays([batch.column(name) for name in columns], schema=schema)
+            try:
+                for batch in self._decode(offsets[first:last], sizes[first:last], decoded, raw_body):
+                    part = slice(done, done + batch.num_rows)
+                    done += batch.num_rows
+                    self._check(batch, topic, queue_id, queue_offsets[part], offsets[part])
+                    if tags is not None:
+                        batch = batch.filter(tags.matches(batch.column("tags")))
+                    if batch.num_rows:
+                        yield pa.RecordBatch.from_arrays([batch.column(name) for name in columns], schema=schema)
+            except FileNotFoundError as error:
+                missed = int(queue_offsets[first]), int(offsets[first])
+                raise self._missing_segment(topic, queue_id, *missed, end) from error
+        if hole is not None:
+            raise hole
+
+    def _hole(self, topic: str, queue_id: int, queue_offset: int, entry: np.void) -> CorruptRecordError:
+        """The error for a message that lies in damage that was kept."""
+        bad = self._log.kept.covering(int(entry["commit_log_offset"]))
+        assert bad is not None
+        first, last = hole_around(self._log, topic, queue_id, queue_offset)
+        return CorruptRecordError(
+            str(self._log.root / bad.file),
+            bad.start,
+            f"messages [{first}, {last}) of {topic}-{queue_id} are lost: bytes {bad.start} to {bad.end} of the log are "
+            f"damaged ({bad.reason}). Those before {first} and from {last} on can be read",
+        )
 
     def _batches(
         self, offsets: np.ndarray, sizes: np.ndarray, batch_rows: int, batch_bytes: int
@@ -96,10 +127,7 @@ class QueueReader:
     ) -> Iterator[pa.RecordBatch]:
         """One batch; several if the bodies turn out to be too large together once they are decompressed."""
         base = self._log.segments.base_of(int(offsets[0]))
-        try:
-            buffer = self._log.segments.open(base).buffer
-        except FileNotFoundError as error:
-            raise self._log.missing_segment(int(offsets[0])) from error
+        buffer = self._log.segments.open(base).buffer
         try:
             yield decode_frames(
                 buffer,
@@ -117,6 +145,21 @@ class QueueReader:
             yield from self._decode(offsets[half:], sizes[half:], columns, raw_body)
         except CorruptRecordError as error:
             raise CorruptRecordError(str(self._log.segments.path(base)), error.offset, error.reason) from error
+
+    def _missing_segment(
+        self, topic: str, queue_id: int, queue_offset: int, offset: int, end: int
+    ) -> OffsetOutOfRangeError | CorruptRecordError:
+        log_start = self._log.start()
+        if offset >= log_start:
+            return self._log.missing_segment(offset)
+        minimum = self._log.views.queue(topic, queue_id).min_offset(log_start, end)
+        return OffsetOutOfRangeError(
+            f"{topic}-{queue_id}: retention removed messages from {queue_offset} on while they were read; what is left "
+            f"begins at {minimum}",
+            queue_offset,
+            minimum,
+            end,
+        )
 
     def _check(
         self, batch: pa.RecordBatch, topic: str, queue_id: int, queue_offsets: np.ndarray, offsets: np.ndarray

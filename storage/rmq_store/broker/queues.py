@@ -16,6 +16,7 @@ from rmq_store.format.consume_queue import ENTRY
 from rmq_store.format.names import validate_topic
 from rmq_store.format.schema import MESSAGE_SCHEMA
 from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.holes import hole_around
 from rmq_store.log.peek import ReadOnlyEnd, read_on, read_only_end
 
 # Entries looked at per step: 20 bytes each.
@@ -147,6 +148,7 @@ class Queues:
         offset = int(self._entries(topic, queue_id, queue_offset, queue_offset + 1)["commit_log_offset"][0])
         timestamp = self._log.store_timestamp(offset)
         if timestamp is None:
+            self._check_range(topic, queue_id, queue_offset, queue_offset + 1)  # retention may have been faster
             path = self._log.segments.path(self._log.segments.base_of(offset))
             raise CorruptRecordError(
                 str(path), offset, f"message {queue_offset} of {topic}-{queue_id} is damaged or gone"
@@ -163,12 +165,28 @@ class Queues:
         low, high = first, last
         while low < high:
             middle = (low + high) // 2
-            timestamp = self.store_timestamp(topic, queue_id, middle)
+            lost, readable = self._readable(topic, queue_id, middle)
+            if readable >= high:
+                high = max(lost, low)
+                continue
+            try:
+                timestamp = self.store_timestamp(topic, queue_id, readable)
+            except OffsetOutOfRangeError as error:  # retention was faster
+                low = first = max(error.minimum, readable + 1)
+                continue
             if timestamp < timestamp_ms or (boundary == "upper" and timestamp == timestamp_ms):
-                low = middle + 1
+                low = readable + 1
             else:
-                high = middle
+                high = max(lost, low)
         return low if boundary == "lower" else max(low - 1, first)
+
+    def _readable(self, topic: str, queue_id: int, queue_offset: int) -> tuple[int, int]:
+        """`queue_offset` twice; if it is lost in damage that was kept, the first lost message and the one behind."""
+        if self._log.kept:
+            offset = int(self._entries(topic, queue_id, queue_offset, queue_offset + 1)["commit_log_offset"][0])
+            if self._log.kept.covering(offset):
+                return hole_around(self._log, topic, queue_id, queue_offset)
+        return queue_offset, queue_offset
 
     def _check_range(self, topic: str, queue_id: int, start: int, end: int) -> None:
         if start == end:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from types import TracebackType
+from typing import Literal
 
 import pyarrow as pa
 
@@ -34,7 +35,7 @@ from rmq_store.broker.stored_frames import message_at
 from rmq_store.broker.topics import DEFAULT_TOPICS, TopicConfig, TopicTable
 from rmq_store.broker.writing import Writer
 from rmq_store.clock import store_clock
-from rmq_store.errors import CorruptionError, NotAStoreError, ReadOnlyError, UsageError
+from rmq_store.errors import CorruptionError, NotAStoreError, ReadOnlyError, StoreLockedError, UsageError
 from rmq_store.files import durable
 from rmq_store.format.message import Message, StoredMessage
 from rmq_store.format.names import is_system_topic, validate_topic
@@ -43,7 +44,7 @@ from rmq_store.log import opening
 from rmq_store.log.commit_log import LOCK_TIMEOUT_MS, Clock, CommitLog
 from rmq_store.log.geometry import infer
 from rmq_store.log.index_repair import indexes_tags
-from rmq_store.log.recovery import RecoveryReport
+from rmq_store.log.recovery import RecoveryReport, Wishes
 
 # TopicConfigManager: a 5.x broker makes a topic of this prefix and its own name.
 _SYNC_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
@@ -67,7 +68,8 @@ class Store:
         self._groups = GroupTable(log.root, clock=log.clock)
         self._offsets = OffsetTable(log.root, clock=log.clock)
         self._queues = Queues(log, broker_name, file.config.max_message_size)
-        self._writer = Writer(log, file.config, self._topics) if log.writable else None
+        self._flusher = Flusher(log, file.config) if log.writable else None
+        self._writer = Writer(log, file.config, self._topics, self._flusher) if self._flusher else None
         self._schedule = Schedule(log, self._writer, self._queues) if self._writer else None
         self._retry = None
         self._dead_letters = None
@@ -80,9 +82,10 @@ class Store:
             self._pop = Pop(
                 log, broker_name, self._topics, groups, self._offsets, self._queues, self._writer, self._retry
             )
-        self._flusher = Flusher(log, file.config.flush_interval_commit_log) if log.writable else None
         self._pid = os.getpid()
         self._closed = False
+        if self._flusher is not None:
+            self._flusher.start()
 
     @classmethod
     def open(
@@ -94,14 +97,21 @@ class Store:
         config: StoreConfig | None = None,
         clock: Clock | None = None,
         broker_name: str | None = None,
+        on_corruption: Literal["refuse", "keep"] = "refuse",
+        rebuild_views: bool = False,
     ) -> Store:
         """Open the store at `path`; with `create`, make one if the directory is missing or empty.
 
         `config` names the settings of a new store, or of one that a broker made; of a store of ours it must not
         contradict them: its own settings stay, and fields with their default value ask for nothing. What may change in
         the life of a store (when messages are deleted, say: OPERATIONAL in broker/config.py) is replaced, for every
-        process that opens it later. `read_only` changes nothing on disk, whoever wrote the store. For writing, the first process to open a store that was not
-        stopped cleanly recovers it: see `recovery`.
+        process that opens it later. `read_only` changes nothing on disk, whoever wrote the store. For writing, the
+        first process to open a store that was not stopped cleanly recovers it: see `recovery`.
+
+        If it finds records damaged or missing that were on disk for certain, it refuses, unless `on_corruption="keep"`:
+        then nothing is truncated, the damage is written down (pyrmq/kept.json: later openers accept it, and no other)
+        and named in `recovery.bad_ranges`, what lies before and behind it can be read, and reading a lost message
+        raises CorruptRecordError. `rebuild_views` scans the whole log and writes queues and index again.
 
         Raises:
             NotAStoreError: no store at `path`, or one of a newer version.
@@ -110,8 +120,11 @@ class Store:
             CorruptionError: files that contradict each other; nothing was changed.
         """
         root = Path(path).absolute()
-        if read_only and create:
-            raise UsageError("a store cannot be created read-only")
+        if on_corruption not in ("refuse", "keep"):
+            raise UsageError(f"on_corruption={on_corruption!r}: refuse or keep")
+        if read_only and (create or rebuild_views or on_corruption == "keep"):
+            raise UsageError("read_only=True writes nothing: it goes with neither create, rebuild_views nor keep")
+        wishes = Wishes(on_corruption == "keep", rebuild_views, lambda: _consumed(root))
         try:
             if create and not _is_store(root):
                 _make_root(root)
@@ -138,7 +151,9 @@ class Store:
                 settings = replace(settings, message_index_tags=indexes_tags(log))
                 log.index_tags = settings.message_index_tags
             if not read_only:
-                recovery = opening.open_for_writing(log)
+                recovery = opening.open_for_writing(log, wishes=wishes)
+                if rebuild_views and recovery is None:
+                    raise StoreLockedError(f"{root}: its views can be rebuilt only while nobody else has it open")
                 known = _describe(log, known, settings)
                 if known.config != settings:
                     # Another process was faster to make the store, with other settings: those hold.
@@ -318,8 +333,8 @@ class Store:
         """Store one message. Under SYNC_FLUSH it is on disk on return; under ASYNC_FLUSH it survives this process,
         not the machine. `sys_flag` says how a body is compressed that the caller has compressed.
 
-        Waits so long for other writers (StoreLockedError), and under SYNC_FLUSH for their flushes
-        (FLUSH_DISK_TIMEOUT); None: as long as for the lock by default.
+        Waits so long for other writers (StoreLockedError), and under SYNC_FLUSH for the disk (FLUSH_DISK_TIMEOUT; None:
+        the setting syncFlushTimeout). A message whose property WAIT is "false" does not wait for the disk.
 
         Raises:
             UsageError: the message breaks a rule (name, size, properties); nothing was written.
@@ -450,6 +465,15 @@ def _settings(root: Path, known: StoreFile | None, config: StoreConfig | None) -
         # For example a file that was cut: nothing may be written at places computed from that.
         raise CorruptionError(str(root), 0, f"the files are of {found}, store.json says {known.config.geometry()}")
     return known.config.with_operational(wanted)
+
+
+def _consumed(root: Path) -> dict[tuple[str, int], int]:
+    """Up to where the groups have consumed each queue: these offsets were given out."""
+    consumed: dict[tuple[str, int], int] = {}
+    for offsets in OffsetTable(root).all().values():
+        for key, offset in offsets.items():
+            consumed[key] = max(offset, consumed.get(key, 0))
+    return consumed
 
 
 def _describe(log: CommitLog, known: StoreFile | None, settings: StoreConfig) -> StoreFile:

@@ -5,15 +5,19 @@ fingerprint of the last record read: if that record is not there any more (a pow
 one), the cache is forgotten and the topic read again. The place alone would not do: after a power cut another unit of
 the same size may lie there.
 
-    {"format": 1, "queue_offset": n, "log_offset": x, "last": "<storeTimestamp> <SHA-256 of the body>",
-     "newest": {"purpose/key": {"value": v, "rows": r, "content": c[, "detail": {name: number}]}}}
+    {"format": 2, "queue_offset": n, "log_offset": x, "last": "<storeTimestamp> <SHA-256 of the body>",
+     "newest": {"purpose/key": {"value": v, "rows": r, "content": c, "offset": o, "seen": ms
+                                [, "detail": {name: number}]}}}
+
+`offset` is where the last record of the unit is, `seen` when the unit was appended. Before retention takes that record
+it writes it again (`unit_markers`); a key stays in the table also if somebody else took it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +29,7 @@ from rmq_store.files import durable
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.units import END_TAG, UNITS_QUEUE, UNITS_TOPIC, UnitRecord
 
-_FORMAT = 1
+_FORMAT = 2
 _CACHE_BYTES_MAX = 64 << 20
 
 # Units read since the cache was written; above this it is written again. It costs two fsyncs.
@@ -54,6 +58,34 @@ class UnitTable:
         """The newest whole unit of this purpose and key below `end`. Work is in proportion to the units since the
         last call.
         """
+        found = self._up_to(end).newest.get(f"{purpose}/{key}")
+        if found is None:
+            return None
+        return UnitRecord(purpose, key, found["value"], found["rows"], found["content"], found.get("detail", {}))
+
+    def below(self, log_offset: int, end: int) -> list[UnitRecord]:
+        """The newest units of all keys whose last records lie below `log_offset`, each with the time when it was
+        appended first; as of a log that ends at `end`.
+        """
+        found = []
+        for name, row in self._up_to(end).newest.items():
+            if row["offset"] < log_offset:
+                purpose, _, key = name.partition("/")
+                detail = row.get("detail", {})
+                found.append(UnitRecord(purpose, key, row["value"], row["rows"], row["content"], detail, row["seen"]))
+        return found
+
+    def forget(self, units: Iterable[UnitRecord]) -> None:
+        """Forget units that `below` gave, here and in units.json. What other processes remember does no harm."""
+        assert self._cache is not None
+        names = [f"{unit.purpose}/{unit.key}" for unit in units]
+        for name in names:
+            self._cache.newest.pop(name, None)
+        if names:
+            self._save(self._cache)
+
+    def _up_to(self, end: int) -> _Cache:
+        """What the log below `end` says."""
         cache = self._cache
         if cache is None or not self._still_there(cache, end):
             cache = self._load()
@@ -64,10 +96,7 @@ class UnitTable:
         self._cache = cache
         if self._log.writable and cache.queue_offset - self._saved >= _SAVE_AFTER:
             self._save(cache)
-        found = cache.newest.get(f"{purpose}/{key}")
-        if found is None:
-            return None
-        return UnitRecord(purpose, key, found["value"], found["rows"], found["content"], found.get("detail", {}))
+        return cache
 
     def _still_there(self, cache: _Cache, end: int) -> bool:
         if cache.queue_offset <= 0:
@@ -85,7 +114,7 @@ class UnitTable:
         if cache.log_offset < self._log.start():
             return True  # retention took the record
         try:
-            return [last for _, _, last in self._records(cache.queue_offset - 1, entries)] == [cache.last]
+            return [row[2] for row in self._records(cache.queue_offset - 1, entries)] == [cache.last]
         except CorruptionError:
             return False
 
@@ -96,25 +125,35 @@ class UnitTable:
         if first >= last:
             return
         entries = queue.entries(first, last)
-        for tag, body, cache.last in self._records(first, entries):
+        # Units whose last record lies in damage that was kept are forgotten; the others count.
+        whole = np.flatnonzero(~self._log.kept.mask(entries["commit_log_offset"].astype(np.int64)))
+        if not len(whole):
+            return
+        last, entries = first + int(whole[-1]) + 1, entries[: int(whole[-1]) + 1]
+        for tag, body, cache.last, offset, stored_ms in self._records(first, entries):
             unit = UnitRecord.parse(body) if tag == END_TAG else None
             if unit is not None and unit.key is not None and unit.value is not None:
                 cache.newest[f"{unit.purpose}/{unit.key}"] = {
                     "value": unit.value, "rows": unit.row_count, "content": unit.content_sum,
+                    "offset": offset, "seen": unit.seen_ms or stored_ms,
                 }  # fmt: skip
                 if unit.detail:
                     cache.newest[f"{unit.purpose}/{unit.key}"]["detail"] = dict(unit.detail)
         cache.queue_offset = last
         cache.log_offset = int(entries["commit_log_offset"][-1])
 
-    def _records(self, first: int, entries: np.ndarray) -> Iterator[tuple[str | None, bytes, str]]:
-        """(tag, body, fingerprint) of the records of the unit topic at queue offsets from `first` on."""
-        columns = ["tags", "body", "storeTimestamp"]
-        for batch in self._reader.read(UNITS_TOPIC, UNITS_QUEUE, first, entries, columns, tags=None, raw_body=True):
+    def _records(self, first: int, entries: np.ndarray) -> Iterator[tuple[str | None, bytes, str, int, int]]:
+        """(tag, body, fingerprint, commit-log offset, storeTimestamp) of the records of the unit topic at queue offsets
+        from `first` on.
+        """
+        columns = ["tags", "body", "commitLogOffset", "storeTimestamp"]
+        for batch in self._reader.read(
+            UNITS_TOPIC, UNITS_QUEUE, first, entries, columns, tags=None, raw_body=True, over_holes=True
+        ):
             times = batch.column("storeTimestamp").cast("int64").to_pylist()
-            bodies = batch.column("body").to_pylist()
-            for tag, body, time in zip(batch.column("tags").to_pylist(), bodies, times, strict=True):
-                yield tag, body, f"{time // 1000} {hashlib.sha256(body).hexdigest()}"
+            others = (batch.column(name).to_pylist() for name in columns[:3])
+            for tag, body, offset, time in zip(*others, times, strict=True):
+                yield tag, body, f"{time // 1000} {hashlib.sha256(body).hexdigest()}", offset, time // 1000
 
     def _load(self) -> _Cache:
         try:
@@ -122,7 +161,8 @@ class UnitTable:
             cache = _Cache(data["queue_offset"], data["log_offset"], data["last"], data["newest"])
             numbers = [cache.queue_offset, cache.log_offset]
             for row in cache.newest.values():
-                numbers += [row["value"], row["rows"], row["content"], *row.get("detail", {}).values()]
+                numbers += [row[name] for name in ("value", "rows", "content", "offset", "seen")]
+                numbers += row.get("detail", {}).values()
             if data["format"] == _FORMAT and all(isinstance(number, int) for number in numbers):
                 return cache
         except (FileNotFoundError, CorruptConfigError, ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -106,7 +106,7 @@ def append(log: CommitLog, batches: Sequence[pa.RecordBatch], unit: Unit | None 
     if not len(layout.offsets):
         return Appended(start, start, page.store_timestamp, layout.offsets, layout.offsets)
     groups = _Groups(all_batches)
-    queue_offsets = groups.number({key: log.queue_max(*key, start) for key in groups.keys})
+    queue_offsets = groups.number({key: log.next_queue_offset(*key, start) for key in groups.keys})
     with _all_or_nothing(log, start, layout.end):
         now = log.clock()
         _write_records(log, all_batches, layout, queue_offsets, now)
@@ -129,7 +129,7 @@ def append_one(log: CommitLog, record: OneRecord) -> tuple[int, int]:
     if record.size + BLANK_BYTES > segment_bytes:
         raise UsageError(f"a record of {record.size} bytes does not fit a segment of {segment_bytes} bytes")
     offset = start if record.size + BLANK_BYTES <= room else start + room
-    queue_offset = log.queue_max(record.topic, record.queue_id, start)
+    queue_offset = log.next_queue_offset(record.topic, record.queue_id, start)
     with _all_or_nothing(log, start, offset + record.size):
         now = log.clock()
         log.segments.create(log.segments.base_of(start))

@@ -26,6 +26,7 @@ from rmq_store.format.message import (
 )
 from rmq_store.log.geometry import Geometry
 from rmq_store.log.hash_index import HashIndex
+from rmq_store.log.kept import Kept
 from rmq_store.log.views import Views
 
 Clock = Callable[[], int]
@@ -76,6 +77,7 @@ class CommitLog:
             index = HashIndex(root / "index", geometry.max_hash_slot_num, geometry.max_index_num)
         self.views = Views(root, geometry.mapped_file_size_consume_queue, self.files, index, writable=writable)
         self.own = root / "pyrmq"
+        self.kept = Kept()
         self.progress = Progress(self.own / "progress")
         self.store_lock = OfdLock(root / "lock")
         self.append_lock = OfdLock(self.own / "append.lock")
@@ -147,7 +149,7 @@ class CommitLog:
         queue = self.views.queue(topic, queue_id)
 
         def confirm(offset: int, size: int, queue_offset: int) -> bool:
-            if self.is_record_of(topic, queue_id, offset, size, queue_offset):
+            if self.is_record_of(topic, queue_id, offset, size, queue_offset) or self.kept.covering(offset):
                 return True
             # If retention took the record, it cannot answer: the entry is whole if nobody was writing while we looked.
             return offset < self.start() and self._is_settled(lambda: queue.entry(queue_offset))
@@ -155,8 +157,34 @@ class CommitLog:
         return queue.max_offset(end, confirm)
 
     def is_whole_entry(self, topic: str, queue_id: int, offset: int, size: int, queue_offset: int) -> bool:
-        """As `is_record_of`, for a store that nobody else writes: an entry whose record retention took is whole."""
-        return offset < self.start() or self.is_record_of(topic, queue_id, offset, size, queue_offset)
+        """As `is_record_of`, for a store that nobody else writes: an entry whose record retention took, or which lies
+        in damage that was kept, is whole.
+        """
+        return (
+            offset < self.start()
+            or self.is_record_of(topic, queue_id, offset, size, queue_offset)
+            or self.kept.covering(offset) is not None
+        )
+
+    def next_queue_offset(self, topic: str, queue_id: int, end: int) -> int:
+        """The next message's queue offset; the caller holds the append lock of a log that ends at `end`.
+
+        Raises:
+            CorruptRecordError: the queue's last record is damaged. Nobody is writing, so its entry is no torn one: to
+                give its offset to another message would hide both.
+        """
+
+        def confirm(offset: int, size: int, queue_offset: int) -> bool:
+            if not self.is_whole_entry(topic, queue_id, offset, size, queue_offset):
+                raise CorruptRecordError(
+                    str(self.segments.path(self.segments.base_of(offset))),
+                    offset,
+                    f"message {queue_offset} of {topic}-{queue_id}, its newest, is damaged, or the entry that points "
+                    "here is: nothing can be added to this queue before `rmq repair`",
+                )
+            return True
+
+        return self.views.queue(topic, queue_id).max_offset(end, confirm)
 
     def _is_settled(self, read: Callable[[], tuple[int, int, int]]) -> bool:
         """Whether `read` gives the same value twice with no append under way behind the first."""

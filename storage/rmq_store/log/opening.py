@@ -14,15 +14,18 @@ from rmq_store.files import durable
 from rmq_store.files.state_page import StatePage
 from rmq_store.log.append import append_lock
 from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.flush import checkpoint_bytes, flush, sync_filesystem
-from rmq_store.log.recovery import RecoveryReport, recover
-from rmq_store.log.starting_point import OUR_LOCK_TEXT, load_checkpoint, lock_text
+from rmq_store.log.flush import flush, sync_filesystem, write_checkpoint
+from rmq_store.log.kept import Kept
+from rmq_store.log.recovery import REFUSE, RecoveryReport, Wishes, recover
+from rmq_store.log.starting_point import OUR_LOCK_TEXT, lock_text
 
 OPEN_TIMEOUT_MS = 30_000
 _WAIT_MAX_S = 0.02
 
 
-def open_for_writing(log: CommitLog, timeout_ms: int = OPEN_TIMEOUT_MS) -> RecoveryReport | None:
+def open_for_writing(
+    log: CommitLog, timeout_ms: int = OPEN_TIMEOUT_MS, wishes: Wishes = REFUSE
+) -> RecoveryReport | None:
     """Become a writer of the store; the report if this process was the first opener. After an error the caller closes
     the log, which frees its locks.
 
@@ -34,11 +37,12 @@ def open_for_writing(log: CommitLog, timeout_ms: int = OPEN_TIMEOUT_MS) -> Recov
     deadline = time.monotonic() + timeout_ms / 1000
     while True:
         if log.store_lock.try_exclusive():
-            return _open_first(log)
+            return _open_first(log, wishes)
         if log.store_lock.try_shared():
-            log.page = StatePage(log.own / "state", writable=True)
+            _map_page(log)
             # The page may be the one of a last closer that has just left, or a broker may have come in between.
-            if log.page.counts() and lock_text(log) == OUR_LOCK_TEXT:
+            if log.writing_page.counts() and lock_text(log) == OUR_LOCK_TEXT:
+                log.kept = Kept.load(log.own)
                 return None
             log.store_lock.release()
         if (pid := log.store_lock.posix_holder()) is not None:
@@ -53,18 +57,23 @@ def open_for_writing(log: CommitLog, timeout_ms: int = OPEN_TIMEOUT_MS) -> Recov
         time.sleep(random.uniform(0, _WAIT_MAX_S))
 
 
-def _open_first(log: CommitLog) -> RecoveryReport:
+def _open_first(log: CommitLog, wishes: Wishes) -> RecoveryReport:
     root = log.root
     for name in ("commitlog", "config"):
         durable.make_directory(root / name)
     log.segments.drop_empty_newest()
-    log.page = StatePage(log.own / "state", writable=True)
+    _map_page(log)
     had_abort = (root / "abort").exists()
     for leftover in log.own.glob("new-*"):
         leftover.unlink()  # of a process that was killed while it created a segment
-    report = recover(log, lambda: _create_abort(root) if not had_abort else None)
+    report = recover(log, lambda: _create_abort(root) if not had_abort else None, wishes)
     log.store_lock.downgrade()
     return report
+
+
+def _map_page(log: CommitLog) -> None:
+    log.page = StatePage(log.own / "state", writable=True)
+    log.append_lock.bell, log.flush_lock.bell = log.page.append_bell(), log.page.flush_bell()
 
 
 def _create_abort(root: Path) -> None:
@@ -107,10 +116,9 @@ def _close_last(log: CommitLog) -> None:
         if base >= end and base > 0:
             log.segments.remove(base)
     sync_filesystem(log)
-    index = log.views.index
-    index_timestamp = load_checkpoint(log).index_msg_timestamp if index is None else index.newest_full_timestamp()
-    durable.write_atomically(log.root / "checkpoint", checkpoint_bytes(log, index_timestamp))
-    log.progress.write(log.progress_record(clean=True))
+    record = log.progress_record(clean=True)
+    write_checkpoint(log, record)
+    log.progress.write(record)
     durable.before("unlink", log.root / "abort")
     (log.root / "abort").unlink(missing_ok=True)
     durable.fsync_directory(log.root)

@@ -13,6 +13,8 @@ from rmq_store.errors import NotAStoreError
 from rmq_store.files.state_page import StatePage
 from rmq_store.log import scan
 from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.holes import hole_entries
+from rmq_store.log.kept import Kept
 from rmq_store.log.starting_point import OUR_LOCK_TEXT, Trust, lock_text, starting_point
 from rmq_store.log.units import UnitScan
 from rmq_store.log.views import QueueKey
@@ -54,6 +56,7 @@ def read_only_end(log: CommitLog) -> ReadOnlyEnd | StatePage:
         NotAStoreError: too many queue entries are missing to keep them in memory.
         CorruptionError: a segment has the wrong size.
     """
+    log.kept = Kept.load(log.own)
     for _ in range(_TRIES):
         if (page := live_page(log)) is not None:
             return page
@@ -126,7 +129,25 @@ def _walk(
     found = ReadOnlyEnd(end, _behind(log, end), foreign, _still_missing(log, end, missing))
     for stretch in stretches:
         _add_missing(log, stretch, found)
+    for key, queue_end in log.kept.queues.items():
+        _lengthen(log, key, queue_end, found)
     return found
+
+
+def _lengthen(log: CommitLog, key: QueueKey, queue_end: int, found: ReadOnlyEnd) -> None:
+    """A queue whose last messages are lost ends where it did."""
+    known = found.missing.get(key)
+    next_offset = known[0] + len(known[1]) if known else log.queue_max(*key, found.end)
+    if next_offset < queue_end:
+        holes = hole_entries(log.kept.behind(_newest(log, key, known, next_offset)), queue_end - next_offset)
+        found.missing[key] = (known[0], np.concatenate([known[1], holes])) if known else (next_offset, holes)
+
+
+def _newest(log: CommitLog, key: QueueKey, known: MissingEntries | None, next_offset: int) -> int:
+    """Where the record of the last known entry lies; -1 without one."""
+    if known:
+        return int(known[1]["commit_log_offset"][-1])
+    return log.views.queue(*key).entry(next_offset - 1)[0] if next_offset else -1
 
 
 def _still_missing(log: CommitLog, end: int, missing: dict[QueueKey, MissingEntries]) -> dict[QueueKey, MissingEntries]:
@@ -151,8 +172,11 @@ def _add_missing(log: CommitLog, stretch: scan.Stretch, found: ReadOnlyEnd) -> N
         new = entries[max(0, next_offset - first) :]
         if not len(new):
             continue
-        if first > next_offset and (known or next_offset):
-            continue  # a gap: these queue offsets cannot be reached by reading on
+        if first > next_offset and (known or next_offset or (log.kept and log.start() == 0)):
+            if not log.kept:
+                continue  # a gap: these queue offsets cannot be reached by reading on
+            bad = log.kept.behind(_newest(log, key, known, next_offset))
+            first, new = next_offset, np.concatenate([hole_entries(bad, first - next_offset), new])
         found.missing[key] = (known[0], np.concatenate([known[1], new])) if known else (max(first, next_offset), new)
         if sum(len(entries) for _, entries in found.missing.values()) > _MISSING_ENTRIES_MAX:
             raise NotAStoreError(

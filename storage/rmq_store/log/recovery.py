@@ -9,31 +9,36 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
 
-from rmq_store.errors import CorruptRecordError
 from rmq_store.files import durable
 from rmq_store.files.progress import ProgressRecord
-from rmq_store.format.frame_check import check_frame
 from rmq_store.log import scan
 from rmq_store.log.append import undo
 from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.damage import find_damage, kept_of_broker, refusal
 from rmq_store.log.flush import sync_filesystem
 from rmq_store.log.hash_index import EMPTY, IndexState
+from rmq_store.log.holes import close_ends, close_gap, queue_ends
 from rmq_store.log.index_repair import cut_entries, keep_whole_entries
+from rmq_store.log.kept import BadRange, Kept
 from rmq_store.log.recovery_table import Action, Follows, decide
 from rmq_store.log.starting_point import OUR_LOCK_TEXT, StartingPoint, Trust, starting_point
 from rmq_store.log.units import UnitScan
+from rmq_store.log.views import QueueKey
 
 _LOG = logging.getLogger(__name__)
-
-_MAGIC_PREFIX = b"\xda\xa3\x20"
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What a recovery found and did; sizes in bytes, `case` as in RECOVERY_TABLE."""
+    """What a recovery found and did; sizes in bytes, `case` as in RECOVERY_TABLE.
+
+    `bad_ranges`: all damage of records that were on disk and that is kept, by this recovery or an earlier one.
+    """
 
     trust: str
     case: str
@@ -42,22 +47,44 @@ class RecoveryReport:
     record_count: int
     removed_bytes: int
     dropped_unit: int | None
+    bad_ranges: tuple[BadRange, ...] = ()
 
 
-def recover(log: CommitLog, create_abort: Callable[[], None]) -> RecoveryReport:
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the caller wants of a recovery.
+
+    `keep`: damage of records that were on disk is kept and passed over, instead of refused. `rebuild`: the whole log is
+    scanned and every view written again. `committed()`: offsets up to which queues were certainly used.
+    """
+
+    keep: bool = False
+    rebuild: bool = False
+    committed: Callable[[], Mapping[QueueKey, int]] = dict
+
+
+REFUSE = Wishes()
+
+
+def recover(log: CommitLog, create_abort: Callable[[], None], wishes: Wishes = REFUSE) -> RecoveryReport:
     """Recover and publish the state page. The caller holds byte 0 of `lock` exclusively.
 
     `create_abort` is called once it is known how the store was left, and before anything is changed.
 
     Raises:
-        CorruptRecordError: records below the durable point are damaged or missing; nothing was changed.
+        CorruptRecordError: records below the durable point are damaged or missing; nothing was changed. Not with
+            `wishes.keep`.
+        CorruptConfigError, NotAStoreError: of `kept.json`, as `Kept.load`.
         StoreFullError, StoreFailedError: call again after the cause is gone.
     """
     page = log.writing_page
+    log.kept = Kept.load(log.own)
     start = starting_point(log, page)
-    if start.trust not in (Trust.CLEAN, Trust.SAME_BOOT):
-        _refuse_damage(log, start)
+    if wishes.rebuild and not start.foreign:
+        start = StartingPoint(Trust.COPY, log.start(), start.durable_point, None)
+    kept = _judge(log, start, wishes)
     create_abort()
+    _remember(log, kept)
     if page.counts() and not start.foreign:
         undo(log)
     if start.trust is Trust.SAME_BOOT:
@@ -67,30 +94,43 @@ def recover(log: CommitLog, create_abort: Callable[[], None]) -> RecoveryReport:
             page.retract()
             return _publish(log, report, last, timestamp)
         start = replace(starting_point(log, None), durable_point=start.durable_point)
-        _refuse_damage(log, start)
+        _remember(log, _judge(log, start, wishes))
     page.retract()
     if start.trust is Trust.CLEAN:
         assert start.record is not None
-        report = RecoveryReport(start.trust.name, "clean", start.offset, 0, 0, 0, None)
+        report = RecoveryReport(start.trust.name, "clean", start.offset, 0, 0, 0, None, log.kept.ranges)
         return _publish(log, report, start.record.last_record, start.record.timestamp, flushed=True)
     return _scan_and_repair(log, start)
 
 
-def _refuse_damage(log: CommitLog, start: StartingPoint) -> None:
-    """Before anything is changed: whether the records are there that were on disk for certain."""
-    end, reason = start.offset, ""
-    for stretch in scan.walk(log, start.offset, start.durable_point) if end < start.durable_point else ():
-        end, reason = stretch.end, stretch.stopped
-    newest = start.record.last_record if start.record is not None else -1
-    if newest >= log.start() and not len(next(scan.walk(log, newest, newest + 1)).positions):
-        raise CorruptRecordError(
-            str(log.segments.path(log.segments.base_of(newest))), newest,
-            "damaged: the newest record that was on disk is not whole",
-        )  # fmt: skip
-    if end < start.durable_point:
-        case = decide(_what_follows(log, end), durable=True, in_unit=False, foreign=start.foreign)
-        assert case.action is Action.REFUSE
-        raise CorruptRecordError(str(log.segments.path(log.segments.base_of(end))), end, f"{case.name}: {reason}")
+def _judge(log: CommitLog, start: StartingPoint, wishes: Wishes) -> Kept:
+    """Before anything is changed: whether the records are there that were on disk for certain; what is kept if not."""
+    if start.foreign:
+        return kept_of_broker(log)
+    if wishes.keep and log.segments.bases():
+        # The page has no checksum; a word of it that is damaged must not move the end of the log far away.
+        known = log.progress.load()
+        files_end = log.segments.bases()[-1] + log.segments.size_bytes
+        vouched = known[0].flushed_end if known else 0
+        start = replace(start, durable_point=max(vouched, min(start.durable_point, files_end)))
+    found = find_damage(log, start)
+    if not found:
+        return log.kept
+    if not wishes.keep:
+        raise refusal(log, found[0], _what_follows(log, found[0].start))
+    new = Kept(tuple(found))
+    return log.kept.plus(found, queue_ends(log, new, wishes.committed()))
+
+
+def _remember(log: CommitLog, kept: Kept) -> None:
+    """From here on the damage counts as known, if we are killed too."""
+    if kept == log.kept:
+        return
+    for bad in kept.ranges:
+        if bad not in log.kept.ranges:
+            _LOG.error("%s: bytes %d to %d of the log are damaged and kept: %s", log.root, *bad[1:3], bad.reason)
+    kept.save(log.own)
+    log.kept = kept
 
 
 def _verify_same_boot(log: CommitLog, start: StartingPoint) -> RecoveryReport | None:
@@ -107,7 +147,7 @@ def _verify_same_boot(log: CommitLog, start: StartingPoint) -> RecoveryReport | 
     if end != page.appended_end:
         return None
     log.segments.rewrite(start.offset, end)
-    return RecoveryReport(start.trust.name, "clean", end, end - start.offset, records, 0, None)
+    return RecoveryReport(start.trust.name, "clean", end, end - start.offset, records, 0, None, log.kept.ranges)
 
 
 def _scan_and_repair(log: CommitLog, start: StartingPoint) -> RecoveryReport:
@@ -134,6 +174,7 @@ def _scan_and_repair(log: CommitLog, start: StartingPoint) -> RecoveryReport:
         cut_from = torn.start
         _LOG.warning("%s: dropping a unit that was not finished: bytes %d to %d", log.root, torn.start, end)
         last_record, timestamp = before_unit
+    close_ends(log)
     cut_entries(log, cut_from)
     removed = _remove(log, cut_from)
     log.views.cut_queues(cut_from, log.views.keys(), log.is_whole_entry)
@@ -141,7 +182,7 @@ def _scan_and_repair(log: CommitLog, start: StartingPoint) -> RecoveryReport:
         log.segments.rewrite(max(first, min(start.durable_point, cut_from)), cut_from)
     report = RecoveryReport(
         start.trust.name, case.name, cut_from, end - first, records, removed,
-        cut_from if case.action is Action.DROP_UNIT else None,
+        cut_from if case.action is Action.DROP_UNIT else None, log.kept.ranges,
     )  # fmt: skip
     return _publish(log, report, last_record, timestamp)
 
@@ -175,6 +216,8 @@ def _dispatch(log: CommitLog, piece: scan.Stretch, index_from: int) -> int:
     """Put the records of a stretch into the views; returns the newest storeTimestamp."""
     columns = scan.columns_of(log, piece)
     for key, first, entries in scan.entries_by_queue(columns, piece):
+        if log.kept:
+            close_gap(log, key, first)
         log.views.queue(*key).put(first, entries)
     offsets = piece.base + piece.positions
     wanted = offsets >= index_from
@@ -193,18 +236,9 @@ def _what_follows(log: CommitLog, end: int) -> Follows:
     if not log.segments.data_beyond(end):
         return Follows.ZEROS
     for base in log.segments.bases():
-        if base + log.segments.size_bytes <= end:
-            continue
-        view = log.segments.open(base).map
-        at = view.find(_MAGIC_PREFIX, max(end - base, 0))
-        while at >= 0:
-            position = at - 4
-            if position >= 0 and base + position > end:
-                window = memoryview(view)
-                check = check_frame(window, position, len(window), expect_offset=base + position, check_crc=True)
-                if check.kind == "message":
-                    return Follows.RECORDS
-            at = view.find(_MAGIC_PREFIX, at + 1)
+        position = max(end + 1 - base, 0)
+        if position < log.segments.size_bytes > scan.next_message(log, base, position):
+            return Follows.RECORDS
     return Follows.GARBAGE
 
 
@@ -219,11 +253,17 @@ def _remove(log: CommitLog, end: int) -> int:
         start, stop = base + low, log.segments.data_end(base, low)
         if stop > start:
             durable.make_directory(directory)
-            log.segments.copy(start, stop, directory / f"{start:020d}")
+            # Under a new name each time: a recovery that was killed here had copied more than what is left now.
+            log.segments.copy(start, stop, free_name(directory / f"{start:020d}"))
             _LOG.warning("%s: bytes %d to %d were no part of the log; kept in %s", log.root, start, stop, directory)
             log.segments.zero(start, base + log.segments.size_bytes)
             removed += stop - start
     return removed
+
+
+def free_name(path: Path) -> Path:
+    """`path`, or `path` with a number, so that nothing kept earlier is overwritten."""
+    return next(free for n in count(1) if not (free := path.with_name(f"{path.name}-{n}") if n > 1 else path).exists())
 
 
 def _publish(

@@ -23,7 +23,8 @@ from rmq_store.log.views import QueueKey, entries_of
 class Stretch(NamedTuple):
     """Whole message frames of one segment: `positions` and `sizes` in it (int64 (n,)), and where the stretch ends.
 
-    `stopped` is "" if the walk goes on in the next segment, otherwise why it ended at `end`.
+    `stopped` is "" if the walk goes on at `end`, otherwise why it ended there. `gap`: damage that was kept lies before
+    `end`, and no frame is known to follow the one before it.
     """
 
     base: int
@@ -31,13 +32,15 @@ class Stretch(NamedTuple):
     sizes: np.ndarray
     end: int
     stopped: str
+    gap: bool = False
 
 
 def walk(log: CommitLog, start: int, limit: int | None = None, *, crc_from: int | None = None) -> Iterator[Stretch]:
     """Walk whole frames from `start` on, a frame boundary, up to the first bad one or `limit`.
 
     Every rule of CommitLog#checkMessageAndReturnSize holds, and more: the record must know its own offset, and from
-    `crc_from` on it must have a CRC property. Without one nothing tells whether its properties are torn.
+    `crc_from` on it must have a CRC property. Without one nothing tells whether its properties are torn. Damage that
+    was kept (`log.kept`) is passed over where it begins, unless a whole frame begins there.
     """
     segment_bytes = log.segments.size_bytes
     offset = start
@@ -45,8 +48,14 @@ def walk(log: CommitLog, start: int, limit: int | None = None, *, crc_from: int 
     while limit is None or offset < limit:
         base = log.segments.base_of(offset)
         if base not in bases:
-            yield Stretch(base, np.empty(0, np.int64), np.empty(0, np.int64), offset, "the next segment does not exist")
-            return
+            resume = log.kept.skip(offset)
+            gap = resume > offset
+            stopped = "" if gap else "the next segment does not exist"
+            yield Stretch(base, np.empty(0, np.int64), np.empty(0, np.int64), resume, stopped, gap)
+            if not gap:
+                return
+            offset = resume
+            continue
         view = memoryview(log.segments.open(base).map)
         positions: list[int] = []
         sizes: list[int] = []
@@ -70,11 +79,44 @@ def walk(log: CommitLog, start: int, limit: int | None = None, *, crc_from: int 
             else:
                 stopped = check.reason
                 break
-        yield Stretch(base, np.array(positions, np.int64), np.array(sizes, np.int64), base + position, stopped)
+        resume = log.kept.skip(base + position) if stopped else base + position
+        gap = resume > base + position
+        stopped = "" if gap else stopped
+        yield Stretch(base, np.array(positions, np.int64), np.array(sizes, np.int64), resume, stopped, gap)
         if stopped:
             return
-        offset = base + position
+        offset = resume
 
+
+def next_frame(log: CommitLog, base: int, position: int) -> int:
+    """The position of the first whole frame of a segment at or behind `position`: a message that knows its own offset,
+    or the blank that fills the segment. The segment's size if there is none.
+    """
+    view = log.segments.open(base).map
+    message = next_message(log, base, position)
+    at = view.find(_BLANK_MAGIC, position + 4, message)
+    while at >= 0:
+        if int.from_bytes(view[at - 4 : at]) == len(view) - (at - 4):
+            return at - 4
+        at = view.find(_BLANK_MAGIC, at + 1, message)
+    return message
+
+
+def next_message(log: CommitLog, base: int, position: int) -> int:
+    """As `next_frame`, for messages only."""
+    view = log.segments.open(base).map
+    window = memoryview(view)
+    at = view.find(_MESSAGE_MAGIC, position + 4)
+    while at >= 0:
+        check = check_frame(window, at - 4, len(view), expect_offset=base + at - 4, check_crc=True)
+        if check.kind == "message":
+            return at - 4
+        at = view.find(_MESSAGE_MAGIC, at + 1)
+    return len(view)
+
+
+_MESSAGE_MAGIC = b"\xda\xa3\x20"  # of both versions
+_BLANK_MAGIC = b"\xcb\xd4\x31\x94"
 
 # An entry lies at byte 20 * queue offset of its queue, and file names have 20 digits of a Java long.
 _QUEUE_OFFSET_MAX = ((1 << 63) - 1) // ENTRY_BYTES

@@ -110,24 +110,27 @@ def _ends_at(log: CommitLog, record: ProgressRecord) -> bool:
     """Whether the newest record is whole, ends where the log ended, and only zeros follow: neither cut, nor copied
     torn, nor grown.
     """
+    bases = log.segments.bases()
     if record.last_record < 0:
-        return not log.segments.bases()
-    base = log.segments.base_of(record.last_record)
-    if not log.segments.exists(base):
-        return False
+        return log.kept.skip(log.start()) == record.end if log.kept else not bases
     try:
-        view = memoryview(log.segments.open(base).map)
-    except CorruptionError:
+        bad = log.kept.covering(record.last_record)
+        behind = bad.start if bad is not None else _end_of(log, record.last_record)
+        if log.kept.skip(behind) != record.end:
+            return False
+        base = log.segments.base_of(record.end)
+        at_end = log.segments.open(base).map[record.end - base : record.end - base + 8] if base in bases else b""
+    except (CorruptionError, FileNotFoundError):
         return False
-    position = record.last_record - base
-    check = check_frame(view, position, len(view), expect_offset=record.last_record, check_crc=True)
-    behind = record.end - base
-    return (
-        check.kind == "message"
-        and position + check.size == behind
-        and not any(view[behind : behind + 8])
-        and not log.segments.exists(base + log.segments.size_bytes)
-    )
+    return not any(at_end) and (not bases or bases[-1] <= base)
+
+
+def _end_of(log: CommitLog, offset: int) -> int:
+    """The end of the record at `offset`; -1 if it is not whole."""
+    base = log.segments.base_of(offset)
+    view = memoryview(log.segments.open(base).map)
+    check = check_frame(view, offset - base, len(view), expect_offset=offset, check_crc=True)
+    return offset + check.size if check.kind == "message" else -1
 
 
 def _after_checkpoint(log: CommitLog) -> int:

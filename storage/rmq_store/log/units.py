@@ -34,7 +34,8 @@ class UnitRecord:
 
     `key` and `value` make a marker: a commit of the same key and value is the same commit. None: the unit cannot be
     repeated. `row_count` and `content_sum` (sum of the stored body CRCs, modulo 2^63) tell a repetition from another
-    batch of that number. `detail`: more numbers of the same purpose, by name.
+    batch of that number. `detail`: more numbers of the same purpose, by name. `seen_ms`: when the unit was appended, if
+    this record was written again because retention takes the first one; 0: when the record says.
     """
 
     purpose: str
@@ -43,6 +44,7 @@ class UnitRecord:
     row_count: int = 0
     content_sum: int = 0
     detail: Mapping[str, int] = field(default_factory=dict)
+    seen_ms: int = 0
 
     def bodies(self, start: int, end: int) -> tuple[bytes, bytes]:
         """Bodies of the first and the last record."""
@@ -53,6 +55,8 @@ class UnitRecord:
         }  # fmt: skip
         if self.detail:
             meaning["detail"] = dict(self.detail)
+        if self.seen_ms:
+            meaning["seen"] = self.seen_ms
         return json.dumps(place).encode(), json.dumps({**place, **meaning}).encode()
 
     @classmethod
@@ -68,7 +72,8 @@ class UnitRecord:
         detail = fields.get("detail", {})
         if not isinstance(detail, dict) or not all(isinstance(number, int) for number in detail.values()):
             return None
-        return cls(purpose, key, value, rows, content, detail)
+        seen_ms = fields.get("seen", 0)
+        return cls(purpose, key, value, rows, content, detail, seen_ms) if isinstance(seen_ms, int) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,8 @@ class UnitScan:
                     low, opened = row, unit
                 self._pass(columns.store_timestamp[row:next_row])
         yield _part(stretch, low, count), opened
+        if stretch.gap:
+            self._open = None  # it was on disk; what is left of it is as good as any other record
 
     def torn(self) -> OpenUnit | None:
         """The unit that was still open when the walk ended."""

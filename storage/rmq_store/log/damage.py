@@ -1,0 +1,114 @@
+"""What is damaged of the records that were on disk for certain, found out before anything is changed.
+
+A range ends where the next whole frame begins, in the same segment; else with the segment, or at the durable point.
+Rows "corruption", "missing segment" and "lost durable tail" of the recovery table; docs/design.md sections 8.2, 8.5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+from rmq_store.errors import CorruptRecordError
+from rmq_store.log import scan
+from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.kept import BadRange, Kept
+from rmq_store.log.recovery_table import Action, Follows, decide
+from rmq_store.log.starting_point import StartingPoint, Trust
+
+
+def find_damage(log: CommitLog, start: StartingPoint) -> list[BadRange]:
+    """The damaged ranges below the durable point that are not kept yet, ascending; [] if all is well."""
+    kept, found = log.kept, [*_missing_segments(log, start.durable_point), *_newest_record(log, start)]
+    try:
+        log.kept = kept.plus(found)
+        found += _walk(log, start)
+        log.kept = kept.plus(found)
+        new = [bad for bad in log.kept.ranges if bad not in kept.ranges]
+        return _with_counts(log, new) if new else []
+    finally:
+        log.kept = kept
+
+
+def refusal(log: CommitLog, bad: BadRange, follows: Follows) -> CorruptRecordError:
+    """The error for the first of the ranges."""
+    case = decide(follows, durable=True, in_unit=False, foreign=False)
+    assert case.action is Action.REFUSE
+    return CorruptRecordError(
+        str(log.root / bad.file),
+        bad.start,
+        f"{case.name}: {bad.reason}; bytes {bad.start} to {bad.end} of the log were on disk and are no records, "
+        f"{bad.records_behind} whole records lie behind them. Nothing was changed. Open the store with "
+        "on_corruption='keep', or run `rmq repair`, to go on with both sides",
+    )
+
+
+def _missing_segments(log: CommitLog, durable_point: int) -> list[BadRange]:
+    """Segments that are missing between two others. One missing behind all others is met by the walk."""
+    size = log.segments.size_bytes
+    gaps = pairwise(log.segments.bases()) if durable_point else ()
+    missing = [base for low, high in gaps for base in range(low + size, min(high, durable_point), size)]
+    return [_bad(log, base, base + size, "the segment is missing") for base in missing if not log.kept.covering(base)]
+
+
+def _newest_record(log: CommitLog, start: StartingPoint) -> list[BadRange]:
+    """The newest record that was on disk when the progress record was written: the walk begins behind it."""
+    if start.record is None or start.trust is Trust.CLEAN:
+        return []
+    newest = start.record.last_record
+    if newest < log.start() or log.kept.covering(newest):
+        return []
+    base = log.segments.base_of(newest)
+    end = min(base + log.segments.size_bytes, start.record.end)
+    if not log.segments.exists(base):
+        return [_bad(log, base, end, "the segment is missing")]
+    if len(next(scan.walk(log, newest, newest + 1)).positions):
+        return []
+    end = min(base + scan.next_frame(log, base, newest - base + 1), end)
+    return [_bad(log, newest, end, "damaged: the newest record that was on disk is not whole")]
+
+
+def _walk(log: CommitLog, start: StartingPoint) -> list[BadRange]:
+    """Walk up to the durable point, over what is damaged; `log.kept` grows on the way."""
+    found: list[BadRange] = []
+    offset = start.offset
+    while offset < start.durable_point:
+        reason = ""
+        for stretch in scan.walk(log, offset, start.durable_point):
+            offset, reason = stretch.end, stretch.stopped
+        if offset >= start.durable_point:
+            break
+        base = log.segments.base_of(offset)
+        end = base + log.segments.size_bytes
+        if log.segments.exists(base):
+            end = base + scan.next_frame(log, base, offset - base + 1)
+        bad = _bad(log, offset, min(end, start.durable_point), reason)
+        found.append(bad)
+        log.kept = log.kept.plus([bad])
+    return found
+
+
+def _with_counts(log: CommitLog, found: list[BadRange]) -> list[BadRange]:
+    """How many whole records lie behind each."""
+    offsets: list[int] = []
+    for stretch in scan.walk(log, found[0].end):
+        offsets += (stretch.base + stretch.positions).tolist()
+    return [bad._replace(records_behind=sum(offset >= bad.end for offset in offsets)) for bad in found]
+
+
+def _bad(log: CommitLog, start: int, end: int, reason: str) -> BadRange:
+    path = log.segments.path(log.segments.base_of(start))
+    return BadRange(str(path.relative_to(log.root)), start, end, 0, reason)
+
+
+def kept_of_broker(log: CommitLog) -> Kept:
+    """A broker truncates at the first bad record that it meets: ranges with nothing behind them are no part of its log
+    any more.
+    """
+    still = [bad for bad in log.kept.ranges if _goes_on(log, log.kept.skip(bad.start))]
+    return replace(log.kept, ranges=tuple(still), queues=log.kept.queues if still else {})
+
+
+def _goes_on(log: CommitLog, offset: int) -> bool:
+    stretch = next(scan.walk(log, offset, offset + 1))
+    return not stretch.stopped

@@ -1,0 +1,111 @@
+"""Queues on both sides of damage that was kept: as long as they were, with holes where messages are lost (see kept.py).
+
+A queue offset that was given out is never given out again: entries that survived show how far a queue went, and so do
+offsets that groups have committed. What nobody remembers cannot be known: of messages lost with their entries behind a
+queue's newest known one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from rmq_store.format.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
+from rmq_store.format.frame_check import FRAME_BYTES_MIN
+from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.kept import BadRange, Kept
+from rmq_store.log.views import QueueKey, entries_of
+
+# Too small for a record, so that nobody takes it for one; not 0, which would be the queue's end.
+_HOLE_SIZE = 1
+
+
+def hole_entries(bad: BadRange, count: int) -> np.ndarray:
+    """Entries, dtype ENTRY (count,), of messages that were lost with their entries."""
+    starts = np.full(count, bad.start, np.int64)
+    return entries_of(starts, np.full(count, _HOLE_SIZE, np.int64), np.zeros(count, np.int64))
+
+
+def queue_ends(log: CommitLog, new: Kept, committed: Mapping[QueueKey, int]) -> dict[QueueKey, int]:
+    """The next queue offset, at least, of every queue of which an entry points into `new`, or of which more was
+    consumed than is known. A committed offset counts only as far as the lost bytes could have held messages.
+    """
+    lost_bytes = sum(bad.end - bad.start for bad in new.ranges)
+    ends: dict[QueueKey, int] = {}
+    for key in log.views.keys():
+        queue = log.views.queue(*key)
+        for base in reversed(queue.run.bases()):
+            entries = np.frombuffer(queue.run.open(base).map, ENTRY)
+            used = (entries["frame_size"] > 0) & (entries["frame_size"] != PRE_BLANK_SIZE)
+            rows = np.flatnonzero(used & new.mask(entries["commit_log_offset"].astype(np.int64)))
+            if len(rows):
+                ends[key] = base // ENTRY_BYTES + int(rows[-1]) + 1
+                break
+            if used.any() and int(entries["commit_log_offset"][used].max()) < new.ranges[0].start:
+                break
+    for key, offset in committed.items():
+        known = max(ends.get(key, 0), _known_end(log, key))
+        if known < offset <= known + lost_bytes // FRAME_BYTES_MIN:
+            ends[key] = offset
+    return ends
+
+
+def _known_end(log: CommitLog, key: QueueKey) -> int:
+    queue = log.views.queue(*key)
+    bases = queue.run.bases()
+    if not bases:
+        return 0
+    entries = np.frombuffer(queue.run.open(bases[-1]).map, ENTRY)
+    rows = np.flatnonzero(entries["frame_size"] > 0)
+    return bases[-1] // ENTRY_BYTES + (int(rows[-1]) + 1 if len(rows) else 0)
+
+
+def close_gap(log: CommitLog, key: QueueKey, first: int) -> None:
+    """Before the entry `first` of a queue is written: fill what is missing between the last whole entry and it."""
+    queue = log.views.queue(*key)
+    bases = queue.run.bases()
+    if not bases:
+        if log.start() == 0 and first > 0:  # nothing was retired: these were lost
+            queue.put(0, hole_entries(log.kept.ranges[0], first))
+        return
+    low, gap, before = bases[0] // ENTRY_BYTES, first, -1
+    while gap > low:
+        try:
+            offset, size, _ = queue.entry(gap - 1)
+        except FileNotFoundError:
+            offset, size = 0, 0
+        if size == PRE_BLANK_SIZE or (size > 0 and log.is_whole_entry(*key, offset, size, gap - 1)):
+            before = offset if size != PRE_BLANK_SIZE else before
+            break
+        gap -= 1
+    if gap < first:
+        queue.put(gap, hole_entries(log.kept.behind(before), first - gap))
+
+
+def close_ends(log: CommitLog) -> None:
+    """After all records were dispatched: queues whose last messages are lost end where they did."""
+    for key, end in log.kept.queues.items():
+        if end > 0 and not log.views.queue(*key).run.bases() and log.start() > 0:
+            log.views.queue(*key).put(end - 1, hole_entries(log.kept.ranges[-1], 1))
+        elif end > 0:
+            close_gap(log, key, end)
+
+
+def hole_around(log: CommitLog, topic: str, queue_id: int, queue_offset: int) -> tuple[int, int]:
+    """[first, last) of the messages around `queue_offset` that lie in kept damage, as the queue's files tell."""
+    queue = log.views.queue(topic, queue_id)
+
+    def is_lost(number: int) -> bool:
+        try:
+            offset, size, _ = queue.entry(number)
+        except FileNotFoundError:
+            return False
+        return 0 < size != PRE_BLANK_SIZE and log.kept.covering(offset) is not None
+
+    first, last = queue_offset, queue_offset + 1
+    while first > 0 and is_lost(first - 1):
+        first -= 1
+    while is_lost(last):
+        last += 1
+    return first, last

@@ -1,0 +1,150 @@
+"""Damage that somebody decided to live with: which bytes of the log are no records, and are passed over from now on.
+
+    pyrmq/kept.json    {"format": 1,
+                        "ranges": [{"file": "commitlog/<name>", "start": s, "end": e, "records_behind": n,
+                                    "reason": "..."}, ...],
+                        "queues": [["<topic>", queue id, next queue offset at least], ...]}
+
+A range lies in one segment and is [start, end) of the log. Nothing in it is ever changed, and no offset of it is given
+out again: the log goes on at its end. A queue entry of a message that was lost with it points into it, so that the
+queue stays as long as it was; where the entry is lost, too, one is put there that points at the first byte of the range
+(a *hole*). So nothing else of the engine needs to know: an entry below the end counts, and reading it fails.
+docs/design.md section 8.5.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rmq_store.errors import CorruptConfigError, NotAStoreError
+from rmq_store.files import durable
+
+_FORMAT = 1
+_FILE_BYTES_MAX = 64 << 20
+
+QueueKey = tuple[str, int]
+
+
+class BadRange(NamedTuple):
+    """Bytes [start, end) of the log, in one segment (`file`, relative to the store), are no records.
+
+    `records_behind`: whole records behind it when it was found; what a broker's truncation would take away with it.
+    """
+
+    file: str
+    start: int
+    end: int
+    records_behind: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The ranges, ascending and disjoint; `queues`: the next queue offset of each that lost messages, at least."""
+
+    ranges: tuple[BadRange, ...] = ()
+    queues: Mapping[QueueKey, int] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.ranges)
+
+    def covering(self, offset: int) -> BadRange | None:
+        """The range that `offset` lies in."""
+        at = bisect_right(self.ranges, offset, key=lambda bad: bad.start) - 1
+        return self.ranges[at] if at >= 0 and offset < self.ranges[at].end else None
+
+    def skip(self, offset: int) -> int:
+        """Where the log goes on if a range begins at `offset`, else `offset`."""
+        while (bad := self.covering(offset)) is not None and bad.start == offset:
+            offset = bad.end
+        return offset
+
+    def mask(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which of `offsets` (n,) lie in a range."""
+        if not self.ranges:
+            return np.zeros(len(offsets), np.bool_)
+        starts = np.array([bad.start for bad in self.ranges])
+        ends = np.array([bad.end for bad in self.ranges])
+        at = np.searchsorted(starts, offsets, side="right") - 1
+        found: npt.NDArray[np.bool_] = (at >= 0) & (offsets < ends[at])
+        return found
+
+    def behind(self, offset: int) -> BadRange:
+        """The first range at or above `offset`; the last one if there is none."""
+        return next((bad for bad in self.ranges if bad.start >= offset), self.ranges[-1])
+
+    def plus(self, ranges: Iterable[BadRange], queues: Mapping[QueueKey, int] | None = None) -> Kept:
+        """With more of both; overlapping ranges become one."""
+        merged: list[BadRange] = []
+        for bad in sorted([*self.ranges, *ranges], key=lambda bad: bad.start):
+            if merged and bad.start < merged[-1].end and bad.file == merged[-1].file:
+                last = merged[-1]
+                behind = bad.records_behind if bad.end >= last.end else last.records_behind
+                merged[-1] = last._replace(end=max(last.end, bad.end), records_behind=behind)
+            else:
+                merged.append(bad)
+        ends = dict(self.queues)
+        for key, end in (queues or {}).items():
+            ends[key] = max(end, ends.get(key, 0))
+        return Kept(tuple(merged), ends)
+
+    def within(self, start: int, end: int) -> Kept:
+        """What still matters of it to a log that holds [start, end)."""
+        ranges = tuple(bad for bad in self.ranges if bad.end > start and bad.start < end)
+        return Kept(ranges, self.queues if ranges else {})
+
+    @classmethod
+    def load(cls, own: Path) -> Kept:
+        """Read `kept.json` in `own`; nothing is kept if it is missing.
+
+        Raises:
+            NotAStoreError: written by a newer version.
+            CorruptConfigError: unreadable. Nothing may be guessed here: without it the damage is new.
+        """
+        path = own / "kept.json"
+        try:
+            raw = durable.read_limited(path, _FILE_BYTES_MAX)
+        except FileNotFoundError:
+            return cls()
+        try:
+            data: Any = json.loads(raw)
+            if isinstance(data["format"], int) and data["format"] > _FORMAT:
+                raise NotAStoreError(str(path), f"written by a newer version (format {data['format']})")
+            ranges = [BadRange(*(row[name] for name in BadRange._fields)) for row in data["ranges"]]
+            queues = {(topic, queue_id): end for topic, queue_id, end in data["queues"]}
+            if data["format"] != _FORMAT or not _is_sane(ranges, queues):
+                raise ValueError("ranges or queues make no sense")
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise CorruptConfigError(str(path), 0, f"no list of kept damage: {error}; see `rmq repair`") from error
+        return cls(tuple(ranges), queues)
+
+    def save(self, own: Path) -> None:
+        """Write it durably. StoreFullError, StoreFailedError."""
+        content = {
+            "format": _FORMAT,
+            "ranges": [bad._asdict() for bad in self.ranges],
+            "queues": [[topic, queue_id, end] for (topic, queue_id), end in sorted(self.queues.items())],
+        }
+        durable.write_atomically(own / "kept.json", json.dumps(content, indent=1).encode() + b"\n")
+
+
+def _is_sane(ranges: list[BadRange], queues: dict[QueueKey, int]) -> bool:
+    end = 0
+    for bad in ranges:
+        if not (type(bad.start) is type(bad.end) is type(bad.records_behind) is int and end <= bad.start < bad.end):
+            return False
+        if not (isinstance(bad.file, str) and isinstance(bad.reason, str) and bad.end < 1 << 63):
+            return False
+        end = bad.end
+    return all(
+        isinstance(topic, str) and type(queue_id) is type(next_offset) is int and queue_id >= 0 and next_offset >= 0
+        for (topic, queue_id), next_offset in queues.items()
+    )
