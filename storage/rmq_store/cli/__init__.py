@@ -1,4 +1,4 @@
-"""The `rmq` command: look at a store, check it, and deliver its delayed messages, without a broker.
+"""The `rmq` command: look at a store, check it, copy it, and deliver its delayed messages, without a broker.
 
 Every command but `broker run` opens the store read-only. Exit codes: 0 all is well, 1 problems found or the store
 cannot be used, 2 the caller's mistake. A mistake is one line on stderr. Modules of the commands import numpy and
@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from rmq_store.cli import broker, groups, output, read, topics, verify
+from rmq_store.cli import backup, broker, groups, output, read, topics, verify
 from rmq_store.errors import NotAStoreError, StoreError, UsageError
 
 EXIT_PROBLEMS, EXIT_USAGE = 1, 2
@@ -50,8 +50,8 @@ class _Commands(click.Group):
 def commands() -> None:
     """Look at an Apache RocketMQ store directory, without a broker.
 
-    Every command but `broker` takes --store PATH (or the environment variable RMQ_STORE) and --json, and changes
-    nothing on disk.
+    Commands that look take --store PATH (or the environment variable RMQ_STORE) and --json, and change nothing on
+    disk.
 
     \b
     Example:
@@ -59,7 +59,7 @@ def commands() -> None:
     """
 
 
-for _command in (topics.topics, groups.groups, read.read, verify.verify, broker.broker):
+for _command in (topics.topics, groups.groups, read.read, verify.verify, backup.backup, broker.broker):
     commands.add_command(_command)
 
 

@@ -1,0 +1,37 @@
+"""`rmq backup`: copy a store that is being written."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from rmq_store.cli.output import printable, write_json
+from rmq_store.cli.progress import progress_bar
+
+
+@click.command(
+    short_help="Copy a store while it is written.",
+    epilog="\b\nExample:\n  rmq backup /data/rocketmq/store /backup/store-2026-11-21",
+)
+@click.argument("store", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+def backup(store: Path, target: Path, as_json: bool) -> None:
+    """Copy the store in directory STORE to the new directory TARGET, while others go on writing it.
+
+    The copy is a store that was stopped cleanly, at one moment of the call: open it where it is, or move it to where
+    the store was. Every record is checked on the way. A plain copy of a store in use is torn; this one is not. A store
+    that a RocketMQ broker wrote last is copied as it is, and only while no broker runs on it.
+    """
+    from rmq_store.broker.backup import backup as copy
+
+    with progress_bar("backup") as tell:
+        report = copy(store, target, progress=tell)
+    if as_json:
+        write_json(asdict(report))
+        return
+    size = f"bytes {report.start} to {report.end} of the log"
+    what = f"{report.record_count} records, {size}" if report.record_count else f"{report.copied_bytes} bytes, {size}"
+    click.echo(printable(f"{report.target}: {what}"))
