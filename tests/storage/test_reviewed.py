@@ -24,7 +24,7 @@ from rmq_store import (
 )
 from rmq_store.files import durable
 from rmq_store.files.lock import OfdLock
-from rmq_store.log import flush
+from rmq_store.log.flush import save_progress
 
 # What a broker does to the lock file: a POSIX lock on byte 0 for as long as it runs.
 BROKER = """
@@ -56,12 +56,9 @@ def no_hook() -> object:
     durable.hook = None
 
 
-def test_message_that_is_stored_but_not_flushed_in_time_is_not_reported_as_refused(
-    scratch: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_message_that_is_stored_but_not_flushed_in_time_is_not_reported_as_refused(scratch: Path) -> None:
     """A retryable error would make the caller send it twice."""
-    monkeypatch.setattr(flush, "LOCK_TIMEOUT_MS", 20)
-    with make(scratch / "s", flush_disk_type="SYNC_FLUSH") as store:
+    with make(scratch / "s", flush_disk_type="SYNC_FLUSH", sync_flush_timeout=20) as store:
         other = OfdLock(store.path / "pyrmq" / "flush.lock")
         with other.exclusive(1000):
             result = store.send(Message("T", b"once"))
@@ -120,7 +117,7 @@ def test_interrupt_during_an_fsync_makes_the_next_flush_write_the_range_again(sc
 def test_flush_thread_survives_an_error_that_is_none_of_the_stores(
     scratch: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with make(scratch / "s", flush_interval_commit_log=5) as store:
+    with make(scratch / "s", flush_interval_commit_log=5, flush_commit_log_least_pages=0) as store:
         failed = threading.Event()
 
         def fail_once(operation: str, path: str) -> None:
@@ -207,7 +204,7 @@ def test_damaged_record_in_an_unclean_copy_is_refused_and_not_cut(scratch: Path)
         for number in range(50):
             store.send(Message("T", b"body %d" % number))
         store.flush()
-        flush.save_progress(store._log)
+        save_progress(store._log)
         subprocess.run(["cp", "-r", str(scratch / "s"), str(scratch / "copy")], check=True)
     segment = next((scratch / "copy" / "commitlog").iterdir())
     data = bytearray(segment.read_bytes())

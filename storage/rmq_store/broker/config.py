@@ -40,6 +40,8 @@ OPERATIONAL = (
     "disk_space_warning_level_ratio", "clean_file_forcibly_enable", "delete_file_batch_max",
     "delete_commit_log_files_interval", "destroy_maped_file_interval_forcibly", "redelete_hanged_file_interval",
     "clean_resource_interval", "unit_marker_reserved_time", "dlq_archive_path",
+    "flush_commit_log_timed", "flush_commit_log_least_pages", "flush_commit_log_thorough_interval",
+    "sync_flush_timeout",
 )  # fmt: skip
 
 # Lower limits of the ratios: MessageStoreConfig, DefaultMessageStore.CleanCommitLogService. A broker takes 95, 85 and 90
@@ -109,6 +111,10 @@ class StoreConfig:
     clean_resource_interval: int = 10_000
     unit_marker_reserved_time: int = 720
     dlq_archive_path: str = ""
+    flush_commit_log_timed: bool = True
+    flush_commit_log_least_pages: int = 4
+    flush_commit_log_thorough_interval: int = 10_000
+    sync_flush_timeout: int = 5000
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -121,6 +127,10 @@ class StoreConfig:
             raise UsageError(f"flushDiskType={self.flush_disk_type!r}: ASYNC_FLUSH or SYNC_FLUSH")
         if self.flush_interval_commit_log < 1:
             raise UsageError("flushIntervalCommitLog must be at least 1 ms")
+        if min(self.flush_commit_log_least_pages, self.flush_commit_log_thorough_interval, self.sync_flush_timeout) < 0:
+            raise UsageError(
+                "flushCommitLogLeastPages, flushCommitLogThoroughInterval and syncFlushTimeout must not be negative"
+            )
         if self.max_message_size < 1 or self.default_topic_queue_nums < 1:
             raise UsageError("maxMessageSize and defaultTopicQueueNums must be positive")
         if self.dlq_perm not in _DLQ_PERMS:

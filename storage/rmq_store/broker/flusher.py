@@ -1,55 +1,120 @@
-"""The flush thread of a store that is open for writing (CommitLog.FlushRealTimeService).
+"""Who flushes under ASYNC_FLUSH, and when (CommitLog.FlushRealTimeService): a thread of each process that keeps the
+store open, and a writer that finds the thread late.
 
-It flushes what any process appended, so the data of a writer that went idle or died do not wait for ever.
+The thread flushes what any process appended, so the data of a writer that went idle or died do not wait for ever. What
+a process leaves unflushed when nobody else has the store open is flushed by the next opener.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
+from collections.abc import Callable
 
+from rmq_store.broker.config import StoreConfig
+from rmq_store.errors import StoreLockedError
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.flush import PROGRESS_INTERVAL_BYTES, PROGRESS_INTERVAL_MS, flush, save_progress
 
 _LOG = logging.getLogger(__name__)
 
+_PAGE_BYTES = 4096
+
+# A writer flushes itself when nothing was flushed for so many intervals: the thread has no time, or is no more.
+_LATE_INTERVALS = 2
+
+
+def monotonic_ms() -> int:
+    """Milliseconds since some moment; never goes back."""
+    return time.monotonic_ns() // 1_000_000
+
 
 class Flusher:
-    """Starts with the store, ends with `stop`; a daemon, so that it never keeps a process alive."""
+    """Made with the store, runs from `start` to `stop`; its thread is a daemon, so that it never keeps a process alive.
 
-    def __init__(self, log: CommitLog, interval_ms: int) -> None:
+    `clock`: milliseconds of a clock that never goes back.
+    """
+
+    def __init__(self, log: CommitLog, config: StoreConfig, clock: Callable[[], int] = monotonic_ms) -> None:
         self._log = log
-        self._interval_s = interval_ms / 1000
-        self._stop = threading.Event()
+        self._interval_ms = config.flush_interval_commit_log
+        self._least_pages = config.flush_commit_log_least_pages
+        self._thorough_interval_ms = config.flush_commit_log_thorough_interval
+        self._timed = config.flush_commit_log_timed
+        self._clock = clock
+        self._woken = threading.Event()
+        self._stopped = False
         self._failing = False
         self._saved_end = log.writing_page.appended_end
-        self._saved_s = time.monotonic()
+        self._saved_ms = self._thorough_ms = self._looked_ms = clock()
         self._thread = threading.Thread(target=self._run, name="rmq-flush", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
         """Ask the thread to end and wait for it."""
-        self._stop.set()
+        self._stopped = True
+        self._woken.set()
         self._thread.join()
 
+    def appended(self) -> None:
+        """A writer has appended and does not wait for the disk; it may have to flush itself.
+
+        Raises:
+            StoreFailedError: the flush failed. The messages are stored, but nobody may be told so any more.
+        """
+        if not self._timed:
+            self._woken.set()
+        if self._clock() - self._looked_ms >= _LATE_INTERVALS * self._interval_ms:
+            with contextlib.suppress(StoreLockedError):  # somebody else is flushing at this moment
+                self.flush_if_due(timeout_ms=0)
+
+    def wake(self) -> None:
+        """Flush soon: a message that nobody waits for can be seen only when it is on disk (SYNC_FLUSH, WAIT=false)."""
+        self._woken.set()
+
+    def flush_if_due(self, timeout_ms: int | None = None) -> None:
+        """Flush if enough pages are dirty, a segment is full, or nothing was flushed for long. Raises as `flush`."""
+        now_ms = self._clock()
+        self._looked_ms = now_ms
+        page = self._log.writing_page
+        flushed, appended = page.flushed_end, page.appended_end
+        segment_bytes = self._log.segments.size_bytes
+        if now_ms - self._thorough_ms >= self._thorough_interval_ms:
+            flush(self._log, appended, timeout_ms)
+            self._thorough_ms = now_ms
+        elif (
+            self._log.sync_flush
+            or appended // _PAGE_BYTES - flushed // _PAGE_BYTES >= self._least_pages
+            or appended // segment_bytes > flushed // segment_bytes
+        ):
+            flush(self._log, appended, timeout_ms)
+
     def _run(self) -> None:
-        while not self._stop.wait(self._interval_s):
+        while not self._stopped:
+            self._woken.wait(self._interval_ms / 1000)
+            self._woken.clear()
+            if self._stopped:
+                return
             try:
-                self._flush()
+                self.flush_if_due()
+                self._save_progress_if_due()
                 self._failing = False
             except Exception:
                 # The thread goes on: the cause may pass, and writers get the error from their own next call.
                 if not self._failing:
-                    _LOG.exception("%s: flush failed; trying again every %s s", self._log.root, self._interval_s)
+                    _LOG.exception("%s: flush failed; trying again every %s ms", self._log.root, self._interval_ms)
                 self._failing = True
 
-    def _flush(self) -> None:
-        flush(self._log)
+    def _save_progress_if_due(self) -> None:
         end = self._log.writing_page.appended_end
-        waited_ms = (time.monotonic() - self._saved_s) * 1000
+        waited_ms = self._clock() - self._saved_ms
         if end - self._saved_end >= PROGRESS_INTERVAL_BYTES or (
             end > self._saved_end and waited_ms >= PROGRESS_INTERVAL_MS
         ):
             save_progress(self._log)
-            self._saved_end, self._saved_s = end, time.monotonic()
+            self._saved_end, self._saved_ms = end, self._clock()

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from rmq_store.broker.config import StoreConfig
 from rmq_store.broker.encoding import MessageEncoder, rows_of
+from rmq_store.broker.flusher import Flusher
 from rmq_store.broker.one_message import OneMessageEncoder
 from rmq_store.broker.results import AppendResult, CommitResult, SendResult, SendStatus
 from rmq_store.broker.routing import AUTO_CREATE_QUEUE_MAX, Router
@@ -29,6 +30,7 @@ from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
 from rmq_store.format.host import Host
 from rmq_store.format.ids import offset_message_id
 from rmq_store.format.message import Message
+from rmq_store.format.properties import WAIT_STORE_MSG_OK
 from rmq_store.log.append import Appended, OneRecord, Unit, append, append_lock, append_one
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.flush import flush
@@ -44,8 +46,9 @@ _ENCODE_ROWS = 65_536
 class Writer:
     """The writing half of a store."""
 
-    def __init__(self, log: CommitLog, config: StoreConfig, topics: TopicTable) -> None:
+    def __init__(self, log: CommitLog, config: StoreConfig, topics: TopicTable, flusher: Flusher) -> None:
         self._log = log
+        self._flusher = flusher
         self._config = config
         self._topics = topics
         self._units = UnitTable(log)
@@ -66,7 +69,7 @@ class Writer:
             self._create_topics([(message.topic, queue_id + 1)])
         with append_lock(self._log, lock_timeout_ms):
             offset, queue_offset = append_one(self._log, record)
-        status = self._send_status(offset + record.size, flush_timeout_ms)
+        status = self._send_status(offset + record.size, flush_timeout_ms, message)
         return SendResult(
             message.topic, queue_id, queue_offset, offset, unique_id, offset_message_id(self._host, offset), status
         )
@@ -84,7 +87,8 @@ class Writer:
         self._create_topics([(message.topic, 1) for message in messages])
         with append_lock(self._log, lock_timeout_ms):
             appended = append(self._log, [encoded.frames])
-        status = self._send_status(appended.end, flush_timeout_ms)
+        # MessageBatch#generateFromList: the first message speaks for all.
+        status = self._send_status(appended.end, flush_timeout_ms, messages[0] if messages else None)
         return [
             SendResult(
                 message.topic, queue_id, queue_offset, offset, unique_id, offset_message_id(self._host, offset), status
@@ -99,11 +103,15 @@ class Writer:
             )
         ]
 
-    def _send_status(self, end: int, timeout_ms: int | None) -> SendStatus:
-        """Under SYNC_FLUSH, wait for the disk up to `end`."""
-        if self._log.sync_flush:
+    def _send_status(self, end: int, timeout_ms: int | None, message: Message | None) -> SendStatus:
+        """Under SYNC_FLUSH, wait for the disk up to `end`, unless the message says WAIT=false (isWaitStoreMsgOK)."""
+        if not self._log.sync_flush:
+            self._flusher.appended()
+        elif message is not None and message.properties.get(WAIT_STORE_MSG_OK, "true").lower() != "true":
+            self._flusher.wake()
+        else:
             try:
-                flush(self._log, end, timeout_ms)
+                flush(self._log, end, self._config.sync_flush_timeout if timeout_ms is None else timeout_ms)
             except StoreLockedError:
                 return SendStatus.FLUSH_DISK_TIMEOUT
         return SendStatus.SEND_OK
@@ -210,6 +218,7 @@ class Writer:
     def _flush_appended(self, end: int) -> None:
         """Under SYNC_FLUSH, wait for the disk. The messages are stored: no error may invite to store them again."""
         if not self._log.sync_flush:
+            self._flusher.appended()
             return
         try:
             flush(self._log, end)

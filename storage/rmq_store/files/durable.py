@@ -1,7 +1,8 @@
 """Small files that survive a crash: atomic replacement, fsync, and opens that follow no symbolic link.
 
 Every operation that can fail or lose data calls `hook(operation, path)` first, so that a test can make exactly the k-th
-one fail. Operations: "open", "write", "fsync", "rename", "link", "unlink", "fsync_directory", "mkdir".
+one fail. Operations: "open", "read", "write", "allocate", "fsync" (of a file; fdatasync too), "rename", "link",
+"unlink", "fsync_directory", "mkdir"; "syncfs" in log/flush.py.
 
 Assumptions about the medium: a rename is atomic; bytes are durable after fsync(2) of the file, names after fsync(2)
 of the directory. Linux only.
@@ -103,6 +104,12 @@ def fsync_file(fd: int, path: str | Path = "") -> None:
     os.fsync(fd)
 
 
+def fsync_data(fd: int, path: str | Path = "") -> None:
+    """Make the bytes of an open file durable whose size does not change. OSError as fdatasync(2), see above."""
+    before("fsync", path)
+    os.fdatasync(fd)
+
+
 def fsync_directory(path: str | Path) -> None:
     """Make the names in a directory durable. OSError as fsync(2)."""
     before("fsync_directory", path)
@@ -141,9 +148,21 @@ def read_limited(path: str | Path, limit_bytes: int) -> bytes:
         FileNotFoundError: no such file.
         CorruptConfigError: it is larger than `limit_bytes`; nothing of that size was allocated.
         NotAStoreError: not a regular file.
+        StoreFailedError: an I/O error; nothing is known to be wrong with its content.
+        UsageError: no permission.
     """
+    try:
+        return _read_limited(path, limit_bytes)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StoreFailedError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _read_limited(path: str | Path, limit_bytes: int) -> bytes:
     fd = open_nofollow(path, os.O_RDONLY)
     try:
+        before("read", path)
         pieces = []
         # One byte more than allowed, so that a file which grows meanwhile is seen to be too large as well.
         missing = limit_bytes + 1

@@ -27,11 +27,12 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from rmq_store.errors import StoreLockedError, UsageError
+from rmq_store.files.bell import Bell
 from rmq_store.files.durable import open_nofollow, translate
 
 LockKind = Literal["free", "shared", "exclusive"]
@@ -43,7 +44,8 @@ assert _FLOCK.size == 32
 _PID_START = 16
 _PID_LENGTH = 8
 
-# A waiter looks again after 50 us, then ever later: the locks are held for microseconds to milliseconds.
+# A waiter without a bell looks again after 50 us, then ever later: the locks are held for microseconds to milliseconds.
+# With one it sleeps no longer than this either, since a holder that was killed does not ring.
 _FIRST_WAIT_S = 50e-6
 _LONGEST_WAIT_S = 5e-3
 
@@ -75,6 +77,9 @@ class OfdLock:
     The file is created (0600) when a lock is first taken, never by `who`. A forked child holds nothing: its copy of
     the object is free, and opens the file anew when it takes the lock itself.
     """
+
+    bell: Bell | None = None
+    """Wakes who waits for the lock; without one, waiters look again ever more rarely."""
 
     def __init__(self, path: str | Path, *, byte: int = 0) -> None:
         if sys.platform != "linux" or sys.maxsize < 1 << 32:
@@ -110,31 +115,44 @@ class OfdLock:
         """Take the lock alone; False if anybody holds it."""
         return self._try("exclusive")
 
-    def acquire_exclusive(self, timeout_ms: int) -> None:
-        """Take the lock alone, waiting for it.
+    def acquire_exclusive(self, timeout_ms: int, unless: Callable[[], bool] | None = None) -> bool:
+        """Take the lock alone, waiting for it; False, and it is not taken, once `unless` says that there is no need.
 
         Raises:
             StoreLockedError: somebody still held it after `timeout_ms`; names a holder's pid where that is known.
         """
+        if self._try("exclusive"):
+            return True
         deadline_s = time.monotonic() + timeout_ms / 1000
         wait_s = _FIRST_WAIT_S
-        while not self._try("exclusive"):
-            if time.monotonic() + wait_s > deadline_s:
+        while True:
+            bell = self.bell
+            if bell is not None:
+                bell.announce()
+            if unless is not None and unless():
+                return False
+            if self._try("exclusive"):
+                return True
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
                 raise self._timed_out(timeout_ms)
-            time.sleep(wait_s)
-            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+            if bell is not None:
+                bell.wait(min(_LONGEST_WAIT_S, left_s))
+            else:
+                time.sleep(min(wait_s, left_s))
+                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     @contextlib.contextmanager
-    def exclusive(self, timeout_ms: int) -> Iterator[None]:
-        """Hold the lock alone for a `with` block; raises as `acquire_exclusive`. Blocks do not nest.
+    def exclusive(self, timeout_ms: int, unless: Callable[[], bool] | None = None) -> Iterator[bool]:
+        """Hold the lock alone for a `with` block, which gets whether it does; as `acquire_exclusive`. Blocks do not
+        nest.
 
         An exception from a signal handler (Ctrl-C) may come on the way in or out, where no `finally` sees it. What a
         thread then still has is given up here, when the block ends or when the thread comes back.
         """
         self._release_own()
         try:
-            self.acquire_exclusive(timeout_ms)
-            yield
+            yield self.acquire_exclusive(timeout_ms, unless)
         finally:
             self._release_own()
 
@@ -157,10 +175,15 @@ class OfdLock:
         """Give the lock up; does nothing if this object holds none."""
         if self._turn:
             # Unlocked by name, not by closing: a child that is being forked right now may have the description too.
+            held = self._kind == "exclusive"
+            if held and self.bell is not None:
+                self.bell.taken(0)
             if self._fd >= 0:
                 self._set(fcntl.F_UNLCK)
             self._kind = "free"
             self._turn.pop(0, None)
+            if held and self.bell is not None:
+                self.bell.ring()
 
     def close(self) -> None:
         """Release, and close the file; the object can be used again."""
@@ -175,6 +198,8 @@ class OfdLock:
         kind, pid, text = self._ask()
         if kind == fcntl.F_UNLCK:
             return LockState("free", None)
+        if pid <= 0 and self.bell is not None:
+            pid = _alive(self.bell.holder)
         if pid <= 0 and self.byte == 0:
             pid = _parse_pid(text)
         return LockState("shared" if kind == fcntl.F_RDLCK else "exclusive", pid if pid > 0 else None)
@@ -226,7 +251,9 @@ class OfdLock:
                 os.close(self._fd)
                 self._fd = -1
         self._kind = kind
-        if self.byte == 0:
+        if self.bell is not None:
+            self.bell.taken(os.getpid())
+        elif self.byte == 0:
             # A courtesy to who waits; a full disk must not make the lock unusable.
             with contextlib.suppress(OSError):
                 os.pwrite(self._fd, b"%*d" % (_PID_LENGTH, os.getpid()), _PID_START)
@@ -268,9 +295,10 @@ class OfdLock:
 def _parse_pid(text: bytes) -> int:
     """Return the pid in a lock file; 0 if there is none, or its process is gone."""
     digits = text.strip(b" ")
-    if not digits.isdigit():
-        return 0
-    pid = int(digits)
+    return _alive(int(digits)) if digits.isdigit() else 0
+
+
+def _alive(pid: int) -> int:
     return pid if pid > 0 and process_is_alive(pid) else 0
 
 

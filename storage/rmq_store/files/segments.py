@@ -93,6 +93,9 @@ class OpenFiles:
             if file is not None and os.fstat(file.fd).st_nlink:
                 self._files.move_to_end(path)
                 return file
+            # What retention unlinked keeps its space on the disk as long as somebody has it open.
+            for gone in [name for name, known in self._files.items() if not os.fstat(known.fd).st_nlink]:
+                del self._files[gone]
             file = OpenFile(path, size_bytes, writable=writable)
             if pin:
                 file.pin()
@@ -284,13 +287,13 @@ class SegmentRun:
             CorruptionError, StoreFailedError: a file could not be opened; nothing is known to be wrong with it.
         """
         try:
-            bases = [base for base in self.bases() if base < end and base + self.size_bytes > start]
+            bases = range(self.base_of(start), end, self.size_bytes)
             files = [self.open(base) for base in bases]
         except OSError as error:
             raise durable.translate(error, self.directory) from error
         try:
             for file in files:
-                durable.fsync_file(file.fd, file.path)
+                durable.fsync_data(file.fd, file.path)
             if bases and bases[-1] >= start:
                 durable.fsync_directory(self.directory)
         except OSError as error:

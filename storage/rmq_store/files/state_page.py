@@ -20,6 +20,10 @@
     16    index_header_4
     17    last_record      offset of the newest record; -1: none
     18    store_timestamp  storeTimestamp of the newest record, ms
+    19    append_waiting   1: somebody waits for the append lock and must be woken
+    20    append_holder    pid of who holds the append lock; 0: nobody
+    21    flush_waiting    the same two for the flush lock
+    22    flush_holder
 
 Words are little-endian int64. Each is written by one aligned 8-byte store through a numpy view: `struct.pack_into`
 writes byte by byte, and another process could read half a value. Nobody waits for this page to reach the disk: after
@@ -36,6 +40,7 @@ from pathlib import Path
 import numpy as np
 
 from rmq_store.files import durable
+from rmq_store.files.bell import Bell
 
 STATE_MAGIC = int.from_bytes(b"pyrmqst1", "little")
 STATE_BYTES = 4096
@@ -43,9 +48,12 @@ STATE_BYTES = 4096
 WORDS = (
     "magic", "boot_high", "boot_low", "device", "inode", "appended_end", "flushed_end", "flushing", "poison",
     "intent_start", "intent_end", "index_file", "index_header_0", "index_header_1", "index_header_2", "index_header_3",
-    "index_header_4", "last_record", "store_timestamp",
+    "index_header_4", "last_record", "store_timestamp", "append_waiting", "append_holder", "flush_waiting",
+    "flush_holder",
 )  # fmt: skip
 _INDEX_HEADER = slice(WORDS.index("index_header_0"), WORDS.index("index_header_4") + 1)
+_APPEND_BELL = slice(WORDS.index("append_waiting"), WORDS.index("append_holder") + 1)
+_FLUSH_BELL = slice(WORDS.index("flush_waiting"), WORDS.index("flush_holder") + 1)
 
 
 def boot_id() -> bytes:
@@ -129,6 +137,14 @@ class StatePage:
         for number, name in enumerate(WORDS[1:], start=1):
             self._words[number] = known.get(name, 0)
         self._words[0] = STATE_MAGIC
+
+    def append_bell(self) -> Bell:
+        """The bell of the append lock: one waiter at a time can go on."""
+        return Bell(self._words[_APPEND_BELL], wake_all=False)
+
+    def flush_bell(self) -> Bell:
+        """The bell of the flush lock: one fsync serves many."""
+        return Bell(self._words[_FLUSH_BELL], wake_all=True)
 
     @property
     def intent(self) -> tuple[int, int] | None:

@@ -2,7 +2,7 @@
 
 An fsync that failed is reported once; the kernel then takes the pages for clean although they never reached the
 disk. So the word `flushing` is set around every fsync: who finds it set comes after one that failed or was killed,
-and first writes the range again.
+and first writes the range again. Source: CommitLog.GroupCommitService, FlushRealTimeService, StoreCheckpoint.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from dataclasses import replace
 
 from rmq_store.errors import StoreFailedError
 from rmq_store.files import durable
+from rmq_store.files.progress import ProgressRecord
 from rmq_store.files.segments import FsyncError
 from rmq_store.format.checkpoint import Checkpoint
 from rmq_store.log.append import append_lock
 from rmq_store.log.commit_log import LOCK_TIMEOUT_MS, CommitLog
+from rmq_store.log.starting_point import load_checkpoint
 
 # A first opener after a power cut scans at most about this much, besides what a writer wrote since its last flush.
 PROGRESS_INTERVAL_BYTES = 64 << 20
@@ -28,7 +30,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def flush(log: CommitLog, target: int | None = None, timeout_ms: int | None = None) -> None:
     """Make the log durable up to `target` (default: the appended end); returns at once if it already is.
 
-    Whoever holds the flush lock fsyncs for all who wait: they find the flushed end beyond theirs.
+    Group commit: whoever gets the flush lock makes durable what all have appended so far. Those who wait, threads or
+    processes, are woken when it lets the lock go, and the ones that its fsync covered return without taking the lock.
 
     Raises:
         StoreLockedError: the flush lock was not free within `timeout_ms` (default: LOCK_TIMEOUT_MS).
@@ -37,18 +40,21 @@ def flush(log: CommitLog, target: int | None = None, timeout_ms: int | None = No
     """
     page = log.writing_page
     wanted = page.appended_end if target is None else target
-    if page.flushed_end >= wanted and not page.poison:
+
+    def covered() -> bool:
+        return page.flushed_end >= wanted and not page.poison
+
+    if covered():
         return
-    with log.flush_lock.exclusive(LOCK_TIMEOUT_MS if timeout_ms is None else timeout_ms):
-        _flush_held(log)
+    with log.flush_lock.exclusive(LOCK_TIMEOUT_MS if timeout_ms is None else timeout_ms, unless=covered) as leading:
+        if leading and not covered():
+            _flush_held(log)
 
 
 def _flush_held(log: CommitLog) -> None:
     page = log.writing_page
     if page.poison:
-        raise StoreFailedError(
-            f"{log.root}: a flush failed earlier: what is on disk is unknown until all have closed the store"
-        )
+        raise _poisoned(log)
     start, end = page.flushed_end, page.appended_end
     if start >= end:
         return
@@ -61,12 +67,20 @@ def _flush_held(log: CommitLog) -> None:
         page.poison = 1
         raise StoreFailedError(f"{log.root}: {error}") from error
     # Any other exception (Ctrl-C, no descriptor left) leaves `flushing` set: the next flush writes the range again.
+    if page.poison:
+        raise _poisoned(log)  # another process failed meanwhile; nothing is acknowledged after that
     page.flushing = 0
     page.flushed_end = end
 
 
+def _poisoned(log: CommitLog) -> StoreFailedError:
+    return StoreFailedError(
+        f"{log.root}: a flush failed earlier: what is on disk is unknown until all have closed the store"
+    )
+
+
 def save_progress(log: CommitLog) -> None:
-    """Make log and views durable as they are now, and say so in the progress record."""
+    """Make log and views durable as they are now, and say so in the progress record and in RocketMQ's checkpoint."""
     with append_lock(log):
         record = log.progress_record()
     flush(log, record.end)
@@ -74,6 +88,7 @@ def save_progress(log: CommitLog) -> None:
     with log.flush_lock.exclusive(LOCK_TIMEOUT_MS):
         known = log.progress.load()
         if known is None or known[0].end <= record.end:
+            write_checkpoint(log, record)
             log.progress.write(replace(record, flushed_end=log.writing_page.flushed_end))
 
 
@@ -97,12 +112,17 @@ def sync_filesystem(log: CommitLog) -> None:
         raise StoreFailedError(f"{log.root}: syncfs failed: {error.strerror or error}") from error
 
 
-def checkpoint_bytes(log: CommitLog, index_timestamp: int) -> bytes:
-    """RocketMQ's checkpoint file for a store that stops cleanly now."""
-    timestamp = log.writing_page.store_timestamp
-    return Checkpoint(
-        physic_msg_timestamp=timestamp,
-        logics_msg_timestamp=timestamp,
-        index_msg_timestamp=index_timestamp,
-        confirm_phy_offset=log.writing_page.appended_end,
-    ).pack()
+def write_checkpoint(log: CommitLog, record: ProgressRecord) -> None:
+    """Replace RocketMQ's checkpoint durably; everything below `record.end` is on disk, views included.
+
+    StoreFullError, StoreFailedError: the old one stays.
+    """
+    index = log.views.index
+    indexed = load_checkpoint(log).index_msg_timestamp if index is None else index.newest_full_timestamp()
+    checkpoint = Checkpoint(
+        physic_msg_timestamp=record.timestamp,
+        logics_msg_timestamp=record.timestamp,
+        index_msg_timestamp=indexed,
+        confirm_phy_offset=record.end,
+    )
+    durable.write_atomically(log.root / "checkpoint", checkpoint.pack())
