@@ -45,6 +45,7 @@ from rmq_store.log.commit_log import LOCK_TIMEOUT_MS, Clock, CommitLog
 from rmq_store.log.geometry import infer
 from rmq_store.log.index_repair import indexes_tags
 from rmq_store.log.recovery import RecoveryReport, Wishes
+from rmq_store.log.starting_point import OUR_LOCK_TEXT
 
 # TopicConfigManager: a 5.x broker makes a topic of this prefix and its own name.
 _SYNC_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
@@ -437,6 +438,14 @@ def _is_store(root: Path) -> bool:
     return (root / "commitlog").is_dir() or (root / "pyrmq" / "store.json").is_file()
 
 
+def _is_ours(root: Path) -> bool:
+    """Whether no broker wrote the store since we did."""
+    try:
+        return durable.read_limited(root / "lock", 4096).startswith(OUR_LOCK_TEXT)
+    except FileNotFoundError:
+        return False
+
+
 def _make_root(root: Path) -> None:
     # Looked at last whether it is a store: another process may be creating it at this moment.
     if root.exists() and (not root.is_dir() or (any(root.iterdir()) and not _is_store(root))):
@@ -460,7 +469,7 @@ def _settings(root: Path, known: StoreFile | None, config: StoreConfig | None) -
         asked, made = getattr(wanted, name), getattr(known.config, name)
         if asked != made:
             raise UsageError(f"{name}={asked!r} was asked for, but {root} was made with {made!r}")
-    found = infer(root, known.config.geometry())
+    found = infer(root, known.config.geometry(), ours=_is_ours(root))
     if found != known.config.geometry():
         # For example a file that was cut: nothing may be written at places computed from that.
         raise CorruptionError(str(root), 0, f"the files are of {found}, store.json says {known.config.geometry()}")

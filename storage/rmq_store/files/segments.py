@@ -161,8 +161,8 @@ class SegmentRun:
         return self._files.get(self._name(base), self.size_bytes, writable=self._writable, pin=self._pin)
 
     def create(self, base: int) -> None:
-        """Create the file that begins at `base`, filled with zeros, unless it is there; durably but for its name
-        (`sync`).
+        """Create the file that begins at `base`, filled with zeros, unless it is there; durably, but for the name
+        of a sparse one.
 
         The file appears under its name at full size. StoreFullError: nothing is left of it.
         """
@@ -186,6 +186,10 @@ class SegmentRun:
                 os.close(fd)
             durable.before("rename", path)
             temporary.rename(path)
+            if not self._sparse:
+                # Before the next one is made: a log that had lost its first segment, and not the second, would look
+                # like one that retention has shortened.
+                durable.fsync_directory(self.directory)
         except OSError as error:
             temporary.unlink(missing_ok=True)
             raise durable.translate(error, path) from error

@@ -47,10 +47,12 @@ class Geometry:
             raise UsageError("maxHashSlotNum must be at least 1, maxIndexNum at least 2")
 
 
-def infer(root: Path, otherwise: Geometry, named: frozenset[str] = frozenset()) -> Geometry:
+def infer(root: Path, otherwise: Geometry, named: frozenset[str] = frozenset(), *, ours: bool = False) -> Geometry:
     """The geometry of the files under `root`; `otherwise` for kinds of files that the store does not have yet.
 
-    `named` are the fields of `otherwise` that the user gave: they must agree with the files.
+    `named` are the fields of `otherwise` that the user gave: they must agree with the files. `ours`: `otherwise` is
+    what the store was made with, and no broker wrote it since. Then index files are believed that have the right size,
+    and those say nothing that a power cut left with another one: recovery puts them right.
 
     Raises:
         UsageError: a given size differs from that of the files.
@@ -63,7 +65,7 @@ def infer(root: Path, otherwise: Geometry, named: frozenset[str] = frozenset()) 
     if (size := _queue_file_bytes(root / "consumequeue")) is not None:
         found["mapped_file_size_consume_queue"] = size
     given = (otherwise.max_hash_slot_num, otherwise.max_index_num)
-    found.update(_index_geometry(root / "index", given, {"max_hash_slot_num", "max_index_num"} <= named))
+    found.update(_index_geometry(root / "index", given, {"max_hash_slot_num", "max_index_num"} <= named, ours))
     for name, value in found.items():
         if name in named and getattr(otherwise, name) != value:
             raise UsageError(f"{name}={getattr(otherwise, name)} was asked for, but the store's files have {value}")
@@ -81,14 +83,16 @@ def _queue_file_bytes(directory: Path) -> int | None:
     return None
 
 
-def _index_geometry(directory: Path, given: tuple[int, int], is_named: bool) -> dict[str, int]:
+def _index_geometry(directory: Path, given: tuple[int, int], is_named: bool, ours: bool) -> dict[str, int]:
     names = sorted(path.name for path in directory.iterdir() if path.name.isdigit()) if directory.is_dir() else []
     candidates: set[tuple[int, int]] | None = None
     # A full file is unambiguous about the number of entries; the newest ones are enough to decide. One that a broker
     # is writing, or left torn, fits nothing: older ones speak for it.
     for name in reversed(names[-4:]):
+        if ours and (directory / name).stat().st_size == layout.file_size(*given):
+            return {}
         fits = _fitting(directory / name, given)
-        if fits is None:
+        if fits is None or (ours and not fits):
             continue
         candidates = candidates & fits if candidates and fits else candidates or fits
         if len(candidates) == 1:
