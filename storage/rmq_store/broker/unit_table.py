@@ -5,10 +5,11 @@ fingerprint of the last record read: if that record is not there any more (a pow
 one), the cache is forgotten and the topic read again. The place alone would not do: after a power cut another unit of
 the same size may lie there.
 
-    {"format": 2, "queue_offset": n, "log_offset": x, "last": "<storeTimestamp> <SHA-256 of the body>",
+    {"crc": c, "format": 2, "queue_offset": n, "log_offset": x, "last": "<storeTimestamp> <SHA-256 of the body>",
      "newest": {"purpose/key": {"value": v, "rows": r, "content": c, "offset": o, "seen": ms
                                 [, "detail": {name: number}]}}}
 
+`crc` is the CRC-32 of the JSON without it: a value that rotted would make a committed batch come once more, or never.
 `offset` is where the last record of the unit is, `seen` when the unit was appended. Before retention takes that record
 it writes it again (`unit_markers`); a key stays in the table also if somebody else took it.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -158,6 +160,8 @@ class UnitTable:
     def _load(self) -> _Cache:
         try:
             data: Any = json.loads(durable.read_limited(self._path, _CACHE_BYTES_MAX))
+            if data.pop("crc") != _crc(data):
+                return _Cache()
             cache = _Cache(data["queue_offset"], data["log_offset"], data["last"], data["newest"])
             numbers = [cache.queue_offset, cache.log_offset]
             for row in cache.newest.values():
@@ -174,5 +178,9 @@ class UnitTable:
             "format": _FORMAT, "queue_offset": cache.queue_offset, "log_offset": cache.log_offset,
             "last": cache.last, "newest": cache.newest,
         }  # fmt: skip
-        durable.write_atomically(self._path, json.dumps(content).encode())
+        durable.write_atomically(self._path, json.dumps({"crc": _crc(content), **content}).encode())
         self._saved = cache.queue_offset
+
+
+def _crc(content: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(content).encode())

@@ -57,6 +57,7 @@ CRC_MASK = 0x7FFFFFFF
 # `__CRC32#`, x01, ten decimal digits with the least significant first, x02: the frame's last 20 bytes where present.
 CRC_PROPERTY_PREFIX = b"__CRC32#\x01"
 CRC_PROPERTY_BYTES = 20
+_CRC_PROPERTY_NAME = int.from_bytes(CRC_PROPERTY_PREFIX + b"\x02")
 
 
 class SysFlag(IntFlag):
@@ -170,10 +171,12 @@ def check_frame(
 
 
 def _stored_crc(view: memoryview, end: int) -> int | None:
-    """The value of the CRC property that ends at `end`, or None if other properties end there."""
+    """The value of the CRC property that ends at `end`, -1 if it is damaged, None if other properties end there."""
     tail = bytes(view[end - CRC_PROPERTY_BYTES : end])
     if tail[:9] != CRC_PROPERTY_PREFIX or tail[19] != 2:
-        return None
+        # Nothing but a flipped bit makes a name that is this one but for one bit; without this rule it went unseen.
+        difference = int.from_bytes(tail[:9] + tail[19:]) ^ _CRC_PROPERTY_NAME
+        return -1 if difference.bit_count() == 1 else None
     digits = tail[18:8:-1]
     return int(digits) if digits.isdigit() else -1
 
