@@ -10,8 +10,10 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -222,6 +224,12 @@ def values_of(root: Path) -> list[int | None]:
         return [store.last_unit("sink", key) for key in ("q0", "q1", "q2", "ghost")]
 
 
+def sealed(content: dict[str, Any]) -> str:
+    """The JSON with the checksum of what it says."""
+    rest = {name: value for name, value in content.items() if name != "crc"}
+    return json.dumps({"crc": zlib.crc32(json.dumps(rest).encode()), **rest})
+
+
 def test_units_json_is_rebuilt_when_it_was_deleted_or_is_nonsense(root: Path) -> None:
     commit_many(root, 0, 32)
     right = [30, 31, 29, None]
@@ -229,20 +237,22 @@ def test_units_json_is_rebuilt_when_it_was_deleted_or_is_nonsense(root: Path) ->
     path = root / "pyrmq" / "units.json"
     true = json.loads(path.read_text())
     assert true["queue_offset"] == 64  # up to date: nothing that is read behind it would correct a lie
-    liar = {f"sink/{key}": {"value": 999, "rows": 0, "content": 0} for key in ("q0", "q1", "q2", "ghost")}
+    lie = {"value": 999, "rows": 0, "content": 0, "offset": 0, "seen": 0}
+    liar = {f"sink/{key}": lie for key in ("q0", "q1", "q2", "ghost")}
     for content in (
         None,
         b"",
+        json.dumps({**true, "newest": liar}),  # with a checksum that does not fit
         b"[" * 100_000,
         b'{"format": 1}',
-        json.dumps({**true, "newest": []}),
-        json.dumps({**true, "format": 2, "newest": liar}),
-        json.dumps({**true, "queue_offset": 0, "newest": liar}),
-        json.dumps({**true, "queue_offset": -5, "newest": liar}),
-        json.dumps({**true, "queue_offset": true["queue_offset"] + 1, "newest": liar}),
-        json.dumps({**true, "queue_offset": 10**30, "newest": liar}),
-        json.dumps({**true, "log_offset": true["log_offset"] - 1, "newest": liar}),
-        json.dumps({**true, "last": "0 0", "newest": liar}),
+        sealed({**true, "newest": []}),
+        sealed({**true, "format": 99, "newest": liar}),
+        sealed({**true, "queue_offset": 0, "newest": liar}),
+        sealed({**true, "queue_offset": -5, "newest": liar}),
+        sealed({**true, "queue_offset": true["queue_offset"] + 1, "newest": liar}),
+        sealed({**true, "queue_offset": 10**30, "newest": liar}),
+        sealed({**true, "log_offset": true["log_offset"] - 1, "newest": liar}),
+        sealed({**true, "last": "0 0", "newest": liar}),
     ):
         path.unlink(missing_ok=True)
         if content is not None:
