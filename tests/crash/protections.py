@@ -48,7 +48,11 @@ def without(name: str) -> Iterator[None]:
         del os.environ[WITHOUT]
 
 
+# A generator that is forgotten puts back what it took out.
+_FOR_GOOD = contextlib.ExitStack()
+
+
 def remove_as_told() -> None:
     """In a started program: take out, for good, what its environment names."""
     if name := os.environ.get(WITHOUT):
-        contextlib.ExitStack().enter_context(PROTECTIONS[name].remove())
+        _FOR_GOOD.enter_context(PROTECTIONS[name].remove())
