@@ -4,7 +4,11 @@ section 7).
     <root>/pyrmq/staging/<write id>/<partition>-<attempt>-<uuid>.arrow      an Arrow IPC stream of ENCODED_SCHEMA
 
 A task never opens the store: it reads `pyrmq/store.json` and `config/topics.json`, writes a file of its own under a
-name that nobody else ever uses, and reports name, size and CRC. Files that no commit names are swept.
+name that nobody else ever uses, and reports name, size and CRC. While it writes, it shares a lock on the file.
+
+Files that no commit names are swept by later commits and aborts: those of writes that the caller knows to be over, at
+once and whoever still writes them (what goes on there counts for nothing); all others only when nobody has touched the
+directory for a long time and nobody has a file of it locked.
 """
 
 from __future__ import annotations
@@ -13,11 +17,10 @@ import contextlib
 import mmap
 import os
 import re
-import shutil
 import time
 import uuid
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +35,7 @@ from rmq_store.broker.topics import TopicTable
 from rmq_store.clock import store_clock
 from rmq_store.errors import NotAStoreError, StagingError, UsageError
 from rmq_store.files import durable
+from rmq_store.files.lock import OfdLock, lock_shared_quietly
 from rmq_store.format.schema import ENCODED_SCHEMA
 from rmq_store.log.commit_log import Clock
 
@@ -63,7 +67,10 @@ class _CrcFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = os.fdopen(durable.open_nofollow(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb", buffering=0)
+        # For reading, too: a shared lock asks for that.
+        fd = durable.open_nofollow(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        lock_shared_quietly(fd)
+        self._file = os.fdopen(fd, "wb", buffering=0)
         self.size_bytes = 0
         self.crc32 = 0
         self.closed = False
@@ -155,9 +162,12 @@ class StagingFile:
         self.abort()
 
     def _open(self) -> None:
-        for directory in (self._directory.parent, self._directory):
-            durable.make_directory(directory)
-        self._file = _CrcFile(self._directory / self._name)
+        while self._file is None:
+            for directory in (self._directory.parent, self._directory):
+                durable.make_directory(directory)
+            # The directory may be swept in between: by the commit of an attempt at the same batch that was faster.
+            with contextlib.suppress(FileNotFoundError):
+                self._file = _CrcFile(self._directory / self._name)
         self._writer = pa.ipc.new_stream(self._file, ENCODED_SCHEMA)
 
 
@@ -228,7 +238,9 @@ def _staged_path(root: Path, staged: StagedFile) -> Path:
 def discard_staged(root: Path, files: Sequence[StagedFile]) -> None:
     """Remove files that were committed. Before the store is closed: its sync would still write them to the disk."""
     for staged in files:
-        _staged_path(root, staged).unlink(missing_ok=True)
+        path = _staged_path(root, staged)
+        durable.before("unlink", path)
+        path.unlink(missing_ok=True)
 
 
 def open_staged(root: Path, staged: StagedFile) -> list[pa.RecordBatch]:
@@ -266,9 +278,15 @@ def open_staged(root: Path, staged: StagedFile) -> list[pa.RecordBatch]:
     return batches
 
 
-def sweep(path: str | Path, write_ids: Sequence[str] = (), older_than_ms: int | None = None) -> int:
-    """Remove staging directories: the named ones, and those that nobody touched for `older_than_ms`. Returns how
-    many.
+def sweep(
+    path: str | Path,
+    write_ids: Sequence[str] = (),
+    older_than_ms: int | None = None,
+    *,
+    is_over: Callable[[str], bool] | None = None,
+) -> int:
+    """Remove staging directories: the named ones and those whose name is of a write that `is_over`, whoever works
+    there; and those that nobody touched for `older_than_ms`, unless a task has a file in them open. Returns how many.
     """
     staging = Path(path) / "pyrmq" / "staging"
     removed = 0
@@ -280,20 +298,39 @@ def sweep(path: str | Path, write_ids: Sequence[str] = (), older_than_ms: int | 
         raise durable.translate(error, staging) from error
     now_s = time.time()
     for directory in directories:
+        over = directory.name in write_ids or (is_over is not None and is_over(directory.name))
         try:
-            stale = older_than_ms is not None and now_s - _newest_change_s(directory) > older_than_ms / 1000
+            if over or (older_than_ms is not None and _is_forgotten(directory, now_s - older_than_ms / 1000)):
+                removed += _remove(directory)
         except (FileNotFoundError, NotADirectoryError):
             continue  # swept by somebody else; or nothing of ours
-        if directory.name in write_ids or stale:
-            shutil.rmtree(directory, ignore_errors=True)
-            removed += 1
     return removed
 
 
-def _newest_change_s(directory: Path) -> float:
-    newest = directory.stat().st_mtime
+def _is_forgotten(directory: Path, since_s: float) -> bool:
+    """Whether nobody has touched a staging directory since then, and no task is writing there."""
+    if directory.stat().st_mtime > since_s:
+        return False
     for path in directory.iterdir():
         # A task that gives up takes its file away at any moment.
         with contextlib.suppress(FileNotFoundError):
-            newest = max(newest, path.stat().st_mtime)
-    return newest
+            if path.stat().st_mtime > since_s or OfdLock(path).who().kind != "free":
+                return False
+    return True
+
+
+def _remove(directory: Path) -> bool:
+    """Remove a directory with its files; False if something of it stays. That is no reason to fail: the commit that
+    sweeps has been done, and the next one sweeps again.
+    """
+    try:
+        for path in directory.iterdir():
+            durable.before("unlink", path)
+            path.unlink(missing_ok=True)
+        durable.before("rmdir", directory)
+        directory.rmdir()
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError:
+        return False
+    return True
