@@ -19,8 +19,10 @@ from rmq_store.broker.config import StoreConfig
 from rmq_store.broker.encoding import INPUT_SCHEMA
 from rmq_store.broker.groups import SubscriptionGroup
 from rmq_store.broker.leases import Lease, live_leases
+from rmq_store.broker.losses import Loss, record_losses, recorded_losses
 from rmq_store.broker.redrive import DeadLetters
 from rmq_store.broker.results import AppendResult, CommitResult, QueueRange, SendResult, SendStatus
+from rmq_store.broker.retention import Retention, RetentionPlan, RetentionReport
 from rmq_store.broker.retry import Retry, SentBack
 from rmq_store.broker.schedule import Delivery, Schedule
 from rmq_store.broker.send_back_area import SendBackArea, SendBackCounts
@@ -51,6 +53,7 @@ from rmq_store.errors import (
     UnknownTopicError,
     UsageError,
 )
+from rmq_store.files.pin import Pin
 from rmq_store.format.message import Message, StoredMessage
 from rmq_store.format.names import is_system_topic
 from rmq_store.format.schema import MESSAGE_SCHEMA
@@ -78,14 +81,19 @@ __all__ = [
     "InvalidReceiptHandleError",
     "Lease",
     "LeaseHeldError",
+    "Loss",
     "MarkerError",
     "Message",
     "NotAStoreError",
     "OffsetOutOfRangeError",
+    "Pin",
     "QueueRange",
     "ReadOnlyError",
     "RecoveryReport",
     "ResponseError",
+    "Retention",
+    "RetentionPlan",
+    "RetentionReport",
     "Retry",
     "Schedule",
     "SendBackArea",
@@ -111,6 +119,8 @@ __all__ = [
     "failure",
     "is_system_topic",
     "live_leases",
+    "record_losses",
+    "recorded_losses",
     "store_clock",
     "sweep",
 ]

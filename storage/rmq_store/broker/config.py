@@ -44,8 +44,8 @@ OPERATIONAL = (
     "sync_flush_timeout",
 )  # fmt: skip
 
-# Lower limits of the ratios: MessageStoreConfig, DefaultMessageStore.CleanCommitLogService. A broker takes 95, 85 and 90
-# for what is above that; here 100 means never.
+# Lower limits of the ratios: MessageStoreConfig, DefaultMessageStore.CleanCommitLogService. A broker takes 95, 85 and
+# 90 for what is above that; here 100 means never.
 _RETENTION_LIMITS = {
     "file_reserved_time": (0, _INT_MAX),
     "disk_max_used_space_ratio": (10, 100),
@@ -73,10 +73,11 @@ class StoreConfig:
     Sizes in bytes, intervals in ms. The defaults of the sizes suit a laptop; a broker that opens the store needs the
     same four in its broker.conf (`conf/broker.conf` has them). Four have no name in RocketMQ: `message_index_tags`,
     since brokers from 5.4.0 on put a message's tag into the index as well and older ones do not; `dlq_perm`, the
-    permissions that a new dead-letter topic gets; `unit_marker_reserved_time`, hours for which it is remembered at least
-    what a sink has committed; and `dlq_archive_path`, where dead letters go before they are deleted ("": nowhere).
+    permissions that a new dead-letter topic gets; `unit_marker_reserved_time`, hours for which it is remembered at
+    least what a sink has committed; and `dlq_archive_path`, where dead letters go before they are deleted ("":
+    nowhere).
 
-    Those in OPERATIONAL may be changed later: see `Store.open` and `Retention.configure`.
+    OPERATIONAL ones may be changed later: see `Store.open` and `Retention.configure`.
     """
 
     mapped_file_size_commit_log: int = 64 << 20

@@ -27,6 +27,7 @@ from rmq_store.broker.pop import Pop
 from rmq_store.broker.queues import Queues
 from rmq_store.broker.redrive import DeadLetters
 from rmq_store.broker.results import AppendResult, CommitResult, QueueRange, SendResult
+from rmq_store.broker.retention import Retention
 from rmq_store.broker.retry import Retry
 from rmq_store.broker.schedule import Schedule
 from rmq_store.broker.send_back import PURPOSE as SEND_BACK_PURPOSE
@@ -37,6 +38,7 @@ from rmq_store.broker.writing import Writer
 from rmq_store.clock import store_clock
 from rmq_store.errors import CorruptionError, NotAStoreError, ReadOnlyError, StoreLockedError, UsageError
 from rmq_store.files import durable
+from rmq_store.files.pin import Pin
 from rmq_store.format.message import Message, StoredMessage
 from rmq_store.format.names import is_system_topic, validate_topic
 from rmq_store.format.schema import MESSAGE_SCHEMA
@@ -83,6 +85,7 @@ class Store:
             self._pop = Pop(
                 log, broker_name, self._topics, groups, self._offsets, self._queues, self._writer, self._retry
             )
+        self._retention = Retention(log, file.config, self._queues, self._topics)
         self._pid = os.getpid()
         self._closed = False
         if self._flusher is not None:
@@ -105,8 +108,8 @@ class Store:
 
         `config` names the settings of a new store, or of one that a broker made; of a store of ours it must not
         contradict them: its own settings stay, and fields with their default value ask for nothing. What may change in
-        the life of a store (when messages are deleted, say: OPERATIONAL in broker/config.py) is replaced, for every
-        process that opens it later. `read_only` changes nothing on disk, whoever wrote the store. For writing, the
+        the life of a store (when messages are deleted, say: `Retention.configure`) is replaced, for every process.
+        `read_only` changes nothing on disk, whoever wrote the store. For writing, the
         first process to open a store that was not stopped cleanly recovers it: see `recovery`.
 
         If it finds records damaged or missing that were on disk for certain, it refuses, unless `on_corruption="keep"`:
@@ -175,6 +178,7 @@ class Store:
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
+        self._retention.close()
         if self._flusher is not None:
             self._flusher.stop()
             try:
@@ -321,6 +325,13 @@ class Store:
         """[start, end) of the commit log as this store sees it now."""
         return self._log.start(), self._reading().end()
 
+    def pin(self, start_offset: int, end_offset: int) -> Pin:
+        """Keep retention from deleting [start_offset, end_offset) of the commit log, until the pin is released or the
+        process dies; for at most `destroyMapedFileIntervalForcibly` (2 min) once it wants to.
+        """
+        self._reading()
+        return Pin(self._log.segments, start_offset, end_offset)
+
     # -- writing ----------------------------------------------------------------------------------------------------
 
     def send(
@@ -416,6 +427,12 @@ class Store:
         self._writing()
         assert self._pop is not None
         return self._pop
+
+    @property
+    def retention(self) -> Retention:
+        """Deletes old messages; of a read-only store it only says which."""
+        self._reading()
+        return self._retention
 
     def flush(self) -> None:
         """Make everything stored so far durable. StoreFailedError."""

@@ -222,18 +222,23 @@ class TimerQueue:
         return int(offsets.min()) if len(offsets) else self._scanned
 
     def _rows(self, start: int, stop: int) -> Timers:
-        entries = self._log.views.queue(PYRMQ_TIMER_TOPIC, self._queue_id).entries(start, stop)
-        all_rows = np.empty(len(entries), _ROW)
-        all_rows["due_ms"] = entries["tags_code"]
-        all_rows["queue_offset"] = np.arange(start, stop)
-        all_rows["log_offset"] = entries["commit_log_offset"]
-        all_rows["size"] = entries["frame_size"]
-        rows: Timers = all_rows[all_rows["size"] != PRE_BLANK_SIZE]
-        hashes = np.flatnonzero(rows["due_ms"] < _HASH_END)
-        if len(hashes):
-            columns = (rows[name][hashes] for name in ("queue_offset", "log_offset", "size"))
-            rows["due_ms"][hashes] = self._reader.due_times(ParkedRows(PYRMQ_TIMER_TOPIC, self._queue_id, *columns))
-        return rows
+        return timer_rows(self._log, self._reader, self._queue_id, start, stop)
+
+
+def timer_rows(log: CommitLog, reader: ParkedReader, queue_id: int, start: int, stop: int) -> Timers:
+    """Messages [start, stop) of a timer queue without its pre-blank slots; FileNotFoundError if a file is gone."""
+    entries = log.views.queue(PYRMQ_TIMER_TOPIC, queue_id).entries(start, stop)
+    all_rows = np.empty(len(entries), _ROW)
+    all_rows["due_ms"] = entries["tags_code"]
+    all_rows["queue_offset"] = np.arange(start, stop)
+    all_rows["log_offset"] = entries["commit_log_offset"]
+    all_rows["size"] = entries["frame_size"]
+    rows: Timers = all_rows[all_rows["size"] != PRE_BLANK_SIZE]
+    hashes = np.flatnonzero(rows["due_ms"] < _HASH_END)
+    if len(hashes):
+        columns = (rows[name][hashes] for name in ("queue_offset", "log_offset", "size"))
+        rows["due_ms"][hashes] = reader.due_times(ParkedRows(PYRMQ_TIMER_TOPIC, queue_id, *columns))
+    return rows
 
 
 def _within(rows: Timers, rows_max: int, bytes_max: int) -> Timers:

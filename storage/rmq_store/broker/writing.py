@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.broker.config import StoreConfig
+from rmq_store.broker.disk_space import DiskSpace
 from rmq_store.broker.encoding import MessageEncoder, rows_of
 from rmq_store.broker.flusher import Flusher
 from rmq_store.broker.one_message import OneMessageEncoder
@@ -52,6 +53,7 @@ class Writer:
         self._config = config
         self._topics = topics
         self._units = UnitTable(log)
+        self._space = DiskSpace(log.root, config)
         self._turn = threading.Lock()
         self._encoders: dict[str | None, MessageEncoder] = {}
         self._encoders_for: object = None
@@ -62,6 +64,7 @@ class Writer:
 
     def send(self, message: Message, sys_flag: int, lock_timeout_ms: int, flush_timeout_ms: int | None) -> SendResult:
         """See `Store.send`."""
+        self._space.check()
         with self._turn:
             queue_id = self._routed().route_one(message.topic, message.sharding_key, message.queue_id)
         record, unique_id = self._one.encode(message, queue_id, self._log.clock(), sys_flag)
@@ -78,6 +81,7 @@ class Writer:
         self, messages: Sequence[Message], lock_timeout_ms: int, flush_timeout_ms: int | None
     ) -> list[SendResult]:
         """See `Store.send_all`."""
+        self._space.check()
         now_ms = self._log.clock()
         unique_ids = [self._one.unique_id(message, now_ms) for message in messages]
         with self._turn:
@@ -120,6 +124,7 @@ class Writer:
         """Append one record of any topic, system topics too: its commit-log offset and its queue offset. Durable and
         raises as `append`.
         """
+        self._space.check()
         with append_lock(self._log):
             offset, queue_offset = append_one(self._log, record)
         self._flush_appended(offset + record.size)
@@ -127,6 +132,7 @@ class Writer:
 
     def append(self, batch: pa.RecordBatch, topic: str | None) -> AppendResult:
         """See `Store.append`."""
+        self._space.check()
         with self._turn:
             encoder = self._encoder(topic)
             starts = range(0, batch.num_rows, _ENCODE_ROWS)
@@ -153,6 +159,7 @@ class Writer:
                 done = self._already_done(unit, repeatable)
             if done:
                 return self._acknowledged(CommitResult(0, committed=False))
+        self._space.check()
         batches = [batch for file in files for batch in open_staged(self._log.root, file)]
         needed: dict[str, int] = {}
         for file in files:
@@ -176,6 +183,7 @@ class Writer:
         records are visible, and durable under SYNC_FLUSH. Raises as `append`.
         """
         assert unit.key is not None and unit.value is not None
+        self._space.check()
         with append_lock(self._log):
             found = self._units.newest(unit.purpose, unit.key, self._log.writing_page.appended_end)
             if (found.value if found else None) != expect:
@@ -190,6 +198,8 @@ class Writer:
         """
         with append_lock(self._log):
             done = unit.key is not None and self._already_done(unit, repeatable=True)
+            if not done:
+                self._space.check()
             appended = None if done else append(self._log, batches, self._bracket(unit))
         # Also for a repetition: the first attempt may have died between its append and its flush.
         self._flush_appended(appended.end if appended else self._log.writing_page.appended_end)

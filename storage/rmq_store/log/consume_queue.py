@@ -135,6 +135,29 @@ class ConsumeQueue:
         self._hint = 0
         return boundary
 
+    def old_files(self, log_start: int) -> list[int]:
+        """First queue offsets of the files that know only records below `log_start`, oldest first; never the last file
+        (ConsumeQueue#deleteExpiredFile).
+        """
+        bases = self._bases()
+        old: list[int] = []
+        for base in bases[:-1]:
+            offset, size, _ = self.entry(base + self._per_file - 1)
+            if not size or offset >= log_start:
+                break
+            old.append(base)
+        return old
+
+    def remove_oldest(self, base: int) -> bool:
+        """Unlink the oldest file; False if `base` is not its first queue offset, or it is the only one. The caller
+        holds the append lock, and fsyncs the directory.
+        """
+        bases = self._bases()
+        if len(bases) < 2 or bases[0] != base:
+            return False
+        self.run.remove(base * ENTRY_BYTES)
+        return True
+
     def last_entry(self) -> tuple[int, int, int] | None:
         """(commit-log offset, size, tags code) of the newest entry in the files, wherever it points; None without
         one.

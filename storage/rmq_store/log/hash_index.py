@@ -189,7 +189,7 @@ class HashIndex:
     def newest_full_timestamp(self) -> int:
         """endTimestamp of the newest full file, what RocketMQ's checkpoint holds; 0 if no file is full."""
         for name in reversed(self.names()):
-            header = IndexFile(self.path(name), self.slot_count, self.entry_max).header
+            header = IndexFile(self.path(name), self.slot_count, self.entry_max, writable=False).header
             if header.index_count >= self.entry_max:
                 return header.end_timestamp
         return 0
@@ -200,6 +200,22 @@ class HashIndex:
         self._newest = None
         durable.before("unlink", path)
         path.unlink()
+
+    def end_offset_of(self, name: int) -> int:
+        """Log offset of the newest record that has entries in one file; CorruptIndexError."""
+        file = IndexFile(self.path(name), self.slot_count, self.entry_max, writable=False)
+        return file.header.end_phy_offset
+
+    def remove_oldest(self, name: int) -> bool:
+        """Unlink the oldest file; False if `name` is not it, or it is the only one. The caller holds the append lock,
+        and fsyncs the directory.
+        """
+        names = self.names()
+        if len(names) < 2 or names[0] != name:
+            return False
+        durable.before("unlink", self.path(name))
+        self.path(name).unlink()
+        return True
 
     def look_at_newest(self) -> IndexFile | None:
         """The newest file for reading, nothing on disk is touched; None without files."""

@@ -1,0 +1,387 @@
+"""Which old segments go, and when: RocketMQ's rules (DefaultMessageStore.CleanCommitLogService), without a daemon.
+
+A pass deletes if one of these is true; otherwise it does nothing:
+
+    time      the local hour of the store's clock is in deleteWhen
+    disk      it is fuller than diskMaxUsedSpaceRatio
+    manual    the caller asks for it
+    retry     the oldest segment could not go because somebody kept it, and redeleteHangedFileInterval has passed
+
+It goes from the oldest segment on, at most deleteFileBatchMax, and stops at the first that stays. A segment goes if its
+file was not written to for fileReservedTime hours, or at any age if the disk is fuller than diskSpaceCleanForciblyRatio
+and cleanFileForciblyEnable is set. Whether anybody has consumed its messages makes no difference.
+
+    kept by a reader           stays until it is free, at most destroyMapedFileIntervalForcibly after the first refusal
+    waiting messages in it     stays until they are delivered, or for `drop_waiting` (RocketMQ deletes them)
+    dead letters in it         are archived before, if dlqArchivePath is set; if that fails it stays
+    newest units in it         are written again before (`unit_markers`)
+
+Nothing but `Retention.run` deletes, and nothing calls it but `rmq retention run` and `rmq broker run`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from rmq_store.broker import disk_space
+from rmq_store.broker.config import OPERATIONAL, StoreConfig, StoreFile, parse_delete_when
+from rmq_store.broker.queues import Queues
+from rmq_store.broker.topics import TopicTable
+from rmq_store.broker.unit_markers import UnitMarkers
+from rmq_store.broker.unit_table import UnitTable
+from rmq_store.broker.waiting import Waiting, waiting_by_segment
+from rmq_store.errors import CorruptConfigError, ReadOnlyError, StoreError, StoreLockedError, UsageError
+from rmq_store.files import durable
+from rmq_store.files.lock import OfdLock
+from rmq_store.files.pin import is_pinned
+from rmq_store.format.host import Host
+from rmq_store.log import retention as mechanics
+from rmq_store.log.append import append_lock
+from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.units import UnitRecord
+
+_LOG = logging.getLogger(__name__)
+
+_HOUR_MS = 3_600_000
+_FORMAT = 1
+_TRIES = 3
+_REFUSALS_BYTES_MAX = 1 << 20
+
+# DefaultMessageStore.CleanCommitLogService: passes that a deletion by hand asks for.
+MANUAL_PASSES = 20
+
+
+class Archive(Protocol):
+    """Keeps dead letters elsewhere."""
+
+    def archive_up_to(self, log_offset: int) -> object:
+        """Archive every dead letter below `log_offset` that is not archived yet; durable on return."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFate:
+    """What a pass makes of the segment [`start`, `end`) of the log: whether it goes, and why (not).
+
+    `modified_ms`: when its file was last written to. `waiting`: messages in it that are not delivered yet. `is_kept`:
+    by a reader.
+    """
+
+    start: int
+    end: int
+    modified_ms: int
+    goes: bool
+    reason: str
+    waiting: Waiting | None = None
+    is_kept: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPlan:
+    """What a pass would do now. `trigger` is time, disk, manual or retry; "": it would do nothing.
+
+    `segments`: those that it would look at, oldest first; behind the first one that stays nothing goes.
+    `usage_percent`: of the disk; None if unknown. `log_start`: where the log begins now.
+    """
+
+    trigger: str
+    usage_percent: int | None
+    log_start: int
+    segments: tuple[SegmentFate, ...]
+
+    @property
+    def going(self) -> tuple[SegmentFate, ...]:
+        """The segments that go."""
+        return tuple(fate for fate in self.segments if fate.goes)
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionReport:
+    """What a pass did: segments deleted (their first offsets), files of queues and index, units written again.
+
+    `stopped`: why it deleted fewer segments than it could have; "" if it did not.
+    """
+
+    plan: RetentionPlan
+    removed: tuple[int, ...] = ()
+    queue_files: int = 0
+    index_files: int = 0
+    units: int = 0
+    stopped: str = ""
+
+
+class Retention:
+    """Deletes old messages of one store. One process at a time; the others are refused."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        config: StoreConfig,
+        queues: Queues,
+        topics: TopicTable,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._log = log
+        self._config = config
+        self._queues = queues
+        self._topics = topics
+        self._sleep = sleep
+        self._lock = OfdLock(log.own / "retention.lock")
+        self._refusals = _Refusals(log.own / "retention.json")
+        self._units = UnitTable(log)
+        self._markers = UnitMarkers(log, Host.parse(config.broker_host))
+        self._views_start = -1  # where the log began when old files of the views were last looked for
+
+    def settings(self) -> StoreConfig:
+        """The settings that hold now: another process may have changed them."""
+        known = StoreFile.load(self._log.root) if self._log.writable else None
+        return known.config if known else self._config
+
+    def configure(self, **settings: Any) -> StoreConfig:
+        """Change settings of retention for good, for every process, and return them all; durable on return.
+
+        Raises:
+            UsageError: a setting that belongs to how the store is written, or a bad value.
+            ReadOnlyError, StoreLockedError, StoreFullError, StoreFailedError: nothing was changed.
+        """
+        self._require_writer()
+        foreign = sorted(settings.keys() - set(OPERATIONAL))
+        if foreign:
+            raise UsageError(f"{foreign[0]} cannot be changed; these can: {', '.join(OPERATIONAL)}")
+        with append_lock(self._log):
+            known = StoreFile.load(self._log.root)
+            assert known is not None
+            changed = StoreFile(known.identity, replace(known.config, **settings))
+            changed.save(self._log.root)
+        return changed.config
+
+    def plan(
+        self, *, manual: bool = False, file_reserved_time: int | None = None, drop_waiting: bool = False
+    ) -> RetentionPlan:
+        """What `run` would do now; changes nothing, and can be asked of a read-only store.
+
+        Raises:
+            UsageError: `file_reserved_time` is negative.
+            CorruptionError: a queue or config/delayOffset.json is unreadable.
+        """
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                return self._plan(self._settings(file_reserved_time), manual, drop_waiting)
+            except FileNotFoundError:  # somebody else deletes: look again
+                if not tries_left:
+                    raise
+        raise AssertionError
+
+    def _plan(self, settings: StoreConfig, manual: bool, drop_waiting: bool) -> RetentionPlan:
+        usage = disk_space.usage_percent(self._log.root)
+        refusals = self._refusals.load()
+        trigger = self._trigger(settings, usage, manual, refusals)
+        start = self._log.start()
+        bases = mechanics.removable(self._log, self._queues.end())[: settings.delete_file_batch_max] if trigger else []
+        if trigger == "retry":
+            bases = bases[:1]
+        fates = self._fates(bases, settings, usage, refusals)
+        waiting = {} if drop_waiting or not fates else self._waiting(start, max(fate.end for fate in fates))
+        return RetentionPlan(trigger, usage, start, _cut([_held(fate, waiting.get(fate.start)) for fate in fates]))
+
+    def run(
+        self, *, manual: bool = False, file_reserved_time: int | None = None, drop_waiting: bool = False
+    ) -> RetentionReport:
+        """One pass: delete what may go now; see the module for the rules.
+
+        `manual`: at any hour. `file_reserved_time`: hours, instead of the store's setting. `drop_waiting`: delayed
+        messages and timers that were not delivered are deleted, too. On return what is gone is gone for good, and
+        everything else is there; a death at any moment leaves a store that just begins later.
+
+        Raises:
+            ReadOnlyError: the store was opened with `read_only=True`.
+            StoreLockedError: another process is at it, or an append takes too long.
+            UsageError, CorruptionError: as `plan`.
+            StoreFullError, StoreFailedError: what was not deleted is still there.
+        """
+        self._require_writer()
+        settings = self._settings(file_reserved_time)
+        if not self._lock.try_exclusive():
+            raise StoreLockedError(f"{self._log.root}: somebody else deletes old messages", self._lock.who().pid)
+        try:
+            plan = self.plan(manual=manual, file_reserved_time=file_reserved_time, drop_waiting=drop_waiting)
+            return self._run(plan, settings) if plan.trigger else RetentionReport(plan)
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Let go of the lock file."""
+        self._lock.close()
+
+    def _run(self, plan: RetentionPlan, settings: StoreConfig) -> RetentionReport:
+        self._refusals.note([fate.start for fate in plan.segments if fate.is_kept], plan.log_start, self._log.clock())
+        report = RetentionReport(plan, stopped=next((fate.reason for fate in plan.segments if not fate.goes), ""))
+        if plan.going:
+            end = plan.going[-1].end
+            expired_ms = self._log.clock() - settings.unit_marker_reserved_time * _HOUR_MS
+            if settings.dlq_archive_path and (failure := self._archive(settings.dlq_archive_path, end)):
+                return replace(report, stopped=failure)
+            units = self._markers.carry(end, expired_ms)
+            mechanics.make_removable(self._log, end)
+            report = self._remove(replace(report, units=units), settings)
+            self._markers.forget(expired_ms)
+        if self._views_start != self._log.start():
+            queue_files = mechanics.remove_queue_files(self._log)
+            report = replace(report, queue_files=queue_files, index_files=mechanics.remove_index_files(self._log))
+            self._views_start = self._log.start()
+        return report
+
+    def _remove(self, report: RetentionReport, settings: StoreConfig) -> RetentionReport:
+        for number, fate in enumerate(report.plan.going):
+            if number:
+                self._sleep(settings.delete_commit_log_files_interval / 1000)
+            if not mechanics.remove_segment(self._log, fate.start, forced=fate.is_kept):
+                self._refusals.note([fate.start], fate.start, self._log.clock())
+                return replace(report, stopped=_KEPT)
+            _LOG.info("%s: deleted bytes %d to %d of the log: %s", self._log.root, fate.start, fate.end, fate.reason)
+            report = replace(report, removed=(*report.removed, fate.start))
+        return report
+
+    def _archive(self, directory: str, end: int) -> str:
+        """Archive the dead letters below `end`; why that failed, or ""."""
+        try:
+            self._open_archive(Path(directory)).archive_up_to(end)
+        except (StoreError, OSError) as error:
+            _LOG.exception("%s: dead letters were not archived: nothing is deleted", self._log.root)
+            return f"its dead letters could not be archived in {directory}: {error}"
+        return ""
+
+    def _open_archive(self, directory: Path) -> Archive:
+        from rmq_store.broker.archive import DeadLetterArchive
+
+        archive: Archive = DeadLetterArchive(self._log, self._queues, self._topics, directory)
+        return archive
+
+    def _trigger(self, settings: StoreConfig, usage: int | None, manual: bool, refusals: Refusals) -> str:
+        now_ms = self._log.clock()
+        if manual:
+            return "manual"
+        if time.localtime(now_ms / 1000).tm_hour in parse_delete_when(settings.delete_when):
+            return "time"
+        ratios = settings.disk_max_used_space_ratio, settings.disk_space_clean_forcibly_ratio
+        if usage is None or usage > min(ratios):
+            return "disk"
+        is_hanging = self._log.start() in refusals.since_ms
+        if is_hanging and abs(now_ms - refusals.tried_ms) >= settings.redelete_hanged_file_interval:
+            return "retry"
+        return ""
+
+    def _fates(
+        self, bases: list[int], settings: StoreConfig, usage: int | None, refusals: Refusals
+    ) -> list[SegmentFate]:
+        """What age, disk and readers say, up to the first segment that is too young. Those behind one that is kept are
+        looked at, too: their patience begins to run out at the same time.
+        """
+        now_ms = self._log.clock()
+        forced = usage is not None and usage > settings.disk_space_clean_forcibly_ratio
+        forced &= settings.clean_file_forcibly_enable
+        fates: list[SegmentFate] = []
+        for base in bases:
+            path, end = self._log.segments.path(base), base + self._log.segments.size_bytes
+            modified_ms = path.stat().st_mtime_ns // 1_000_000
+            expired = modified_ms + settings.file_reserved_time * _HOUR_MS <= now_ms
+            reason = f"older than {settings.file_reserved_time} h" if expired else f"the disk is {usage} % full"
+            if not expired and not forced:
+                young = f"younger than {settings.file_reserved_time} h (fileReservedTime)"
+                return [*fates, SegmentFate(base, end, modified_ms, False, young)]
+            kept = is_pinned(path)
+            left_ms = refusals.left_ms(base, now_ms, settings.destroy_maped_file_interval_forcibly)
+            goes = not kept or left_ms <= 0
+            if kept:
+                reason = f"{reason}; taken from a reader" if goes else f"{_KEPT}, for {-(-left_ms // 1000)} s at most"
+            fates.append(SegmentFate(base, end, modified_ms, goes, reason, is_kept=kept))
+        return fates
+
+    def _waiting(self, start: int, end: int) -> dict[int, Waiting]:
+        if self._log.writable:
+            return waiting_by_segment(self._log, self._newest_unit, start, end)
+        log_end = self._queues.end()
+
+        def newest_unit(purpose: str, key: str) -> UnitRecord | None:
+            return self._units.newest(purpose, key, log_end)
+
+        return waiting_by_segment(self._log, newest_unit, start, end)
+
+    def _newest_unit(self, purpose: str, key: str) -> UnitRecord | None:
+        with append_lock(self._log):
+            return self._units.newest(purpose, key, self._log.writing_page.appended_end)
+
+    def _settings(self, file_reserved_time: int | None) -> StoreConfig:
+        settings = self.settings()
+        return settings if file_reserved_time is None else replace(settings, file_reserved_time=file_reserved_time)
+
+    def _require_writer(self) -> None:
+        if not self._log.writable:
+            raise ReadOnlyError(f"{self._log.root} was opened with read_only=True: nothing can be deleted")
+
+
+_KEPT = "a reader keeps it"
+
+
+def _held(fate: SegmentFate, waiting: Waiting | None) -> SegmentFate:
+    if waiting is None or not fate.goes:
+        return replace(fate, waiting=waiting)
+    until = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(waiting.until_ms / 1000))
+    reason = f"{waiting.messages} delayed messages in it are not delivered yet; the last one is due at {until} UTC"
+    return replace(fate, goes=False, reason=reason, waiting=waiting)
+
+
+def _cut(fates: list[SegmentFate]) -> tuple[SegmentFate, ...]:
+    """Nothing goes behind the first one that stays; of those behind it only the kept ones matter."""
+    first = next((number for number, fate in enumerate(fates) if not fate.goes), len(fates))
+    behind = [replace(fate, goes=False) for fate in fates[first + 1 :] if fate.is_kept]
+    return (*fates[: first + 1], *behind)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """{first offset of a segment: when it could not go for the first time}, and when that was last tried; ms."""
+
+    since_ms: dict[int, int]
+    tried_ms: int = 0
+
+    def left_ms(self, base: int, now_ms: int, patience_ms: int) -> int:
+        """How long a segment may be kept yet; 0 or less: no longer."""
+        since = self.since_ms.get(base, now_ms)
+        return patience_ms - max(now_ms - since, 0)
+
+
+class _Refusals:
+    """`pyrmq/retention.json`: {"format": 1, "refused": {"<offset>": ms}, "tried": ms}; under the retention lock."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def load(self) -> Refusals:
+        """What is known; nothing if the file is missing or unreadable: then readers get their time once more."""
+        try:
+            data: Any = json.loads(durable.read_limited(self._path, _REFUSALS_BYTES_MAX))
+            found = Refusals({int(base): since for base, since in data["refused"].items()}, data["tried"])
+            numbers = [found.tried_ms, *found.since_ms.values()]
+            if data["format"] == _FORMAT and all(type(number) is int for number in numbers):
+                return found
+        except FileNotFoundError:
+            pass
+        except (CorruptConfigError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            _LOG.warning("%s: unreadable; segments that are kept by readers stay once more", self._path)
+        return Refusals({})
+
+    def note(self, kept: list[int], log_start: int, now_ms: int) -> None:
+        """These segments could not go, or others below `log_start` could. A clock that was set back begins again."""
+        known = self.load()
+        since = {base: min(ms, now_ms) for base, ms in known.since_ms.items() if base >= log_start}
+        for base in kept:
+            since.setdefault(base, now_ms)
+        if since or known.since_ms:
+            content = {"format": _FORMAT, "refused": since, "tried": now_ms}
+            durable.write_atomically(self._path, json.dumps(content).encode())

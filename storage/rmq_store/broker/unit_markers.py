@@ -1,0 +1,73 @@
+"""What units leave behind outlives the segments that hold it: before one goes, the newest unit of each key whose last
+record lies in it is written down again, by a record like that one.
+
+Such a record brackets nothing and says no place; it counts as the last record of a unit does, and carries the time when
+the unit was appended. Markers of commits that Spark may repeat are dropped when they are older than
+`unitMarkerReservedTime`: there is one for each query that ever wrote. All other units say how far something was done
+(delivery, redrive) and are never forgotten.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_store.broker.send_back import PURPOSE as SEND_BACK_PURPOSE
+from rmq_store.broker.unit_table import UnitTable
+from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
+from rmq_store.format.host import Host
+from rmq_store.log.append import append, append_lock
+from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.units import END_TAG, UNITS_QUEUE, UNITS_TOPIC, UnitRecord
+
+# Of the stream sink, of batch writes with txnAppId and txnVersion, of failed rows that were sent back.
+EXPIRING = frozenset({"sink", "txn", SEND_BACK_PURPOSE})
+
+
+class UnitMarkers:
+    """The newest units of one store open for writing, seen from its oldest segments."""
+
+    def __init__(self, log: CommitLog, host: Host) -> None:
+        self._log = log
+        self._host = host
+        self._table = UnitTable(log)
+
+    def carry(self, log_offset: int, expired_ms: int) -> int:
+        """Write again what the units below `log_offset` say, but for expiring ones that were appended before
+        `expired_ms`; returns how many. Visible as one on return, durable after a flush. Raises as `append`.
+        """
+        log = self._log
+        with append_lock(log):
+            units = [unit for unit in self._below(log_offset) if not _is_expired(unit, expired_ms)]
+            if units:
+                append(log, [self._encode(units)])
+        return len(units)
+
+    def forget(self, expired_ms: int) -> None:
+        """Forget the expired units whose last records are gone. StoreFullError, StoreFailedError: they stay."""
+        with append_lock(self._log):
+            self._table.forget(unit for unit in self._below(self._log.start()) if _is_expired(unit, expired_ms))
+
+    def _below(self, log_offset: int) -> list[UnitRecord]:
+        return self._table.below(log_offset, self._log.writing_page.appended_end)
+
+    def _encode(self, units: list[UnitRecord]) -> pa.RecordBatch:
+        count = len(units)
+        rows = {
+            "topic": [UNITS_TOPIC] * count,
+            "body": [unit.bodies(0, 0)[1] for unit in units],
+            "tags": [END_TAG] * count,
+        }
+        options = EncodeOptions(
+            store_host=self._host,
+            born_host=self._host,
+            now_ms=self._log.clock(),
+            crc_property=self._log.crc_property,
+            index_tags=self._log.index_tags,
+        )
+        queue_ids = np.full(count, UNITS_QUEUE, np.int32)
+        return encode_batch(pa.RecordBatch.from_pydict(rows), queue_ids=queue_ids, options=options)
+
+
+def _is_expired(unit: UnitRecord, expired_ms: int) -> bool:
+    return unit.purpose in EXPIRING and unit.seen_ms < expired_ms

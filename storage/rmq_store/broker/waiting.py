@@ -1,0 +1,97 @@
+"""Which segments hold messages that are not delivered yet: they wait for a delay level or for a time.
+
+Only what lies behind the progress of each level and timer queue is looked at, and only up to the segments asked for:
+queue entries give place and due time. Source: `delay_levels`, `timer_queue`; docs/design.md section 12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rmq_store.broker import delay_levels, timer_queue
+from rmq_store.broker.offsets import DelayOffsetTable
+from rmq_store.broker.parked import ParkedReader
+from rmq_store.broker.timer import TIMER_QUEUES
+from rmq_store.broker.timer_queue import Mark, timer_rows
+from rmq_store.format.consume_queue import PRE_BLANK_SIZE
+from rmq_store.format.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
+from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.units import UnitRecord
+
+# Entries looked at per step: 20 bytes each.
+_STEP = 1 << 20
+
+NewestUnit = Callable[[str, str], UnitRecord | None]
+"""(purpose, key) -> what the newest unit of it says."""
+
+_Places = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""Commit-log offsets, ascending, and due times in ms; (n,) each."""
+
+
+class Waiting(NamedTuple):
+    """What waits in a segment: how many messages, and when the last of them is due (ms)."""
+
+    messages: int
+    until_ms: int
+
+
+def waiting_by_segment(log: CommitLog, newest_unit: NewestUnit, start: int, end: int) -> dict[int, Waiting]:
+    """What waits in the segments of [start, end), by their first offsets; segments in which nothing waits are left out.
+    `end` is a segment's end.
+
+    Raises:
+        CorruptionError: a queue or config/delayOffset.json is unreadable.
+        FileNotFoundError: a queue file was deleted meanwhile.
+    """
+    size = log.segments.size_bytes
+    first = start // size
+    counts = np.zeros((end - 1) // size - first + 1 if end > start else 0, np.int64)
+    until = np.zeros(len(counts), np.int64)
+    for offsets, due_ms in _places(log, newest_unit, end):
+        rows = offsets >= start
+        segments = offsets[rows] // size - first
+        np.add.at(counts, segments, 1)
+        np.maximum.at(until, segments, due_ms[rows])
+    return {
+        (number + first) * size: Waiting(int(counts[number]), int(until[number]))
+        for number in np.flatnonzero(counts).tolist()
+    }
+
+
+def _places(log: CommitLog, newest_unit: NewestUnit, end: int) -> Iterator[_Places]:
+    """What waits below `end`, a step of a queue at a time."""
+    progress = DelayOffsetTable(log.root).all()
+    for queue_id in log.views.queue_ids(SCHEDULE_TOPIC):
+        level = queue_id + 1
+        unit = newest_unit(delay_levels.PURPOSE, str(level))
+        done = max(unit.value if unit and unit.value else 0, progress.get(level, 0))
+        yield from _of_level(log, queue_id, done, end)
+    reader = ParkedReader(log)
+    for queue_id in range(TIMER_QUEUES):
+        yield from _of_timers(log, reader, queue_id, Mark.of(newest_unit(timer_queue.PURPOSE, str(queue_id))), end)
+
+
+def _of_level(log: CommitLog, queue_id: int, done: int, end: int) -> Iterator[_Places]:
+    queue = log.views.queue(SCHEDULE_TOPIC, queue_id)
+    for start, stop in _steps(log, SCHEDULE_TOPIC, queue_id, done, end):
+        entries = queue.entries(start, stop)
+        entries = entries[entries["frame_size"] != PRE_BLANK_SIZE]
+        yield entries["commit_log_offset"].astype(np.int64), entries["tags_code"].astype(np.int64)
+
+
+def _of_timers(log: CommitLog, reader: ParkedReader, queue_id: int, mark: Mark, end: int) -> Iterator[_Places]:
+    for start, stop in _steps(log, PYRMQ_TIMER_TOPIC, queue_id, mark.start, end):
+        rows = mark.waiting(timer_rows(log, reader, queue_id, start, stop))
+        yield rows["log_offset"], rows["due_ms"]
+
+
+def _steps(log: CommitLog, topic: str, queue_id: int, done: int, end: int) -> Iterator[tuple[int, int]]:
+    """Ranges of queue offsets from `done` on whose records begin below `end`."""
+    queue = log.views.queue(topic, queue_id)
+    last = log.queue_max(topic, queue_id, end)
+    for start in range(max(done, queue.min_offset(log.start(), last)), last, _STEP):
+        yield start, min(start + _STEP, last)

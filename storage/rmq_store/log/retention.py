@@ -1,0 +1,116 @@
+"""Taking the oldest segments out of the log, and what hangs on them: which may go, and in which order.
+
+    all files        s0 | s1 | s2 | s3 | s4
+    may go           -- | -- | --            below the flushed end and the progress record, never the newest record's
+    order            unlink s0, fsync the directory, unlink s1, fsync, ...; then queue files, then index files
+
+A power cut between two steps leaves a log that begins later and views that begin earlier: what they say about gone
+records does not count. In another order it could leave a hole in the log, or records without queue entries. A segment
+is unlinked under the append lock, so who appends or looks units up never loses a file under his hands.
+
+Source: MappedFileQueue#deleteExpiredFileByTime, ConsumeQueueStore.CleanConsumeQueueService,
+IndexService#deleteExpiredFile; store-format.md 8.4, 3.8.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from rmq_store.files import durable, pin
+from rmq_store.log.append import append_lock
+from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.flush import flush, save_progress
+
+
+def removable(log: CommitLog, end: int) -> list[int]:
+    """The segments below the one that holds the last byte before `end`, oldest first; never the last file.
+
+    They may be deleted once `make_removable` was called for them.
+    """
+    newest = log.segments.base_of(end - 1) if end > 0 else 0
+    return [base for base in log.segments.bases()[:-1] if base + log.segments.size_bytes <= newest]
+
+
+def make_removable(log: CommitLog, end: int) -> None:
+    """Make the log durable, and see to it that the progress record is at `end` at least: a scan after a power cut then
+    does not begin in what is going to be deleted.
+
+    Raises:
+        StoreFailedError, StoreFullError, StoreLockedError: nothing may be deleted.
+    """
+    flush(log)
+    known = log.progress.load()
+    if known is None or known[0].end < end:
+        save_progress(log)
+
+
+def remove_segment(log: CommitLog, base: int, *, forced: bool) -> bool:
+    """Delete the oldest segment, durably; False, and nothing is changed, if somebody keeps it and not `forced`.
+
+    `base` is one of `removable`, and `make_removable` was called for its end. StoreFailedError, StoreLockedError.
+    """
+    directory = log.segments.directory
+    with _typed(directory):
+        with append_lock(log):
+            bases = log.segments.bases()
+            assert base == bases[0] != bases[-1]
+            assert base + log.segments.size_bytes <= log.writing_page.flushed_end
+            with pin.alone(log.segments.path(base)) as is_free:
+                if not is_free and not forced:
+                    return False
+                log.segments.remove(base)
+        durable.fsync_directory(directory)
+    return True
+
+
+def remove_queue_files(log: CommitLog) -> int:
+    """Delete the queue files that know only records below the log's first one, durably; never a queue's last file.
+    Returns how many. StoreFailedError, StoreLockedError.
+    """
+    start = log.start()
+    return sum(_remove_old_files(log, topic, queue_id, start) for topic, queue_id in log.views.keys())
+
+
+def _remove_old_files(log: CommitLog, topic: str, queue_id: int, start: int) -> int:
+    queue = log.views.queue(topic, queue_id)
+    removed = 0
+    for first in queue.old_files(start):
+        with _typed(queue.run.directory):
+            with append_lock(log):
+                if not queue.remove_oldest(first):
+                    break
+            durable.fsync_directory(queue.run.directory)
+        removed += 1
+    return removed
+
+
+def remove_index_files(log: CommitLog) -> int:
+    """Delete the index files that know only records below the log's first one, durably; never the newest, nor one that
+    the progress record names: recovery would take the index for lost. Returns how many. StoreFailedError,
+    StoreLockedError, CorruptIndexError.
+    """
+    start = log.start()
+    index, known = log.views.index, log.progress.load()
+    if index is None or known is None:
+        return 0
+    removed = 0
+    for name in index.names()[:-1]:
+        if name >= known[0].index_file or index.end_offset_of(name) >= start:
+            break
+        with _typed(index.directory):
+            with append_lock(log):
+                if not index.remove_oldest(name):
+                    break
+            durable.fsync_directory(index.directory)
+        removed += 1
+    return removed
+
+
+@contextlib.contextmanager
+def _typed(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise durable.translate(error, path) from error
