@@ -1,7 +1,8 @@
 """Whether what a query wants to read is still there, and still the same. Control plane.
 
-With failOnDataLoss every gap is a `DataLossError` with the exact ranges, otherwise a warning. Only another store
-under the same path is always an error: that is not loss, it is the wrong checkpoint.
+With failOnDataLoss every gap is a `DataLossError` with the exact ranges, otherwise it is recorded (`losses`). Only
+another store under the same path is always an error: that is not loss, it is the wrong checkpoint. What a tag filter
+leaves out is no gap.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
+from pyspark_rmq import losses
 from pyspark_rmq.home import Home, Range
 from pyspark_rmq.offsets import Queue, StreamPosition, describe, refuse
 from pyspark_rmq.options import SourceOptions
@@ -19,13 +21,17 @@ _log = logging.getLogger(__name__)
 LostRanges = list[tuple[str, int, int, int]]
 
 
-def report_loss(message: str, gone: LostRanges, options: SourceOptions) -> None:
-    """Raise `DataLossError` with these ranges, or log the message if failOnDataLoss is off."""
+def report_loss(message: str, gone: LostRanges, options: SourceOptions, *reasons: str) -> None:
+    """Raise `DataLossError` with these ranges, or record them if failOnDataLoss is off.
+
+    `reasons`: one for each range, or one for all of them: see `rmq_store.Loss`.
+    """
     if options.fail_on_data_loss:
         from rmq_store.errors import DataLossError
 
         raise DataLossError(f"{message}. If the query should go on with what is there, set failOnDataLoss=false.", gone)
-    _log.warning("%s; going on, because failOnDataLoss is off", message)
+    if losses.record(options, gone, reasons if len(reasons) > 1 else reasons * len(gone)):
+        _log.warning("%s; going on, because failOnDataLoss is off", message)
 
 
 def keep_or_fail(
@@ -46,8 +52,15 @@ def keep_within(
             f"messages are gone that should have been read: {describe(gone)}; retention or a crash removed them",
             gone,
             options,
+            *(_why_gone(bounds.get(Queue(topic, queue_id)), start) for topic, queue_id, start, _ in gone),
         )
     return clip(wanted, bounds)
+
+
+def _why_gone(bounds: tuple[int, int] | None, start: int) -> str:
+    if bounds is None:
+        return losses.DELETED_TOPIC
+    return losses.RETENTION if start < bounds[0] else losses.ROLLED_BACK
 
 
 def check_ends(position: StreamPosition, ranges: Mapping[Queue, Range], options: SourceOptions) -> None:
@@ -59,7 +72,10 @@ def check_ends(position: StreamPosition, ranges: Mapping[Queue, Range], options:
     ]
     if gone:
         report_loss(
-            f"queues end before the stream's position: {describe(gone)} do not exist; {_ROLLED_BACK}", gone, options
+            f"queues end before the stream's position: {describe(gone)} do not exist; {_ROLLED_BACK}",
+            gone,
+            options,
+            losses.ROLLED_BACK,
         )
 
 
@@ -86,6 +102,7 @@ def check_same(home: Home, position: StreamPosition, ranges: Mapping[Queue, Rang
                 f"and is at {found} now; {_ROLLED_BACK}",
                 [(*queue, offset - 1, offset)],
                 options,
+                losses.ROLLED_BACK,
             )
 
 
@@ -110,13 +127,14 @@ def check_missing(
                 closed.append((*queue, offset, end))
     if deleted:
         places = ", ".join(f"{topic}-{queue_id} at offset {offset}" for topic, queue_id, offset, _ in sorted(deleted))
-        report_loss(f"topics were deleted that the stream reads: {places}", deleted, options)
+        report_loss(f"topics were deleted that the stream reads: {places}", deleted, options, losses.DELETED_TOPIC)
     if closed:
         report_loss(
             f"readQueueNums was lowered before everything was read: {describe(closed)} are in queues that are not "
             "open for reading",
             closed,
             options,
+            losses.CLOSED_QUEUE,
         )
     if not deleted and not closed:
         _log.info("no longer reading %s", ", ".join(map(str, missing)))

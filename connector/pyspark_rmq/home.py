@@ -18,7 +18,7 @@ from pyspark_rmq.options import SinkOptions, SourceOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rmq_store import SendBackArea, StagedFile, StagingArea
+    from rmq_store import Loss, SendBackArea, StagedFile, StagingArea
 
 # Purpose of the units that hold what was sent back.
 SEND_BACK = "sendback"
@@ -194,6 +194,21 @@ def prepare_to_consume(path: str, group: str, max_reconsume_times: int | None) -
             store.retry.set_max_reconsume_times(group, max_reconsume_times)
 
 
+def record_losses(path: str, losses: Sequence[Loss]) -> list[Loss]:
+    """Add losses to the report of the home, and return the new ones. Raises what `rmq_store.record_losses` raises."""
+    from rmq_store import record_losses
+
+    return record_losses(path, losses)
+
+
+def recorded_losses(path: str) -> list[Loss]:
+    """What queries went on without. Raises what `Store.open` raises where no home is."""
+    from rmq_store import Store, recorded_losses
+
+    Store.open(path, read_only=True).close()
+    return recorded_losses(path)
+
+
 def is_consuming(path: str, group: str) -> bool:
     """Whether somebody holds a lease of the group now, as each stream does that commits for it."""
     from rmq_store import live_leases
@@ -293,8 +308,10 @@ def commit_staged(options: SinkOptions, files: Sequence[StagedFile], marker: Mar
             raise MarkerError(f"{error}: repeatable=false") from error
 
 
-def sweep_staged(options: SinkOptions, write_ids: Sequence[str]) -> None:
-    """Remove what these writes staged, and what writes left behind that died long ago."""
+def sweep_staged(
+    options: SinkOptions, write_ids: Sequence[str], is_over: Callable[[str], bool] | None = None
+) -> None:
+    """Remove what these writes staged, and those that are over by their id, and what died long ago."""
     from rmq_store import sweep
 
-    sweep(Path(options.path), write_ids, _STALE_MS)
+    sweep(Path(options.path), write_ids, _STALE_MS, is_over=is_over)

@@ -277,8 +277,18 @@ _WHERE = (
         _boolean,
         "boolean",
         "true",
-        "Fail if messages that should be read are gone, naming the exact ranges. With `false` that is logged, and the "
-        "query goes on with what is there.",
+        "Fail if messages that should be read are gone, naming the exact ranges. With `false` that is logged and kept "
+        "in a report (`dataLoss`), and the query goes on with what is there.",
+    ),
+    Option(
+        "dataLoss",
+        BATCH_READ,
+        _boolean,
+        "boolean",
+        "false",
+        "Read, instead of messages, the report of what queries of this store went on without (`failOnDataLoss=false`): "
+        "time, group, topic, queueId, startOffset, endOffset, messages, reason, queryId, batchId. The newest 10,000 "
+        "ranges. No other option is possible beside it and `path`.",
     ),
 )
 

@@ -136,6 +136,22 @@ def source_options(options: Mapping[str, str], use: Use, now_ms: int) -> SourceO
     )
 
 
+def path_of_losses(options: Mapping[str, str]) -> str | None:
+    """The store whose report of losses a batch read asks for; None if it asks for messages.
+
+    Raises:
+        UsageError: as `source_options`, or it asks for both.
+    """
+    if "dataloss" not in {name.lower() for name in options}:
+        return None
+    values = _parse(options, "batch read")
+    if not values["dataLoss"]:
+        return None
+    if others := sorted(values.keys() - {"path", "dataLoss"}):
+        refuse(f"option dataLoss reads a report, not messages: {', '.join(others)} cannot be used with it")
+    return str(values["path"])
+
+
 def sink_options(options: Mapping[str, str], use: Use) -> SinkOptions:
     """Parse the options of a write. Raises `UsageError` as `source_options` does."""
     values = _parse(options, use)

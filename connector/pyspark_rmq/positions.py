@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Mapping
 
+from pyspark_rmq import losses
 from pyspark_rmq.continuity import report_loss
 from pyspark_rmq.home import Home, Range
 from pyspark_rmq.offsets import EARLIEST, LATEST, Position, Queue, describe, refuse
@@ -184,6 +185,7 @@ def _ahead(options: SourceOptions, ranges: Ranges, committed: Mapping[Queue, int
             "exist; the store was rolled back or replaced",
             gone,
             options,
+            losses.ROLLED_BACK,
         )
     return {Queue(topic, queue_id) for topic, queue_id, _, _ in gone}
 

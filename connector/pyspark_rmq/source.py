@@ -37,15 +37,25 @@ class DefaultSource(DataSource):
 
     def schema(self) -> StructType:
         """All columns of the source; with the options `group` and `dlq` also where rows come from."""
+        from pyspark_rmq.options import path_of_losses
         from pyspark_rmq.schema import source_schema
 
+        if path_of_losses(self.options) is not None:
+            from pyspark_rmq.losses import LOSS_SCHEMA
+
+            return LOSS_SCHEMA
         return source_schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`."""
-        from pyspark_rmq.options import source_options
+        from pyspark_rmq.options import path_of_losses, source_options
         from pyspark_rmq.reader import RmqReader
 
+        path = path_of_losses(self.options)
+        if path is not None:
+            from pyspark_rmq.losses import LossReader
+
+            return LossReader(path, schema)
         return RmqReader(source_options(self.options, "batch read", _now_ms()), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

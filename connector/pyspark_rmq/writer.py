@@ -2,7 +2,8 @@
 
 Nothing is visible before the commit, and nothing of it is lost or doubled, whatever runs twice:
 
-    a task runs again, or a zombie goes on   it writes another file; only files named by the commit count
+    a task runs again, or a zombie goes on   it writes another file; only files named by the commit count. What killed
+                                             drivers of a query left is swept by its next commit
     a stream's batch is repeated             its marker (query id, batch id) is already there: nothing is added
     a batch write is run again               a new write, unless txnAppId and txnVersion give it a marker
 
@@ -13,8 +14,9 @@ see the same ones, and the second would be taken for a repetition of the first.
 from __future__ import annotations
 
 import logging
+import re
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -58,7 +60,7 @@ class RmqWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Append everything that was staged. Raises what `home.commit_staged` raises; then nothing was written."""
-        _commit(self._options, _all_reports(messages), self._marker())
+        _commit(self._options, _all_reports(messages), self._marker(), None)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove what was staged."""
@@ -97,7 +99,9 @@ class RmqStreamWriter(DataSourceStreamArrowWriter):
         query_ids = {report.query_id for report in reports}
         if len(query_ids) > 1:
             refuse(f"tasks of more than one query report to batch {batchId}: {sorted(map(str, query_ids))}")
-        _commit(self._options, reports, self._marker(query_ids.pop() if query_ids else None, batchId))
+        query_id = query_ids.pop() if query_ids else None
+        over = None if query_id is None else _is_over(query_id, batchId)
+        _commit(self._options, reports, self._marker(query_id, batchId), over)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Remove what was staged by the tasks that reported; the rest is swept when it is old."""
@@ -156,13 +160,26 @@ def _input(batch: pa.RecordBatch, columns: SinkColumns) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=["body", *columns.used])
 
 
-def _commit(options: SinkOptions, reports: Sequence[Staged], marker: Marker | None) -> None:
+def _is_over(query_id: str, batch_id: int) -> Callable[[str], bool]:
+    """Says of the id of a write whether it was an attempt at this batch of the query, or at an earlier one."""
+    attempt = re.compile(rf"{re.escape(query_id)}-([0-9]{{1,18}})-.*", re.ASCII)
+
+    def is_over(write_id: str) -> bool:
+        match = attempt.fullmatch(write_id)
+        return match is not None and int(match[1]) <= batch_id
+
+    return is_over
+
+
+def _commit(
+    options: SinkOptions, reports: Sequence[Staged], marker: Marker | None, is_over: Callable[[str], bool] | None
+) -> None:
     files = [report.file for report in reports if report.file is not None]
     if not files:
         return
     if not commit_staged(options, files, marker) and marker is not None:
         _log.info("%s %s was committed before as %d: nothing added", marker.purpose, marker.key, marker.value)
-    sweep_staged(options, sorted({report.write_id for report in reports}))
+    sweep_staged(options, sorted({report.write_id for report in reports}), is_over)
 
 
 def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:

@@ -1,0 +1,129 @@
+"""What a query went on without, because failOnDataLoss is off: to the log, and to a table that can be read.
+
+Each range is one line of JSON in the logger `pyspark_rmq.dataloss`, and one row of the report in the store (not in one
+that a broker made, or that cannot be written). `spark.read.format("rmq").option("dataLoss", "true")` reads the rows:
+
+    time          TIMESTAMP  when it was noticed
+    group         STRING     of the query, NULL if it has none
+    topic         STRING
+    queueId       INT
+    startOffset   BIGINT     queue offsets, half open; the end of a deleted topic's queue is NULL, as nobody knows it
+    endOffset     BIGINT
+    messages      BIGINT     endOffset - startOffset
+    reason        STRING     retention, rolled back, deleted topic, closed queue (readQueueNums was lowered), corruption
+    queryId       STRING     known where a task noticed it; Spark does not tell the process that plans
+    batchId       BIGINT
+
+A batch that is repeated adds nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
+
+from pyspark_rmq.home import record_losses, recorded_losses
+from pyspark_rmq.offsets import refuse
+from pyspark_rmq.options import SourceOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rmq_store import Loss
+
+_log = logging.getLogger("pyspark_rmq.dataloss")
+
+RETENTION = "retention"
+ROLLED_BACK = "rolled back"
+DELETED_TOPIC = "deleted topic"
+CLOSED_QUEUE = "closed queue"
+CORRUPTION = "corruption"
+
+LOSS_SCHEMA = StructType(
+    [
+        StructField("time", TimestampType()),
+        StructField("group", StringType()),
+        StructField("topic", StringType()),
+        StructField("queueId", IntegerType()),
+        StructField("startOffset", LongType()),
+        StructField("endOffset", LongType()),
+        StructField("messages", LongType()),
+        StructField("reason", StringType()),
+        StructField("queryId", StringType()),
+        StructField("batchId", LongType()),
+    ]
+)
+
+
+def record(options: SourceOptions, gone: Sequence[tuple[str, int, int, int]], reasons: Sequence[str]) -> bool:
+    """Record ranges `(topic, queue_id, start, end)` with a reason each; False if all of them had been before."""
+    from rmq_store import Loss
+
+    query, batch = _query_and_batch()
+    new = record_losses(
+        options.path,
+        [
+            Loss(topic, queue_id, start, end if end > start else None, reason, options.group, query, batch)
+            for (topic, queue_id, start, end), reason in zip(gone, reasons, strict=True)
+        ],
+    )
+    for loss in new:
+        _log.warning("%s", json.dumps({"store": options.path} | _columns(loss)))
+    return bool(new)
+
+
+class LossReader(DataSourceReader):
+    """Reads the report. One task: it has 10,000 rows at most."""
+
+    def __init__(self, path: str, schema: StructType) -> None:
+        unknown = [name for name in schema.fieldNames() if name not in LOSS_SCHEMA.names]
+        if unknown or not schema.fields:
+            refuse(f"the report of losses has no column {unknown}; it has {', '.join(LOSS_SCHEMA.names)}")
+        self._path = path
+        self._schema = StructType([LOSS_SCHEMA[name] for name in schema.fieldNames()])
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the report, oldest first."""
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        rows = [_columns(loss) for loss in recorded_losses(self._path)]
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        columns = [
+            pa.array([row[field.name] for row in rows], pa.int64()).cast(pa.timestamp("ms", "UTC")).cast(field.type)
+            if field.name == "time"
+            else pa.array([row[field.name] for row in rows], field.type)
+            for field in schema
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _columns(loss: Loss) -> dict[str, object]:
+    return {
+        "time": loss.time_ms,
+        "group": loss.group,
+        "topic": loss.topic,
+        "queueId": loss.queue_id,
+        "startOffset": loss.start,
+        "endOffset": loss.end,
+        "messages": None if loss.end is None else loss.end - loss.start,
+        "reason": loss.reason,
+        "queryId": loss.query,
+        "batchId": loss.batch,
+    }
+
+
+def _query_and_batch() -> tuple[str | None, int | None]:
+    """Of the task that calls this; nothing elsewhere."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        return None, None
+    batch = context.getLocalProperty("streaming.sql.batchId")
+    return context.getLocalProperty("sql.streaming.queryId"), None if batch is None else int(batch)

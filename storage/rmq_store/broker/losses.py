@@ -1,0 +1,129 @@
+"""What queries could not read any more and went on without (failOnDataLoss=false): `pyrmq/dataloss.json`.
+
+    {"format": 1, "losses": [{"time_ms": ..., "group": ..., "query": ..., "batch": ..., "topic": ..., "queue": ...,
+     "start": ..., "end": ..., "reason": ...}, ...]}
+
+The newest 10,000 are kept. A batch that Spark repeats loses the same range again: one with the same reader, queue,
+start and reason is the same loss, and replaced only by a longer one. Control state: losing the file loses the report,
+and no message.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from rmq_store.broker.config_files import LOCK_TIMEOUT_MS
+from rmq_store.clock import store_clock
+from rmq_store.errors import CorruptConfigError
+from rmq_store.files import durable
+from rmq_store.files.lock import OfdLock
+
+_FORMAT = 1
+_KEPT = 10_000
+_BYTES_MAX = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Messages `[start, end)` of a queue that a reader went on without; `end` is None if nobody knows it.
+
+    `reason`: retention, rolled back, deleted topic, closed queue, or corruption. `group`, `query` and `batch` are None
+    where the reader has none, or was not told. `time_ms`: when it was recorded.
+    """
+
+    topic: str
+    queue_id: int
+    start: int
+    end: int | None
+    reason: str
+    group: str | None = None
+    query: str | None = None
+    batch: int | None = None
+    time_ms: int = 0
+
+
+def record_losses(path: str | Path, losses: Sequence[Loss]) -> list[Loss]:
+    """Add losses to the report of the store at `path`, durably, and return those that were not in it, with the time.
+
+    A store that was made by a broker, or that cannot be written, gets no report; then all of them are returned.
+
+    Raises:
+        StoreLockedError, StoreFullError, StoreFailedError: as a change of a table under `config/`.
+        CorruptConfigError: the report is damaged; delete it.
+    """
+    root = Path(path)
+    now_ms = store_clock(root)()
+    stamped = [_at(loss, now_ms) for loss in losses]
+    if not os.access(root / "pyrmq" / "store.json", os.W_OK):
+        return stamped
+    lock = OfdLock(root / "pyrmq" / "config.lock")
+    try:
+        with lock.exclusive(LOCK_TIMEOUT_MS):
+            known = {_key(loss): loss for loss in recorded_losses(root)}
+            new = [loss for loss in stamped if _says_more(loss, known.get(_key(loss)))]
+            if new:
+                for loss in new:
+                    known.pop(_key(loss), None)  # to the end: the oldest go first
+                    known[_key(loss)] = loss
+                rows = [_row(loss) for loss in list(known.values())[-_KEPT:]]
+                file = _path(root)
+                durable.remove_leftovers(file)
+                durable.write_atomically(file, json.dumps({"format": _FORMAT, "losses": rows}).encode())
+            return new
+    finally:
+        lock.close()
+
+
+def recorded_losses(path: str | Path) -> list[Loss]:
+    """The report of the store at `path`, oldest first; changes nothing. CorruptConfigError: damaged; delete it."""
+    file = _path(Path(path))
+    try:
+        data: Any = json.loads(durable.read_limited(file, _BYTES_MAX))
+        if data["format"] != _FORMAT:
+            raise CorruptConfigError(str(file), 0, f"format {data['format']!r}: written by a newer version")
+        losses = [_loss(row) for row in data["losses"]]
+    except FileNotFoundError:
+        return []
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptConfigError(str(file), 0, f"not a report of losses ({error}); delete it") from error
+    return losses
+
+
+_NAMES = {"queue_id": "queue"}
+_TYPES: dict[str, tuple[type, ...]] = {
+    "topic": (str,), "queue_id": (int,), "start": (int,), "end": (int, type(None)), "reason": (str,),
+    "group": (str, type(None)), "query": (str, type(None)), "batch": (int, type(None)), "time_ms": (int,),
+}  # fmt: skip
+
+
+def _path(root: Path) -> Path:
+    return root / "pyrmq" / "dataloss.json"
+
+
+def _key(loss: Loss) -> tuple[object, ...]:
+    return loss.group, loss.query, loss.topic, loss.queue_id, loss.start, loss.reason
+
+
+def _says_more(loss: Loss, known: Loss | None) -> bool:
+    return known is None or (loss.end or -1) > (known.end or -1)
+
+
+def _at(loss: Loss, now_ms: int) -> Loss:
+    return Loss(**(asdict(loss) | {"time_ms": now_ms}))
+
+
+def _row(loss: Loss) -> dict[str, Any]:
+    return {_NAMES.get(name, name): value for name, value in asdict(loss).items() if value is not None}
+
+
+def _loss(row: dict[str, Any]) -> Loss:
+    values: dict[str, Any] = {field.name: row.get(_NAMES.get(field.name, field.name)) for field in fields(Loss)}
+    for name, value in values.items():
+        if not isinstance(value, _TYPES[name]) or isinstance(value, bool):
+            raise ValueError(f"{name}: {value!r}")
+    return Loss(**values)
