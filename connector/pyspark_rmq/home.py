@@ -52,6 +52,13 @@ class Lease(Protocol):
         """Give it back."""
 
 
+class Pin(Protocol):
+    """What keeps retention from deleting messages; it ends with the process."""
+
+    def release(self) -> None:
+        """Let retention have them; may be called again."""
+
+
 class Schedule(Protocol):
     """The messages that wait for their time."""
 
@@ -109,6 +116,9 @@ class Home(Protocol):
         raw_body: bool,
     ) -> Iterator[pa.RecordBatch]:
         """The messages `[start, end)`, in order."""
+
+    def pin(self, start_offset: int, end_offset: int) -> Pin:
+        """Keep the commit-log offsets `[start_offset, end_offset)` from being deleted, as far as they are there."""
 
     def committed_offsets(self, group: str) -> Mapping[tuple[str, int], int]:
         """What the group has committed."""

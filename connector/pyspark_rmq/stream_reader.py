@@ -30,7 +30,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_rmq import continuity, planning, positions
 from pyspark_rmq.group import GroupMember, describe_owner
-from pyspark_rmq.home import Home, Range, open_to_commit, open_to_read
+from pyspark_rmq.home import Home, Pin, Range, open_to_commit, open_to_read
 from pyspark_rmq.offsets import Queue, QueueOffsets, StreamPosition
 from pyspark_rmq.options import SourceOptions
 from pyspark_rmq.planning import QueueSlice
@@ -65,6 +65,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._idle: tuple[dict[str, Any], dict[Queue, Range]] | None = None
         self._latest: dict[Queue, int] = {}
         self._target: dict[Queue, int] | None = None
+        # What the tasks of the batch that ends at the position are going to read.
+        self._pinned: tuple[StreamPosition, Pin] | None = None
         self._last_batch_s: float | None = None
         self._warned = False
 
@@ -113,6 +115,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._idle is not None and self._idle[0] == start and self._idle[1] is ranges:
             return start
         begin = StreamPosition.from_json(start)
+        if self._pinned is not None and self._pinned[0] == begin:
+            self._unpin()
         first = begin == self._initial
         if first and self._refused is not None:
             raise self._refused
@@ -148,7 +152,10 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamPosition(self._home.identity, self._latest).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Plan the tasks of a batch. Raises `DataLossError` if part of it is gone and failOnDataLoss is on."""
+        """Plan the tasks of a batch, and pin what they read until it is completed or planned again.
+
+        Raises `DataLossError` if part of it is gone and failOnDataLoss is on.
+        """
         begin, finish = StreamPosition.from_json(start), StreamPosition.from_json(end)
         home, _ = self._look()
         known = home.topics()
@@ -159,6 +166,12 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             QueueSlice(*queue, finish.began.get(queue, begin.next.get(queue, offset)), offset)
             for queue, offset in finish.next.items()
         ]
+        self._unpin()
+        pin = _pin(home, wanted, ranges)
+        if pin is not None:
+            self._pinned = finish, pin
+            # What retention took before it was pinned.
+            ranges = {queue: home.queue_range(*queue) for queue in ranges}
         kept = continuity.keep_or_fail(wanted, ranges, self._options)
         return [SlicePartition(part) for part in planning.split(kept, self._options.min_partitions)]
 
@@ -174,11 +187,17 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Let go of lease and store at once if Spark lets us; the end of the process does the same."""
+        self._unpin()
         if self._member is not None:
             self._member.leave()
         if self._home is not None:
             self._home.close()
         self._home = self._member = None
+
+    def _unpin(self) -> None:
+        if self._pinned is not None:
+            self._pinned[1].release()
+            self._pinned = None
 
     def _look(self) -> tuple[Home, dict[Queue, Range]]:
         """Return the home and the subscribed queues as they are now; the group's leases are held from here on.
@@ -282,3 +301,13 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 lambda queue, first, last, size: home.offset_after_bytes(*queue, first, last, size),
             )
         return end
+
+
+def _pin(home: Home, wanted: Sequence[QueueSlice], ranges: Mapping[Queue, Range]) -> Pin | None:
+    """Pin the log from the first message of these slices that is there to the last one; None if none is."""
+    bounds = {queue: (limits.min_offset, limits.max_offset) for queue, limits in ranges.items()}
+    places: list[int] = []
+    for part in planning.clip(wanted, bounds):
+        places += [home.commit_log_offset_before(*part.queue, offset) for offset in (part.start + 1, part.end)]
+    found = [place for place in places if place >= 0]
+    return home.pin(min(found), max(found) + 1) if found else None

@@ -145,6 +145,16 @@ class FakeLease:
 
 
 @dataclass
+class FakePin:
+    start_offset: int
+    end_offset: int
+    held: bool = True
+
+    def release(self) -> None:
+        self.held = False
+
+
+@dataclass
 class FakeHome:
     """Queues as plain numbers: message `i` of every queue is stored at `base + 100 * i`, at time `1000 * i`."""
 
@@ -159,6 +169,7 @@ class FakeHome:
     looked_up: int = 0
     due: list[Queue] = field(default_factory=list)  # each becomes a message of its queue at the next delivery
     deliveries: list[int | None] = field(default_factory=list)
+    pins: list[FakePin] = field(default_factory=list)
 
     @property
     def schedule(self) -> FakeHome:
@@ -204,6 +215,10 @@ class FakeHome:
 
     def offset_after_bytes(self, topic: str, queue_id: int, start: int, end: int, limit_bytes: int) -> int:
         return min(end, start + max(1, limit_bytes // 100))
+
+    def pin(self, start_offset: int, end_offset: int) -> FakePin:
+        self.pins.append(FakePin(start_offset, end_offset))
+        return self.pins[-1]
 
     def committed_offsets(self, group: str) -> Mapping[tuple[str, int], int]:
         return dict(self.committed)

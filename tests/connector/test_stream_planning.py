@@ -501,3 +501,39 @@ def test_a_reader_is_made_without_touching_anything_and_travels_to_the_workers()
 def _quick_claims(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "pyspark_rmq")
     monkeypatch.setattr(group_module.time, "sleep", lambda seconds: None)
+
+
+def test_what_a_batch_reads_is_pinned_until_it_is_completed_or_planned_again(
+    fake_home: Make, stream_reader: Make
+) -> None:
+    home = fake_home({T0: (0, 10), T1: (3, 20)})
+    reader = stream_reader(home, startingOffsets="earliest")
+    start, end = first_batch(reader)
+    for _ in range(2):
+        assert planned(reader, start, end) == [("T", 0, 0, 10), ("T", 1, 3, 20)]
+    assert [(pin.start_offset, pin.end_offset, pin.held) for pin in home.pins] == [(0, 1901, False), (0, 1901, True)]
+    home.queues[T0] = (0, 12)
+    later = through_spark(reader.latestOffset(end, LIMIT))
+    assert not home.pins[1].held
+    assert planned(reader, end, later) == [("T", 0, 10, 12)]
+    assert (home.pins[2].start_offset, home.pins[2].held) == (1000, True)
+    reader.stop()
+    assert not home.pins[2].held
+
+
+def test_what_retention_took_before_it_was_pinned_is_lost(
+    fake_home: Make, stream_reader: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = fake_home({T0: (0, 10)})
+    reader = stream_reader(home, startingOffsets="earliest")
+    start, end = first_batch(reader)
+    pin = home.pin
+
+    def too_late(start_offset: int, end_offset: int) -> Any:
+        home.queues[T0] = (4, 10)
+        return pin(start_offset, end_offset)
+
+    monkeypatch.setattr(home, "pin", too_late)
+    with pytest.raises(DataLossError) as raised:
+        reader.partitions(start, end)
+    assert raised.value.ranges == [("T", 0, 0, 4)]
