@@ -110,12 +110,25 @@ class StatePage:
         self._boot = np.frombuffer(boot_id(), dtype="<i8")
 
     def belongs_here(self) -> bool:
-        """Whether a first opener finished writing this page for this file: not a copy, not half-recovered.
+        """Whether a first opener finished writing this page for this file: not a copy, not half-recovered, not rotten.
 
         Its flushed end is then a lower bound of what is on disk, in any later boot, unless a broker wrote since.
         """
         words = self._words
-        return bool(words[0] == STATE_MAGIC and (int(words[3]), int(words[4])) == self._identity)
+        if words[0] != STATE_MAGIC or (int(words[3]), int(words[4])) != self._identity:
+            return False
+        return self._is_possible()
+
+    def _is_possible(self) -> bool:
+        """Whether the ends agree with each other. Believing one that rotted would take back acknowledged messages.
+
+        Loaded in the reverse of the order in which they are stored: a writer at work does not look like rot.
+        """
+        flushed_end = self.flushed_end
+        intent_end = self.intent_end
+        intent_start = self.intent_start
+        appended_end = self.appended_end
+        return 0 <= flushed_end <= appended_end and (intent_end <= appended_end or intent_start == appended_end)
 
     def counts(self) -> bool:
         """Whether `belongs_here`, and in this boot: then every word is true as long as no broker wrote since."""
