@@ -107,12 +107,8 @@ def _judge(log: CommitLog, start: StartingPoint, wishes: Wishes) -> Kept:
     """Before anything is changed: whether the records are there that were on disk for certain; what is kept if not."""
     if start.foreign:
         return kept_of_broker(log)
-    if wishes.keep and log.segments.bases():
-        # The page has no checksum; a word of it that is damaged must not move the end of the log far away.
-        known = log.progress.load()
-        files_end = log.segments.bases()[-1] + log.segments.size_bytes
-        vouched = known[0].flushed_end if known else 0
-        start = replace(start, durable_point=max(vouched, min(start.durable_point, files_end)))
+    if wishes.keep:
+        start = replace(start, durable_point=_plausible_durable_point(log, start))
     found = find_damage(log, start)
     if not found:
         return log.kept
@@ -120,6 +116,17 @@ def _judge(log: CommitLog, start: StartingPoint, wishes: Wishes) -> Kept:
         raise refusal(log, found[0], _what_follows(log, found[0].start))
     new = Kept(tuple(found))
     return log.kept.plus(found, queue_ends(log, new, wishes.committed()))
+
+
+def _plausible_durable_point(log: CommitLog, start: StartingPoint) -> int:
+    """The log will go on behind it. The page has no checksum: a damaged word of it must not move the end far away, so
+    beyond the files it is believed only if its words fit each other.
+    """
+    page, known, bases = log.writing_page, log.progress.load(), log.segments.bases()
+    files_end = bases[-1] + log.segments.size_bytes if bases else 0
+    fits = page.flushed_end <= page.appended_end <= page.last_record + log.segments.size_bytes
+    vouched = known[0].flushed_end if known else 0
+    return start.durable_point if fits else max(vouched, min(start.durable_point, files_end))
 
 
 def _remember(log: CommitLog, kept: Kept) -> None:

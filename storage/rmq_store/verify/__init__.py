@@ -7,6 +7,7 @@ scanned, so memory holds a few counters per queue and one slot table, never an o
     records   is this a record, and what do queues and index have to say about it
     queues    consume queues <-> log
     index     hash index files <-> log
+    known     where the log ends for its writers, and which damage was kept
     report    what counts as damage, and what as the work of an unclean stop
 """
 
@@ -16,11 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .index import IndexCheck
+from .known import BadRange, kept_ranges, log_end
 from .queues import QueueCheck
 from .records import MAGIC_START, Bytes, Frame, map_file, numbered_files, read_frame
 from .report import Ledger, Problem, Report
 
-__all__ = ["Problem", "Report", "verify_store"]
+__all__ = ["BadRange", "Problem", "Report", "verify_store"]
 
 PROGRESS_EVERY_RECORDS = 4096
 
@@ -29,7 +31,8 @@ def verify_store(root: str | Path, progress: Callable[[int, int, int], None] | N
     """Check the store at `root`, and say what was counted and found.
 
     Args:
-        root: the store's directory; it may be open for writing elsewhere (then the report is at best "unclean").
+        root: the store's directory; it may be open for writing elsewhere (then the report is at best "unclean", and
+            says nothing of what is appended meanwhile).
         progress: called now and then with (messages, bytes of the log done, bytes of the log in all).
 
     Raises:
@@ -48,6 +51,8 @@ class _Scan:
         self.report.log_start = self.report.log_end = self.segments[0][0] if self.segments else 0
         self.queues, self.index = QueueCheck(ledger), IndexCheck(ledger, self.segments)
         self.newest_ms = 0
+        self.kept: list[BadRange] = []
+        self.limit = log_end(ledger.root) if ledger.unclean else None
 
     def run(self) -> Report:
         if self.ledger.unclean:
@@ -55,14 +60,21 @@ class _Scan:
         for file in (self.ledger.root / "commitlog").iterdir():
             if file.is_file() and not file.name.isdigit():
                 self.ledger.problem(f"commitlog/{file.name}", 0, "no segment; a broker refuses to load the store")
+        kept = kept_ranges(self.ledger.root)
+        if isinstance(kept, str):
+            self.ledger.problem("pyrmq/kept.json", 0, kept)
+        else:
+            self.kept = kept
         for number, (base, path) in enumerate(self.segments):
             log = map_file(self.ledger.root / path)  # not kept: one segment at a time is in memory
-            expected = self.segments[0][0] + number * self.segment_bytes
-            if base != expected or len(log) != self.segment_bytes:
-                text = f"{len(log)} bytes, expected {self.segment_bytes} bytes in a file named {expected}"
+            if number:
+                self._pass_over_missing(base)
+            if len(log) != self.segment_bytes or (base - self.segments[0][0]) % self.segment_bytes:
+                text = f"{len(log)} bytes in a file named {base}, the first segment has {self.segment_bytes}"
                 self.ledger.problem(path, 0, text)
             if not self._scan_segment(number, base, path, log):
                 break
+        self.report.log_end = self._skip(self.report.log_end)
         self.queues.finish()
         self.index.finish()
         return self.report
@@ -71,6 +83,8 @@ class _Scan:
         """Scan one segment; False if the log ends in it."""
         position = records = 0
         while position < len(log):
+            if self.limit is not None and base + position >= self.limit:
+                return False
             item = read_frame(log, position, base)
             if isinstance(item, Frame):
                 self._message(path, position, base + position, item)
@@ -78,14 +92,19 @@ class _Scan:
             elif isinstance(item, int):
                 self.report.blanks += 1
                 position += item
+            elif (known := self._skip(base + position)) > base + position:
+                position = min(known - base, len(log))
             else:
                 behind = self._next_record(log, position + 1, base)
-                if behind is None and self._is_last(number):
+                in_log = self.limit is not None and base + position < self.limit
+                if behind is None and not in_log and self._is_last(number):
                     self._tail(path, log, position, item)
                     return False
                 stop = len(log) if behind is None else behind
-                self.ledger.bad_ranges.append((base + position, base + stop))
-                self.ledger.problem(path, position, f"{item}; {stop - position} bytes are no record")
+                if in_log and self.limit is not None:
+                    stop = min(stop, self.limit - base)
+                text = f"{item}; {stop - position} bytes are no record"
+                self.ledger.bad_range(BadRange(path, base + position, base + stop, text), base)
                 position = stop
             self.report.log_end = base + position
             records += 1
@@ -93,6 +112,25 @@ class _Scan:
                 self._tell(number, position)
         self._tell(number, position)
         return True
+
+    def _skip(self, offset: int) -> int:
+        """Where the log goes on if damage that was kept begins at `offset`; that is known, and no news."""
+        for bad in self.kept:
+            if bad.start == offset:
+                self.report.kept.append(bad)
+                self.ledger.bad_ranges.append((bad.start, bad.end))
+                offset = bad.end
+        return offset
+
+    def _pass_over_missing(self, base: int) -> None:
+        """Segments that should lie before the one that starts at `base`."""
+        offset = self._skip(self.report.log_end)
+        self.report.log_end = max(offset, self.report.log_end)
+        while offset < base:
+            end = min(offset - offset % self.segment_bytes + self.segment_bytes, base)
+            path = f"commitlog/{offset - offset % self.segment_bytes:020d}"
+            self.ledger.bad_range(BadRange(path, offset, end, "the segment is missing"), offset)
+            self.report.log_end = offset = self._skip(end)
 
     def _tell(self, number: int, position: int) -> None:
         done_bytes = number * self.segment_bytes + position
@@ -127,6 +165,7 @@ class _Scan:
         head = log[position : position + 36]
         own_offset = (self.report.log_end or -1).to_bytes(8, "big", signed=True)
         if head[4:7] == MAGIC_START or head[28:36] == own_offset:
-            self.ledger.repairable(path, position, f"the last record is not whole: {reason}")
+            size_bytes = len(bytes(log[position:]).rstrip(b"\0"))
+            self.ledger.repairable(path, position, f"the last record is not whole: {reason}", size_bytes)
         elif any(head[:8]):
             self.report.notes.append(f"{path}: old bytes behind the log's end at byte {position}")

@@ -115,7 +115,7 @@ class IndexCheck:
             first_offset = log_offset if number == 1 else first_offset
             slot = key_hash % slots
             if previous != newest[slot]:
-                problem(path, position + 16, f"entry {number} is chained to {previous}, not to {newest[slot]}")
+                problem(path, position + 16, f"entry {number} is chained to {previous}, not to {newest[slot]}", 4)
             newest[slot] = number
             yield _Entry(
                 path, position, number, count - 1, key_hash, log_offset, seconds, begin_ms, end_ms, previous_end_ms
@@ -124,8 +124,8 @@ class IndexCheck:
         if sys.byteorder == "little":
             stored.byteswap()
         for slot in (i for i in range(slots) if stored[i] != newest[i]) if stored != newest else ():
-            if not (self.ledger.unclean and stored[slot] == count):
-                problem(path, HEADER.size + 4 * slot, f"slot {slot} holds {stored[slot]}, not {newest[slot]}")
+            if not (self.ledger.unclean and stored[slot] >= count):  # of an append under way
+                problem(path, HEADER.size + 4 * slot, f"slot {slot} holds {stored[slot]}, not {newest[slot]}", 4)
         if count > 1 and (begin != first_offset or (end != log_offset and not self.ledger.unclean)):
             problem(path, 16, f"header says log offsets {begin} to {end}, entries {first_offset} to {log_offset}")
         if used != slots - newest.count(0) and not (self.ledger.unclean and used == slots - newest.count(0) + 1):
@@ -150,7 +150,7 @@ class IndexCheck:
                 self._next()
             elif entry and 1 < entry.number:
                 text = f"log offset {log_offset} has a key that is not in front of entry {entry.number}"
-                self.ledger.problem(entry.path, entry.position, text)
+                self.ledger.problem(entry.path, entry.position, text, ENTRY.size)
             else:
                 self.ledger.report.unindexed_keys += 1  # between two files, or outside of all
         if self.entry and self.entry.log_offset == log_offset and self.entry.key_hash in tag:
@@ -170,7 +170,7 @@ class IndexCheck:
         if entry.key_hash not in expected or entry.log_offset != log_offset or entry.seconds not in seconds:
             found = f"(hash {entry.key_hash}, log offset {entry.log_offset}, {entry.seconds} s)"
             text = f"entry {entry.number} is {found}, expected (hash {expected[0]}, {log_offset}, {seconds[0]} s)"
-            self.ledger.problem(entry.path, entry.position, text)
+            self.ledger.problem(entry.path, entry.position, text, ENTRY.size)
         elif not header_is_right:
             self.ledger.problem(entry.path, 0, f"header's times are not those of the first and last entry ({store_ms})")
 
@@ -181,7 +181,7 @@ class IndexCheck:
             again = entry.log_offset == self.last_offset and any(entry.key_hash in group for group in self.last_hashes)
             if not again and not self.ledger.is_gone(entry.log_offset):
                 text = f"entry {entry.number} points at {entry.log_offset}, which has no such key"
-                self.ledger.problem(entry.path, entry.position, text)
+                self.ledger.problem(entry.path, entry.position, text, ENTRY.size)
             self._next()
 
     def finish(self) -> None:
@@ -190,7 +190,7 @@ class IndexCheck:
         self._skip(report.log_end)
         if self.entry:
             text = f"entry {self.entry.number} and those behind it point behind the log's end"
-            self.ledger.repairable(self.entry.path, self.entry.position, text)
+            self.ledger.repairable(self.entry.path, self.entry.position, text, ENTRY.size)
         while self.entry:
             self._next()
         if report.unindexed_keys:

@@ -93,10 +93,11 @@ class QueueCheck:
             self.ledger.report.queue_entries += 1
         elif entry == NO_ENTRY:
             text = f"no entry for queue offset {frame.queue_offset}, log offset {log_offset}"
-            queue.missing.add(Problem(where, at, text))
+            queue.missing.add(Problem(where, at, text, at + ENTRY.size))
         else:
             expected = f"({log_offset}, {frame.size}, tags code of {frame.properties.get(b'TAGS', b'')!r})"
-            queue.wrong.add(Problem(where, at, f"queue offset {frame.queue_offset} holds {entry}, expected {expected}"))
+            text = f"queue offset {frame.queue_offset} holds {entry}, expected {expected}"
+            queue.wrong.add(Problem(where, at, text, at + ENTRY.size))
         if good or queue.next is None or frame.queue_offset == queue.next:
             queue.next = frame.queue_offset + 1
 
@@ -111,7 +112,7 @@ class QueueCheck:
         stop = min(frame.queue_offset, queue.end // ENTRY.size)
         explained = stop == frame.queue_offset or queue.next is None
         if start > frame.queue_offset or not (explained and all(self._unclaimed(queue, n) for n in range(start, stop))):
-            self.ledger.problem(path, position + 20, f"queue offset {frame.queue_offset}, expected {start}")
+            self.ledger.problem(path, position + 20, f"queue offset {frame.queue_offset}, expected {start}", 8)
 
     def _unclaimed(self, queue: _Queue, queue_offset: int) -> bool:
         """Judge an entry that no message claimed; True if that is as it should be or has been reported elsewhere."""
@@ -120,7 +121,7 @@ class QueueCheck:
             return True
         if size > 0 or log_offset != 0:
             text = f"queue offset {queue_offset} points at {log_offset}, which is no message of this queue"
-            queue.wrong.add(Problem(path, position, text))
+            queue.wrong.add(Problem(path, position, text, position + ENTRY.size))
         return False
 
     def finish(self) -> None:
@@ -132,7 +133,8 @@ class QueueCheck:
             ahead = _Tally()
             while (found := self._entry(queue, offset))[2][1] > 0:
                 if found[2][0] >= report.log_end and found[2][1] != PRE_BLANK:
-                    ahead.add(Problem(found[0], found[1], f"queue offset {offset} points behind the log's end"))
+                    text = f"queue offset {offset} points behind the log's end"
+                    ahead.add(Problem(*found[:2], text, found[1] + ENTRY.size))
                 else:
                     self._unclaimed(queue, offset)
                 offset += 1
@@ -146,7 +148,7 @@ class QueueCheck:
             ):
                 if tally.first:
                     more = f" (and {tally.count - 1} more of this queue)" if tally.count > 1 else ""
-                    tell(tally.first.path, tally.first.offset, tally.first.text + more)
+                    tell(*tally.first[:2], tally.first.text + more, tally.first.end - tally.first.offset)
 
     def _configured_topics(self) -> set[bytes] | None:
         """The topics in topics.json, None if it cannot be told."""

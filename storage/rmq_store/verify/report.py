@@ -7,24 +7,28 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from .known import BadRange
 from .records import Bytes, map_file
 
 FINDINGS_KEPT, MAPS_KEPT = 100, 256
 
 
 class Problem(NamedTuple):
-    """One contradiction: `offset` is the byte position in the file `path` (relative to the store)."""
+    """One contradiction: bytes [offset, end) of the file `path` (relative to the store); none: all of it."""
 
     path: str
     offset: int
     text: str
+    end: int
 
 
 @dataclass
 class Report:
     """Counts and findings. Offsets of the log are bytes, half open; `problems` holds the first 100 of `problem_count`.
 
-    problems    damage: bytes that contradict each other and that no crash explains
+    problems    damage: bytes that contradict each other and that no crash explains. `bad_ranges`: what of it is in the
+                log, as offsets of the log; `damaged`: how many problems there are by directory
+    kept        damage of the log that somebody decided to live with (on_corruption="keep", `rmq repair`)
     recovery    what an unclean stop leaves (`abort`, views behind or ahead of the log, a torn last record) and the next
                 opening for writing repairs
     notes       unusual but allowed: keys that no index file covers, messages of a deleted topic
@@ -43,17 +47,23 @@ class Report:
     unindexed_keys: int = 0
     problem_count: int = 0
     problems: list[Problem] = field(default_factory=list)
+    damaged: dict[str, int] = field(default_factory=dict)
+    bad_ranges: list[BadRange] = field(default_factory=list)
+    kept: list[BadRange] = field(default_factory=list)
     recovery: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
     def status(self) -> str:
-        """`"damaged"`, else `"unclean"` (needs recovery), else `"clean"`."""
-        return "damaged" if self.problem_count else "unclean" if self.recovery else "clean"
+        """`"damaged"`, else `"unclean"` (needs recovery), else `"kept"` (nothing but known damage), else `"clean"`."""
+        if self.problem_count:
+            return "damaged"
+        return "unclean" if self.recovery else "kept" if self.kept else "clean"
 
     def to_dict(self) -> dict[str, object]:
         """Plain data for JSON, `status` included."""
-        return {"status": self.status, **asdict(self), "problems": [problem._asdict() for problem in self.problems]}
+        rows = {name: [row._asdict() for row in getattr(self, name)] for name in ("problems", "bad_ranges", "kept")}
+        return {"status": self.status, **asdict(self), **rows}
 
 
 class Ledger:
@@ -69,16 +79,25 @@ class Ledger:
     def _map(self, path: str) -> Bytes:
         return map_file(self.root / path)
 
-    def problem(self, path: str, offset: int, text: str) -> None:
+    def problem(self, path: str, offset: int, text: str, size_bytes: int = 0) -> None:
         """Note damage."""
         self.report.problem_count += 1
+        area = path.partition("/")[0]
+        self.report.damaged[area] = self.report.damaged.get(area, 0) + 1
         if len(self.report.problems) < FINDINGS_KEPT:
-            self.report.problems.append(Problem(path, offset, text))
+            self.report.problems.append(Problem(path, offset, text, offset + size_bytes))
 
-    def repairable(self, path: str, offset: int, text: str) -> None:
+    def bad_range(self, bad: BadRange, base: int) -> None:
+        """Note damage of the log in the segment that starts at `base`."""
+        if len(self.report.bad_ranges) < FINDINGS_KEPT:
+            self.report.bad_ranges.append(bad)
+        self.bad_ranges.append((bad.start, bad.end))
+        self.problem(bad.path, bad.start - base, bad.text, bad.end - bad.start)
+
+    def repairable(self, path: str, offset: int, text: str, size_bytes: int = 0) -> None:
         """Note what an unclean stop explains; in a store that was closed cleanly it is damage."""
         if not self.unclean:
-            self.problem(path, offset, text)
+            self.problem(path, offset, text, size_bytes)
         elif len(self.report.recovery) < FINDINGS_KEPT:
             self.report.recovery.append(f"{path}: at byte {offset}: {text}")
 
