@@ -114,11 +114,12 @@ class Ledger:
     """What was acknowledged in one store, over all its lives.
 
     `acknowledged`: of each producer the number of messages. `torn`: producers in whose last call the power was cut: an
-    append may then be there in part, a unit not.
+    append may then be there in part, a unit not. `begun`: the first sequence of a producer that retention has left.
     """
 
     acknowledged: dict[int, int] = field(default_factory=dict)
     torn: set[int] = field(default_factory=set)
+    begun: dict[int, int] = field(default_factory=dict)
 
     def note(self, told: Told) -> int:
         """Take over what a process told; returns how many messages were acknowledged to it."""
@@ -161,7 +162,8 @@ def compare(queues: Mapping[object, Iterable[bytes]], ledger: Ledger) -> Counter
 
 def _compare_producer(producer: int, sequences: Counter[int], ledger: Ledger, counters: Counters) -> None:
     acknowledged = ledger.acknowledged.get(producer, 0)
-    if lost := [sequence for sequence in range(acknowledged) if sequence not in sequences]:
+    begun = ledger.begun.get(producer, 0)
+    if lost := [sequence for sequence in range(begun, acknowledged) if sequence not in sequences]:
         counters.lost += len(lost)
         counters.note(f"producer {producer}: {len(lost)} of {acknowledged} acknowledged are missing, first {lost[0]}")
     if doubled := [sequence for sequence, times in sequences.items() if times > 1]:

@@ -24,7 +24,7 @@ def quiet() -> Iterator[None]:
 
 
 def test_a_tail_torn_at_any_byte_costs_no_record_before_it_and_invents_none(run_part: Callable[..., Counters]) -> None:
-    """#7437 (torn properties), #10017/#10018 (records of a file's earlier life), #10666/#10816 (what was cut is back)."""
+    """#7437 (torn properties), #10017/#10018 (records of a file's earlier life), #10666/#10816 (what was cut)."""
     counters = run_part(TORN_TAIL)
     assert (counters.violations, counters.first) == (0, "")
     assert counters.seen["laps"] >= 1  # every byte of the last three records, six fills
