@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 from collections.abc import Callable, Iterator
@@ -10,13 +11,18 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
+from pyspark_rmq.continuity import check_missing, keep_within
+from pyspark_rmq.offsets import Queue, StreamPosition
 from pyspark_rmq.options import source_options
 from pyspark_rmq.planning import QueueSlice
 from pyspark_rmq.reader import RmqReader, SlicePartition
 from pyspark_rmq.schema import SOURCE_SCHEMA
-from rmq_store import Store
+from pyspark_rmq.source import DefaultSource
+from pyspark_rmq.stream_reader import RmqStreamReader
+from rmq_store import NotAStoreError, Store, UsageError, recorded_losses
 from rmq_store.errors import DataLossError, OffsetOutOfRangeError
 
 Make = Callable[..., Any]
@@ -158,3 +164,98 @@ def test_a_user_schema_asks_the_store_for_its_columns_only(one_queue: Path, monk
     monkeypatch.setattr(Store, "read", spy)
     assert read(*planned(one_queue)) == list(range(COUNT))
     assert asked == [["queueOffset"]]
+
+
+def test_what_is_gone_is_recorded_once_whoever_reads_it_again(
+    one_queue: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader, partition = planned(one_queue, failOnDataLoss="false", group="cg")
+    first = drop_first_segment(one_queue)
+    with caplog.at_level(logging.WARNING, "pyspark_rmq.dataloss"):
+        for _ in range(2):
+            assert read(reader, partition) == list(range(first, COUNT))
+        assert planned(one_queue, failOnDataLoss="false", group="cg")[1].part.start == first
+    lines = [json.loads(record.message) for record in caplog.records if record.name == "pyspark_rmq.dataloss"]
+    expected = {
+        "group": "cg", "topic": "T", "queueId": 0, "startOffset": 0, "endOffset": first, "messages": first,
+        "reason": "retention", "queryId": None, "batchId": None,
+    }  # fmt: skip
+    assert [line | {"time": 0} for line in lines] == [expected | {"store": str(one_queue), "time": 0}]
+    (batch,) = RmqReport(one_queue).read()
+    assert [{**row, "time": 0} for row in batch.to_pylist()] == [{"time": 0} | expected]
+
+
+def test_a_reader_that_must_not_lose_anything_records_nothing(one_queue: Path) -> None:
+    strict = planned(one_queue)
+    drop_first_segment(one_queue)
+    with pytest.raises(DataLossError):
+        read(*strict)
+    (batch,) = RmqReport(one_queue).read()
+    assert batch.num_rows == 0
+
+
+def test_what_a_tag_filter_leaves_out_is_no_loss(make_store: Make) -> None:
+    path = make_store(T=100)
+    options = source_options(
+        {"path": str(path), "subscribe": "T", "tags": "TagB", "failOnDataLoss": "false"}, "batch read", 0
+    )
+    reader = RmqReader(options, StructType([SOURCE_SCHEMA["queueOffset"]]))
+    assert sum(len(read(reader, partition)) for partition in reader.partitions()) == 50  # type: ignore[arg-type]
+    assert next(RmqReport(path).read()).num_rows == 0
+
+
+class RmqReport:
+    """What `spark.read.format("rmq").option("dataLoss", "true")` reads of a store."""
+
+    def __init__(self, path: Path, *columns: str) -> None:
+        source = DefaultSource({"path": str(path), "dataLoss": "true"})
+        schema = source.schema()
+        assert isinstance(schema, StructType)
+        self.reader = source.reader(StructType([schema[name] for name in columns]) if columns else schema)
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        return self.reader.read(None)  # type: ignore[arg-type, return-value]
+
+
+def test_the_report_is_read_alone_and_by_columns(one_queue: Path, tmp_path: Path) -> None:
+    (batch,) = RmqReport(one_queue, "reason", "time").read()
+    assert batch.schema.names == ["reason", "time"]
+    with pytest.raises(UsageError, match="dataLoss reads a report, not messages: subscribe"):
+        DefaultSource({"path": str(one_queue), "dataLoss": "true", "subscribe": "T"}).schema()
+    assert DefaultSource({"path": str(one_queue), "dataLoss": "false", "subscribe": "T"}).schema() == SOURCE_SCHEMA
+    with pytest.raises(NotAStoreError):
+        list(RmqReport(tmp_path / "nowhere").read())
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "reason"), [(0, 5, "retention"), (95, 120, "rolled back"), (200, 300, "rolled back")]
+)
+def test_the_reason_says_on_which_side_it_was_lost(make_store: Make, start: int, end: int, reason: str) -> None:
+    path = make_store()
+    options = source_options({"path": str(path), "subscribe": "T", "failOnDataLoss": "false"}, "batch read", 0)
+    keep_within([QueueSlice("T", 0, start, end)], {Queue("T", 0): (10, 100)}, options)
+    assert [loss.reason for loss in recorded_losses(path)] == [reason]
+
+
+def test_a_deleted_topic_is_a_loss_whose_end_nobody_knows(make_store: Make, fake_home: Make) -> None:
+    path = make_store()
+    options = source_options({"path": str(path), "subscribePattern": "T", "failOnDataLoss": "false"}, "stream read", 0)
+    position = StreamPosition("", {Queue("T", 0): 7})
+    check_missing(fake_home({}), position, [Queue("T", 0)], ["T"], options)
+    (loss,) = recorded_losses(path)
+    assert (loss.topic, loss.start, loss.end, loss.reason) == ("T", 7, None, "deleted topic")
+
+
+def test_retention_waits_for_what_a_batch_has_planned(one_queue: Path) -> None:
+    """The planning process holds the batch's segments until the batch is completed."""
+    given = {"path": str(one_queue), "subscribe": "T", "startingOffsets": "earliest"}
+    reader = RmqStreamReader(source_options(given, "stream read", 0), StructType([SOURCE_SCHEMA["queueOffset"]]))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    (partition,) = reader.partitions(start, end)
+    with Store.open(one_queue) as store:
+        assert store.retention.run(manual=True, file_reserved_time=0).removed == ()
+        assert read(reader, partition) == list(range(COUNT))  # type: ignore[arg-type]
+        assert reader.latestOffset(end, ReadAllAvailable()) == end
+        assert store.retention.run(manual=True, file_reserved_time=0).removed
+    reader.stop()
