@@ -38,12 +38,15 @@ class Trust(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StartingPoint:
-    """Where to scan from. `durable_point` is the flushed end as last persisted, 0 if there is none."""
+    """Where to scan from. `durable_point` is the flushed end as last persisted; 0 if nothing that we wrote tells it,
+    and then it is not `vouched` for.
+    """
 
     trust: Trust
     offset: int
     durable_point: int
     record: ProgressRecord | None
+    vouched: bool = True
 
     @property
     def foreign(self) -> bool:
@@ -55,7 +58,7 @@ class StartingPoint:
 
         Not below the durable point: those records are whole, whatever the setting was when they were written.
         """
-        return self.durable_point if self.trust is Trust.OWN and log.crc_property else None
+        return self.durable_point if self.vouched and log.crc_property else None
 
 
 def starting_point(log: CommitLog, page: StatePage | None) -> StartingPoint:
@@ -64,18 +67,19 @@ def starting_point(log: CommitLog, page: StatePage | None) -> StartingPoint:
     abort = (log.root / "abort").exists()
     if lock_text(log) != OUR_LOCK_TEXT:
         if abort:
-            return StartingPoint(Trust.BROKER_UNCLEAN, _after_checkpoint(log), 0, None)
-        return StartingPoint(Trust.BROKER_CLEAN, _newest_entry_segment(log), 0, None)
+            return StartingPoint(Trust.BROKER_UNCLEAN, _after_checkpoint(log), 0, None, False)
+        return StartingPoint(Trust.BROKER_CLEAN, _newest_entry_segment(log), 0, None, False)
     views_missing = not log.views.directory.is_dir() or (known is not None and _index_missing(log, known[0]))
     if known is not None and known[0].clean and not abort and not views_missing and _ends_at(log, known[0]):
         return StartingPoint(Trust.CLEAN, known[0].end, known[0].flushed_end, known[0])
     if page is not None and page.counts() and not views_missing:
         return StartingPoint(Trust.SAME_BOOT, page.flushed_end, page.flushed_end, None)
     durable_point = known[0].flushed_end if known is not None else 0
+    vouched = known is not None
     if page is not None and page.belongs_here():
-        durable_point = max(durable_point, page.flushed_end)
+        durable_point, vouched = max(durable_point, page.flushed_end), True
     if known is None or not known[1] or views_missing:
-        return StartingPoint(Trust.COPY, log.start(), durable_point, None)
+        return StartingPoint(Trust.COPY, log.start(), durable_point, None, vouched)
     return StartingPoint(Trust.OWN, max(known[0].end, log.start()), durable_point, known[0])
 
 

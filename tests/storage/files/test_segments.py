@@ -104,7 +104,7 @@ def test_a_file_is_synced_before_it_gets_its_name(make: MakeRun) -> None:
     run.directory.mkdir()
     durable.hook = lambda name, path: operations.append(name)
     run.create(0)
-    assert operations == ["open", "allocate", "fsync", "rename"]
+    assert operations == ["open", "allocate", "fsync", "rename", "fsync_directory"]
 
 
 def test_a_file_of_the_wrong_size_is_refused_before_it_is_mapped(make: MakeRun) -> None:
