@@ -1,8 +1,8 @@
 """The `rmq` command: look at a store, check it, copy it, and deliver its delayed messages, without a broker.
 
-Every command but `broker run` opens the store read-only. Exit codes: 0 all is well, 1 problems found or the store
-cannot be used, 2 the caller's mistake. A mistake is one line on stderr. Modules of the commands import numpy and
-pyarrow only when they run, because a shell calls this module for every TAB.
+Every command but `broker run` and `retention run` opens the store read-only. Exit codes: 0 all is well, 1 problems
+found or the store cannot be used, 2 the caller's mistake. A mistake is one line on stderr. Modules of the commands
+import numpy and pyarrow only when they run, because a shell calls this module for every TAB.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from rmq_store.cli import backup, broker, groups, output, read, topics, verify
+from rmq_store.cli import backup, broker, dlq, groups, output, read, repair, retention, topics, verify
 from rmq_store.errors import NotAStoreError, StoreError, UsageError
 
 EXIT_PROBLEMS, EXIT_USAGE = 1, 2
@@ -59,7 +59,9 @@ def commands() -> None:
     """
 
 
-for _command in (topics.topics, groups.groups, read.read, verify.verify, backup.backup, broker.broker):
+for _command in (
+    topics.topics, groups.groups, read.read, verify.verify, repair.repair, backup.backup, broker.broker, dlq.dlq, retention.retention,
+):  # fmt: skip
     commands.add_command(_command)
 
 

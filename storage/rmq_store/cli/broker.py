@@ -1,7 +1,8 @@
-"""`rmq broker run`: delivers the delayed messages of a store that nobody looks at."""
+"""`rmq broker run`: delivers the delayed messages of a store that nobody looks at, and deletes old messages."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import threading
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_store.cli.output import printable, time_text
-from rmq_store.errors import StoreError
+from rmq_store.errors import StoreError, StoreLockedError
 
 if TYPE_CHECKING:
     from rmq_store import Store, StoreConfig
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 LOOK_S = 0.1
 AFTER_ERROR_S = 10.0
 SAVE_S = 10.0
+
+# DefaultMessageStore#addScheduleTask: the first pass of the cleaner.
+FIRST_CLEANING_S = 60.0
 
 # Between two lines on a terminal.
 REPORT_S = 10.0
@@ -32,7 +36,7 @@ def broker() -> None:
 
 
 @broker.command(
-    short_help="Deliver delayed messages when they are due, until stopped.",
+    short_help="Deliver delayed messages and delete old ones, until stopped.",
     epilog="\b\nExample:\n  rmq broker run /data/rocketmq/store",
 )
 @click.argument(
@@ -45,13 +49,15 @@ def broker() -> None:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The broker.conf of a store that a RocketMQ broker made: its messageDelayLevel above all.",
 )
-def run(root: Path, conf: Path | None) -> None:
-    """Deliver delayed messages when they are due, until stopped.
+@click.option("--no-retention", is_flag=True, help="Delete nothing.")
+def run(root: Path, conf: Path | None, no_retention: bool) -> None:
+    """Deliver delayed messages when they are due, and delete old messages, until stopped.
 
-    Needed only for a store that no consumer or stream looks at: those deliver what is due by themselves. Any number of
-    them, and of these, may run at the same time. Opens the store for writing; a running RocketMQ broker refuses that.
-    Stops at Ctrl-C and SIGTERM, and then leaves config/delayOffset.json up to date. On a terminal it says every few
-    seconds what it did; otherwise it is silent.
+    Delivery needs this only for a store that no consumer or stream looks at: those deliver what is due by themselves.
+    Deletion follows the store's settings (fileReservedTime, deleteWhen, ...), as in a broker: after a minute, and then
+    every cleanResourceInterval; see `rmq retention status`. Any number of these may run at the same time. Opens the
+    store for writing; a running RocketMQ broker refuses that. Stops at Ctrl-C and SIGTERM, and then leaves
+    config/delayOffset.json up to date. On a terminal it says every few seconds what it did; otherwise it is silent.
     """
     from rmq_store import Store, StoreConfig
 
@@ -60,29 +66,40 @@ def run(root: Path, conf: Path | None) -> None:
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         with Store.open(root, config=config) as store:
-            _run(store, stop)
+            _run(store, stop, cleans=not no_retention)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _run(store: Store, stop: threading.Event) -> None:
+def _run(store: Store, stop: threading.Event, *, cleans: bool) -> None:
     schedule, status = store.schedule, _Status(str(store.path))
     saved_s = time.monotonic()
+    clean_s = saved_s + FIRST_CLEANING_S
     wait_s = 0.0
     while not stop.wait(wait_s):
         wait_s = LOOK_S
         try:
             delivery = schedule.deliver_due()
             status.show(delivery.delivered, delivery.next_due_ms)
-            if time.monotonic() - saved_s >= SAVE_S:
+            now_s = time.monotonic()
+            if now_s - saved_s >= SAVE_S:
                 schedule.save_progress()
-                saved_s = time.monotonic()
+                saved_s = now_s
+            if cleans and now_s >= clean_s:
+                _clean(store)
+                clean_s = now_s + store.config.clean_resource_interval / 1000
         except StoreError as error:
             if not error.retryable:
                 raise
             click.echo(f"rmq: {printable(str(error))}; trying again in {AFTER_ERROR_S:.0f} s", err=True)
             wait_s = AFTER_ERROR_S
+
+
+def _clean(store: Store) -> None:
+    """One pass; nothing if another process is at it."""
+    with contextlib.suppress(StoreLockedError):
+        store.retention.run()
 
 
 class _Status:

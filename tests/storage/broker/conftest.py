@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rmq_store import Store, StoreConfig
+from rmq_store import Message, Store, StoreConfig
+from rmq_store.broker import disk_space
 from rmq_store.broker.timer import PYRMQ_TIMER_TOPIC, timer_queue_id
 from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
 from rmq_store.format.host import Host
 from rmq_store.log.append import append, append_lock
+from rmq_store.verify import verify_store
 
 PARKER = Host.parse("10.1.2.3:10911")
 PRODUCER = Host.parse("10.9.8.7:0")
@@ -134,3 +138,65 @@ def parking(scratch: Path) -> Parking:
     with made.open() as store:
         store.create_topic("T", queue_count=2)
     return made
+
+
+@dataclass
+class Shop:
+    """A store with small segments, a clock that the test turns, and a disk that is as full as the test says."""
+
+    root: Path
+    now_ms: int = 1_699_963_200_000  # 2023-11-14 at noon, UTC
+    usage: int | None = 10
+    sleeps: list[float] = field(default_factory=list)
+    config: StoreConfig = field(
+        default_factory=lambda: StoreConfig(
+            mapped_file_size_commit_log=8192,
+            mapped_file_size_consume_queue=400,
+            max_hash_slot_num=16,
+            max_index_num=50,
+            flush_interval_commit_log=10**9,
+            default_topic_queue_nums=1,
+        )
+    )
+
+    def open(self, **options: Any) -> Store:
+        options = {"create": True, "config": self.config, **options} if not options.get("read_only") else options
+        store = Store.open(self.root, clock=lambda: self.now_ms, **options)
+        store._retention._sleep = self.sleeps.append
+        return store
+
+    def fill(self, store: Store, segments: int, topic: str = "T") -> None:
+        """Send messages until the log has so many files."""
+        number = store.queue_range(topic, 0).max_offset if topic in store.topics() else 0
+        while len(self.bases()) < segments:
+            store.send(Message(topic, b"%08d" % number + b"." * 500, keys=f"K{number}"))
+            number += 1
+
+    def bases(self) -> list[int]:
+        return sorted(int(path.name) for path in (self.root / "commitlog").iterdir())
+
+    def age(self, hours: float, *bases: int) -> None:
+        """Make files so old; all but the newest one if none is named."""
+        for base in bases or self.bases()[:-1]:
+            seconds = self.now_ms / 1000 - hours * 3600
+            os.utime(self.root / "commitlog" / f"{base:020d}", (seconds, seconds))
+
+    def numbers(self, store: Store, topic: str = "T") -> list[int]:
+        first, last = store.queue_range(topic, 0)
+        parts = store.read(topic, 0, first, last, columns=["body"])
+        return [int(body[:8]) for part in parts for body in part.column("body").to_pylist()]
+
+    def is_sound(self) -> bool:
+        report = verify_store(self.root)
+        return not report.problems
+
+
+@pytest.fixture
+def shop(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    made = Shop(scratch / "store")
+    monkeypatch.setattr(disk_space, "usage_percent", lambda root: made.usage)
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield made
+    monkeypatch.undo()
+    time.tzset()

@@ -8,8 +8,8 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,96 +21,29 @@ from rmq_store import (
     ReadOnlyError,
     RetentionReport,
     Store,
-    StoreConfig,
     StoreLockedError,
     UsageError,
 )
 from rmq_store.broker import disk_space
-from rmq_store.broker.retention import MANUAL_PASSES, Retention
+from rmq_store.broker.retention import MANUAL_PASSES
 from rmq_store.files.lock import OfdLock
-from rmq_store.format.properties import DELAY_TIME_LEVEL
-from rmq_store.log.units import UnitRecord
-from rmq_store.verify import verify_store
 
 HOUR_MS = 3_600_000
 SEGMENT_BYTES = 8192
 
-# 2023-11-14 at noon and at four in the morning, UTC.
-NOON_MS = 1_699_963_200_000
-FOUR_MS = NOON_MS - 8 * HOUR_MS
-
-
-@dataclass
-class Shop:
-    """A store with small segments, a clock that the test turns, and a disk that is as full as the test says."""
-
-    root: Path
-    now_ms: int = NOON_MS
-    usage: int | None = 10
-    sleeps: list[float] = field(default_factory=list)
-    config: StoreConfig = field(
-        default_factory=lambda: StoreConfig(
-            mapped_file_size_commit_log=SEGMENT_BYTES,
-            mapped_file_size_consume_queue=400,
-            max_hash_slot_num=16,
-            max_index_num=50,
-            flush_interval_commit_log=10**9,
-            default_topic_queue_nums=1,
-        )
-    )
-
-    def open(self, **options: Any) -> Store:
-        options = {"create": True, "config": self.config, **options} if not options.get("read_only") else options
-        store = Store.open(self.root, clock=lambda: self.now_ms, **options)
-        store._retention._sleep = self.sleeps.append
-        return store
-
-    def fill(self, store: Store, segments: int, topic: str = "T") -> None:
-        """Send messages until the log has so many files."""
-        number = store.queue_range(topic, 0).max_offset if topic in store.topics() else 0
-        while len(self.bases()) < segments:
-            store.send(Message(topic, b"%08d" % number + b"." * 500, keys=f"K{number}"))
-            number += 1
-
-    def bases(self) -> list[int]:
-        return sorted(int(path.name) for path in (self.root / "commitlog").iterdir())
-
-    def age(self, hours: float, *bases: int) -> None:
-        """Make files so old; all but the newest one if none is named."""
-        for base in bases or self.bases()[:-1]:
-            seconds = self.now_ms / 1000 - hours * 3600
-            os.utime(self.root / "commitlog" / f"{base:020d}", (seconds, seconds))
-
-    def numbers(self, store: Store, topic: str = "T") -> list[int]:
-        first, last = store.queue_range(topic, 0)
-        parts = store.read(topic, 0, first, last, columns=["body"])
-        return [int(body[:8]) for part in parts for body in part.column("body").to_pylist()]
-
-    def is_sound(self) -> bool:
-        report = verify_store(self.root)
-        return not report.problems
-
-
-@pytest.fixture
-def shop(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    made = Shop(scratch / "store")
-    monkeypatch.setattr(disk_space, "usage_percent", lambda root: made.usage)
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield made
-    monkeypatch.undo()
-    time.tzset()
+# The time of a shop is noon, UTC.
+FOUR_MS = 1_699_963_200_000 - 8 * HOUR_MS
 
 
 def going(store: Store, **options: Any) -> list[int]:
     return [fate.start for fate in store.retention.plan(**options).going]
 
 
-# -- when ---------------------------------------------------------------------------------------------------------------
+# -- when -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.statement("G13", "G14", "D03")
-def test_expired_files_go_in_the_hours_of_delete_when_whatever_was_consumed(shop: Shop) -> None:
+def test_expired_files_go_in_the_hours_of_delete_when_whatever_was_consumed(shop: Any) -> None:
     with shop.open() as store:
         shop.fill(store, 4)
         shop.age(72.01, *shop.bases()[:2])
@@ -136,7 +69,7 @@ def test_expired_files_go_in_the_hours_of_delete_when_whatever_was_consumed(shop
     assert shop.is_sound()
 
 
-def test_the_hours_are_local_and_there_may_be_several(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hours_are_local_and_there_may_be_several(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.config = replace(shop.config, delete_when="04;14")
     with shop.open() as store:
         shop.fill(store, 3)
@@ -161,7 +94,7 @@ def test_the_hours_are_local_and_there_may_be_several(shop: Shop, monkeypatch: p
     ],
 )
 def test_a_full_disk_deletes_at_any_hour_and_above_85_percent_what_is_not_expired(
-    shop: Shop, usage: int | None, forcibly: bool, trigger: str, count: int
+    shop: Any, usage: int | None, forcibly: bool, trigger: str, count: int
 ) -> None:
     with shop.open() as store:
         store.retention.configure(clean_file_forcibly_enable=forcibly)
@@ -177,7 +110,7 @@ def test_a_full_disk_deletes_at_any_hour_and_above_85_percent_what_is_not_expire
 
 
 @pytest.mark.statement("G14")
-def test_by_hand_at_any_hour_and_with_another_time(shop: Shop) -> None:
+def test_by_hand_at_any_hour_and_with_another_time(shop: Any) -> None:
     with shop.open() as store:
         shop.fill(store, 4)
         shop.age(80, 0)
@@ -193,7 +126,7 @@ def test_by_hand_at_any_hour_and_with_another_time(shop: Shop) -> None:
 
 
 @pytest.mark.statement("G17")
-def test_at_most_ten_files_a_pass_with_a_pause_between_two(shop: Shop) -> None:
+def test_at_most_ten_files_a_pass_with_a_pause_between_two(shop: Any) -> None:
     with shop.open() as store:
         shop.fill(store, 14)
         shop.age(100)
@@ -204,7 +137,7 @@ def test_at_most_ten_files_a_pass_with_a_pause_between_two(shop: Shop) -> None:
         assert store.retention.run(manual=True).removed == ()
 
 
-def test_it_stops_at_the_first_one_that_stays(shop: Shop) -> None:
+def test_it_stops_at_the_first_one_that_stays(shop: Any) -> None:
     """MappedFileQueue#deleteExpiredFileByTime: a younger file in the middle keeps all behind it."""
     with shop.open() as store:
         shop.fill(store, 4)
@@ -214,10 +147,10 @@ def test_it_stops_at_the_first_one_that_stays(shop: Shop) -> None:
         assert len(shop.bases()) == 3
 
 
-# -- nothing else deletes -------------------------------------------------------------------------------------------------
+# -- nothing else deletes ---------------------------------------------------------------------------------------------
 
 
-def test_nothing_but_a_run_deletes(shop: Shop) -> None:
+def test_nothing_but_a_run_deletes(shop: Any) -> None:
     """docs/design.md section 14: a copy that is a year old, opened, read, sent to and committed, on a full disk."""
     with shop.open() as store:
         shop.fill(store, 6)
@@ -246,7 +179,7 @@ def test_nothing_but_a_run_deletes(shop: Shop) -> None:
     assert shop.bases() == before
 
 
-def test_only_one_deletes_at_a_time(shop: Shop) -> None:
+def test_only_one_deletes_at_a_time(shop: Any) -> None:
     with shop.open() as store:
         shop.fill(store, 3)
         shop.age(100)
@@ -259,11 +192,11 @@ def test_only_one_deletes_at_a_time(shop: Shop) -> None:
         assert store.retention.run(manual=True).removed
 
 
-# -- kept by a reader ------------------------------------------------------------------------------------------------------
+# -- kept by a reader -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.statement("G16")
-def test_a_segment_kept_by_a_reader_goes_when_it_is_free(shop: Shop) -> None:
+def test_a_segment_kept_by_a_reader_goes_when_it_is_free(shop: Any) -> None:
     with shop.open() as store:
         shop.fill(store, 4)
         shop.age(100)
@@ -278,7 +211,7 @@ def test_a_segment_kept_by_a_reader_goes_when_it_is_free(shop: Shop) -> None:
 
 
 @pytest.mark.statement("G16")
-def test_patience_ends_and_is_counted_across_processes_and_for_all_that_are_kept(shop: Shop) -> None:
+def test_patience_ends_and_is_counted_across_processes_and_for_all_that_are_kept(shop: Any) -> None:
     """ReferenceResource#shutdown(intervalForcibly)."""
     with shop.open() as store:
         shop.fill(store, 4)
@@ -298,7 +231,7 @@ def test_patience_ends_and_is_counted_across_processes_and_for_all_that_are_kept
     assert shop.is_sound()
 
 
-def test_a_clock_that_was_set_back_does_not_keep_a_segment_for_ever(shop: Shop) -> None:
+def test_a_clock_that_was_set_back_does_not_keep_a_segment_for_ever(shop: Any) -> None:
     with shop.open() as store:
         shop.fill(store, 2)
         shop.age(10_000)
@@ -311,7 +244,7 @@ def test_a_clock_that_was_set_back_does_not_keep_a_segment_for_ever(shop: Shop) 
             assert store.retention.run(manual=True).removed == (0,)
 
 
-def test_a_hanging_file_is_tried_again_without_any_other_reason(shop: Shop) -> None:
+def test_a_hanging_file_is_tried_again_without_any_other_reason(shop: Any) -> None:
     """redeleteHangedFileInterval: CleanCommitLogService#reDeleteHangedFile, the first file only."""
     with shop.open() as store:
         shop.fill(store, 4)
@@ -328,7 +261,7 @@ def test_a_hanging_file_is_tried_again_without_any_other_reason(shop: Shop) -> N
         assert store.retention.run().plan.trigger == ""
 
 
-def test_readers_of_other_processes_keep_what_they_have_open(shop: Shop) -> None:
+def test_readers_of_other_processes_keep_what_they_have_open(shop: Any) -> None:
     with shop.open() as store:
         shop.fill(store, 4)
         shop.age(100)
@@ -339,7 +272,7 @@ def test_readers_of_other_processes_keep_what_they_have_open(shop: Shop) -> None
         assert view.column("queueOffset").to_pylist() == [0, 1, 2]
 
 
-def test_what_a_pin_keeps_begins_behind_what_is_gone(shop: Shop) -> None:
+def test_what_a_pin_keeps_begins_behind_what_is_gone(shop: Any) -> None:
     with shop.open() as store:
         shop.fill(store, 4)
         shop.age(100, 0)
@@ -350,10 +283,10 @@ def test_what_a_pin_keeps_begins_behind_what_is_gone(shop: Shop) -> None:
             assert pin.start == 10  # nothing
 
 
-# -- readers ------------------------------------------------------------------------------------------------------------------
+# -- readers ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_segment_that_goes_in_mid_read_is_out_of_range_with_the_new_minimum(shop: Shop) -> None:
+def test_a_segment_that_goes_in_mid_read_is_out_of_range_with_the_new_minimum(shop: Any) -> None:
     with shop.open() as store:
         shop.fill(store, 5)
         shop.age(100, *shop.bases()[:3])
@@ -371,7 +304,7 @@ def test_a_segment_that_goes_in_mid_read_is_out_of_range_with_the_new_minimum(sh
         assert store.offset_by_time("T", 0, 0) == first
 
 
-def test_a_time_is_looked_up_while_segments_go(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_time_is_looked_up_while_segments_go(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with shop.open() as store:
         shop.fill(store, 5)
         shop.age(100)
@@ -389,10 +322,10 @@ def test_a_time_is_looked_up_while_segments_go(shop: Shop, monkeypatch: pytest.M
         assert first <= found <= last
 
 
-# -- queues and index ------------------------------------------------------------------------------------------------------
+# -- queues and index -------------------------------------------------------------------------------------------------
 
 
-def test_queue_and_index_files_follow_and_never_the_last_one(shop: Shop) -> None:
+def test_queue_and_index_files_follow_and_never_the_last_one(shop: Any) -> None:
     with shop.open() as store:
         store.send(Message("Old", b"%08d" % 0 + b"." * 100))
         shop.fill(store, 12)
@@ -417,7 +350,7 @@ def test_queue_and_index_files_follow_and_never_the_last_one(shop: Shop) -> None
         assert store.queue_range("Old", 0) == (1, 2)
 
 
-def test_queue_files_left_by_a_killed_pass_go_with_the_next_one(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queue_files_left_by_a_killed_pass_go_with_the_next_one(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with shop.open() as store:
         shop.fill(store, 8)
         shop.age(100, *shop.bases()[:6])
@@ -433,10 +366,10 @@ def test_queue_files_left_by_a_killed_pass_go_with_the_next_one(shop: Shop, monk
         assert store.retention.run(manual=True).queue_files == 0
 
 
-# -- settings -------------------------------------------------------------------------------------------------------------------
+# -- settings ---------------------------------------------------------------------------------------------------------
 
 
-def test_settings_are_changed_for_every_process(shop: Shop) -> None:
+def test_settings_are_changed_for_every_process(shop: Any) -> None:
     with shop.open() as store, shop.open() as other:
         assert store.retention.configure(file_reserved_time=5, delete_when="12").delete_when == "12"
         assert other.retention.settings().file_reserved_time == 5
@@ -456,7 +389,7 @@ def test_settings_are_changed_for_every_process(shop: Shop) -> None:
     "content", [b"", b"{}", b"[1]", b'{"format": 1, "refused": {"a": 1}, "tried": 0}', b'{"format": 1, "refused": 3}',
                 b'{"format": 1, "refused": {"0": "x"}, "tried": 0}', b"\xff" * 10, b"9" * 5000],
 )  # fmt: skip
-def test_an_unreadable_note_of_refusals_gives_readers_their_time_once_more(shop: Shop, content: bytes) -> None:
+def test_an_unreadable_note_of_refusals_gives_readers_their_time_once_more(shop: Any, content: bytes) -> None:
     with shop.open() as store:
         shop.fill(store, 2)
         shop.age(100)
@@ -467,7 +400,7 @@ def test_an_unreadable_note_of_refusals_gives_readers_their_time_once_more(shop:
             assert store.retention.run(manual=True).removed == (0,)
 
 
-# -- dead letters -----------------------------------------------------------------------------------------------------------------
+# -- dead letters -----------------------------------------------------------------------------------------------------
 
 
 class Archive:
@@ -488,13 +421,13 @@ class Archive:
             raise self.failure
 
 
-def archiving(shop: Shop, store: Store, archive: Archive) -> Callable[[], RetentionReport]:
+def archiving(shop: Any, store: Store, archive: Archive) -> Callable[[], RetentionReport]:
     store.retention.configure(dlq_archive_path=str(shop.root.with_name("archive")))
     store.retention._open_archive = archive.open  # type: ignore[method-assign]
     return lambda: store.retention.run(manual=True)
 
 
-def test_dead_letters_are_archived_before_their_segments_go(shop: Shop) -> None:
+def test_dead_letters_are_archived_before_their_segments_go(shop: Any) -> None:
     with shop.open() as store:
         shop.fill(store, 4)
         shop.age(100)
@@ -504,7 +437,7 @@ def test_dead_letters_are_archived_before_their_segments_go(shop: Shop) -> None:
         assert archive.ends == [3 * SEGMENT_BYTES]
 
 
-def test_what_cannot_be_archived_stays(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_archived_stays(shop: Any, caplog: pytest.LogCaptureFixture) -> None:
     with shop.open() as store:
         shop.fill(store, 4)
         shop.age(100)
@@ -516,7 +449,7 @@ def test_what_cannot_be_archived_stays(shop: Shop, caplog: pytest.LogCaptureFixt
         assert "dead letters were not archived" in caplog.text
 
 
-def test_without_a_path_nothing_is_archived(shop: Shop) -> None:
+def test_without_a_path_nothing_is_archived(shop: Any) -> None:
     with shop.open() as store:
         shop.fill(store, 2)
         shop.age(100)

@@ -93,8 +93,10 @@ class Looks:
 
     def __init__(self, answers: list[Any], stop: Any) -> None:
         self.path = Path("/store")
-        self.schedule = self
+        self.schedule = self.retention = self
+        self.config = StoreConfig()
         self.saves = 0
+        self.passes = 0
         self._answers = iter(answers)
         self._stop = stop
 
@@ -109,6 +111,12 @@ class Looks:
 
     def save_progress(self) -> None:
         self.saves += 1
+
+    def run(self) -> None:
+        """A pass of retention; the second one finds another process at it."""
+        self.passes += 1
+        if self.passes == 2:
+            raise StoreLockedError("somebody else deletes")
 
 
 class Stop:
@@ -139,7 +147,7 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_it_looks_every_100_ms_and_saves_the_progress_now_and_then() -> None:
     stop = Stop()
     looks = Looks([0, 5, 0], stop)
-    broker._run(looks, stop)  # type: ignore[arg-type]
+    broker._run(looks, stop, cleans=True)  # type: ignore[arg-type]
     assert stop.waits == [0.0, 0.1, 0.1, 0.1, 0.1]
     assert looks.saves == 0
 
@@ -148,13 +156,31 @@ def test_it_looks_every_100_ms_and_saves_the_progress_now_and_then() -> None:
 def test_it_saves_the_progress_every_ten_seconds() -> None:
     stop = Stop()
     looks = Looks([0] * 8, stop)
-    broker._run(looks, stop)  # type: ignore[arg-type]
+    broker._run(looks, stop, cleans=True)  # type: ignore[arg-type]
     assert 2 <= looks.saves <= 4
+
+
+@pytest.mark.statement("G14")
+@pytest.mark.usefixtures("seconds")
+@pytest.mark.parametrize(("cleans", "passes"), [(True, range(5, 9)), (False, range(1))])
+def test_it_deletes_after_a_minute_and_then_every_ten_seconds(
+    cleans: bool, passes: range, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """cleanResourceInterval: DefaultMessageStore#addScheduleTask. A look at the clock takes four seconds here."""
+    stop = Stop()
+    looks = Looks([0] * 14, stop)
+    broker._run(looks, stop, cleans=False)  # type: ignore[arg-type]
+    assert looks.passes == 0
+    stop = Stop()
+    looks = Looks([0] * 30, stop)
+    broker._run(looks, stop, cleans=cleans)  # type: ignore[arg-type]
+    assert looks.passes in passes
+    assert capsys.readouterr().err == ""
 
 
 def test_a_busy_store_is_tried_again_after_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     stop = Stop()
-    broker._run(Looks([StoreLockedError("busy\x1b[2J"), 1], stop), stop)  # type: ignore[arg-type]
+    broker._run(Looks([StoreLockedError("busy\x1b[2J"), 1], stop), stop, cleans=True)  # type: ignore[arg-type]
     assert stop.waits == [0.0, 10.0, 0.1, 0.1]
     assert capsys.readouterr().err == "rmq: busy\\x1b[2J; trying again in 10 s\n"
 
@@ -164,7 +190,7 @@ def test_the_settings_of_a_brokers_store_come_from_its_broker_conf(
 ) -> None:
     (scratch / "store" / "commitlog").mkdir(parents=True)
     (scratch / "broker.conf").write_text("messageDelayLevel=7s 9s\n")
-    monkeypatch.setattr(broker, "_run", lambda store, stop: None)
+    monkeypatch.setattr(broker, "_run", lambda store, stop, cleans: None)
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     arguments = ["broker", "run", str(scratch / "store"), "--config", str(scratch / "broker.conf")]
     result = CliRunner().invoke(commands, arguments, catch_exceptions=False)
@@ -184,4 +210,4 @@ def test_what_is_no_store_is_one_line(scratch: Path) -> None:
 def test_an_error_that_does_not_pass_ends_it() -> None:
     stop = Stop()
     with pytest.raises(StoreFailedError):
-        broker._run(Looks([StoreFailedError("fsync")], stop), stop)  # type: ignore[arg-type]
+        broker._run(Looks([StoreFailedError("fsync")], stop), stop, cleans=True)  # type: ignore[arg-type]
