@@ -236,11 +236,15 @@ def _staged_path(root: Path, staged: StagedFile) -> Path:
 
 
 def discard_staged(root: Path, files: Sequence[StagedFile]) -> None:
-    """Remove files that were committed. Before the store is closed: its sync would still write them to the disk."""
+    """Remove files that were committed. Before the store is closed: its sync would still write them to the disk.
+
+    One that cannot be removed is left to `sweep`: the commit has succeeded.
+    """
     for staged in files:
         path = _staged_path(root, staged)
-        durable.before("unlink", path)
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            durable.before("unlink", path)
+            path.unlink(missing_ok=True)
 
 
 def open_staged(root: Path, staged: StagedFile) -> list[pa.RecordBatch]:

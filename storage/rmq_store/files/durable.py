@@ -52,7 +52,8 @@ def translate(error: OSError, path: str | Path) -> StoreError:
 
 
 @contextlib.contextmanager
-def _typed(path: Path) -> Iterator[None]:
+def typed(path: str | Path) -> Iterator[None]:
+    """Translate what the operating system refuses in the block (`translate`); FileNotFoundError stays."""
     try:
         yield
     except FileNotFoundError:
@@ -129,7 +130,7 @@ def make_directory(path: str | Path) -> bool:
         StoreFullError, StoreFailedError, UsageError: as `translate`.
     """
     path = Path(path)
-    with _typed(path):
+    with typed(path):
         before("mkdir", path)
         try:
             path.mkdir(DIRECTORY_MODE)
@@ -192,7 +193,7 @@ def write_atomically(path: str | Path, data: bytes, *, backup: str | Path | None
     """
     path = Path(path)
     temporary = path.with_name(f"{path.name}.{os.getpid()}-{next(_temporary_numbers)}.tmp")
-    with _typed(path):
+    with typed(path):
         try:
             _write_new(temporary, data)
             if backup is not None:

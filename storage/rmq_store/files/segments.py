@@ -59,9 +59,10 @@ class OpenFile:
 
     @property
     def map(self) -> mmap.mmap:
-        """The whole file, read-only."""
+        """The whole file, read-only. StoreFailedError."""
         if self._map is None:
-            self._map = mmap.mmap(self.fd, self.size_bytes, prot=mmap.PROT_READ)
+            with durable.typed(self.path):
+                self._map = mmap.mmap(self.fd, self.size_bytes, prot=mmap.PROT_READ)
         return self._map
 
     @property
@@ -157,8 +158,15 @@ class SegmentRun:
         return self.path(base).exists()
 
     def open(self, base: int) -> OpenFile:
-        """Open the file that begins at `base`; FileNotFoundError, CorruptionError if its size is wrong."""
-        return self._files.get(self._name(base), self.size_bytes, writable=self._writable, pin=self._pin)
+        """Open the file that begins at `base`.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            CorruptionError: its size is wrong.
+            StoreFailedError: it cannot be opened; nothing is known to be wrong with it.
+        """
+        with durable.typed(self.directory):
+            return self._files.get(self._name(base), self.size_bytes, writable=self._writable, pin=self._pin)
 
     def create(self, base: int) -> None:
         """Create the file that begins at `base`, filled with zeros, unless it is there; durably, but for the name
@@ -324,8 +332,9 @@ class SegmentRun:
         """Unlink one file; maps of it stay valid."""
         path = self.path(base)
         self._files.forget(self._name(base))
-        durable.before("unlink", path)
-        path.unlink(missing_ok=True)
+        with durable.typed(path):
+            durable.before("unlink", path)
+            path.unlink(missing_ok=True)
 
 
 def data_ranges(fd: int, start: int, end: int) -> list[tuple[int, int]]:

@@ -70,7 +70,7 @@ def append_lock(log: CommitLog, timeout_ms: int = LOCK_TIMEOUT_MS) -> Iterator[N
 
     Raises:
         StoreLockedError: not free in time.
-        StoreFailedError: a flush failed earlier; writes are refused.
+        StoreFailedError: a flush failed earlier; writes are refused. Or an I/O error.
     """
     with log.append_lock.exclusive(timeout_ms):
         if log.store_lock.held == "free":
@@ -79,8 +79,9 @@ def append_lock(log: CommitLog, timeout_ms: int = LOCK_TIMEOUT_MS) -> Iterator[N
             raise StoreFailedError(
                 f"{log.root}: a flush failed: writes are refused until every process has closed the store"
             )
-        undo(log)
-        yield
+        with durable.typed(log.root):
+            undo(log)
+            yield
 
 
 def append(log: CommitLog, batches: Sequence[pa.RecordBatch], unit: Unit | None = None) -> Appended:

@@ -32,7 +32,13 @@ def open_for_writing(
     Raises:
         StoreLockedError: a broker runs on the store (its pid is named), or a recovery takes longer than `timeout_ms`.
         CorruptRecordError and others: as `recover`.
+        StoreFullError, StoreFailedError, UsageError: as `durable.translate`.
     """
+    with durable.typed(log.root):
+        return _open(log, timeout_ms, wishes)
+
+
+def _open(log: CommitLog, timeout_ms: int, wishes: Wishes) -> RecoveryReport | None:
     durable.make_directory(log.own)
     deadline = time.monotonic() + timeout_ms / 1000
     while True:
@@ -91,10 +97,11 @@ def close(log: CommitLog) -> None:
     """Flush, tidy up if this was the last writer, and let go. After an error the store is unclean, but closed.
 
     Raises:
-        StoreFailedError: a flush failed; the next opener finds an unclean store and recovers it.
+        StoreFullError, StoreFailedError: the next opener finds an unclean store and recovers it.
     """
     try:
-        _flush_and_leave(log)
+        with durable.typed(log.root):
+            _flush_and_leave(log)
     finally:
         log.close()
 
