@@ -14,6 +14,8 @@
 """
 
 from rmq_store.broker import failure
+from rmq_store.broker.archive import ARCHIVE_SCHEMA, ArchiveReport, DeadLetterArchive
+from rmq_store.broker.archive_restore import RestoreReport
 from rmq_store.broker.backup import BackupReport, backup
 from rmq_store.broker.config import StoreConfig
 from rmq_store.broker.encoding import INPUT_SCHEMA
@@ -62,10 +64,12 @@ from rmq_store.log.recovery import RecoveryReport
 
 __all__ = [
     "ANSWER_SCHEMA",
+    "ARCHIVE_SCHEMA",
     "INPUT_SCHEMA",
     "MESSAGE_SCHEMA",
     "SEND_BACK_SCHEMA",
     "AppendResult",
+    "ArchiveReport",
     "BackupReport",
     "BadRange",
     "ClockFile",
@@ -76,6 +80,7 @@ __all__ = [
     "CorruptRecordError",
     "CorruptionError",
     "DataLossError",
+    "DeadLetterArchive",
     "DeadLetters",
     "Delivery",
     "InvalidReceiptHandleError",
@@ -91,6 +96,7 @@ __all__ = [
     "ReadOnlyError",
     "RecoveryReport",
     "ResponseError",
+    "RestoreReport",
     "Retention",
     "RetentionPlan",
     "RetentionReport",

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rmq_store.broker.archive_restore import ArchiveRestorer, RestoreReport
 from rmq_store.broker.config import StoreConfig
 from rmq_store.broker.group_topics import GroupTopics
 from rmq_store.broker.groups import GroupTable
@@ -68,11 +70,36 @@ class DeadLetters:
         self._table = RedrivenTable(log)
         self._host = Host.parse(config.broker_host)
         self._random = np.random.default_rng()
+        self._restorer = ArchiveRestorer(log, config, topics, writer)
 
     def redriven(self, group: str) -> Mapping[int, Sequence[tuple[int, int]]]:
         """Which offsets of each queue of `%DLQ%group` were moved: half-open ranges, ascending, merged."""
         names.validate_group(group)
         return {queue_id: ranges.pairs() for queue_id, ranges in sorted(self._table.moved(group).items())}
+
+    def restore(
+        self,
+        archive: str | Path,
+        group: str | None = None,
+        *,
+        start: int = 0,
+        end: int | None = None,
+        again: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> RestoreReport:
+        """Append archived dead letters (of one group, or all) to their `%DLQ%group` again, where they get new offsets.
+
+        `start`, `end`: only those whose offsets were in [start, end). What was restored into this store before is left
+        out, unless `again`: so a run that was killed is simply repeated. Works in units of at most 10,000 dead
+        letters, each all or nothing, also across a power cut. `progress(rows, bytes)` after each unit. Durable as
+        `Store.send`.
+
+        Raises:
+            UsageError: no archive there, none of this group, or its files overlap.
+            CorruptionError: a file is damaged, or is not what its name says; units before it stay.
+            StoreFullError, StoreLockedError, StoreFailedError: as `Store.send`.
+        """
+        return self._restorer.restore(Path(archive), group, start, end, again, progress)
 
     def plan(
         self,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,10 +81,16 @@ class OffsetRanges:
 
 
 class RedrivenTable:
-    """Looks up what was moved, in a store open for writing. Safe for threads and processes."""
+    """Looks up what was moved, up to an `end` of the log that is loaded for each look-up; by default that of what is
+    appended, not of what is flushed: what was moved must not be moved again. Safe for threads and processes.
 
-    def __init__(self, log: CommitLog) -> None:
+    `topic`: another system topic with records of the same kind.
+    """
+
+    def __init__(self, log: CommitLog, end: Callable[[], int] | None = None, *, topic: str = REDRIVEN_TOPIC) -> None:
         self._log = log
+        self._end = end or (lambda: log.writing_page.appended_end)
+        self._topic = topic
         self._reader = QueueReader(log, "", body_limit_bytes=_BODY_BYTES_MAX)
         self._lock = threading.Lock()
         self._next = 0
@@ -108,16 +114,14 @@ class RedrivenTable:
     def record(self, group: str, moved: Mapping[int, OffsetRanges], options: EncodeOptions) -> pa.RecordBatch:
         """The record (one row of ENCODED_SCHEMA) that says that a unit moved these."""
         content = {"group": group, "moved": {str(queue_id): ranges.pairs() for queue_id, ranges in moved.items()}}
-        row = {"topic": [REDRIVEN_TOPIC], "body": [json.dumps(content).encode()], "tags": [group]}
+        row = {"topic": [self._topic], "body": [json.dumps(content).encode()], "tags": [group]}
         return encode_batch(
             pa.RecordBatch.from_pydict(row), queue_ids=np.array([_QUEUE], np.int32), options=options
         )
 
     def _read_on(self) -> None:
-        # Up to the end of what is appended, not of what is flushed: what is moved must not be moved again.
-        end = self._log.writing_page.appended_end
-        queue = self._log.views.queue(REDRIVEN_TOPIC, _QUEUE)
-        last = self._log.queue_max(REDRIVEN_TOPIC, _QUEUE, end)
+        queue = self._log.views.queue(self._topic, _QUEUE)
+        last = self._log.queue_max(self._topic, _QUEUE, self._end())
         # What retention took told of dead letters that are older still.
         first = max(self._next, queue.min_offset(self._log.start(), last))
         if first >= last:
@@ -125,7 +129,7 @@ class RedrivenTable:
         self._next = first
         columns = ["body", "commitLogOffset"]
         entries = queue.entries(first, last)
-        for batch in self._reader.read(REDRIVEN_TOPIC, _QUEUE, first, entries, columns, tags=None, raw_body=True):
+        for batch in self._reader.read(self._topic, _QUEUE, first, entries, columns, tags=None, raw_body=True):
             for body, offset in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 try:
                     self._add(body)

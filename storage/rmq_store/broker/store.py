@@ -17,6 +17,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from rmq_store.broker.archive import DeadLetterArchive
 from rmq_store.broker.config import OPERATIONAL, StoreConfig, StoreFile, parse_delay_levels
 from rmq_store.broker.flusher import Flusher
 from rmq_store.broker.group_topics import GroupTopics
@@ -331,6 +332,10 @@ class Store:
         """
         self._reading()
         return Pin(self._log.segments, start_offset, end_offset)
+
+    def archive(self, directory: str | Path) -> DeadLetterArchive:
+        """The archive of this store's dead letters in `directory`, which is made when it is first written to."""
+        return DeadLetterArchive(self._log, self._reading(), self._topics, Path(directory).absolute())
 
     # -- writing ----------------------------------------------------------------------------------------------------
 

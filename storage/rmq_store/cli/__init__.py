@@ -60,7 +60,8 @@ def commands() -> None:
 
 
 for _command in (
-    topics.topics, groups.groups, read.read, verify.verify, repair.repair, backup.backup, broker.broker, dlq.dlq, retention.retention,
+    topics.topics, groups.groups, read.read, verify.verify, repair.repair, backup.backup, broker.broker, dlq.dlq,
+    retention.retention,
 ):  # fmt: skip
     commands.add_command(_command)
 

@@ -31,3 +31,24 @@ def progress_bar(name: str) -> Iterator[Tell | None]:
     with bar:
         task = bar.add_task(name, total=None, messages=0)
         yield lambda messages, done, total: bar.update(task, completed=done, total=total, messages=messages)
+
+
+@contextmanager
+def counting_bar(name: str) -> Iterator[Callable[[int, int], None] | None]:
+    """The same for work whose end is not known: messages, bytes, and the time so far."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    bar = Progress(
+        BarColumn(),
+        TextColumn("{task.fields[messages]} messages, {task.fields[size]} bytes"),
+        TimeElapsedColumn(),
+        console=Console(file=sys.stderr),
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task(name, total=None, messages=0, size=0)
+        yield lambda messages, size: bar.update(task, messages=messages, size=size)

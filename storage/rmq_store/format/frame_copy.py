@@ -54,7 +54,7 @@ def copy_frames(
     positions: Int64,
     sizes: Int32,
     *,
-    base_offset: int,
+    base_offset: int | None,
     topics: pa.DictionaryArray,
     queue_ids: Int32,
     options: CopyOptions,
@@ -66,7 +66,8 @@ def copy_frames(
 ) -> pa.RecordBatch:
     """Copy the frames at `positions` (n,), `sizes` (n,) of a mapped segment: an ENCODED_SCHEMA batch, same order.
 
-    `base_offset` is the commit-log offset of the buffer's first byte. `topics` (n,) dictionary<int32, string> and
+    `base_offset` is the commit-log offset of the buffer's first byte; None: the frames do not lie in a log any more.
+    `topics` (n,) dictionary<int32, string> and
     `queue_ids` (n,) say where the copies go, `delay_ms` (n,) how long after their storeTimestamp they are due there (0
     and None: not delayed). Each other argument replaces the field in all copies, None keeps it; of `sys_flags` (n,) the
     two V6 bits do not count, they follow from the hosts. `properties` (n,) are whole property strings without nulls. A

@@ -1,0 +1,308 @@
+"""Dead letters as Parquet files, so that they outlive the segments of the log that hold them.
+
+Retention calls `archive_up_to` before it deletes a segment; people call it to take dead letters elsewhere. What is
+archived stays where it is: nothing is moved. A row holds what a reader of the topic sees, where the message came from
+and why it failed, and the record itself as it lay in the log, which is what `archive_restore` puts back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.broker import failure
+from rmq_store.broker.archive_files import STORE_KEY, ArchiveFile, ArchiveFiles
+from rmq_store.broker.config import StoreFile
+from rmq_store.broker.queues import Queues
+from rmq_store.broker.redriven import OffsetRanges, RedrivenTable
+from rmq_store.broker.stored_frames import StoredFrames
+from rmq_store.broker.topics import TopicTable
+from rmq_store.errors import CorruptionError
+from rmq_store.files.pin import Pin
+from rmq_store.format import names, properties
+from rmq_store.format.gather import take_slices
+from rmq_store.format.schema import MESSAGE_SCHEMA, TIMESTAMP_TYPE
+from rmq_store.log.commit_log import CommitLog
+
+_LOG = logging.getLogger(__name__)
+
+ARCHIVE_SCHEMA: Final = pa.schema(
+    [
+        *MESSAGE_SCHEMA,
+        ("originTopic", pa.string()),
+        ("originQueueId", pa.int32()),
+        ("originQueueOffset", pa.int64()),
+        ("originMsgId", pa.string()),
+        ("errorClass", pa.string()),
+        ("errorMessage", pa.string()),
+        ("stackHash", pa.string()),
+        ("firstFailureTime", TIMESTAMP_TYPE),
+        ("lastFailureTime", TIMESTAMP_TYPE),
+        ("redriven", pa.bool_()),
+        ("damage", pa.string()),
+        ("frame", pa.binary()),
+    ]
+)
+"""A row of an archive. Reasons and origin as `pyspark_rmq` gives them, null where nobody kept them. `redriven`: moved
+on before it was archived; null if that could not be told. `frame`: the record as it lay in the log. `body` is null if
+it could not be decompressed. `damage`: null, or why the record is not whole; then most columns are null, and it is not
+restored."""
+
+# Stored bytes of one file, about; and rows that are looked at together.
+FILE_BYTES: Final = 256 << 20
+_READ_ROWS: Final = 32_768
+
+# Until the year 9999, which is where Python's times end. Longer numbers are none of ours.
+_TIME_MS_MAX = 253_402_300_799_999
+_DIGITS_MAX = {pa.int32(): 9, pa.int64(): 18}
+
+Progress = Callable[[int, int], None]
+"""(dead letters so far, their stored bytes)"""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveReport:
+    """What one call added: files, dead letters in them, how many of these are damaged, and the size of the files."""
+
+    files: tuple[str, ...]
+    row_count: int
+    damaged_count: int
+    written_bytes: int
+
+
+class DeadLetterArchive:
+    """The archive of one store's dead letters in one directory. Safe for processes: one at a time writes."""
+
+    def __init__(self, log: CommitLog, queues: Queues, topics: TopicTable, directory: Path) -> None:
+        self._log = log
+        self._queues = queues
+        self._topics = topics
+        self._files = ArchiveFiles(directory)
+        self._frames = StoredFrames(log)
+        self._redriven = RedrivenTable(log, queues.end)
+        known = StoreFile.load(log.root)
+        self._identity = known.identity if known else ""
+
+    def archive_up_to(
+        self, log_offset: int, groups: Sequence[str] | None = None, *, progress: Progress | None = None
+    ) -> ArchiveReport:
+        """Archive the dead letters (of some groups) whose records lie below `log_offset`, unless they are archived.
+
+        On return they are on disk, in files that are whole. A run that is killed leaves whole files, and the next one
+        goes on behind them; no dead letter is ever archived twice.
+
+        Raises:
+            UsageError: the directory cannot be made, belongs to another store, or has files that overlap.
+            StoreLockedError: another process is archiving there.
+            StoreFullError, StoreFailedError: nothing of the file under way is left.
+        """
+        return self._archive(lambda topic, queue_id: self._first_at(topic, queue_id, log_offset), groups, progress)
+
+    def archive_older(
+        self, before_ms: int, groups: Sequence[str] | None = None, *, progress: Progress | None = None
+    ) -> ArchiveReport:
+        """As `archive_up_to`, for those that were stored before a time."""
+
+        def stop(topic: str, queue_id: int) -> int:
+            return self._queues.offset_by_time(topic, queue_id, before_ms, "lower")
+
+        return self._archive(stop, groups, progress)
+
+    def _archive(
+        self, stop: Callable[[str, int], int], groups: Sequence[str] | None, progress: Progress | None
+    ) -> ArchiveReport:
+        run = _Run(progress or (lambda rows, stored_bytes: None))
+        # Retention of another process passes over what is being read; our own has not begun.
+        with Pin(self._log.segments, self._log.start(), self._queues.end()), self._files.writing(self._identity):
+            for topic, queue_id in self._dead_letter_queues(groups):
+                group = topic.removeprefix(names.DLQ_PREFIX)
+                first, last = self._queues.range(topic, queue_id)
+                last = min(last, stop(topic, queue_id)) if first < last else last
+                archived = [file for file in self._files.of(group) if file.queue_id == queue_id]
+                for start, end in _gaps(archived, first, last):
+                    self._archive_range(run, topic, queue_id, start, end)
+        return ArchiveReport(tuple(run.files), run.row_count, run.damaged_count, run.written_bytes)
+
+    def _dead_letter_queues(self, groups: Sequence[str] | None) -> list[tuple[str, int]]:
+        for group in groups or ():
+            names.validate_group(group)
+        wanted = None if groups is None else {names.dlq_topic(group) for group in groups}
+        found = set(self._log.views.keys())
+        for name, topic in self._topics.all().items():
+            if name.startswith(names.DLQ_PREFIX):
+                found.update((name, queue_id) for queue_id in range(topic.read_queue_nums))
+        return sorted(
+            key for key in found if key[0].startswith(names.DLQ_PREFIX) and (wanted is None or key[0] in wanted)
+        )
+
+    def _first_at(self, topic: str, queue_id: int, log_offset: int) -> int:
+        """The first queue offset whose record does not lie below `log_offset`."""
+        low, high = self._queues.range(topic, queue_id)
+        while low < high:
+            middle = (low + high) // 2
+            if self._queues.commit_log_offset_before(topic, queue_id, middle + 1) < log_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _archive_range(self, run: _Run, topic: str, queue_id: int, start: int, end: int) -> None:
+        group = topic.removeprefix(names.DLQ_PREFIX)
+        schema = ARCHIVE_SCHEMA.with_metadata({STORE_KEY: self._identity.encode()})
+        moved = self._moved(group, queue_id)
+        while start < end:
+            stop = self._queues.offset_after_bytes(topic, queue_id, start, end, FILE_BYTES)
+            batches = run.counted(self._rows(topic, queue_id, start, stop, moved))
+            run.written_bytes += self._files.write(group, queue_id, start, stop, schema, batches)
+            run.files.append(f"{group}/{queue_id}-{start:020d}-{stop:020d}.parquet")
+            start = stop
+
+    def _moved(self, group: str, queue_id: int) -> OffsetRanges | None:
+        try:
+            return self._redriven.moved(group).get(queue_id, OffsetRanges.none())
+        except CorruptionError as error:
+            _LOG.warning("%s: archived without saying what was redriven: %s", self._log.root, error)
+            return None
+
+    def _rows(
+        self, topic: str, queue_id: int, start: int, end: int, moved: OffsetRanges | None
+    ) -> Iterator[pa.RecordBatch]:
+        for first in range(start, end, _READ_ROWS):
+            yield from self._read(topic, queue_id, first, min(first + _READ_ROWS, end), moved)
+
+    def _read(
+        self, topic: str, queue_id: int, start: int, end: int, moved: OffsetRanges | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of [start, end); those that cannot be read are found by halving."""
+        columns = MESSAGE_SCHEMA.names
+        try:
+            for batch in self._queues.read(topic, queue_id, start, end, columns, tags=None, raw_body=False):
+                yield self._complete(batch, moved)
+                start = batch.column("queueOffset")[-1].as_py() + 1
+            return
+        except CorruptionError as error:
+            if end - start == 1:
+                yield self._damaged(topic, queue_id, start, moved, error)
+                return
+        middle = (start + end) // 2
+        yield from self._read(topic, queue_id, start, middle, moved)
+        yield from self._read(topic, queue_id, middle, end, moved)
+
+    def _complete(self, batch: pa.RecordBatch, moved: OffsetRanges | None) -> pa.RecordBatch:
+        made = _Reasons(batch).columns()
+        queue_offsets = batch.column("queueOffset").to_numpy()
+        made["redriven"] = pa.nulls(batch.num_rows, pa.bool_()) if moved is None else moved.contains(queue_offsets)
+        made["damage"] = pa.nulls(batch.num_rows, pa.string())
+        made["frame"] = self._frames_of(batch.column("commitLogOffset").to_numpy())
+        given = dict(zip(batch.schema.names, batch.columns, strict=True))
+        return pa.RecordBatch.from_pydict({**given, **made}, ARCHIVE_SCHEMA)
+
+    def _frames_of(self, offsets: np.ndarray) -> pa.Array:
+        """The records at these offsets of the log; they lie in one segment, in the order of the rows."""
+        sizes = self._frames.sizes(offsets, self._queues.end())
+        runs = self._frames.runs(offsets, sizes)
+        return pa.concat_arrays(
+            [take_slices(run.buffer, run.headers.positions, run.headers.positions + run.sizes) for run in runs]
+        )
+
+    def _damaged(
+        self, topic: str, queue_id: int, queue_offset: int, moved: OffsetRanges | None, error: CorruptionError
+    ) -> pa.RecordBatch:
+        """The row of a record that cannot be read, or whose body cannot."""
+        place = (topic, queue_id, queue_offset, queue_offset + 1)
+        try:
+            (batch,) = self._queues.read(*place, MESSAGE_SCHEMA.names, tags=None, raw_body=True)
+            row = self._complete(batch, moved)
+            at = row.schema.get_field_index("body")
+            return row.set_column(at, row.schema.field(at), pa.nulls(1, pa.binary()))
+        except CorruptionError:
+            offset = self._queues.commit_log_offset_before(topic, queue_id, queue_offset + 1)
+            size = self._queues.bytes_between(*place)
+            known = {
+                "topic": topic, "queueId": queue_id, "queueOffset": queue_offset, "commitLogOffset": offset,
+                "damage": error.reason, "frame": self._raw(offset, size),
+            }  # fmt: skip
+            return pa.RecordBatch.from_pylist([known], ARCHIVE_SCHEMA)
+
+    def _raw(self, offset: int, size: int) -> bytes | None:
+        """The bytes that a queue entry names, whatever they are; None if there are none."""
+        base = self._log.segments.base_of(offset)
+        try:
+            view = self._log.segments.open(base).map
+        except (FileNotFoundError, CorruptionError):
+            return None
+        return view[offset - base : offset - base + size] or None
+
+
+class _Run:
+    """What one call has done so far."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.files: list[str] = []
+        self.row_count = 0
+        self.damaged_count = 0
+        self.written_bytes = 0
+        self._stored_bytes = 0
+        self._progress = progress
+
+    def counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same batches, counted."""
+        for batch in batches:
+            yield batch
+            self.row_count += batch.num_rows
+            self.damaged_count += batch.num_rows - batch.column("damage").null_count
+            self._stored_bytes += batch.column("frame").nbytes
+            self._progress(self.row_count, self._stored_bytes)
+
+
+class _Reasons:
+    """Where messages come from, and why they failed: from their properties."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._properties = batch.column("properties")
+
+    def columns(self) -> dict[str, pa.Array]:
+        """The columns of ARCHIVE_SCHEMA that only properties know."""
+        return {
+            "originTopic": pc.coalesce(self._text(failure.ORIGIN_TOPIC), self._text(properties.RETRY_TOPIC)),
+            "originQueueId": self._number(failure.ORIGIN_QUEUE_ID, pa.int32()),
+            "originQueueOffset": self._number(failure.ORIGIN_QUEUE_OFFSET, pa.int64()),
+            "originMsgId": self._text(properties.ORIGIN_MESSAGE_ID),
+            "errorClass": self._text(failure.ERROR_CLASS),
+            "errorMessage": self._text(failure.ERROR_MESSAGE),
+            "stackHash": self._text(failure.STACK_HASH),
+            "firstFailureTime": self._time(failure.FIRST_FAILURE_MS),
+            "lastFailureTime": self._time(failure.LAST_FAILURE_MS),
+        }
+
+    def _text(self, name: str) -> pa.Array:
+        return pc.map_lookup(self._properties, pa.scalar(name), "first")
+
+    def _number(self, name: str, kind: pa.DataType) -> pa.Array:
+        text = self._text(name)
+        good = pc.match_substring_regex(text, f"^[0-9]{{1,{_DIGITS_MAX[kind]}}}$")
+        return pc.if_else(good, text, pa.scalar(None, pa.string())).cast(kind)
+
+    def _time(self, name: str) -> pa.Array:
+        number = self._number(name, pa.int64())
+        in_range = pc.less_equal(number, _TIME_MS_MAX)
+        return pc.multiply(pc.if_else(in_range, number, pa.scalar(None, pa.int64())), 1000).cast(TIMESTAMP_TYPE)
+
+
+def _gaps(archived: Sequence[ArchiveFile], start: int, end: int) -> list[tuple[int, int]]:
+    """The parts of [start, end) that no file holds; files by offset, disjoint."""
+    found = []
+    for file in archived:
+        if start < min(file.start, end):
+            found.append((start, min(file.start, end)))
+        start = max(start, file.end)
+    if start < end:
+        found.append((start, end))
+    return found

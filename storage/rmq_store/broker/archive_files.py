@@ -1,0 +1,225 @@
+"""The files of a dead-letter archive: Parquet that anybody can read, and names that say what is archived.
+
+    <directory>/_archive.json                            {"format": 1, "store": "<identity of the store>"}
+    <directory>/<group>/<queue>-<start>-<end>.parquet    dead letters [start, end) of that queue of %DLQ%<group>
+    <directory>/.lock                                    held by who archives
+
+Offsets have 20 digits. A name appears when the file is whole and on disk, so the names alone are the state of the
+archive: a killed run leaves nothing but a temporary file, which the next one removes. Spark, pandas and pyarrow pass
+over names that begin with a dot or an underscore when they read the directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from rmq_store.errors import CorruptConfigError, CorruptionError, UsageError
+from rmq_store.files import durable
+from rmq_store.files.lock import OfdLock
+from rmq_store.format import names
+
+FORMAT = 1
+_DESCRIPTION = "_archive.json"
+_DESCRIPTION_BYTES_MAX = 1 << 16
+_NAME = re.compile(r"([0-9]{1,10})-([0-9]{20})-([0-9]{20})\.parquet", re.ASCII)
+_LOCK_TIMEOUT_MS = 60_000
+
+# What the rows of one row group may take in memory; ours are far smaller.
+_ROW_GROUP_BYTES_MAX = 1 << 30
+
+# A Parquet writer writes dozens of small pieces.
+_BUFFER_BYTES = 1 << 20
+
+STORE_KEY = b"rmq.store"
+"""Metadata of each file: the identity of the store whose dead letters these are."""
+
+
+class ArchiveFile(NamedTuple):
+    """One file: dead letters [start, end) of a queue of %DLQ%group."""
+
+    group: str
+    queue_id: int
+    start: int
+    end: int
+    path: Path
+
+
+class ArchiveFiles:
+    """The files in one directory, which is made when it is first written to."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @contextlib.contextmanager
+    def writing(self, identity: str) -> Iterator[None]:
+        """Be the one who writes, for a `with` block.
+
+        Raises:
+            UsageError: the directory cannot be made, or it holds the dead letters of another store.
+            StoreLockedError: somebody else archives.
+        """
+        if not self.directory.parent.is_dir():
+            raise UsageError(f"{self.directory}: {self.directory.parent} is no directory")
+        durable.make_directory(self.directory)
+        lock = OfdLock(self.directory / ".lock")
+        try:
+            with lock.exclusive(_LOCK_TIMEOUT_MS):
+                if (known := self.identity()) is None:
+                    content = json.dumps({"format": FORMAT, "store": identity}).encode()
+                    durable.write_atomically(self.directory / _DESCRIPTION, content)
+                elif known != identity:
+                    raise UsageError(
+                        f"{self.directory} holds the dead letters of another store ({known or 'one without identity'})"
+                    )
+                for leftover in self.directory.glob("*/.*.tmp"):
+                    leftover.unlink()
+                yield
+        finally:
+            lock.close()
+
+    def identity(self) -> str | None:
+        """Whose dead letters these are; None if there are none yet. CorruptConfigError."""
+        path = self.directory / _DESCRIPTION
+        try:
+            content = json.loads(durable.read_limited(path, _DESCRIPTION_BYTES_MAX))
+            version, identity = content["format"], content["store"]
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise CorruptConfigError(str(path), 0, f"not the description of an archive: {error}") from error
+        if version != FORMAT or not isinstance(identity, str):
+            raise UsageError(f"{path}: an archive of another version ({version!r})")
+        return identity
+
+    def groups(self) -> list[str]:
+        """The groups that have a directory, sorted."""
+        try:
+            found = [path.name for path in self.directory.iterdir() if path.is_dir()]
+        except FileNotFoundError:
+            return []
+        return sorted(name for name in found if _is_group(name))
+
+    def of(self, group: str) -> list[ArchiveFile]:
+        """The files of one group by queue and offset; [] if there are none.
+
+        Raises:
+            UsageError: two of them hold the same dead letters.
+        """
+        names.validate_group(group)
+        try:
+            paths = list((self.directory / group).iterdir())
+        except FileNotFoundError:
+            return []
+        found = sorted(
+            ArchiveFile(group, int(match[1]), int(match[2]), int(match[3]), path)
+            for path in paths
+            if (match := _NAME.fullmatch(path.name))
+        )
+        for one, other in pairwise(found):
+            if one.queue_id == other.queue_id and one.end > other.start:
+                raise UsageError(f"{one.path} and {other.path.name} hold the same dead letters: take one of them away")
+        for file in found:
+            if file.start >= file.end:
+                raise UsageError(f"{file.path}: the name says that it is empty")
+        return found
+
+    def write(
+        self, group: str, queue_id: int, start: int, end: int, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    ) -> int:
+        """Add the file of [start, end), durably; returns its size. StoreFullError, StoreFailedError."""
+        import pyarrow.parquet as pq  # 50 ms, and needed by nobody else
+
+        directory = self.directory / group
+        durable.make_directory(directory)
+        path = directory / f"{queue_id}-{start:020d}-{end:020d}.parquet"
+        temporary = directory / f".{path.name}.tmp"
+        try:
+            try:
+                with _Sink(temporary) as sink, io.BufferedWriter(sink, _BUFFER_BYTES) as buffered:
+                    with pq.ParquetWriter(buffered, schema, compression="zstd", write_page_checksum=True) as writer:
+                        for batch in batches:
+                            writer.write_batch(batch)
+                    buffered.flush()
+                    durable.fsync_file(sink.fileno(), temporary)
+                    size = sink.tell()
+                durable.before("rename", path)
+                temporary.rename(path)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    temporary.unlink()
+                raise
+            durable.fsync_directory(directory)
+        except OSError as error:
+            raise durable.translate(error, path) from error
+        return size
+
+
+def read(file: ArchiveFile, schema: pa.Schema, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of one file, a row group at a time.
+
+    Raises:
+        CorruptionError: not a file that we wrote, or one that was damaged.
+    """
+    import pyarrow.parquet as pq
+
+    try:
+        fd = durable.open_nofollow(file.path, os.O_RDONLY)
+        with os.fdopen(fd, "rb") as raw, pq.ParquetFile(raw, page_checksum_verification=True) as parquet:
+            for name in columns:
+                if name not in parquet.schema_arrow.names or parquet.schema_arrow.field(name).type != (
+                    schema.field(name).type
+                ):
+                    raise CorruptionError(str(file.path), 0, f"no column {name} as a dead-letter archive has it")
+            for number in range(parquet.num_row_groups):
+                if parquet.metadata.row_group(number).total_byte_size > _ROW_GROUP_BYTES_MAX:
+                    raise CorruptionError(str(file.path), 0, f"row group {number} is too large to be one of ours")
+                yield from parquet.read_row_group(number, columns=columns).to_batches()
+    except (OSError, pa.ArrowException) as error:
+        raise CorruptionError(str(file.path), 0, f"not readable: {error}") from error
+
+
+class _Sink(io.RawIOBase):
+    """A new file; every write passes the file layer's hook."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = durable.open_nofollow(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        self._position = 0
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def write(self, data: object) -> int:
+        view = memoryview(data).cast("B")  # type: ignore[arg-type]
+        durable.write_fully(self._fd, view, self._position, self._path)
+        self._position += view.nbytes
+        return view.nbytes
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._fd)
+        super().close()
+
+
+def _is_group(name: str) -> bool:
+    try:
+        names.validate_group(name)
+    except UsageError:
+        return False
+    return True

@@ -1,0 +1,86 @@
+"""`rmq dlq`: take dead letters out of a store's reach, and back."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from rmq_store.cli.output import common_options, open_store, printable, write_json
+from rmq_store.cli.progress import counting_bar
+
+_HOUR_MS = 3_600_000
+
+
+@click.group(short_help="Dead letters: archive them as Parquet, and restore them.")
+def dlq() -> None:
+    """Dead letters: archive them as Parquet, and restore them."""
+
+
+@dlq.command(
+    short_help="Write dead letters to Parquet files.",
+    epilog="\b\nExample:\n  rmq dlq archive cg_orders --to /archive/dlq --older-than 48 --store /data/rocketmq/store",
+)
+@common_options
+@click.argument("groups", metavar="[GROUP]...", nargs=-1)
+@click.option("--to", "directory", required=True, metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
+              help="Directory of the archive; made if it is missing.")  # fmt: skip
+@click.option("--older-than", "hours", type=click.FloatRange(min=0), metavar="HOURS",
+              help="Only dead letters that have been there for so long.")  # fmt: skip
+def archive(root: Path, as_json: bool, groups: tuple[str, ...], directory: Path, hours: float | None) -> None:
+    """Write dead letters to Parquet files, those of all groups unless some are named.
+
+    They stay in the store, too. What is in the archive already is left out, so the command can be repeated, also after
+    it was killed. The files can be read by pandas, pyarrow and Spark; `rmq dlq restore` puts them back.
+    """
+    with open_store(root) as store, counting_bar("archive") as tell:
+        there = store.archive(directory)
+        wanted = groups or None
+        if hours is None:
+            report = there.archive_up_to(store.log_range()[1], wanted, progress=tell)
+        else:
+            report = there.archive_older(store.clock() - int(hours * _HOUR_MS), wanted, progress=tell)
+    if as_json:
+        write_json(asdict(report))
+        return
+    click.echo(printable(f"{directory}: {report.row_count} dead letters in {len(report.files)} new files"))
+    if report.damaged_count:
+        click.echo(f"{report.damaged_count} of them are damaged: see the column damage")
+
+
+@dlq.command(
+    short_help="Put archived dead letters back into a store.",
+    epilog="\b\nExample:\n  rmq dlq restore /archive/dlq cg_orders --from 100 --to 200 --store /data/rocketmq/store",
+)
+@common_options
+@click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("group", required=False)
+@click.option("--from", "start", type=click.IntRange(min=0), default=0, metavar="OFFSET",
+              help="First offset that a dead letter had when it was archived.")  # fmt: skip
+@click.option("--to", "end", type=click.IntRange(min=0), metavar="OFFSET",
+              help="The offset behind the last one.")  # fmt: skip
+@click.option("--again", is_flag=True, help="Restore also what was restored into this store before.")
+def restore(
+    root: Path, as_json: bool, directory: Path, group: str | None, start: int, end: int | None, again: bool
+) -> None:
+    """Append archived dead letters to their %DLQ% topics again, those of all groups or of one.
+
+    They get new offsets. What was restored into this store before is left out, so the command can be repeated, also
+    after it was killed. The store is opened for writing: no RocketMQ broker may run on it.
+    """
+    from rmq_store import Store
+
+    with Store.open(root) as store, counting_bar("restore") as tell:
+        report = store.dead_letters.restore(directory, group, start=start, end=end, again=again, progress=tell)
+    if as_json:
+        write_json(asdict(report))
+        return
+    click.echo(f"{report.restored_count} dead letters restored")
+    for count, why in (
+        (report.present_count, "had been restored before"),
+        (report.damaged_count, "were archived damaged, and cannot be restored"),
+        (report.refused_count, "do not fit this store: larger than its segments, or no room for its checksum"),
+    ):
+        if count:
+            click.echo(f"{count} {why}")

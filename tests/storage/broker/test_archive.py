@@ -1,0 +1,557 @@
+"""Dead letters as Parquet: readable by anybody, archived once, and restorable as they were.
+
+Sources: docs/operations.md, section Dead letters: archive and restore; docs/design.md section 13.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import signal
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rmq_store import ARCHIVE_SCHEMA, MESSAGE_SCHEMA, CorruptionError, Message, Store, StoreConfig, UsageError, failure
+from rmq_store.broker import archive as module
+from rmq_store.broker.archive_files import STORE_KEY, ArchiveFiles
+from rmq_store.errors import CorruptConfigError, StoreFullError, StoreLockedError
+from rmq_store.files import durable
+from rmq_store.files.lock import OfdLock
+from rmq_store.verify import verify_store
+
+GROUP, OTHER = "cg_orders", "cg-2"
+DLQ = f"%DLQ%{GROUP}"
+SMALL = StoreConfig(
+    mapped_file_size_commit_log=16384,
+    mapped_file_size_consume_queue=400,
+    max_hash_slot_num=64,
+    max_index_num=200,
+    flush_interval_commit_log=10**9,
+)
+NOW_MS = 1_700_000_000_000
+# What a store gives a message anew, whatever its properties say.
+NEW = {"queueOffset", "msgId", "storeTimestamp", "storeHost", "commitLogOffset"}
+
+
+@pytest.fixture
+def fast(tmp_path: Path) -> Iterator[Path]:
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as directory:
+        yield Path(directory)
+
+
+@pytest.fixture(autouse=True)
+def no_hook() -> Iterator[None]:
+    yield
+    durable.hook = None
+
+
+def open_store(root: Path, **options: Any) -> Store:
+    return Store.open(root, create=True, config=options.pop("config", SMALL), clock=lambda: NOW_MS, **options)
+
+
+def bury(store: Store, count: int, group: str = GROUP, first: int = 0) -> None:
+    """`count` dead letters of one queue, of every kind that a consumer sends back."""
+    store.create_topic(f"%DLQ%{group}", 1, exist_ok=True)
+    for number in range(first, first + count):
+        properties = {
+            "RETRY_TOPIC": "Orders",
+            "ORIGIN_MESSAGE_ID": f"{number:032X}",
+            failure.ERROR_CLASS: "ValueError",
+            failure.ERROR_MESSAGE: f"no price in {number} – schade",
+            failure.ORIGIN_QUEUE_ID: str(number % 4),
+            failure.ORIGIN_QUEUE_OFFSET: str(number * 10),
+            failure.FIRST_FAILURE_MS: str(NOW_MS - 5000),
+            failure.LAST_FAILURE_MS: "later" if number % 5 == 0 else str(NOW_MS),
+        }
+        body = b"" if number % 7 == 3 else b"%06d" % number + b"." * (number % 50)
+        sys_flag = 0
+        if number % 3 == 1:
+            body, sys_flag = zlib.compress(body), 0x1 | 0x300
+        tags = None if number % 2 else "TagA"
+        message = Message(f"%DLQ%{group}", body, tags=tags, keys=None, properties=properties, flag=number, queue_id=0)
+        store.send(message, sys_flag=sys_flag)
+
+
+def fill(store: Store, count: int) -> None:
+    for number in range(count):
+        store.send(Message("Filler", b"." * 200 + b"%d" % number))
+
+
+def dead_letters(store: Store, group: str = GROUP, *, raw: bool = True) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for queue, (first, last) in store.queue_ranges(f"%DLQ%{group}").items():
+        for batch in store.read(f"%DLQ%{group}", queue, first, last, raw_body=raw):
+            rows += batch.to_pylist()
+    return rows
+
+
+def archived(directory: Path, group: str = GROUP) -> list[dict[str, Any]]:
+    return [row for path in sorted((directory / group).glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+
+
+def archive_all(store: Store, directory: Path, groups: list[str] | None = None) -> module.ArchiveReport:
+    return store.archive(directory).archive_up_to(store.log_range()[1], groups)
+
+
+# ---- archive
+
+
+def test_an_archive_holds_what_a_reader_sees_the_reasons_and_the_record_itself(fast: Path) -> None:
+    with open_store(fast / "store") as store:
+        bury(store, 30)
+        report = archive_all(store, fast / "archive")
+        seen, stored = dead_letters(store, raw=False), dead_letters(store)
+        assert report.files == (f"{GROUP}/0-{0:020d}-{30:020d}.parquet",)
+        assert (report.row_count, report.damaged_count) == (30, 0)
+        path = fast / "archive" / report.files[0]
+        assert report.written_bytes == path.stat().st_size
+        rows = archived(fast / "archive")
+        assert [{name: row[name] for name in MESSAGE_SCHEMA.names} for row in rows] == seen
+        for number, (row, raw) in enumerate(zip(rows, stored, strict=True)):
+            assert (row["originTopic"], row["originQueueId"], row["originQueueOffset"]) == (
+                "Orders", number % 4, number * 10,
+            )  # fmt: skip
+            assert (row["originMsgId"], row["errorClass"]) == (f"{number:032X}", "ValueError")
+            assert row["errorMessage"] == f"no price in {number} – schade"
+            assert row["firstFailureTime"] == datetime.fromtimestamp((NOW_MS - 5000) / 1000, UTC)
+            assert (row["lastFailureTime"] is None) == (number % 5 == 0)
+            assert (row["redriven"], row["damage"], row["stackHash"]) == (False, None, None)
+            size = store.bytes_between(DLQ, 0, number, number + 1)
+            assert len(row["frame"]) == size
+            assert raw["body"] in row["frame"]
+        schema = pq.read_schema(path)
+        assert schema.remove_metadata().equals(ARCHIVE_SCHEMA)
+        assert schema.metadata[STORE_KEY] == store.identity.encode()
+
+
+def test_only_what_is_not_archived_yet_is_added(fast: Path) -> None:
+    directory = fast / "archive"
+    with open_store(fast / "store") as store:
+        bury(store, 5)
+        bury(store, 3, OTHER)
+        assert archive_all(store, directory, [GROUP]).row_count == 5
+        assert archive_all(store, directory, [GROUP]).files == ()
+        bury(store, 4, first=5)
+        report = archive_all(store, directory)
+        assert report.files == (
+            f"{OTHER}/0-{0:020d}-{3:020d}.parquet", f"{GROUP}/0-{5:020d}-{9:020d}.parquet",
+        )  # fmt: skip
+        (directory / GROUP / f"0-{0:020d}-{5:020d}.parquet").unlink()
+        assert archive_all(store, directory).files == (f"{GROUP}/0-{0:020d}-{5:020d}.parquet",)
+    assert [row["flag"] for row in archived(directory)] == list(range(9))
+
+
+def test_up_to_an_offset_means_records_below_it_and_older_than_means_stored_before(fast: Path) -> None:
+    now = [NOW_MS]
+    with Store.open(fast / "store", create=True, config=SMALL, clock=lambda: now[0]) as store:
+        ends = []
+        for number in range(6):
+            now[0] += 1000
+            bury(store, 1, first=number)
+            ends.append(store.log_range()[1])
+        archive = store.archive(fast / "archive")
+        assert archive.archive_up_to(ends[1] - 1).row_count == 2  # begins below
+        assert archive.archive_up_to(ends[1]).row_count == 0
+        assert archive.archive_up_to(ends[1] + 1).row_count == 1
+        assert archive.archive_older(NOW_MS + 5000).row_count == 1
+        assert archive.archive_older(NOW_MS + 5000).row_count == 0
+        assert archive.archive_up_to(ends[-1] + 10**9).row_count == 2
+
+
+def test_what_was_redriven_says_so(fast: Path) -> None:
+    with open_store(fast / "store") as store:
+        bury(store, 6)
+        rows = pa.RecordBatch.from_pydict(
+            {"queueId": pa.array([0, 0], pa.int32()), "queueOffset": pa.array([1, 4], pa.int64())}
+        )
+        assert store.dead_letters.redrive(GROUP, rows).column("outcome").to_pylist() == ["REDRIVEN"] * 2
+        archive_all(store, fast / "archive")
+    assert [row["redriven"] for row in archived(fast / "archive")] == [n in (1, 4) for n in range(6)]
+
+
+def test_a_file_is_cut_by_bytes_and_its_rows_come_in_row_groups(fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FILE_BYTES", 5000)
+    monkeypatch.setattr(module, "_READ_ROWS", 3)
+    with open_store(fast / "store") as store:
+        bury(store, 40)
+        report = archive_all(store, fast / "archive")
+        assert len(report.files) > 2
+        assert report.row_count == 40
+        assert archive_all(store, fast / "archive").files == ()
+    first = pq.ParquetFile(fast / "archive" / report.files[0])
+    assert first.num_row_groups == -(-first.metadata.num_rows // 3)
+    assert [row["flag"] for row in archived(fast / "archive")] == list(range(40))
+
+
+def _damage(store: Store, queue_offset: int, position: int) -> None:
+    """Flip a bit of one dead letter's record."""
+    offset = store.commit_log_offset_before(DLQ, 0, queue_offset + 1) + position
+    size = SMALL.mapped_file_size_commit_log
+    with (store.path / "commitlog" / f"{offset // size * size:020d}").open("r+b") as file:
+        file.seek(offset % size)
+        byte = file.read(1)[0]
+        file.seek(offset % size)
+        file.write(bytes([byte ^ 0x10]))
+
+
+def test_damaged_dead_letters_do_not_stop_the_others(fast: Path) -> None:
+    with open_store(fast / "store") as store:
+        bury(store, 20)
+        _damage(store, 4, 0)  # its size
+        _damage(store, 8, 92)  # its body
+        sent = store.send(Message(DLQ, b"no zlib stream", queue_id=0), sys_flag=0x301)
+        report = archive_all(store, fast / "archive")
+        assert (report.row_count, report.damaged_count) == (21, 2)
+        rows = archived(fast / "archive")
+        assert [row["queueOffset"] for row in rows] == list(range(21))
+        assert [n for n, row in enumerate(rows) if row["damage"]] == [4, 8]
+        assert [n for n, row in enumerate(rows) if row["body"] is None] == [4, 8, 20]
+        assert len(rows[8]["frame"]) == store.bytes_between(DLQ, 0, 8, 9)
+        assert rows[20]["msgId"] == sent.msg_id
+    with open_store(fast / "other") as other:
+        report = other.dead_letters.restore(fast / "archive")
+        assert (report.restored_count, report.damaged_count) == (19, 2)
+        assert dead_letters(other)[-1]["body"] == b"no zlib stream"
+
+
+def test_an_archive_of_another_store_is_refused_and_so_are_files_that_overlap(fast: Path) -> None:
+    directory = fast / "archive"
+    with open_store(fast / "store") as store, open_store(fast / "other") as other:
+        bury(store, 4)
+        bury(other, 4)
+        archive_all(store, directory)
+        with pytest.raises(UsageError, match="another store"):
+            archive_all(other, directory)
+        good = directory / GROUP / f"0-{0:020d}-{4:020d}.parquet"
+        bad = good.with_name(f"0-{3:020d}-{9:020d}.parquet")
+        bad.write_bytes(good.read_bytes())
+        with pytest.raises(UsageError, match="the same dead letters"):
+            archive_all(store, directory)
+        bad.rename(good.with_name(f"0-{9:020d}-{9:020d}.parquet"))
+        with pytest.raises(UsageError, match="empty"):
+            archive_all(store, directory)
+        with pytest.raises(UsageError, match="no directory"):
+            archive_all(store, fast / "no" / "archive")
+        for content in ("", "{}", '{"format": 1, "store": 7}', '{"format": 2, "store": "x"}'):
+            (directory / "_archive.json").write_text(content)
+            with pytest.raises((UsageError, CorruptConfigError)):
+                archive_all(store, directory)
+
+
+def test_two_that_archive_at_the_same_time_take_turns(fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = fast / "archive"
+    with open_store(fast / "store") as store:
+        bury(store, 4)
+        archive_all(store, directory)
+        lock = OfdLock(directory / ".lock")
+        assert lock.try_exclusive()
+        monkeypatch.setattr("rmq_store.broker.archive_files._LOCK_TIMEOUT_MS", 20)
+        with pytest.raises(StoreLockedError):
+            archive_all(store, directory)
+        lock.close()
+        assert archive_all(store, directory).row_count == 0
+
+
+def in_child(work: Callable[[], object]) -> bool:
+    """Whether the work, in a child, came to its end; False if it was killed."""
+    child = os.fork()
+    if child == 0:
+        work()
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, -signal.SIGKILL)
+    return code == 0
+
+
+def count_down(k: int, act: Callable[[], None], below: Path = Path("/")) -> Callable[[str, str], None]:
+    count = itertools.count(1)
+
+    def hook(operation: str, path: str) -> None:
+        if Path(path).is_relative_to(below) and next(count) == k:
+            act()
+
+    return hook
+
+
+def _no_space() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_killed_at_any_operation_and_run_again_every_dead_letter_is_archived_once(
+    fast: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FILE_BYTES", 4000)
+    with open_store(fast / "store") as store:
+        bury(store, 20)
+        bury(store, 2, OTHER)
+        wanted = [row["msgId"] for row in dead_letters(store) + dead_letters(store, OTHER)]
+    for k in itertools.count(1):
+        directory = fast / f"archive-{k}"
+
+        def killed(directory: Path = directory, k: int = k) -> None:
+            with Store.open(fast / "store", read_only=True) as store:
+                durable.hook = count_down(k, _die)
+                archive_all(store, directory)
+                durable.hook = None
+
+        done = in_child(killed)
+        for path in directory.glob("*/*.parquet"):
+            assert pq.ParquetFile(path).metadata.num_rows == int(path.stem[-20:]) - int(path.stem[-41:-21])
+        with Store.open(fast / "store", read_only=True) as store:
+            archive_all(store, directory)
+        rows = archived(directory) + archived(directory, OTHER)
+        assert [row["msgId"] for row in rows] == wanted
+        assert not list(directory.glob("*/.*.tmp"))
+        if done:
+            break
+    assert k > 40
+
+
+def test_a_full_disk_leaves_whole_files_only(fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FILE_BYTES", 4000)
+    with open_store(fast / "store") as store:
+        bury(store, 20)
+        for k in itertools.count(1, 3):
+            directory = fast / f"archive-{k}"
+            durable.hook = count_down(k, _no_space, below=fast / f"archive-{k}")
+            try:
+                archive_all(store, directory)
+                break
+            except StoreFullError:
+                pass
+            finally:
+                durable.hook = None
+            assert not list(directory.glob("*/.*"))
+            archive_all(store, directory)
+            assert len(archived(directory)) == 20
+        assert k > 20
+
+
+def test_a_segment_that_is_archived_is_kept_from_retention_meanwhile(fast: Path) -> None:
+    with open_store(fast / "store") as store:
+        bury(store, 60)
+        oldest = min((fast / "store" / "commitlog").iterdir())
+        seen = []
+        store.archive(fast / "archive").archive_up_to(
+            store.log_range()[1], progress=lambda rows, size: seen.append(OfdLock(oldest).who().kind)
+        )
+        assert seen == ["shared"] * len(seen) != []
+        assert OfdLock(oldest).who().kind == "free"
+
+
+def test_a_brokers_dead_letters_are_archived_from_a_store_that_is_only_read(
+    golden: Path, fast: Path, tree_hash: Callable[[Path], str]
+) -> None:
+    before = tree_hash(golden / "store")
+    with Store.open(golden / "store", read_only=True) as store:
+        report = archive_all(store, fast / "archive")
+        groups = {name[5:] for name in store.topics() if name.startswith("%DLQ%")}
+        wanted = {group: dead_letters(store, group, raw=False) for group in groups}
+    assert tree_hash(golden / "store") == before
+    assert report.row_count == sum(map(len, wanted.values())) > 0
+    for group, rows in wanted.items():
+        found = [{name: row[name] for name in MESSAGE_SCHEMA.names} for row in archived(fast / "archive", group)]
+        assert found == rows
+    with open_store(fast / "ours", config=StoreConfig(flush_interval_commit_log=10**9)) as ours:
+        assert ours.dead_letters.restore(fast / "archive").restored_count == report.row_count
+        for group, rows in wanted.items():
+            assert _kept(dead_letters(ours, group, raw=False)) == _kept(rows)
+
+
+# ---- restore
+
+
+def _kept(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a restored message has in common with the one that was archived."""
+    return [
+        {
+            **{name: value for name, value in row.items() if name not in NEW | {"brokerName"}},
+            "msgId": row["msgId"] if "UNIQ_KEY" in dict(row["properties"]) else None,
+        }
+        for row in rows
+    ]
+
+
+@pytest.mark.parametrize("crc", [True, False])
+def test_a_store_that_lost_its_segments_gets_its_dead_letters_back_as_they_were(fast: Path, crc: bool) -> None:
+    root, directory = fast / "store", fast / "archive"
+    config = StoreConfig(**{**{name: getattr(SMALL, name) for name in StoreConfig.__slots__},
+                            "enabled_append_prop_crc": crc})  # fmt: skip
+    with open_store(root, config=config) as store:
+        bury(store, 50)
+        fill(store, 100)
+        before = dead_letters(store)
+        archive_all(store, directory)
+    for path in sorted((root / "commitlog").iterdir())[:-1]:
+        path.unlink()
+    with open_store(root, config=config) as store:
+        assert store.queue_range(DLQ, 0) == (50, 50)
+        report = store.dead_letters.restore(directory)
+        assert (report.restored_count, report.present_count) == (50, 0)
+        after = dead_letters(store)
+        assert [row["queueOffset"] for row in after] == list(range(50, 100))
+        assert _kept(after) == _kept(before)
+    assert verify_store(root).status == "clean"
+
+
+def test_a_repetition_adds_nothing_unless_it_is_asked_to(fast: Path) -> None:
+    with open_store(fast / "store") as store:
+        bury(store, 12)
+        bury(store, 3, OTHER)
+        archive_all(store, fast / "archive")
+        restore = store.dead_letters.restore
+        assert restore(fast / "archive", GROUP, start=4, end=6).restored_count == 2
+        report = restore(fast / "archive")
+        assert (report.restored_count, report.present_count) == (13, 2)
+        assert restore(fast / "archive").restored_count == 0
+        assert [row["flag"] for row in dead_letters(store)] == [*range(12), 4, 5, 0, 1, 2, 3, *range(6, 12)]
+    with open_store(fast / "store") as store:
+        assert store.dead_letters.restore(fast / "archive").present_count == 15
+        assert store.dead_letters.restore(fast / "archive", OTHER, again=True).restored_count == 3
+        assert len(dead_letters(store, OTHER)) == 9
+
+
+def test_restored_dead_letters_can_be_redriven(fast: Path) -> None:
+    with open_store(fast / "store") as store:
+        bury(store, 3)
+        archive_all(store, fast / "archive")
+    with open_store(fast / "other") as other:
+        other.create_topic("Orders", 1)
+        other.dead_letters.restore(fast / "archive")
+        rows = pa.RecordBatch.from_pydict(
+            {"queueId": pa.array([0] * 3, pa.int32()), "queueOffset": pa.array(range(3), pa.int64())}
+        )
+        outcomes = other.dead_letters.redrive(GROUP, rows, to_topic="Orders").column("outcome").to_pylist()
+        assert outcomes == ["REDRIVEN"] * 3
+
+
+@pytest.mark.parametrize("chunk_rows", [4, 10_000])
+def test_killed_at_any_operation_and_run_again_every_dead_letter_is_restored_once(
+    fast: Path, monkeypatch: pytest.MonkeyPatch, chunk_rows: int
+) -> None:
+    monkeypatch.setattr("rmq_store.broker.archive_restore.CHUNK_ROWS", chunk_rows)
+    with open_store(fast / "store") as store:
+        bury(store, 10)
+        wanted = _kept(dead_letters(store))
+        archive_all(store, fast / "archive")
+    Store.open(fast / "empty", create=True, config=SMALL).close()
+    halfway = 0
+    for k in itertools.count(1, 3):
+        root = fast / f"copy-{k}"
+
+        def killed(root: Path = root, k: int = k) -> None:
+            with open_store(root) as store:
+                durable.hook = count_down(k, _die)
+                store.dead_letters.restore(fast / "archive")
+                durable.hook = None
+
+        done = in_child(killed)
+        with open_store(root) as store:
+            there = len(dead_letters(store)) if DLQ in store.topics() else 0
+            assert there % min(chunk_rows, 10) in (0, 10 % chunk_rows)
+            halfway += 0 < there < 10
+            report = store.dead_letters.restore(fast / "archive")
+            assert (report.restored_count, report.present_count) == (10 - there, there)
+            assert _kept(dead_letters(store)) == wanted
+        assert verify_store(root).status == "clean"
+        if done:
+            break
+    assert k > 20
+    assert (halfway > 0) == (chunk_rows < 10)
+
+
+def test_files_that_are_not_what_they_say_are_refused(fast: Path) -> None:
+    directory = fast / "archive"
+    with open_store(fast / "store") as store:
+        bury(store, 6)
+        archive_all(store, directory)
+        path = directory / GROUP / f"0-{0:020d}-{6:020d}.parquet"
+        table = pq.read_table(path)
+        good = path.read_bytes()
+
+        def with_column(name: str, values: pa.Array) -> pa.Table:
+            return table.set_column(table.schema.get_field_index(name), name, values)
+
+        frames = table.column("frame").to_pylist()
+        body = frames[0].index(b"000000")
+        flipped = frames[0][:body] + b"X" + frames[0][body + 1 :]
+        for other in (
+            table.drop_columns(["frame"]),
+            with_column("queueOffset", pa.array(range(1, 7), pa.int64())),
+            with_column("frame", pa.array([flipped, *frames[1:]], pa.binary())),
+            with_column("frame", pa.array([frames[0][:-1], *frames[1:]], pa.binary())),
+            with_column("frame", pa.array([None, *frames[1:]], pa.binary())),
+            with_column("frame", pa.array([f.decode("latin-1") for f in frames])),
+        ):
+            pq.write_table(other, path)
+            with pytest.raises(CorruptionError, match=f"0-{0:020d}-{6:020d}.parquet"):
+                store.dead_letters.restore(directory)
+        for content in (b"", b"PAR1", good[:-100], good[:200] + b"\xff" * 50 + good[250:]):
+            path.write_bytes(content)
+            with pytest.raises(CorruptionError):
+                store.dead_letters.restore(directory)
+        path.write_bytes(good)
+        path.rename(path.with_name(f"1-{0:020d}-{6:020d}.parquet"))
+        with pytest.raises(CorruptionError, match="another one"):
+            store.dead_letters.restore(directory)
+        assert len(dead_letters(store)) == 6
+        with pytest.raises(UsageError, match="no dead letters of group"):
+            store.dead_letters.restore(directory, "cg_none")
+        with pytest.raises(UsageError, match="no archive"):
+            store.dead_letters.restore(fast)
+
+
+def test_a_store_that_cannot_hold_a_record_says_how_many_it_left_out(fast: Path) -> None:
+    large = StoreConfig(flush_interval_commit_log=10**9, enabled_append_prop_crc=False)
+    with open_store(fast / "large", config=large) as store:
+        store.create_topic(DLQ, 1)
+        store.send(Message(DLQ, b"." * 20_000, queue_id=0))
+        store.send(Message(DLQ, b"long", properties={"p": "v" * 32_690}, queue_id=0))
+        store.send(Message(DLQ, b"fits", queue_id=0))
+        archive_all(store, fast / "archive")
+    with open_store(fast / "small") as store:
+        report = store.dead_letters.restore(fast / "archive")
+        assert (report.restored_count, report.refused_count) == (1, 2)
+        assert [row["body"] for row in dead_letters(store)] == [b"fits"]
+
+
+def test_names_of_files_are_whole_ranges_and_nothing_else_is_believed(fast: Path) -> None:
+    directory = fast / "archive"
+    (directory / GROUP).mkdir(parents=True)
+    for name in ("part-0.parquet", f"0-{0:020d}-{4:020d}.parquet.tmp", f"-1-{0:020d}-{4:020d}.parquet", f"0-{0:019d}-"):
+        (directory / GROUP / name).touch()
+    assert ArchiveFiles(directory).of(GROUP) == []
+    (directory / "not a group").mkdir()
+    assert ArchiveFiles(directory).groups() == [GROUP]
+    with pytest.raises(UsageError):
+        ArchiveFiles(directory).of("../other")
+
+
+def test_gaps_are_what_no_file_holds() -> None:
+    def files(*ranges: tuple[int, int]) -> list[module.ArchiveFile]:
+        return [module.ArchiveFile("g", 0, start, end, Path()) for start, end in ranges]
+
+    rng = np.random.default_rng(7)
+    for _ in range(300):
+        cuts = np.unique(rng.integers(0, 40, rng.integers(0, 9))).tolist()
+        taken = [(low, high) for low, high in itertools.pairwise(cuts) if rng.random() < 0.6]
+        start, end = sorted(rng.integers(0, 45, 2).tolist())
+        held = {offset for low, high in taken for offset in range(low, high)}
+        gaps = module._gaps(files(*taken), start, end)
+        assert [offset for low, high in gaps for offset in range(low, high)] == sorted(set(range(start, end)) - held)
+        assert all(low < high for low, high in gaps)

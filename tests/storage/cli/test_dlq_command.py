@@ -1,0 +1,79 @@
+"""`rmq dlq archive` and `rmq dlq restore`: what they print, and how they refuse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import Result
+
+from rmq_store import Message, Store, StoreConfig
+
+Run = Callable[..., Result]
+SMALL = StoreConfig(
+    mapped_file_size_commit_log=16384, mapped_file_size_consume_queue=400, max_hash_slot_num=64, max_index_num=100
+)
+
+
+@pytest.fixture
+def store(scratch: Path) -> Path:
+    with Store.open(scratch / "store", create=True, config=SMALL) as opened:
+        for group, count in (("cg_a", 3), ("cg_b", 5)):
+            opened.create_topic(f"%DLQ%{group}", 1)
+            for number in range(count):
+                opened.send(Message(f"%DLQ%{group}", b"%d" % number))
+    return scratch / "store"
+
+
+def test_archive_and_restore_there_and_back(run: Run, store: Path, scratch: Path) -> None:
+    directory = str(scratch / "archive")
+    result = run("dlq", "archive", "cg_a", "--to", directory, store=store)
+    assert (result.exit_code, result.stdout) == (0, f"{directory}: 3 dead letters in 1 new files\n")
+    report = json.loads(run("dlq", "archive", "--to", directory, "--json", store=store).stdout)
+    assert (report["row_count"], report["files"]) == (5, [f"cg_b/0-{0:020d}-{5:020d}.parquet"])
+    assert pq.read_table(scratch / "archive" / report["files"][0]).num_rows == 5
+
+    with Store.open(scratch / "other", create=True, config=SMALL):
+        pass
+    result = run("dlq", "restore", directory, "cg_b", "--from", "1", "--to", "3", store=scratch / "other")
+    assert (result.exit_code, result.stdout) == (0, "2 dead letters restored\n")
+    result = run("dlq", "restore", directory, store=scratch / "other")
+    assert result.stdout == "6 dead letters restored\n2 had been restored before\n"
+    assert run("dlq", "restore", directory, "--again", store=scratch / "other").stdout == "8 dead letters restored\n"
+    shown = json.loads(run("dlq", "restore", directory, "--json", store=scratch / "other").stdout)
+    assert shown == {"restored_count": 0, "present_count": 8, "damaged_count": 0, "refused_count": 0}
+
+
+def test_older_than_counts_hours_of_the_stores_clock(run: Run, store: Path, scratch: Path) -> None:
+    directory = str(scratch / "archive")
+    assert "0 dead letters" in run("dlq", "archive", "--to", directory, "--older-than", "1", store=store).stdout
+    assert "8 dead letters" in run("dlq", "archive", "--to", directory, "--older-than", "0", store=store).stdout
+
+
+def test_mistakes_are_one_line_and_code_2(run: Run, store: Path, scratch: Path) -> None:
+    result = run("dlq", "archive", "no group!", "--to", str(scratch / "archive"), store=store)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    result = run("dlq", "restore", str(scratch), store=store)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "no archive" in result.stderr
+    assert run("dlq", "archive", store=store).exit_code == 2
+
+
+@pytest.mark.parametrize("command", ["archive", "restore"])
+def test_help_has_an_example_the_store_option_and_json(run: Run, command: str) -> None:
+    text = run("dlq", command, "--help").stdout
+    assert f"Example:\n    rmq dlq {command} " in text
+    assert "--store PATH" in text
+    assert "--json" in text
+
+
+def test_a_terminal_gets_a_bar_and_nothing_of_it_stays(
+    run_in_terminal: Callable[..., tuple[int, str]], store: Path, scratch: Path
+) -> None:
+    code, text = run_in_terminal("dlq", "archive", "--to", str(scratch / "archive"), columns=200, store=store)
+    assert code == 0
+    assert "8 messages" in text
+    assert "8 dead letters" in text.splitlines()[-1] + text.splitlines()[-2]
