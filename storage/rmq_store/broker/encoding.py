@@ -24,6 +24,7 @@ from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
 from rmq_store.format.host import Host
 from rmq_store.format.ids import UniqueIdGenerator
 from rmq_store.format.message import Message
+from rmq_store.format.names import validate_topic
 from rmq_store.log.commit_log import Clock
 
 INPUT_SCHEMA = pa.schema(
@@ -75,6 +76,8 @@ class MessageEncoder:
         keep_unique_key: bool = False,
         drop_properties: frozenset[str] = frozenset(),
     ) -> None:
+        if default_topic is not None:
+            validate_topic(default_topic)
         self._router = Router(topics, config)
         self._clock = clock
         self._default_topic = default_topic

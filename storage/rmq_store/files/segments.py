@@ -11,8 +11,10 @@ is coherent with mapped reads on Linux and reports a full disk as an error.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
+import stat
 import threading
 from collections import OrderedDict
 from pathlib import Path
@@ -361,7 +363,13 @@ def size_of_files(directory: Path) -> int | None:
         CorruptionError: they differ (a zero-length newest file, as a dying Java broker leaves it, is passed over).
     """
     run = SegmentRun(directory, 1, OpenFiles(1), writable=False, sparse=True, pin=False)
-    sizes = [(run.path(base), run.path(base).stat().st_size) for base in run.bases()]
+    sizes = []
+    for path in map(run.path, run.bases()):
+        with contextlib.suppress(FileNotFoundError):  # taken by retention meanwhile
+            status = path.lstat()
+            if not stat.S_ISREG(status.st_mode):
+                raise CorruptionError(str(path), 0, "expected a regular file, found something else")
+            sizes.append((path, status.st_size))
     if sizes and sizes[-1][1] == 0:
         sizes.pop()
     if not sizes:

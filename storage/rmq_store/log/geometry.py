@@ -19,6 +19,7 @@ from rmq_store.files import durable
 from rmq_store.files.segments import size_of_files
 from rmq_store.format import index as layout
 from rmq_store.format.consume_queue import ENTRY_BYTES
+from rmq_store.format.names import is_index_file_name
 
 # Entries are 20 bytes and slots 4: five slots weigh as much as one entry.
 _SLOTS_PER_ENTRY = layout.ENTRY_BYTES // layout.SLOT_BYTES
@@ -84,7 +85,7 @@ def _queue_file_bytes(directory: Path) -> int | None:
 
 
 def _index_geometry(directory: Path, given: tuple[int, int], is_named: bool, ours: bool) -> dict[str, int]:
-    names = sorted(path.name for path in directory.iterdir() if path.name.isdigit()) if directory.is_dir() else []
+    names = sorted(path.name for path in directory.iterdir() if is_index_file_name(path.name)) if directory.is_dir() else []
     candidates: set[tuple[int, int]] | None = None
     # A full file is unambiguous about the number of entries; the newest ones are enough to decide. One that a broker
     # is writing, or left torn, fits nothing: older ones speak for it.
