@@ -1,8 +1,8 @@
 """Crash images (reliability.md, method C): a store is used for a while, and the power is cut at any operation.
 
-From a recorded life of a store (`store_life`) many disks are drawn that a power cut could have left (`disk_image`). Each
-different one is opened by the engine in another boot, and must be a prefix of what was written with everything that was
-acknowledged (`found_store`). Then the store lives on, on one of these disks: so the power is also cut while a recovery
+From a recorded life of a store (`store_life`) many disks are drawn that a power cut could have left (`disk_image`).
+Each different one is opened by the engine in another boot, and must be a prefix of what was written with everything
+that was acknowledged (`found_store`). Then the store lives on, on one of these disks: so the power is also cut while a recovery
 runs, and behind it.
 """
 
@@ -165,7 +165,7 @@ def _check(life: Life, image: Image, written: Written, tables: _Tables, *, deep:
 
 
 def _recover(root: Path, config: StoreConfig) -> int:
-    """What `Store.open` does until the log can be written to, then the end of the process; returns where the log ends."""
+    """Do what `Store.open` does until the log can be written to, and die; returns where the log ends."""
     known = StoreFile.load(root)
     settings = known.config if known else config
     infer(root, settings.geometry(), ours=store_module._is_ours(root))
@@ -317,8 +317,8 @@ def _without_zeroed_tails() -> Iterator[None]:
 
 PARTS = (
     Part(
-        "simulated_disk", "6", "power cuts on a simulated disk", "images", 5_000, 250_000, 1_000_000, 10_000, run,
+        "simulated_disk", "6", "power cuts on a simulated disk", "images", 3_000, 100_000, 1_000_000, 10_000, run,
         ("no_flush", "segment_names", "whole_new_files", "whole_tables", "views_before_progress", "whole_units",
-         "zeroed_tails"), bites_within=1_000,
+         "zeroed_tails"), bites_within=500,
     ),
 )  # fmt: skip

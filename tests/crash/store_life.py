@@ -80,7 +80,7 @@ class Workplace:
         base = f"{self.root}/"
         for path in sorted(image.directories):
             if path:
-                os.mkdir(base + path)
+                Path(base + path).mkdir()
         for path, (inode, data) in image.files:
             kept = f"{self.keep}/{inode}" if path in IDENTITIES else ""
             if kept:
@@ -224,7 +224,7 @@ def kill(store: Store) -> None:
 
 @contextlib.contextmanager
 def engine(place: Workplace, seed: str) -> Iterator[None]:
-    """The engine without threads, in boots of our own, silent about what it finds, and with the same chance each time."""
+    """The engine without threads, in boots of our own, silent, and with the same chance each time."""
     log = logging.getLogger("rmq_store")
     level, state = log.level, random.getstate()
     random.seed(seed)
