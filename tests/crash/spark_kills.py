@@ -174,12 +174,12 @@ def _practice(path: Path) -> None:
     from rmq_store import Store
 
     path.mkdir()
-    with Store.open(path / "source", create=True, config=_small()) as store:
+    with Store.open(path / "source", create=True, config=small_config()) as store:
         store.create_topic("Practice", 1)
         store.append(pa.record_batch({"body": pa.array([b"once"])}), "Practice")
 
 
-def _small() -> Any:
+def small_config() -> Any:
     from rmq_store import StoreConfig
 
     return StoreConfig(
@@ -217,17 +217,17 @@ def run(trial: Trial) -> Counters:
     counters = Counters(cycles=trial.cycles)
     sent = dict.fromkeys(TOPICS, 0)
     source, target = trial.directory / "source", trial.directory / "target"
-    with Store.open(source, create=True, config=_small()) as store:
+    with Store.open(source, create=True, config=small_config()) as store:
         for topic in TOPICS:
             store.create_topic(topic, 1)
-    Store.open(target, create=True, config=_small()).close()
+    Store.open(target, create=True, config=small_config()).close()
     drivers = [Driver(trial.directory, 0)]
     try:
         for cycle in range(trial.cycles):
             chance = random.Random(f"{trial.seed}/{cycle}")
             _send(source, sent, chance)
             drivers.append(Driver(trial.directory, cycle + 1))
-            _kill_once(drivers[cycle], POINTS[(trial.seed + cycle) % len(POINTS)], chance, counters)
+            _kill_once(drivers[cycle], POINTS[(trial.seed + cycle) % len(POINTS)] if trial.cycles > len(POINTS) else POINTS[cycle], chance, counters)
             for topic in TOPICS:
                 counters.seen["batches hit"] += _in_progress(trial.directory / topic)
             if failure := drivers[cycle].failed():
@@ -287,7 +287,7 @@ def _judge(trial: Trial, sent: dict[str, int], counters: Counters) -> None:
                 counters.note(f"{where}: the group of {topic} stands at {committed}, not at {count}")
 
 
-def _no_java() -> str:
+def no_java() -> str:
     import shutil
 
     return "" if shutil.which("java") and Path("/proc/self/stat").exists() else "needs Java and /proc"
@@ -306,7 +306,7 @@ PARTS = (
         run=run,
         protections=("no_marker",),
         bites_within=1,
-        cannot_run=_no_java,
+        cannot_run=no_java,
         alone=True,
     ),
 )  # fmt: skip

@@ -3,8 +3,8 @@
     {"format": 1, "losses": [{"time_ms": ..., "group": ..., "query": ..., "batch": ..., "topic": ..., "queue": ...,
      "start": ..., "end": ..., "reason": ...}, ...]}
 
-The newest 10,000 are kept. A batch that Spark repeats loses the same range again: one with the same reader, queue,
-start and reason is the same loss, and replaced only by a longer one. Control state: losing the file loses the report,
+The newest 10,000 are kept. A batch that Spark repeats loses the same range again, or more of it: what lies within a
+range that the same reader has lost in the same queue for the same reason is no new loss. Control state: losing the file loses the report,
 and no message.
 """
 
@@ -64,15 +64,16 @@ def record_losses(path: str | Path, losses: Sequence[Loss]) -> list[Loss]:
     lock = OfdLock(root / "pyrmq" / "config.lock")
     try:
         with lock.exclusive(LOCK_TIMEOUT_MS):
-            known = {_key(loss): loss for loss in recorded_losses(root)}
-            new = [loss for loss in stamped if _says_more(loss, known.get(_key(loss)))]
+            known = recorded_losses(root)
+            new = []
+            for loss in stamped:
+                if not any(_covers(other, loss) for other in known):
+                    known = [*(other for other in known if not _covers(loss, other)), loss]
+                    new.append(loss)
             if new:
-                for loss in new:
-                    known.pop(_key(loss), None)  # to the end: the oldest go first
-                    known[_key(loss)] = loss
-                rows = [_row(loss) for loss in list(known.values())[-_KEPT:]]
                 file = _path(root)
                 durable.remove_leftovers(file)
+                rows = [_row(loss) for loss in known[-_KEPT:]]
                 durable.write_atomically(file, json.dumps({"format": _FORMAT, "losses": rows}).encode())
             return new
     finally:
@@ -105,12 +106,18 @@ def _path(root: Path) -> Path:
     return root / "pyrmq" / "dataloss.json"
 
 
-def _key(loss: Loss) -> tuple[object, ...]:
-    return loss.group, loss.query, loss.topic, loss.queue_id, loss.start, loss.reason
+def _reader(loss: Loss) -> tuple[object, ...]:
+    # The process that plans for a group does not know the query.
+    return loss.group, loss.query if loss.group is None else None, loss.topic, loss.queue_id, loss.reason
 
 
-def _says_more(loss: Loss, known: Loss | None) -> bool:
-    return known is None or (loss.end or -1) > (known.end or -1)
+def _covers(loss: Loss, other: Loss) -> bool:
+    """Whether one loss says all that the other one does."""
+    if _reader(loss) != _reader(other):
+        return False
+    if loss.end is None or other.end is None:
+        return (loss.start, loss.end) == (other.start, other.end)
+    return loss.start <= other.start and other.end <= loss.end
 
 
 def _at(loss: Loss, now_ms: int) -> Loss:

@@ -36,20 +36,26 @@ def test_a_loss_is_kept_once_with_the_time_of_the_store(root: Path) -> None:
     assert stat.S_IMODE((root / "pyrmq" / "dataloss.json").stat().st_mode) == 0o600
 
 
-def test_only_a_longer_range_of_the_same_reader_takes_the_place_of_one(root: Path) -> None:
-    record_losses(root, [GONE])
-    assert record_losses(root, [Loss("T", 0, 10, 15, "retention", group="cg")]) == []
-    assert ranges(record_losses(root, [Loss("T", 0, 10, 30, "retention", group="cg")])) == [(10, 30)]
-    assert ranges(recorded_losses(root)) == [(10, 30)]
+def test_what_lies_within_a_known_range_of_the_same_reader_is_nothing_new(root: Path) -> None:
+    record_losses(root, [GONE, Loss("T", 0, 40, 50, "retention", group="cg")])
+    within = [
+        Loss("T", 0, 10, 15, "retention", group="cg"),
+        Loss("T", 0, 15, 20, "retention", group="cg", query="a task knows it", batch=3),
+    ]
+    assert record_losses(root, within) == []
+    assert ranges(record_losses(root, [Loss("T", 0, 5, 30, "retention", group="cg")])) == [(5, 30)]
+    assert ranges(recorded_losses(root)) == [(40, 50), (5, 30)]
     others = [
         Loss("T", 0, 10, 20, "retention", group="other"),
         Loss("T", 1, 10, 20, "retention", group="cg"),
-        Loss("T", 0, 20, 25, "retention", group="cg"),
-        Loss("T", 0, 10, None, "deleted topic", group="cg"),
-        Loss("T", 0, 10, 20, "retention", group="cg", query="q", batch=3),
+        Loss("T", 0, 29, 31, "retention", group="cg"),
+        Loss("T", 0, 10, 20, "rolled back", group="cg"),
+        Loss("T", 0, 10, None, "retention", group="cg"),
+        Loss("T", 0, 10, 20, "retention", query="q1"),
+        Loss("T", 0, 10, 20, "retention", query="q2"),
     ]
     assert len(record_losses(root, others)) == len(others)
-    assert len(recorded_losses(root)) == 6
+    assert len(recorded_losses(root)) == 9
 
 
 def test_the_newest_are_kept(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
