@@ -54,8 +54,8 @@ class QueueReader:
 
         Raises:
             CorruptQueueError: an entry and the record it points at disagree.
-            OffsetOutOfRangeError: retention has taken the messages since the caller looked; `maximum` is the end of
-                what was asked for.
+            OffsetOutOfRangeError: retention has taken the messages since the caller looked. It does not say what is
+                left: who knows the whole queue finds out.
             CorruptRecordError: a record is damaged, or its segment is missing in the middle of the log. Of damage that
                 was kept, it names all messages that are lost; with `over_holes` they are passed over.
         """
@@ -149,17 +149,10 @@ class QueueReader:
     def _missing_segment(
         self, topic: str, queue_id: int, queue_offset: int, offset: int, end: int
     ) -> OffsetOutOfRangeError | CorruptRecordError:
-        log_start = self._log.start()
-        if offset >= log_start:
+        if offset >= self._log.start():
             return self._log.missing_segment(offset)
-        minimum = self._log.views.queue(topic, queue_id).min_offset(log_start, end)
-        return OffsetOutOfRangeError(
-            f"{topic}-{queue_id}: retention removed messages from {queue_offset} on while they were read; what is left "
-            f"begins at {minimum}",
-            queue_offset,
-            minimum,
-            end,
-        )
+        what = f"{topic}-{queue_id}: retention removed messages from {queue_offset} on while they were read"
+        return OffsetOutOfRangeError(what, queue_offset, end, end)
 
     def _check(
         self, batch: pa.RecordBatch, topic: str, queue_id: int, queue_offsets: np.ndarray, offsets: np.ndarray

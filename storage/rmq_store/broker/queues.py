@@ -112,7 +112,10 @@ class Queues:
     ) -> Iterator[pa.RecordBatch]:
         for first in range(start, end, _STEP):
             entries = self._entries(topic, queue_id, first, min(first + _STEP, end))
-            yield from self._reader.read(topic, queue_id, first, entries, columns, tags=tags, raw_body=raw_body)
+            try:
+                yield from self._reader.read(topic, queue_id, first, entries, columns, tags=tags, raw_body=raw_body)
+            except OffsetOutOfRangeError as error:
+                raise self._removed(topic, queue_id, error.requested) from error
 
     def commit_log_offset_before(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """See `Store.commit_log_offset_before`."""
@@ -198,6 +201,11 @@ class Queues:
                 start if start < first else end, first, last,
             )  # fmt: skip
 
+    def _removed(self, topic: str, queue_id: int, queue_offset: int) -> OffsetOutOfRangeError:
+        first, last = self.range(topic, queue_id)
+        what = f"{topic}-{queue_id}: retention removed messages from {queue_offset} on while they were read"
+        return OffsetOutOfRangeError(f"{what}; the queue has [{first}, {last})", queue_offset, first, last)
+
     def _missing(self, topic: str, queue_id: int) -> tuple[int, np.ndarray] | None:
         peeked = self._peeked
         return peeked.missing.get((topic, queue_id)) if isinstance(peeked, ReadOnlyEnd) else None
@@ -210,16 +218,10 @@ class Queues:
                 self._log.views.queue(topic, queue_id).entries(start, split) if start < split else np.empty(0, ENTRY)
             )
         except FileNotFoundError as error:
-            first, last = self.range(topic, queue_id)
-            if start >= first:
+            if start >= self.range(topic, queue_id).min_offset:
                 directory = self._log.views.queue(topic, queue_id).run.directory
                 raise CorruptQueueError(str(directory), 0, "one of the queue's files is missing") from error
-            raise OffsetOutOfRangeError(
-                f"{topic}-{queue_id}: retention removed messages from {start} on while they were read",
-                start,
-                first,
-                last,
-            ) from error
+            raise self._removed(topic, queue_id, start) from error
         if missing and end > split:
             extra = missing[1][max(start, split) - missing[0] : end - missing[0]]
             entries = np.concatenate([entries, extra])

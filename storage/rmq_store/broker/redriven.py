@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.broker.queue_reader import QueueReader
-from rmq_store.errors import CorruptRecordError
+from rmq_store.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
 from rmq_store.format.names import SYSTEM_PREFIX
 from rmq_store.log.commit_log import CommitLog
@@ -103,7 +103,10 @@ class RedrivenTable:
             CorruptionError: a record of the table is damaged. Nothing can be moved then without moving it twice.
         """
         with self._lock:
-            self._read_on()
+            try:
+                self._read_on()
+            except OffsetOutOfRangeError:  # retention was faster: what is left begins later
+                self._read_on()
             merged = {
                 queue_id: OffsetRanges.union(several) for queue_id, several in self._moved.get(group, {}).items()
             }

@@ -36,7 +36,14 @@ from rmq_store.broker.topics import TopicTable
 from rmq_store.broker.unit_markers import UnitMarkers
 from rmq_store.broker.unit_table import UnitTable
 from rmq_store.broker.waiting import Waiting, waiting_by_segment
-from rmq_store.errors import CorruptConfigError, ReadOnlyError, StoreError, StoreLockedError, UsageError
+from rmq_store.errors import (
+    CorruptConfigError,
+    OffsetOutOfRangeError,
+    ReadOnlyError,
+    StoreError,
+    StoreLockedError,
+    UsageError,
+)
 from rmq_store.files import durable
 from rmq_store.files.lock import OfdLock
 from rmq_store.files.pin import is_pinned
@@ -172,7 +179,7 @@ class Retention:
         for tries_left in reversed(range(_TRIES)):
             try:
                 return self._plan(self._settings(file_reserved_time), manual, drop_waiting)
-            except FileNotFoundError:  # somebody else deletes: look again
+            except (FileNotFoundError, OffsetOutOfRangeError):  # somebody else deletes: look again
                 if not tries_left:
                     raise
         raise AssertionError
