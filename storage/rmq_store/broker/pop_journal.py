@@ -72,6 +72,7 @@ class PopJournal:
             CorruptConfigError: the file is no journal; nothing was changed.
         """
         directory = self.path.parent
+        durable.refuse_links(directory.parents[1], directory.parent, directory)
         if not directory.is_dir():
             for missing in reversed([directory, *directory.parents[:3]]):
                 durable.make_directory(missing)

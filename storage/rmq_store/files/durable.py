@@ -142,6 +142,13 @@ def make_directory(path: str | Path) -> bool:
     return True
 
 
+def refuse_links(*directories: Path) -> None:
+    """Raise NotAStoreError if one of these directories, which need not exist, is a symbolic link."""
+    for path in directories:
+        if path.is_symlink():
+            raise NotAStoreError(str(path), "expected a directory, found a symbolic link")
+
+
 def read_limited(path: str | Path, limit_bytes: int) -> bytes:
     """Return the whole content of a small file.
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rmq_store.files import durable
 from rmq_store.files.segments import OpenFiles, SegmentRun
 from rmq_store.format.consume_queue import ENTRY
 from rmq_store.log.consume_queue import ConsumeQueue
@@ -40,12 +41,18 @@ class Views:
         self._queues: dict[QueueKey, ConsumeQueue] = {}
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, whether or not it has files yet. `topic` must be a valid name: it becomes a path."""
+        """The queue, whether or not it has files yet. `topic` must be a valid name: it becomes a path.
+
+        Raises:
+            NotAStoreError: one of its directories is a symbolic link: a store's queues lie in the store.
+        """
         key = (topic, queue_id)
         queue = self._queues.get(key)
         if queue is None:
+            directory = self.directory / topic / str(queue_id)
+            durable.refuse_links(directory.parent, directory)
             run = SegmentRun(
-                self.directory / topic / str(queue_id),
+                directory,
                 self._queue_file_bytes,
                 self._files,
                 writable=self._writable,
