@@ -2,8 +2,8 @@
 
 From a recorded life of a store (`store_life`) many disks are drawn that a power cut could have left (`disk_image`).
 Each different one is opened by the engine in another boot, and must be a prefix of what was written with everything
-that was acknowledged (`found_store`). Then the store lives on, on one of these disks: so the power is also cut while a recovery
-runs, and behind it.
+that was acknowledged (`found_store`). Then the store lives on, on one of these disks: so the power is also cut while
+a recovery runs, and behind it.
 """
 
 from __future__ import annotations
