@@ -18,6 +18,7 @@ from .report import Ledger, Problem
 
 ENTRY = struct.Struct(">qiq")  # log offset, size, tags code
 NO_ENTRY = (0, 0, 0)
+TABLE_BYTES_MAX = 64 << 20
 PRE_BLANK = 0x7FFFFFFF  # the size of the units in front of the first entry of a queue that began above 0
 
 
@@ -153,8 +154,11 @@ class QueueCheck:
     def _configured_topics(self) -> set[bytes] | None:
         """The topics in topics.json, None if it cannot be told."""
         for name in ("config/topics.json", "config/topics.json.bak"):
+            path = self.ledger.root / name
             try:
-                table = json.loads((self.ledger.root / name).read_text("utf-8"))["topicConfigTable"]
+                if not path.is_file() or path.stat().st_size > TABLE_BYTES_MAX:  # a FIFO would be waited for
+                    continue
+                table = json.loads(path.read_text("utf-8"))["topicConfigTable"]
                 return {topic.encode(errors="surrogatepass") for topic in table}
             except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 continue
