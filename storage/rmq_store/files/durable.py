@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import logging
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -26,6 +27,8 @@ from rmq_store.errors import (
     StoreFullError,
     UsageError,
 )
+
+_LOG = logging.getLogger(__name__)
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
@@ -140,6 +143,14 @@ def make_directory(path: str | Path) -> bool:
             return False
         fsync_directory(path.parent)
     return True
+
+
+def warn_of_shared_directory(path: Path) -> None:
+    """Log a warning if others than its owner may write a store's directory: they own the store, then."""
+    mode = path.stat().st_mode
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        who = "everybody" if mode & stat.S_IWOTH else "a group"
+        _LOG.warning("%s: %s may write this directory (mode %o), and with it the store", path, who, stat.S_IMODE(mode))
 
 
 def refuse_links(*directories: Path) -> None:
