@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +17,17 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from pyspark_rmq.options import sink_options
 from pyspark_rmq.writer import batch_writer, stream_writer
-from rmq_store import MarkerError, NotAStoreError, StagingError, Store, StoreConfig, UnknownTopicError
+from rmq_store import (
+    MarkerError,
+    NotAStoreError,
+    StagingError,
+    Store,
+    StoreConfig,
+    StoreFailedError,
+    StoreFullError,
+    UnknownTopicError,
+)
+from rmq_store.files import durable
 
 Make = Callable[..., Any]
 VALUE = StructType([StructField("value", StringType())])
@@ -243,3 +257,122 @@ def test_the_reports_and_the_batch_writer_travel_between_processes(
     report = cloudpickle.loads(cloudpickle.dumps(in_task.write(rows("a"))))
     cloudpickle.loads(cloudpickle.dumps(planned)).commit([report])
     assert bodies(path, "T") == ["a"]
+
+
+def staged(path: Path) -> list[str]:
+    """The staging directories that have files."""
+    return sorted({file.parent.name for file in (path / "pyrmq" / "staging").rglob("*.arrow")})
+
+
+def test_what_a_killed_driver_staged_is_swept_by_the_next_commit_of_its_query_only(
+    make_store: Make, task: Callable[..., None], bodies: Make
+) -> None:
+    path = make_store()
+    task(0, 1, batch=0, run="run-1")
+    writer(path).write(rows("a"))  # and the driver dies before its commit
+    task(0, 1, batch=1, run="run-9")
+    writer(path).write(rows("later"))
+    TaskContext._getOrCreate()._localProperties["sql.streaming.queryId"] = "q2"
+    writer(path).write(rows("of another query"))
+    assert staged(path) == ["q1-0-run-1", "q1-1-run-9", "q2-1-run-9"]
+    task(0, 2, batch=0, run="run-2")
+    writer(path).commit([writer(path).write(rows("a"))], 0)
+    assert staged(path) == ["q1-1-run-9", "q2-1-run-9"]
+    assert bodies(path, "T") == ["a"]
+
+
+def test_the_files_of_a_live_attempt_are_not_swept_however_old_they_are(make_store: Make, task: Make) -> None:
+    """Another process is in the middle of its rows; when it is dead, its files can go."""
+    path = make_store()
+    program = f"""
+import os, sys, pyarrow as pa
+from rmq_store import StagingArea
+area = StagingArea.for_task({str(path)!r}, "batch-of-another", 0, 1, topic="T")
+area.write(pa.record_batch({{"body": pa.array([b"x"])}}))
+print("here", flush=True)
+sys.stdin.read()
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"here\n"
+        directory = path / "pyrmq" / "staging" / "batch-of-another"
+        for entry in [*directory.iterdir(), directory]:
+            os.utime(entry, (1000, 1000))
+        task(0, 1)
+        writer(path).commit([writer(path).write(rows("a"))], 0)
+        assert staged(path) == ["batch-of-another"]
+        process.kill()
+        process.wait()
+        task(0, 2, batch=1)
+        writer(path).commit([writer(path).write(rows("b"))], 1)
+        assert staged(path) == []
+
+
+def test_a_disk_that_is_full_at_any_moment_of_a_commit_leaves_nothing_and_the_batch_can_be_repeated(
+    make_store: Make, task: Callable[..., None], bodies: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ENOSPC at the k-th operation of the file layer, for every k until the commit passes."""
+    path = make_store()
+    seen = 0
+
+    def full(operation: str, where: str) -> None:
+        nonlocal seen
+        if operation in ("write", "mkdir", "rename", "allocate", "open") and "staging" not in where:
+            seen += 1
+            if seen == failing:
+                raise OSError(28, "No space left on device")
+
+    for failing in itertools.count(1):
+        batch, value, seen = failing, f"value {failing}", 0
+        task(0, 1, batch=batch)
+        report = writer(path).write(rows(value))
+        before = bodies(path, "T")
+        monkeypatch.setattr(durable, "hook", full)
+        try:
+            writer(path).commit([report], batch)
+            passed = True
+        except (StoreFullError, StoreFailedError):
+            passed = False
+        monkeypatch.setattr(durable, "hook", None)
+        if seen < failing:
+            break
+        found = bodies(path, "T")
+        assert found in (before, sorted([*before, value]))  # all or nothing
+        assert not passed or found != before
+        task(0, 2, batch=batch)
+        writer(path).commit([writer(path).write(rows(value))], batch)
+        assert bodies(path, "T") == sorted([*before, value])
+    assert failing > 5
+
+
+def test_a_repeated_batch_may_be_cut_into_other_partitions(
+    make_store: Make, task: Callable[..., None], bodies: Make
+) -> None:
+    path = make_store()
+    for cuts in ([["a", "b", "c"]], [["c"], ["b", "a"]], [["a"], ["b"], ["c"]]):
+        reports = []
+        for partition, values in enumerate(cuts):
+            task(partition, partition, run=f"run-{len(cuts)}")
+            reports.append(writer(path).write(rows(*values)))
+        writer(path).commit(reports, 0)
+        assert bodies(path, "T") == ["a", "b", "c"]
+
+
+def test_a_marker_outlives_the_segment_that_it_was_written_to(
+    make_store: Make, task: Callable[..., None], bodies: Make
+) -> None:
+    path = make_store()
+    task(0, 1)
+    writer(path).commit([writer(path).write(rows("a"))], 0)
+    with Store.open(path) as store:
+        for _ in range(4):
+            store.append(pa.record_batch({"body": pa.array([bytes(4000)] * 200)}), "Other")
+        assert store.retention.run(manual=True, file_reserved_time=0).removed
+    (path / "pyrmq" / "units.json").unlink(missing_ok=True)
+    task(0, 2, run="run-2")
+    writer(path).commit([writer(path).write(rows("a"))], 0)
+    assert bodies(path, "T") == []  # it was added once, and is gone by now
+    with pytest.raises(MarkerError, match="other rows"):
+        writer(path).commit([writer(path).write(rows("b"))], 0)

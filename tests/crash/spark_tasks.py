@@ -6,8 +6,9 @@ attempts             Without Spark, in the orders that it shows by accident: two
                      a batch, some killed in the middle, some after the driver's commit, some reported in another
                      attempt's place, the number of partitions changing between attempts at the batch, the driver dying
                      between append and commit log, sweeps in between.
-retention_overtakes  Streams planned and read as Spark does, while retention deletes. With failOnDataLoss=true they fail
-                     and name what is gone; with false, what they read and what they report as lost is all that was sent.
+retention_overtakes  Streams planned and read as Spark does, while retention deletes. With failOnDataLoss=true they
+                     fail and name what is gone; with false, what they read and what they report as lost is all that was
+                     sent.
 executor_kills       Spark's own executors, processes of a local cluster, are killed while they write.
 """
 
@@ -68,7 +69,7 @@ def _no_loss_check() -> Iterator[None]:
         continuity.lost = kept
 
 
-# -- attempts, called directly ------------------------------------------------------------------------------------------
+# -- attempts, called directly -----------------------------------------------------------------------------------------
 
 
 class Killed(Exception):
@@ -183,7 +184,7 @@ def run_attempts(trial: Trial) -> Counters:
     return counters
 
 
-# -- retention ----------------------------------------------------------------------------------------------------------
+# -- retention ---------------------------------------------------------------------------------------------------------
 
 
 def run_retention(trial: Trial) -> Counters:
@@ -247,9 +248,8 @@ class _Stream:
             "failOnDataLoss": str(strict).lower(),
         }  # fmt: skip
         self.read: list[tuple[int, int]] = []
-        self.lost_named = 0
-        self._start: dict[str, Any] | None = None
         self._reader = self._new()
+        self._start: dict[str, Any] = self._reader.initialOffset()
 
     def _new(self) -> Any:
         from pyspark.sql.types import StructType
@@ -266,7 +266,7 @@ class _Stream:
 
         from rmq_store import Store
 
-        start = self._start if self._start is not None else self._reader.initialOffset()
+        start = self._start
         end = self._reader.latestOffset(start, ReadAllAvailable())
         if end == start:
             return
@@ -297,7 +297,8 @@ class _Stream:
 
     def begin_anew(self) -> None:
         self._reader.stop()
-        self._reader, self._start = self._new(), None
+        self._reader = self._new()
+        self._start = self._reader.initialOffset()
 
     def close(self) -> None:
         self._reader.stop()
@@ -337,7 +338,7 @@ def _judge_retention(stream: _Stream, path: Path, sent: int, counters: Counters,
     counters.seen["messages reported as lost"] += len(known)
 
 
-# -- in Spark -----------------------------------------------------------------------------------------------------------
+# -- in Spark ----------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager

@@ -6,9 +6,9 @@ that is to be missing is named by `fail.without`: workers outlive a job.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from pyspark import TaskContext
@@ -47,7 +47,7 @@ class Failing:
         # One task reads and writes: first the reads of its attempts fail, then the writes, three in all at most.
         first = 0 if what == "r" else min(self.attempts["r"], 3)
         if late == self.late and first <= context.attemptNumber() < min(3, first + self.attempts[what]):
-            with open(self.tell, "ab") as file:
+            with Path(self.tell).open("ab") as file:
                 file.write(what.encode())
             raise RuntimeError(f"attempt {context.attemptNumber()} fails {'after' if late else 'before'} its work")
 
