@@ -97,13 +97,13 @@ class Day:
         from rmq_store import Store
 
         config = tiny_config(
-            mapped_file_size_commit_log=32 << 10, flush_interval_commit_log=10**9, delete_commit_log_files_interval=0
+            mapped_file_size_commit_log=16 << 10, flush_interval_commit_log=10**9, delete_commit_log_files_interval=0
         )
         with Store.open(self.root, create=True, config=config, clock=self.clock) as store:
             store.create_topic(TOPIC, queue_count=QUEUES)
             old = Traffic(store, OLD, random.Random(0), large=False)
-            while store.log_range()[1] < 90 << 10:
-                old.call()
+            while store.log_range()[1] < 46 << 10:
+                old.send()
         points = Points(self.root, "append: store appended_end", 1)
         assert Child(partial(self._live, points, YESTERDAY), self._notes).wait() < 0
 
@@ -137,7 +137,7 @@ class Day:
             store = Store.open(self.root, clock=self.clock)
             points.stage = "append"
             traffic = Traffic(store, producer, chance, large=False)
-            for call in (traffic.send, traffic.send_all, traffic.append, traffic.commit_unit) * 3:
+            for call in (traffic.send, traffic.send_all, traffic.append, traffic.commit_unit, traffic.send):
                 call()
                 tell(pipe, ACK, producer, traffic.sent)
             points.stage = "flush"
@@ -151,7 +151,6 @@ class Day:
             points.stage = "delay"
             self._park(store, pipe)
             self._now_ms += 5000
-            store.schedule.deliver_due(3)
             store.schedule.deliver_due()
             store.schedule.save_progress()
             points.stage = "retention"
@@ -166,7 +165,7 @@ class Day:
     def _park(self, store: object, pipe: int) -> None:
         from rmq_store import Message
 
-        for sequence in range(4):
+        for sequence in range(3):
             for producer, wish in (
                 (LEVEL, {"delay_level": 1}), (TIMER, {"deliver_timestamp_ms": self._now_ms + 3000})
             ):  # fmt: skip
@@ -255,6 +254,6 @@ PARTS = (
     Part(
         "points", "4", "a kill at every operation on a file, in every write, before every store into a mapped word",
         "kills", harness=260, crash=1500, soak=6000, chunk=500, run=run,
-        protections=("in_place", "no_index_undo", "early_end"), bites_within=90,
+        protections=("in_place", "no_index_undo", "early_end"), bites_within=75,
     ),
 )  # fmt: skip
