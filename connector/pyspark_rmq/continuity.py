@@ -63,6 +63,17 @@ def _why_gone(bounds: tuple[int, int] | None, start: int) -> str:
     return losses.RETENTION if start < bounds[0] else losses.ROLLED_BACK
 
 
+def report_damage(queue: Queue, damaged: Sequence[int], options: SourceOptions) -> None:
+    """Record messages (ascending queue offsets) that were left out, because their bytes contradict the format."""
+    gone: LostRanges = []
+    for offset in damaged:
+        if gone and gone[-1][3] == offset:
+            gone[-1] = (*gone[-1][:3], offset + 1)
+        else:
+            gone.append((*queue, offset, offset + 1))
+    report_loss(f"messages are damaged: {describe(gone)}", gone, options, losses.CORRUPTION)
+
+
 def check_ends(position: StreamPosition, ranges: Mapping[Queue, Range], options: SourceOptions) -> None:
     """Report queues that end before the position: their tail was lost."""
     gone: LostRanges = [

@@ -28,6 +28,8 @@ FROM_LAST = "CONSUME_FROM_LAST_OFFSET"
 FROM_FIRST = "CONSUME_FROM_FIRST_OFFSET"
 FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
+SKIP = "skip"
+
 _UNITS_MS = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -128,6 +130,13 @@ def _where(text: str, name: str) -> str:
     value = text.strip().upper()
     if value not in (FROM_LAST, FROM_FIRST, FROM_TIMESTAMP):
         refuse(f"option {name}: {text!r} is none of {FROM_LAST}, {FROM_FIRST}, {FROM_TIMESTAMP}")
+    return value
+
+
+def _on_corruption(text: str, name: str) -> str:
+    value = text.strip().lower()
+    if value not in ("fail", SKIP):
+        refuse(f"option {name}: {text!r} is neither fail nor {SKIP}")
     return value
 
 
@@ -279,6 +288,15 @@ _WHERE = (
         "true",
         "Fail if messages that should be read are gone, naming the exact ranges. With `false` that is logged and kept "
         "in a report (`dataLoss`), and the query goes on with what is there.",
+    ),
+    Option(
+        "onCorruption",
+        READ,
+        _on_corruption,
+        "`fail` or `skip`",
+        "`fail`",
+        "What a message does whose bytes contradict the format. With `skip`, which needs `failOnDataLoss=false`, it is "
+        "left out, and reported as lost.",
     ),
     Option(
         "dataLoss",

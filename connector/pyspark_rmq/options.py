@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark_rmq.offsets import LATEST, Position, refuse
-from pyspark_rmq.option_table import FROM_LAST, FROM_TIMESTAMP, OPTIONS, Use
+from pyspark_rmq.option_table import FROM_LAST, FROM_TIMESTAMP, OPTIONS, SKIP, Use
 from pyspark_rmq.planning import Limits
 
 # Spark's own options of a streaming query arrive among those of its sink.
@@ -67,6 +67,7 @@ class SourceOptions:
     tags: str | None = None
     raw_body: bool = False
     fail_on_data_loss: bool = True
+    skip_corruption: bool = False
     min_partitions: int | None = None
     limits: Limits = field(default_factory=Limits)
 
@@ -117,6 +118,8 @@ def source_options(options: Mapping[str, str], use: Use, now_ms: int) -> SourceO
     if use == "batch read":
         _check_batch_start(starting)
     _check_group_options(values, starting)
+    if values.get("onCorruption") == SKIP and values.get("failOnDataLoss", True):
+        refuse("option onCorruption=skip leaves messages out: it needs failOnDataLoss=false")
     return SourceOptions(
         path=values["path"],
         subscription=_subscription(values, use),
@@ -131,6 +134,7 @@ def source_options(options: Mapping[str, str], use: Use, now_ms: int) -> SourceO
         tags=values.get("tags"),
         raw_body=values.get("rawBody", False),
         fail_on_data_loss=values.get("failOnDataLoss", True),
+        skip_corruption=values.get("onCorruption") == SKIP,
         min_partitions=values.get("minPartitions"),
         limits=_limits(values),
     )

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_rmq import positions
-from pyspark_rmq.continuity import keep_or_fail, keep_within
+from pyspark_rmq.continuity import keep_or_fail, keep_within, report_damage
 from pyspark_rmq.home import Home, open_to_read
 from pyspark_rmq.options import SourceOptions
 from pyspark_rmq.planning import QueueSlice, split
@@ -92,11 +92,12 @@ def _read_what_exists(
     """Yield the messages of a slice. What was removed since it was planned is reported, and the rest is read."""
     from rmq_store.errors import OffsetOutOfRangeError
 
+    read = _read_around_damage if options.skip_corruption else _read
     rest = [part]
     while rest:
         part = rest.pop()
         try:
-            yield from home.read(*part, columns=columns, tags=options.tags, raw_body=options.raw_body)
+            yield from read(home, options, part, columns)
         except OffsetOutOfRangeError as error:
             # In the middle of the slice: the first message that was not read. Before it: an end of the slice itself.
             if error.requested < part.end:
@@ -104,3 +105,47 @@ def _read_what_exists(
             rest = keep_within([part], {part.queue: (error.minimum, error.maximum)}, options)
             if rest == [part]:
                 raise
+
+
+def _read(home: Home, options: SourceOptions, part: QueueSlice, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    return home.read(*part, columns=columns, tags=options.tags, raw_body=options.raw_body)
+
+
+def _read_around_damage(
+    home: Home, options: SourceOptions, part: QueueSlice, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a slice but the damaged ones, which are reported. Pieces are held in memory, because only
+    one that was read to its end is known to be sound.
+    """
+    start = part.start
+    while start < part.end:
+        end = home.offset_after_bytes(*part.queue, start, min(start + _PIECE_ROWS, part.end), _PIECE_BYTES)
+        damaged: list[int] = []
+        yield from _sound(home, options, part._replace(start=start, end=end), columns, damaged)
+        if damaged:
+            report_damage(part.queue, damaged, options)
+        start = end
+
+
+def _sound(
+    home: Home, options: SourceOptions, part: QueueSlice, columns: Sequence[str], damaged: list[int]
+) -> Iterator[pa.RecordBatch]:
+    """Yield what can be read of a slice, halving it around what can not; adds the offsets of that to `damaged`."""
+    from rmq_store.errors import CorruptionError
+
+    try:
+        batches = list(_read(home, options, part, columns))
+    except CorruptionError:
+        if part.end - part.start == 1:
+            damaged.append(part.start)
+            return
+        middle = (part.start + part.end) // 2
+        yield from _sound(home, options, part._replace(end=middle), columns, damaged)
+        yield from _sound(home, options, part._replace(start=middle), columns, damaged)
+        return
+    yield from batches
+
+
+# What is read at once around damage.
+_PIECE_ROWS = 8192
+_PIECE_BYTES = 32 << 20

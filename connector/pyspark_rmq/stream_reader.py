@@ -69,6 +69,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pinned: tuple[StreamPosition, Pin] | None = None
         self._last_batch_s: float | None = None
         self._warned = False
+        self._is_full = False
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query starts; the same answer until the process ends."""
@@ -233,9 +234,18 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._home
 
     def _deliver_due(self, limit: int | None) -> None:
+        from rmq_store.errors import StoreFullError
+
         home = self._opened()
-        if self._member is not None:
+        if self._member is None:
+            return
+        try:
             home.schedule.deliver_due(limit)
+            self._is_full = False
+        except StoreFullError as error:  # what is there can be read; a broker delivers nothing then, either
+            if not self._is_full:
+                _log.warning("delayed messages wait for room: %s", error)
+            self._is_full = True
 
     def _complete(self, position: StreamPosition, ranges: Mapping[Queue, Range]) -> None:
         # What is not read any more (unsubscribed, deleted) is not this query's to commit: it has no lease on it.

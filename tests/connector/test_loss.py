@@ -23,7 +23,7 @@ from pyspark_rmq.schema import SOURCE_SCHEMA
 from pyspark_rmq.source import DefaultSource
 from pyspark_rmq.stream_reader import RmqStreamReader
 from rmq_store import NotAStoreError, Store, UsageError, recorded_losses
-from rmq_store.errors import DataLossError, OffsetOutOfRangeError
+from rmq_store.errors import CorruptRecordError, DataLossError, OffsetOutOfRangeError
 
 Make = Callable[..., Any]
 
@@ -244,6 +244,42 @@ def test_a_deleted_topic_is_a_loss_whose_end_nobody_knows(make_store: Make, fake
     check_missing(fake_home({}), position, [Queue("T", 0)], ["T"], options)
     (loss,) = recorded_losses(path)
     assert (loss.topic, loss.start, loss.end, loss.reason) == ("T", 7, None, "deleted topic")
+
+
+def damage(path: Path, *offsets: int) -> None:
+    """Overwrite the lengths of messages of T-0 in the log."""
+    with Store.open(path, read_only=True) as store:
+        places = [store.commit_log_offset_before("T", 0, offset + 1) for offset in offsets]
+    size = sorted(path.glob("commitlog/*"))[0].stat().st_size
+    for place in places:
+        with sorted(path.glob("commitlog/*"))[place // size].open("r+b") as file:
+            file.seek(place % size)
+            file.write(b"\xff" * 8)
+
+
+def test_damaged_messages_fail_a_read_and_are_left_out_and_reported_only_if_asked_for(one_queue: Path) -> None:
+    damage(one_queue, 0, 300, 301, 900)
+    for options in ({}, {"failOnDataLoss": "false"}):
+        with pytest.raises(CorruptRecordError):
+            read(*planned(one_queue, **options))
+    assert recorded_losses(one_queue) == []
+    skipping = planned(one_queue, failOnDataLoss="false", onCorruption="skip")
+    for _ in range(2):
+        assert read(*skipping) == [offset for offset in range(COUNT) if offset not in (0, 300, 301, 900)]
+    assert [(loss.start, loss.end, loss.reason) for loss in recorded_losses(one_queue)] == [
+        (0, 1, "corruption"), (300, 302, "corruption"), (900, 901, "corruption")
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match=r"onCorruption=skip .* needs failOnDataLoss=false"):
+        planned(one_queue, onCorruption="skip")
+
+
+def test_what_is_removed_while_damage_is_read_around_is_told_too(one_queue: Path) -> None:
+    skipping = planned(one_queue, failOnDataLoss="false", onCorruption="skip")
+    damage(one_queue, COUNT - 10)
+    first = drop_first_segment(one_queue)
+    assert read(*skipping) == [offset for offset in range(first, COUNT) if offset != COUNT - 10]
+    found = {(loss.start, loss.end, loss.reason) for loss in recorded_losses(one_queue)}
+    assert found == {(0, first, "retention"), (COUNT - 10, COUNT - 9, "corruption")}
 
 
 def test_retention_waits_for_what_a_batch_has_planned(one_queue: Path) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark_rmq import group as group_module
 from pyspark_rmq import stream_reader as stream_reader_module
 from pyspark_rmq.offsets import Queue
-from rmq_store.errors import DataLossError, LeaseHeldError, UnknownTopicError, UsageError
+from rmq_store.errors import DataLossError, LeaseHeldError, StoreFullError, UnknownTopicError, UsageError
 
 T0, T1 = Queue("T", 0), Queue("T", 1)
 Make = Callable[..., Any]
@@ -537,3 +537,20 @@ def test_what_retention_took_before_it_was_pinned_is_lost(
     with pytest.raises(DataLossError) as raised:
         reader.partitions(start, end)
     assert raised.value.ranges == [("T", 0, 0, 4)]
+
+
+def test_a_disk_that_is_too_full_to_deliver_does_not_stop_the_stream(
+    fake_home: Make, stream_reader: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker refuses what is put then, delivery too, and goes on reading (CleanCommitLogService)."""
+    home = fake_home({T0: (0, 10)})
+    reader = stream_reader(home, startingOffsets="earliest", group="g")
+
+    def deliver(limit: int | None = None) -> None:
+        raise StoreFullError("91 % full")
+
+    monkeypatch.setattr(home, "deliver_due", deliver)
+    start, end = first_batch(reader)
+    assert planned(reader, start, end) == [("T", 0, 0, 10)]
+    reader.latestOffset(end, LIMIT)
+    assert caplog.text.count("delayed messages wait for room: 91 % full") == 1
