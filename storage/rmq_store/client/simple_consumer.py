@@ -12,6 +12,7 @@ queue. Sources: SimpleConsumerImpl.java, FilterExpression.java (rocketmq-clients
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -25,11 +26,14 @@ from typing import Final, TypeVar
 from rmq_store.broker.pop import MESSAGES_MAX
 from rmq_store.client.backend import Backend, Broker
 from rmq_store.client.consumer_config import ConsumeFromWhere
+from rmq_store.client.errors import ClientError
 from rmq_store.client.local import StorePlaces, backend_of
 from rmq_store.client.message_view import MessageView
 from rmq_store.client.subscription import MessageSelector, Subscription
 from rmq_store.errors import UsageError
 from rmq_store.format.names import retry_topic, validate_group, validate_topic
+
+_log = logging.getLogger(__name__)
 
 AWAIT_DURATION: Final = timedelta(seconds=30)
 """How long `receive` waits for a first message, unless told otherwise."""
@@ -221,7 +225,10 @@ class SimpleConsumer:
             self._receives += 1
         brokers = self._backend.brokers()
         for broker in brokers.values():
-            broker.deliver_due()
+            try:
+                broker.deliver_due()
+            except ClientError as error:  # its disk is full, say: what is there can be received
+                _log.warning("broker %s delivers no delayed messages: %s", broker.name, error)
         sources = [
             (subscription, name)
             for subscription in wanted

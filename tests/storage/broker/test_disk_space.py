@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from rmq_store import Message, Store, StoreConfig, StoreFullError
 from rmq_store.broker import disk_space
 from rmq_store.broker.disk_space import LOOK_INTERVAL_S, usage_percent
+from rmq_store.client import ConsumeFromWhere, SimpleConsumer
 from rmq_store.client.errors import MQBrokerError, ResponseCode
 from rmq_store.client.local_broker import LocalBroker
 from rmq_store.format.properties import DELAY_TIME_LEVEL
@@ -158,6 +160,23 @@ def test_a_client_is_answered_service_not_available(shop: Any) -> None:
         with pytest.raises(MQBrokerError) as caught:
             broker.send(Message("T", b"x"), 0, 3000, "pg")
         assert caught.value.response_code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+def test_a_consumer_goes_on_receiving(shop: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with shop.open() as store:
+        store.send(Message("T", b"now"))
+        store.send(Message("T", b"later", properties={DELAY_TIME_LEVEL: "1"}))
+        store._writer._space._next_look_s = 0  # type: ignore[union-attr]
+        shop.now_ms += 1000
+        shop.usage = 91
+        first, at_once = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, timedelta(0)
+        with SimpleConsumer("cg", store, {"T": "*"}, await_duration=at_once, consume_from_where=first) as consumer:
+            received = consumer.receive(16, timedelta(seconds=30))
+            assert [view.body for view in received] == [b"now"]
+            assert "delivers no delayed messages" in caplog.text
+            shop.usage = 50
+            received = consumer.receive(16, timedelta(seconds=30))
+            assert [view.body for view in received] == [b"later"]
 
 
 @pytest.fixture
