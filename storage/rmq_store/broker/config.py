@@ -122,6 +122,8 @@ class StoreConfig:
             value = getattr(self, field.name)
             if type(value) is not type(field.default):
                 raise UsageError(f"{field.name}={value!r} is no {type(field.default).__name__}")
+            if isinstance(value, str) and not value.isprintable():
+                raise UsageError(f"{field.name}={value!r} holds characters that are no text")
             if isinstance(value, int) and value > _INT_MAX:
                 raise UsageError(f"{field.name}={value}: at most {_INT_MAX}")
         if self.flush_disk_type not in ("ASYNC_FLUSH", "SYNC_FLUSH"):

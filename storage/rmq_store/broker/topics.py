@@ -91,7 +91,7 @@ class TopicTable:
         """Return one topic; UnknownTopicError if there is none of this name."""
         topic = self.all().get(name)
         if topic is None:
-            raise UnknownTopicError(f"no topic {name!r} in {self._file.path}")
+            raise UnknownTopicError(f"no topic {str(name)[:255]!r} in {self._file.path}")
         return topic
 
     def create(self, topic: TopicConfig, *, exist_ok: bool = False) -> TopicConfig:

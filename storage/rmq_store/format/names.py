@@ -60,6 +60,7 @@ _NAME = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
 _SEGMENT_NAME = re.compile(r"[0-9]{20}", re.ASCII)
 _INDEX_NAME = re.compile(r"[0-9]{17}", re.ASCII)
 _OFFSET_MAX = (1 << 63) - 1
+_INDEX_TIME_MAX_MS = 253_370_764_800_000  # the year 9999, in any time zone
 
 
 def validate_topic(name: str) -> None:
@@ -120,7 +121,11 @@ def parse_segment_name(name: str) -> int | None:
 
 
 def index_file_name(time_ms: int, zone: tzinfo | None = None) -> str:
-    """Name of an index file created at `time_ms`: yyyyMMddHHmmssSSS in `zone`, None = the process's time zone."""
+    """Name of an index file created at `time_ms`: yyyyMMddHHmmssSSS in `zone`, None = the process's time zone.
+
+    A time that no calendar has, out of a record that lies, becomes the nearest one that has 17 digits.
+    """
+    time_ms = min(max(time_ms, 0), _INDEX_TIME_MAX_MS)
     local = datetime.fromtimestamp(time_ms // 1000, UTC).astimezone(zone)
     return f"{local:%Y%m%d%H%M%S}{time_ms % 1000:03d}"
 
