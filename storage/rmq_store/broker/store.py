@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from types import TracebackType
@@ -103,7 +103,7 @@ class Store:
         clock: Clock | None = None,
         broker_name: str | None = None,
         on_corruption: Literal["refuse", "keep"] = "refuse",
-        rebuild_views: bool = False,
+        rebuild_views: bool | Callable[[int, int, int], None] = False,
     ) -> Store:
         """Open the store at `path`; with `create`, make one if the directory is missing or empty.
 
@@ -116,7 +116,8 @@ class Store:
         If it finds records damaged or missing that were on disk for certain, it refuses, unless `on_corruption="keep"`:
         then nothing is truncated, the damage is written down (pyrmq/kept.json: later openers accept it, and no other)
         and named in `recovery.bad_ranges`, what lies before and behind it can be read, and reading a lost message
-        raises CorruptRecordError. `rebuild_views` scans the whole log and writes queues and index again.
+        raises CorruptRecordError. `rebuild_views` scans the whole log and writes queues and index again; a function is
+        told (records so far, bytes so far, bytes in all).
 
         Raises:
             NotAStoreError: no store at `path`, or one of a newer version.
@@ -129,7 +130,10 @@ class Store:
             raise UsageError(f"on_corruption={on_corruption!r}: refuse or keep")
         if read_only and (create or rebuild_views or on_corruption == "keep"):
             raise UsageError("read_only=True writes nothing: it goes with neither create, rebuild_views nor keep")
-        wishes = Wishes(on_corruption == "keep", rebuild_views, lambda: _consumed(root))
+        wishes = Wishes(
+            on_corruption == "keep", bool(rebuild_views), lambda: _consumed(root),
+            rebuild_views if callable(rebuild_views) else lambda records, done_bytes, total_bytes: None,
+        )  # fmt: skip
         try:
             if create and not _is_store(root):
                 _make_root(root)
@@ -137,6 +141,7 @@ class Store:
                 raise NotAStoreError(str(root), "no RocketMQ store is here (no commitlog/ and no pyrmq/store.json)")
         except PermissionError as error:
             raise UsageError(f"{error.filename}: {error.strerror}") from error
+        durable.warn_of_shared_directory(root)
         known = StoreFile.load(root)
         settings = _settings(root, known, config)
         log = CommitLog(
@@ -498,12 +503,12 @@ def _settings(root: Path, known: StoreFile | None, config: StoreConfig | None) -
     return known.config.with_operational(wanted)
 
 
-def _consumed(root: Path) -> dict[tuple[str, int], int]:
-    """Up to where the groups have consumed each queue: these offsets were given out."""
-    consumed: dict[tuple[str, int], int] = {}
+def _consumed(root: Path) -> dict[tuple[str, int], list[int]]:
+    """Up to where each group has consumed each queue: these offsets were given out."""
+    consumed: dict[tuple[str, int], list[int]] = {}
     for offsets in OffsetTable(root).all().values():
         for key, offset in offsets.items():
-            consumed[key] = max(offset, consumed.get(key, 0))
+            consumed.setdefault(key, []).append(offset)
     return consumed
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from rmq_store.cli.output import common_options, printable, write_json
+from rmq_store.cli.progress import progress_bar
 from rmq_store.errors import NotAStoreError
 
 if TYPE_CHECKING:
-    from rmq_store.verify import Report
+    from rmq_store.verify import Problem, Report
 
-Tell = Callable[[int, int, int], None]  # messages, bytes done, bytes in all
+EXIT_CODES = {"clean": 0, "damaged": 1, "unclean": 3, "kept": 4}
 
 
 @click.command(
@@ -27,24 +27,30 @@ Tell = Callable[[int, int, int], None]  # messages, bytes done, bytes in all
 def verify(root: Path, as_json: bool) -> None:
     """Check log, queues and index against each other; nothing is changed.
 
-    Reads every byte of the log and recomputes every checksum. The store is "clean", "unclean" (open now, or not closed:
-    the next writer repairs what is listed), or "damaged" (exit code 1; each problem with file and byte offset).
+    Reads every byte of the log and recomputes every checksum, also while others write. The store is "clean", "damaged"
+    (each problem with file and bytes; see `rmq repair`), "unclean" (open now, or not closed: the next writer repairs
+    what is listed), or "kept" (nothing but damage that somebody decided to live with).
+
+    \b
+    Exit codes: 0 clean, 1 damaged, 2 the caller's mistake, 3 unclean, 4 kept.
     """
     from rmq_store.verify import verify_store
 
     if not (root / "commitlog").is_dir():
         raise NotAStoreError(str(root), "not a store: it has no commitlog directory")
-    with _progress_bar() as progress:
+    began = time.monotonic()
+    with progress_bar("verify") as progress:
         report = verify_store(root, progress)
+    seconds = time.monotonic() - began
+    speed = (report.log_end - report.log_start) / 1e6 / max(seconds, 1e-9)
     if as_json:
-        write_json(report.to_dict())
+        write_json({**report.to_dict(), "seconds": round(seconds, 3), "mb_per_second": round(speed, 1)})
     else:
-        _write(report)
-    if report.status == "damaged":
-        sys.exit(1)
+        _write(report, f"{seconds:.1f} s, {speed:.0f} MB of log per second")
+    sys.exit(EXIT_CODES[report.status])
 
 
-def _write(report: Report) -> None:
+def _write(report: Report, speed: str) -> None:
     def line(name: str, text: str) -> None:
         click.echo(f"{name:<9} {printable(text)}")
 
@@ -53,34 +59,19 @@ def _write(report: Report) -> None:
     line("crc", f"{report.messages_with_crc} messages have a checksum of the whole record, all have one of the body")
     line("queues", f"{report.queues} queues: {report.queue_entries} entries are right")
     line("index", f"{report.index_files} files: {report.index_entries} entries")
+    if sys.stdout.isatty():
+        line("speed", speed)
     for problem in report.problems:
-        line("problem", f"{problem.path}: at byte {problem.offset}: {problem.text}")
+        line("problem", f"{problem.path}: at byte {problem.offset}: {problem.text}{_up_to(problem)}")
     if report.problem_count > len(report.problems):
         line("problem", f"{report.problem_count - len(report.problems)} more")
+    for bad in report.kept:
+        line("kept", f"{bad.path}: bytes {bad.start} to {bad.end} of the log: {bad.text}")
     for text in report.recovery:
         line("recovery", text)
     for text in report.notes:
         line("note", text)
 
 
-@contextmanager
-def _progress_bar() -> Iterator[Tell | None]:
-    """A bar with messages, bytes and the time to go on stderr, if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    bar = Progress(
-        BarColumn(),
-        TextColumn("{task.fields[messages]} messages"),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=Console(file=sys.stderr),
-        transient=True,
-    )
-    with bar:
-        task = bar.add_task("verify", total=None, messages=0)
-        yield lambda messages, done, total: bar.update(task, completed=done, total=total, messages=messages)
+def _up_to(problem: Problem) -> str:
+    return f" (bytes {problem.offset} to {problem.end})" if problem.end > problem.offset else ""

@@ -109,6 +109,19 @@ def kept_of_broker(log: CommitLog) -> Kept:
     return replace(log.kept, ranges=tuple(still), queues=log.kept.queues if still else {})
 
 
+def last_message_end(log: CommitLog) -> int:
+    """The end of the last whole message in the files, wherever it lies: nothing before it is a torn tail."""
+    size = log.segments.size_bytes
+    for base in reversed(log.segments.bases()):
+        position = end = 0
+        while (position := scan.next_message(log, base, position)) < size:
+            view = log.segments.open(base).map
+            position = end = position + int.from_bytes(view[position : position + 4])
+        if end:
+            return base + end
+    return log.start()
+
+
 def _goes_on(log: CommitLog, offset: int) -> bool:
     stretch = next(scan.walk(log, offset, offset + 1))
     return not stretch.stopped

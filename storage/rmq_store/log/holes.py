@@ -7,7 +7,7 @@ queue's newest known one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -27,7 +27,7 @@ def hole_entries(bad: BadRange, count: int) -> np.ndarray:
     return entries_of(starts, np.full(count, _HOLE_SIZE, np.int64), np.zeros(count, np.int64))
 
 
-def queue_ends(log: CommitLog, new: Kept, committed: Mapping[QueueKey, int]) -> dict[QueueKey, int]:
+def queue_ends(log: CommitLog, new: Kept, committed: Mapping[QueueKey, Iterable[int]]) -> dict[QueueKey, int]:
     """The next queue offset, at least, of every queue of which an entry points into `new`, or of which more was
     consumed than is known. A committed offset counts only as far as the lost bytes could have held messages.
     """
@@ -44,10 +44,11 @@ def queue_ends(log: CommitLog, new: Kept, committed: Mapping[QueueKey, int]) -> 
                 break
             if used.any() and int(entries["commit_log_offset"][used].max()) < new.ranges[0].start:
                 break
-    for key, offset in committed.items():
+    for key, offsets in committed.items():
         known = max(ends.get(key, 0), _known_end(log, key))
-        if known < offset <= known + lost_bytes // FRAME_BYTES_MIN:
-            ends[key] = offset
+        possible = [offset for offset in offsets if known < offset <= known + lost_bytes // FRAME_BYTES_MIN]
+        if possible:
+            ends[key] = max(possible)
     return ends
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -19,7 +19,7 @@ from rmq_store.files.progress import ProgressRecord
 from rmq_store.log import scan
 from rmq_store.log.append import undo
 from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.damage import find_damage, kept_of_broker, refusal
+from rmq_store.log.damage import find_damage, kept_of_broker, last_message_end, refusal
 from rmq_store.log.flush import sync_filesystem
 from rmq_store.log.hash_index import EMPTY, IndexState
 from rmq_store.log.holes import close_ends, close_gap, queue_ends
@@ -29,6 +29,9 @@ from rmq_store.log.recovery_table import Action, Follows, decide
 from rmq_store.log.starting_point import OUR_LOCK_TEXT, StartingPoint, Trust, starting_point
 from rmq_store.log.units import UnitScan
 from rmq_store.log.views import QueueKey
+
+LMQ_PREFIX = "%LMQ%"
+"""Queues of a broker's that hold second entries of other topics' messages: nothing can make them again here."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,12 +58,14 @@ class Wishes:
     """What the caller wants of a recovery.
 
     `keep`: damage of records that were on disk is kept and passed over, instead of refused. `rebuild`: the whole log is
-    scanned and every view written again. `committed()`: offsets up to which queues were certainly used.
+    scanned and every view written again. `committed()`: offsets up to which queues were certainly used. `progress` is
+    told (records so far, bytes so far, bytes in all).
     """
 
     keep: bool = False
     rebuild: bool = False
-    committed: Callable[[], Mapping[QueueKey, int]] = dict
+    committed: Callable[[], Mapping[QueueKey, Iterable[int]]] = dict
+    progress: Callable[[int, int, int], None] = lambda records, done_bytes, total_bytes: None
 
 
 REFUSE = Wishes()
@@ -80,8 +85,9 @@ def recover(log: CommitLog, create_abort: Callable[[], None], wishes: Wishes = R
     page = log.writing_page
     log.kept = Kept.load(log.own)
     start = starting_point(log, page)
-    if wishes.rebuild and not start.foreign:
-        start = StartingPoint(Trust.COPY, log.start(), start.durable_point, None)
+    if wishes.rebuild:
+        trust = Trust.BROKER_UNCLEAN if start.foreign else Trust.COPY
+        start = replace(start, trust=trust, offset=log.start(), record=None)
     kept = _judge(log, start, wishes)
     create_abort()
     _remember(log, kept)
@@ -100,14 +106,32 @@ def recover(log: CommitLog, create_abort: Callable[[], None], wishes: Wishes = R
         assert start.record is not None
         report = RecoveryReport(start.trust.name, "clean", start.offset, 0, 0, 0, None, log.kept.ranges)
         return _publish(log, report, start.record.last_record, start.record.timestamp, flushed=True)
-    return _scan_and_repair(log, start)
+    if start.trust is Trust.COPY and start.vouched:
+        # If we are killed in the middle, half-written views are there, and must not be taken for whole ones.
+        log.progress.write(
+            ProgressRecord(log.start(), -1, start.durable_point, EMPTY.file, EMPTY.header, clean=False, timestamp=0)
+        )
+    if wishes.rebuild:
+        _remove_queues(log)
+    return _scan_and_repair(log, start, wishes)
+
+
+def _remove_queues(log: CommitLog) -> None:
+    for topic, queue_id in log.views.keys():
+        if not topic.startswith(LMQ_PREFIX):
+            run = log.views.queue(topic, queue_id).run
+            for base in run.bases():
+                run.remove(base)
 
 
 def _judge(log: CommitLog, start: StartingPoint, wishes: Wishes) -> Kept:
     """Before anything is changed: whether the records are there that were on disk for certain; what is kept if not."""
-    if start.foreign:
+    if start.foreign and not wishes.keep:
         return kept_of_broker(log)
-    if wishes.keep:
+    if start.foreign:
+        log.kept = kept_of_broker(log)
+        start = replace(start, offset=log.start(), durable_point=last_message_end(log))
+    elif wishes.keep:
         start = replace(start, durable_point=_plausible_durable_point(log, start))
     found = find_damage(log, start)
     if not found:
@@ -157,9 +181,10 @@ def _verify_same_boot(log: CommitLog, start: StartingPoint) -> RecoveryReport | 
     return RecoveryReport(start.trust.name, "clean", end, end - start.offset, records, 0, None, log.kept.ranges)
 
 
-def _scan_and_repair(log: CommitLog, start: StartingPoint) -> RecoveryReport:
+def _scan_and_repair(log: CommitLog, start: StartingPoint, wishes: Wishes) -> RecoveryReport:
     first, index_from = _prepare_index(log, start)
     end, records = first, 0
+    files_end = max(log.segments.bases(), default=0) + log.segments.size_bytes
     last_record = start.record.last_record if start.record else -1
     timestamp = start.record.timestamp if start.record else 0
     units = UnitScan()
@@ -173,6 +198,7 @@ def _scan_and_repair(log: CommitLog, start: StartingPoint) -> RecoveryReport:
                 last_record = piece.base + int(piece.positions[-1])
                 records += len(piece.positions)
         end = stretch.end
+        wishes.progress(records, end - first, max(files_end, end) - first)
     torn = units.torn()
     case = decide(_what_follows(log, end), durable=False, in_unit=torn is not None, foreign=start.foreign)
     cut_from = end

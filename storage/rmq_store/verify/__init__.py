@@ -129,7 +129,10 @@ class _Scan:
         while offset < base:
             end = min(offset - offset % self.segment_bytes + self.segment_bytes, base)
             path = f"commitlog/{offset - offset % self.segment_bytes:020d}"
-            self.ledger.bad_range(BadRange(path, offset, end, "the segment is missing"), offset)
+            if (self.ledger.root / path).exists():
+                self.ledger.bad_ranges.append((offset, end))  # it is too short, and reported
+            else:
+                self.ledger.bad_range(BadRange(path, offset, end, "the segment is missing"), offset)
             self.report.log_end = offset = self._skip(end)
 
     def _tell(self, number: int, position: int) -> None:

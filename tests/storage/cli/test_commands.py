@@ -187,9 +187,9 @@ def test_verify_ends_with_1_and_names_file_and_byte_of_a_problem(run: Run, golde
     assert json.loads(as_json.stdout)["problems"][0]["offset"] == 770
 
 
-def test_a_store_that_needs_recovery_is_no_problem_for_the_exit_code(run: Run, golden_small: Path) -> None:
+def test_a_store_that_needs_recovery_has_an_exit_code_of_its_own(run: Run, golden_small: Path) -> None:
     result = run("verify", store=golden_small / "crash")
-    assert (result.exit_code, "crash: unclean" in result.stdout) == (0, True)
+    assert (result.exit_code, "crash: unclean" in result.stdout) == (3, True)
     assert "recovery  `abort` exists" in result.stdout
 
 
