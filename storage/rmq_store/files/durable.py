@@ -114,6 +114,12 @@ def fsync_data(fd: int, path: str | Path = "") -> None:
     os.fdatasync(fd)
 
 
+def open_directory(path: str | Path) -> int:
+    """Open a directory, to sync it later: that this may fail says nothing about what is on disk. OSError as open(2)."""
+    before("open", path)
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
 def fsync_directory(path: str | Path) -> None:
     """Make the names in a directory durable. OSError as fsync(2)."""
     before("fsync_directory", path)

@@ -78,6 +78,7 @@ class Progress:
         try:
             fd = durable.open_nofollow(self.path, os.O_RDWR | os.O_CREAT)
             try:
+                durable.before("allocate", self.path)
                 os.posix_fallocate(fd, 0, _FILE_BYTES)
                 status = os.fstat(fd)
                 body = _RECORD.pack(

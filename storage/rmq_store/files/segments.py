@@ -67,6 +67,13 @@ class OpenFile:
                 self._map = mmap.mmap(self.fd, self.size_bytes, prot=mmap.PROT_READ)
         return self._map
 
+    def read(self, position: int, size_bytes: int) -> bytes:
+        """Bytes that may lie in a hole: to look at one through the map takes a page of some file systems (tmpfs), and
+        kills the process if there is none left. StoreFailedError.
+        """
+        with durable.typed(self.path):
+            return os.pread(self.fd, size_bytes, position)
+
     @property
     def buffer(self) -> pa.Buffer:
         """The map as an Arrow buffer."""
@@ -303,15 +310,20 @@ class SegmentRun:
         try:
             bases = range(self.base_of(start), end, self.size_bytes)
             files = [self.open(base) for base in bases]
+            directory = durable.open_directory(self.directory) if bases and bases[-1] >= start else None
         except OSError as error:
             raise durable.translate(error, self.directory) from error
         try:
             for file in files:
                 durable.fsync_data(file.fd, file.path)
-            if bases and bases[-1] >= start:
-                durable.fsync_directory(self.directory)
+            if directory is not None:
+                durable.before("fsync_directory", self.directory)
+                os.fsync(directory)
         except OSError as error:
             raise FsyncError(f"{self.directory}: {error.strerror or error}") from error
+        finally:
+            if directory is not None:
+                os.close(directory)
 
     def rewrite(self, start: int, end: int) -> None:
         """Write the bytes of [start, end) over themselves.

@@ -177,7 +177,7 @@ class ConsumeQueue:
         """(commit-log offset, size, tags code) as they stand in the file; FileNotFoundError."""
         base = queue_offset - queue_offset % self._per_file
         file = self.run.open(base * ENTRY_BYTES)
-        offset, size, tags_code = _ENTRY.unpack_from(file.map, (queue_offset - base) * ENTRY_BYTES)
+        offset, size, tags_code = _ENTRY.unpack(file.read((queue_offset - base) * ENTRY_BYTES, ENTRY_BYTES))
         return offset, size, tags_code
 
     def _counts(self, queue_offset: int, end: int, *, by_start: bool) -> bool:
@@ -206,12 +206,11 @@ class ConsumeQueue:
             return False
         base = hint - hint % self._per_file
         try:
-            view = self.run.open(base * ENTRY_BYTES).map
+            file = self.run.open(base * ENTRY_BYTES)
         except FileNotFoundError:
             return False
-        position = (hint - base) * ENTRY_BYTES
-        offset, size, _ = _ENTRY.unpack_from(view, position - ENTRY_BYTES)
-        next_offset, next_size, _ = _ENTRY.unpack_from(view, position)
+        both = file.read((hint - base - 1) * ENTRY_BYTES, 2 * ENTRY_BYTES)
+        (offset, size, _), (next_offset, next_size, _) = _ENTRY.iter_unpack(both)
         return (
             0 < size != PRE_BLANK_SIZE
             and offset + size <= end

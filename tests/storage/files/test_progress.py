@@ -84,7 +84,7 @@ def test_the_record_and_its_name_are_on_disk_on_return(path: Path) -> None:
         Progress(path).write(RECORD)
     finally:
         durable.hook = None
-    assert operations == ["open", "write", "fsync", "fsync_directory"]
+    assert operations == ["open", "allocate", "write", "fsync", "fsync_directory"]
 
 
 @pytest.mark.parametrize(("code", "expected"), [(28, StoreFullError), (5, StoreFailedError)])
