@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -173,7 +174,8 @@ def assert_java_sees_what_we_see(answers: list[Answer], root: Path) -> list[Answ
         (log,) = (answer for answer in answers if answer["kind"] == "log")
         assert (log["minPhyOffset"], log["maxPhyOffset"]) == store.log_range()
     queues = {(a["topic"], a["queueId"]): (a["minOffset"], a["maxOffset"]) for a in answers if a["kind"] == "queue"}
-    assert queues.pop((UNIT_TOPIC, 0)) == (0, len(units))
+    first, last = queues.pop((UNIT_TOPIC, 0))
+    assert last - first == len(units)
     assert {queue: span for queue, span in queues.items() if span[1] > 0} == ranges
     return list(ours.values())
 
@@ -286,6 +288,31 @@ def test_we_read_what_java_appends_and_go_on_from_there(
     ours = assert_java_sees_what_we_see(rocketmq.run("dump", copy(root, "java-again"), conf), root)
     assert len(ours) == FILLED + 82 + 501
     assert place({"topic": "Orders", "queueId": 0, "queueOffset": sent.queue_offset}) in {place(row) for row in ours}
+
+
+def test_java_opens_a_store_of_which_we_deleted_the_beginning(
+    rocketmq: RocketMQ, root: Path, config: StoreConfig, tmp_path: Path
+) -> None:
+    """store-format.md 8.2, 8.4: segments, then queue files and index files; Java finds the same minima."""
+    fill(root, config)
+    before = len(list(rows(root)))
+    with Store.open(root) as store:
+        expired = sorted((root / "commitlog").iterdir())[:-2]
+        for path in expired:
+            os.utime(path, (0, 0))
+        removed, views = 0, 0
+        while report := store.retention.run(manual=True):
+            removed, views = removed + len(report.removed), views + report.queue_files * report.index_files
+            if not report.removed:
+                break
+        assert removed == len(expired)
+        assert views > 0
+        assert store.last_unit("sink", "query") == 0
+    ours = assert_java_sees_what_we_see(rocketmq.run("dump", copy(root, "java"), java_conf(tmp_path, config)), root)
+    assert 0 < len(ours) < before
+    assert min(row["commitLogOffset"] for row in ours) > 0
+    with Store.open(root) as store:
+        assert not store.commit_staged([], key="query", value=0, repeatable=False).committed
 
 
 def test_java_recovers_a_store_that_we_had_no_time_to_close(
