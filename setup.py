@@ -27,6 +27,8 @@ EXTRAS = {
     "kafka": ["kafka-python>=3.0,<4"],
     "reliable": ["sqlalchemy>=2.0,<3", "redis>=5"],
     "notebook": NOTEBOOK,
+    # No wheel for every Python that we run on, so no part of `dev`.
+    "fuzz": ["atheris>=3.0"],
     "dev": [
         *NOTEBOOK,
         "build>=1.2",

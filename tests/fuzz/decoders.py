@@ -37,7 +37,7 @@ def complaint(target: object, data: bytes) -> tuple[str, bool]:
     """(what is wrong, whether the input was refused) about one execution; "" if nothing is."""
     from fuzz.targets import TYPED
 
-    for attempt in range(_TRIES):
+    for _ in range(_TRIES):
         refused, start = False, time.thread_time()
         try:
             target.run(data)  # type: ignore[attr-defined]
@@ -47,7 +47,7 @@ def complaint(target: object, data: bytes) -> tuple[str, bool]:
             return f"{type(error).__name__}: {str(error)[:200]}", False
         if time.thread_time() - start < SLOW_S:
             return "", refused
-    return f"slow: more than {SLOW_S} s of processor time, {attempt + 1} times", refused
+    return f"slow: more than {SLOW_S} s of processor time, {_TRIES} times", refused
 
 
 def run_target(name: str, trial: Trial) -> Counters:

@@ -66,7 +66,8 @@ class Target(NamedTuple):
     def corpus(self) -> list[bytes]:
         """The seeds, and the inputs that once found something."""
         folder = CORPUS / self.name
-        return self.seeds() + [path.read_bytes() for path in sorted(folder.iterdir())] if folder.is_dir() else self.seeds()
+        found = sorted(folder.iterdir()) if folder.is_dir() else []
+        return self.seeds() + [path.read_bytes() for path in found]
 
 
 @functools.cache
@@ -162,6 +163,10 @@ def run_properties(data: bytes) -> None:
     assert columns.uniq_key.to_pylist() == [row.get("UNIQ_KEY") for row in one_by_one]
 
 
+def property_seeds() -> list[bytes]:
+    return [PROPERTIES, PROPERTIES + b"\xff" + PROPERTIES[:-1], b"a\x01\x01b\x02\xed\xa0\x80"]
+
+
 def run_compression(data: bytes) -> None:
     flags = (0x001, 0x101, 0x201, 0x301, 0x401, 0x000)
     plain = decompress(data[1:], flags[data[0] % len(flags)] if data else 1, BODY_LIMIT_BYTES)
@@ -240,7 +245,8 @@ def index_seeds() -> list[bytes]:
     header = IndexHeader(1_700_000_000_000, 1_700_000_001_000, 10, 20, 2, 4).pack()
     entries = [(3, 10, 0, 0), (4, 10, 0, 0), (11, 20, 1, 1)]
     slots = struct.pack(">8i", 0, 0, 0, 3, 2, 0, 0, 0)
-    return [(header + slots + bytes(20) + b"".join(struct.pack(">iqii", *e) for e in entries)).ljust(INDEX_BYTES, b"\0")]
+    content = header + slots + bytes(20) + b"".join(struct.pack(">iqii", *entry) for entry in entries)
+    return [content.ljust(INDEX_BYTES, b"\0")]
 
 
 def run_checkpoint(data: bytes) -> None:
@@ -298,6 +304,10 @@ def table_seeds() -> list[bytes]:
         '{"offsetTable":{1:5,2:7}}',
     )
     return [bytes([number]) + text.encode() for number, text in enumerate(texts)]
+
+
+def config_seeds() -> list[bytes]:
+    return [*(seed[1:] for seed in table_seeds()), b'{"a":[1.5,-0.0,1e3,"\\ud800",null]}']
 
 
 def run_store_file(data: bytes) -> None:
@@ -446,13 +456,13 @@ TARGETS = tuple(
     for fields in (
         ("frame", frame_seeds, run_frame),
         ("frames", frame_seeds, run_frames),
-        ("properties", lambda: [PROPERTIES, PROPERTIES + b"\xff" + PROPERTIES[:-1], b"a\x01\x01b\x02\xed\xa0\x80"], run_properties),
+        ("properties", property_seeds, run_properties),
         ("compression", compression_seeds, run_compression),
         ("ids", lambda: [b"7F00000100002A9F" + b"0" * 16, b"A" * 56], run_ids),
         ("consume_queue", queue_seeds, run_consume_queue),
         ("index", index_seeds, run_index),
         ("checkpoint", lambda: [Checkpoint(1, 2, 3, 4, 5, 6).pack()[:64]], run_checkpoint),
-        ("config_json", lambda: [seed[1:] for seed in table_seeds()] + [b'{"a":[1.5,-0.0,1e3,"\\ud800",null]}'], run_config_json),
+        ("config_json", config_seeds, run_config_json),
         ("tables", table_seeds, run_tables),
         ("store_file", store_file_seeds, run_store_file),
         ("progress", progress_seeds, run_progress),

@@ -22,7 +22,8 @@ def test_only_errors_of_ours_come_out_of_a_decoder(run_part: Run, part: Part) ->
     assert counters.violations == 0, counters.first
     assert counters.cycles == part.harness
     (refused,) = counters.seen.values()
-    assert refused > 0 or part.name in ("decoders properties", "decoders unit", "decoders checkpoint", "decoders progress")
+    # These three answer "none" for what is none of theirs.
+    assert refused > 0 or part.name in ("decoders properties", "decoders unit", "decoders progress")
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def copy(filled: Path, fast_directory: Path) -> Iterator[Callable[[], Path]]:
+def copy(filled: Path, fast_directory: Path) -> Iterator[Callable[[], Path]]:  # noqa: F811
     """Working copies, each in a directory of its own, so that what lies beside it can be watched."""
     made = []
 

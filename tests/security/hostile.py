@@ -8,18 +8,28 @@ import stat
 from pathlib import Path
 
 _BASES = (
-    "../evil", "../../evil", "../../../../tmp/evil", "/tmp/evil", "/etc/passwd", "./evil", "a/../../evil", "a/b", "a//b",
-    "a/./b", "..", ".", "...", "~", "~root", "~/evil", "$HOME", "${HOME}", "`id`", "$(id)", "; id", "| id", "&& id", "> x",
-    "evil\n", "\nevil", "a\nb", "a\rb", "a\tb", "a\0b", "\0", "evil\0.json", "a b", " a", "a ", "", " ", "-", "--help",
+    "../evil", "../../evil", "../../../../tmp/evil", "/tmp/evil", "/etc/passwd", "./evil",
+    "a/../../evil", "a/b", "a//b",
+    "a/./b", "..", ".", "...", "~", "~root", "~/evil", "$HOME", "${HOME}", "`id`", "$(id)", "; id",
+    "| id", "&& id", "> x",
+    "evil\n", "\nevil", "a\nb", "a\rb", "a\tb", "a\0b", "\0", "evil\0.json", "a b", " a", "a ", "",
+    " ", "-", "--help",
     "\\..\\evil", "..\\evil", "C:\\evil", "\\\\host\\share", "file:///tmp/evil", "http://evil/", "%2e%2e%2fevil",
-    "..%2fevil", "%00", "..%c0%af", "..;/evil", "a:b", "a*b", "a?b", "a[b]", "a{b}", "a'b", 'a"b', "a\\b", "a@b", "a#b",
-    "a,b", "a;b", "a=b", "a+b", "a!b", "a~b", "a^b", "a`b", "a<b", "a(b)", "a.b", ".hidden", "evil.tmp", "topics.json",
-    "Ｔｏｐｉｃ", "．．／evil", "․․/evil", "‥/evil", "∕evil", "a⁄b", "ı", "İ", "ſ", "К", "Ⅷ", "１２３", "٣", "é", "e\u0301", "ñ",
-    "中文", "😀", "\u202eevil", "\u200b", "a\u200bb", "\ufeffa", "\u2028", "\u2029", "\x85", "\x1b[31mred", "\x1b]0;t\x07",
+    "..%2fevil", "%00", "..%c0%af", "..;/evil", "a:b", "a*b", "a?b", "a[b]", "a{b}", "a'b",
+    'a"b', "a\\b", "a@b", "a#b",
+    "a,b", "a;b", "a=b", "a+b", "a!b", "a~b", "a^b", "a`b", "a<b", "a(b)", "a.b", ".hidden",
+    "evil.tmp", "topics.json",
+    "Ｔｏｐｉｃ", "．．／evil", "․․/evil", "‥/evil", "∕evil", "a⁄b", "ı", "İ", "ſ", "К", "Ⅷ", "１２３", "٣",
+    "é", "e\u0301", "ñ",
+    "中文", "😀", "\u202eevil", "\u200b", "a\u200bb", "\ufeffa", "\u2028", "\u2029", "\x85",
+    "\x1b[31mred", "\x1b]0;t\x07",
     "\x08\x08", "\x7f", "\x01", "\x02", "a\x01b", "\ud800", "a\udfffb", "\udcff", "x" * 128, "x" * 256, "x" * 5000,
-    "../" * 50 + "evil", "a/" * 60, "%RETRY%../evil", "%RETRY%/evil", "%DLQ%../evil", "%DLQ%\n", "%RETRY%" + "x" * 300,
-    "%RETRY%%RETRY%/..", "rmq_sys_../evil", "SCHEDULE_TOPIC_XXXX/..", "{}", "{0}", "%s%s%n", "%(x)s", "{{7*7}}", "<b>",
-    "[red]a[/red]", "null\0", "CON/", "a\u0000", "../pyrmq/store.json", "../config/topics.json", "../../lock", "../abort",
+    "../" * 50 + "evil", "a/" * 60, "%RETRY%../evil", "%RETRY%/evil", "%DLQ%../evil", "%DLQ%\n",
+    "%RETRY%" + "x" * 300,
+    "%RETRY%%RETRY%/..", "rmq_sys_../evil", "SCHEDULE_TOPIC_XXXX/..", "{}", "{0}", "%s%s%n",
+    "%(x)s", "{{7*7}}", "<b>",
+    "[red]a[/red]", "null\0", "CON/", "a\u0000", "../pyrmq/store.json", "../config/topics.json",
+    "../../lock", "../abort",
 )  # fmt: skip
 COUNT = 200
 
@@ -29,7 +39,8 @@ def names() -> list[str]:
     dice = random.Random(200)
     found = list(dict.fromkeys(_BASES))
     while len(found) < COUNT:
-        mixed = "".join(dice.choice(_BASES)[: dice.randrange(1, 9)] for _ in range(3)) + dice.choice(("/", "\n", "é", "\0"))
+        pieces = [dice.choice(_BASES)[: dice.randrange(1, 9)] for _ in range(3)]
+        mixed = "".join(pieces) + dice.choice(("/", "\n", "é", "\0"))
         if mixed not in found:
             found.append(mixed)
     return found
@@ -52,6 +63,6 @@ def around(root: Path) -> set[str]:
         for name in [*folders, *files]:
             state = (here / name).lstat()
             if here / name != root:
-                kept = stat.S_ISDIR(state.st_mode)
-                found.add(f"{here / name} {state.st_mode:o} {0 if kept else state.st_size} {0 if kept else state.st_mtime_ns}")
+                what = (0, 0) if stat.S_ISDIR(state.st_mode) else (state.st_size, state.st_mtime_ns)
+                found.add(f"{here / name} {state.st_mode:o} {what}")
     return found

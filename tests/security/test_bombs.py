@@ -106,7 +106,8 @@ def test_a_size_in_a_queue_entry_that_lies_costs_no_memory(copy: Callable[[], Pa
     path.write_bytes(raw)
     with memory_grows_by_at_most(64 * MIB), Store.open(root, read_only=True) as store:
         try:
-            rows = [row for batch in store.read("Victim", 0, *store.queue_range("Victim", 0)) for row in batch.to_pylist()]
+            batches = list(store.read("Victim", 0, *store.queue_range("Victim", 0)))
+            rows = [row for batch in batches for row in batch.to_pylist()]
         except CorruptionError:
             rows = []
         assert all(row["body"] in (b"x" * 200, b"staged") for row in rows)

@@ -1,4 +1,4 @@
-"""Who may read what we make: directories 0700, files 0600, whatever the umask; a store that others may write is named."""
+"""Directories are 0700 and files 0600, whatever the umask; a store that others may write is named in the log."""
 
 from __future__ import annotations
 
@@ -93,7 +93,9 @@ def test_what_retention_keeps_elsewhere_is_private(tmp_path: Path) -> None:
     assert set(modes(archive).values()) == {"700", "600"}
 
 
-@pytest.mark.parametrize(("mode", "warned"), [(0o700, False), (0o755, False), (0o770, True), (0o777, True), (0o702, True)])
+@pytest.mark.parametrize(
+    ("mode", "warned"), [(0o700, False), (0o755, False), (0o770, True), (0o777, True), (0o702, True)]
+)
 def test_a_store_that_others_may_write_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, warned: bool
 ) -> None:

@@ -104,7 +104,7 @@ def test_a_dangling_link_makes_no_file_elsewhere(copy: Callable[[], Path], files
         "pyrmq/staging/more", "pyrmq/pop/billing", "pyrmq/pop/billing/Victim", "pyrmq/pop", "pyrmq/groups",
     ],
 )  # fmt: skip
-def test_no_directory_below_the_top_is_entered_through_a_symbolic_link(copy: Callable[[], Path], directory: str) -> None:
+def test_no_directory_below_the_top_is_entered_through_a_link(copy: Callable[[], Path], directory: str) -> None:
     root = copy()
     path, outside = root / directory, root.parent / "outside"
     path.parent.mkdir(parents=True, exist_ok=True)
