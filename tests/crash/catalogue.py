@@ -10,6 +10,8 @@ from crash.part import Part
 MODULES = (
     "crash.kill",
     "crash.processes",
+    "crash.locks",
+    "crash.clocks",
     "crash.points",
     "crash.power_cut",
     "crash.simulated_disk",
