@@ -27,6 +27,9 @@ from rmq_store import (
 from rmq_store.broker import disk_space
 from rmq_store.broker.retention import MANUAL_PASSES
 from rmq_store.files.lock import OfdLock
+from rmq_store.files.pin import Pin
+from rmq_store.log import retention as mechanics
+from rmq_store.log.commit_log import CommitLog
 
 HOUR_MS = 3_600_000
 SEGMENT_BYTES = 8192
@@ -270,6 +273,27 @@ def test_readers_of_other_processes_keep_what_they_have_open(shop: Any) -> None:
             assert store.retention.run(manual=True).removed == ()
         assert len(store.retention.run(manual=True).removed) == 3
         assert view.column("queueOffset").to_pylist() == [0, 1, 2]
+
+
+def test_a_pin_that_comes_between_plan_and_deletion_counts(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with shop.open() as store:
+        shop.fill(store, 4)
+        shop.age(100)
+        pins: list[Pin] = []
+        remove = mechanics.remove_segment
+
+        def late(log: CommitLog, base: int, *, forced: bool) -> bool:
+            if base and not pins:
+                pins.append(store.pin(base, base + 1))
+            return remove(log, base, forced=forced)
+
+        monkeypatch.setattr(mechanics, "remove_segment", late)
+        report = store.retention.run(manual=True)
+        assert (report.removed, report.stopped) == ((0,), "a reader keeps it")
+        shop.now_ms += 120_000  # it was noted down
+        assert store.retention.run(manual=True).removed == (SEGMENT_BYTES, 2 * SEGMENT_BYTES)
+        for pin in pins:
+            pin.release()
 
 
 def test_what_a_pin_keeps_begins_behind_what_is_gone(shop: Any) -> None:

@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -242,18 +243,50 @@ def test_the_segment_of_the_newest_record_never_goes(lab: Any) -> None:
 def test_an_index_file_that_the_progress_record_names_stays(aged: Any, before: Any) -> None:
     """Recovery would take the whole index for lost."""
     with aged.open() as store:
-        while True:
-            newest = store._log.views.index.newest()
-            assert newest is not None
-            if newest.header.index_count >= 50:
-                break
-            store.append(aged.batch(1))
-        store.retention.run(manual=True)
-        known = store._log.progress.load()
-        assert known is not None
-        index = store._log.views.index
+        store._retention._sleep = lambda seconds: None
+        log = store._log
+        index = log.views.index
         assert index is not None
-        assert index.path(known[0].index_file).exists()
+        assert len(index.names()) > 3
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(mechanics, "remove_index_files", lambda log: 0)
+            assert store.retention.run(manual=True).removed
+        known = log.progress.load()
+        assert known is not None
+        oldest, next_one, *_ = index.names()
+        log.progress.write(replace(known[0], index_file=oldest))
+        assert mechanics.remove_index_files(log) == 0
+        log.progress.write(replace(known[0], index_file=next_one))
+        assert mechanics.remove_index_files(log) == 1
+        log.progress.write(known[0])
+        assert mechanics.remove_index_files(log) > 0
+    check(aged, *before)
+
+
+def test_a_store_that_was_just_filled_saves_its_progress_first(lab: Any) -> None:
+    """Its record still says that nothing is on disk."""
+    with lab.open() as store:
+        while len(bases(lab)) < 5:
+            store.append(lab.batch(10))
+        for base in bases(lab):
+            os.utime(lab.root / "commitlog" / f"{base:020d}", (0, 0))
+        log = store._log
+        known = log.progress.load()
+        assert known is not None
+        assert known[0].end == 0
+        ends = []
+
+        def watch(operation: str, path: str) -> None:
+            if operation == "unlink" and "commitlog" in path:
+                record = log.progress.load()
+                assert record is not None
+                ends.append(record[0].end - int(Path(path).name))
+
+        durable.hook = watch
+        store._retention._sleep = lambda seconds: None
+        assert len(store.retention.run(manual=True).removed) == 4
+        durable.hook = None
+        assert min(ends) >= log.segments.size_bytes
 
 
 def test_readers_of_other_processes_cope(aged: Any, before: Any) -> None:
@@ -276,17 +309,16 @@ def test_readers_of_other_processes_cope(aged: Any, before: Any) -> None:
 
 
 def test_space_is_given_back_when_another_file_is_opened(aged: Any, before: Any) -> None:
+    """What was unlinked keeps its blocks as long as any process has it open."""
     with aged.open() as store, aged.open() as other:
-        other.queue_range("Alpha", 0)
         list(other.read("Alpha", 0, *other.queue_range("Alpha", 0)))
         store.retention.run(manual=True)
-        assert any(not os.fstat(file.fd).st_nlink for file in other._log.files._files.values())
-        other._log.files.clear()
-        other._log.segments.open(before[0][-1])
-        list(other.read("Alpha", 0, *other.queue_range("Alpha", 0)))
-        other._log.files.forget(str(other._log.segments.path(before[0][-1])))
-        other._log.segments.open(before[0][-1])
-        assert all(os.fstat(file.fd).st_nlink for file in other._log.files._files.values())
+        files = other._log.files
+        assert any(not os.fstat(file.fd).st_nlink for file in files._files.values())
+        newest = before[0][-1]
+        files.forget(str(other._log.segments.path(newest)))
+        other._log.segments.open(newest)
+        assert all(os.fstat(file.fd).st_nlink for file in files._files.values())
 
 
 # -- pins --------------------------------------------------------------------------------------------------------------
