@@ -134,6 +134,15 @@ class StatePage:
         """Whether `belongs_here`, and in this boot: then every word is true as long as no broker wrote since."""
         return self.belongs_here() and bool((self._words[1:3] == self._boot).all())
 
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether a flush failed in this boot, or a first opener did not come to its end: perhaps for that reason.
+
+        Also so after a clean stop, when nothing is in doubt: the caller knows.
+        """
+        words = self._words
+        return bool((words[1:3] == self._boot).all()) and bool(self.poison or words[0] == 0)
+
     def retract(self) -> None:
         """Nobody may believe the page from here on: a first opener recovers, or the last closer leaves."""
         self._words[0] = 0

@@ -60,6 +60,7 @@ def _flush_held(log: CommitLog) -> None:
         return
     if page.flushing:
         log.segments.rewrite(start, end)
+        sync_filesystem(log)  # of an error that nobody has heard of it still tells
     page.flushing = 1
     try:
         log.segments.sync(start, end)

@@ -26,6 +26,7 @@ from rmq_store.log.holes import close_ends, close_gap, queue_ends
 from rmq_store.log.index_repair import cut_entries, keep_whole_entries
 from rmq_store.log.kept import BadRange, Kept
 from rmq_store.log.recovery_table import Action, Follows, decide
+from rmq_store.log.renewal import renew
 from rmq_store.log.starting_point import OUR_LOCK_TEXT, StartingPoint, Trust, starting_point
 from rmq_store.log.units import UnitScan
 from rmq_store.log.views import QueueKey
@@ -89,6 +90,7 @@ def recover(log: CommitLog, create_abort: Callable[[], None], wishes: Wishes = R
         trust = Trust.BROKER_UNCLEAN if start.foreign else Trust.COPY
         start = replace(start, trust=trust, offset=log.start(), record=None)
     kept = _judge(log, start, wishes)
+    in_doubt = page.is_doubtful and (log.root / "abort").exists()
     create_abort()
     _remember(log, kept)
     if page.counts() and not start.foreign:
@@ -111,6 +113,8 @@ def recover(log: CommitLog, create_abort: Callable[[], None], wishes: Wishes = R
         log.progress.write(
             ProgressRecord(log.start(), -1, start.durable_point, EMPTY.file, EMPTY.header, clean=False, timestamp=0)
         )
+    if in_doubt and not start.foreign:
+        renew(log)
     if wishes.rebuild:
         _remove_queues(log)
     return _scan_and_repair(log, start, wishes)

@@ -1,0 +1,119 @@
+"""After a failed write-back nothing that the page cache shows is believed to be on the disk: files are made anew.
+
+Rebello et al., USENIX ATC 2020; that ext4 needs new blocks, and not the same bytes again, is what
+tests/crash/write_back.py found.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rmq_store import Store
+from rmq_store.errors import StoreFailedError, StoreFullError
+from rmq_store.files import durable
+
+if TYPE_CHECKING:
+    from .conftest import Lab
+
+
+def fail(operation: str, part: str) -> None:
+    """Let an operation on a path with this part fail from now on."""
+
+    def hook(name: str, path: str) -> None:
+        if name.startswith(operation) and part in path:
+            raise OSError(errno.EIO, "Input/output error")
+
+    durable.hook = hook
+
+
+def inodes(lab: Lab) -> dict[str, int]:
+    return {
+        str(path.relative_to(lab.root)): path.stat().st_ino
+        for name in ("commitlog", "consumequeue", "index")
+        for path in (lab.root / name).rglob("*")
+        if path.is_file()
+    }
+
+
+def write_and_fail(lab: Lab) -> None:
+    """A writer is killed after one of its flushes failed; a batch had been flushed before."""
+    with lab.open():
+        pass
+
+    def work(store: Store) -> None:
+        store.append(lab.batch(40))
+        store.flush()
+        store.append(lab.batch(40))
+        fail("fsync", "commitlog/")
+        with pytest.raises(StoreFailedError):
+            store.flush()
+
+    lab.crash(work)
+    lab.written += 80
+
+
+def test_after_a_failed_flush_log_and_views_are_written_to_new_files(lab: Lab) -> None:
+    write_and_fail(lab)
+    before, files = inodes(lab), lab.files()
+    with lab.open() as store:
+        assert lab.numbers(store) == list(range(80))
+        after = inodes(lab)
+    assert before.keys() == after.keys()
+    assert not set(before.values()) & set(after.values())
+    assert lab.files() == files
+    assert lab.verify().status == "clean"
+
+
+def test_a_recovery_whose_sync_fails_is_not_believed_by_the_next_one(lab: Lab) -> None:
+    """syncfs tells of an error that nobody had heard of; it tells only once."""
+    lab.crash(lambda store: store.append(lab.batch(40)))
+    lab.written += 40
+    before = inodes(lab)
+    fail("syncfs", "")
+    with pytest.raises(StoreFailedError):
+        lab.open()
+    durable.hook = None
+    assert inodes(lab) == before
+    with lab.open() as store:
+        assert lab.numbers(store) == list(range(40))
+        assert not set(before.values()) & set(inodes(lab).values())
+
+
+def test_a_writer_that_was_just_killed_leaves_its_files_in_use(lab: Lab) -> None:
+    lab.crash(lambda store: store.append(lab.batch(40)))
+    before = inodes(lab)
+    for _ in range(2):
+        with lab.open():
+            assert inodes(lab) == before
+
+
+@pytest.mark.parametrize("operation", ["allocate", "write", "fsync", "rename"])
+def test_a_renewal_that_fails_leaves_whole_files_and_is_done_again(lab: Lab, operation: str) -> None:
+    write_and_fail(lab)
+    files = lab.files()
+    fail(operation, "consumequeue" if operation in ("allocate", "rename") else "/new-")
+    with pytest.raises((StoreFailedError, StoreFullError)):
+        lab.open()
+    durable.hook = None
+    assert lab.files() == files
+    assert not list((lab.root / "pyrmq").glob("new-*"))
+    with lab.open() as store:
+        assert lab.numbers(store) == list(range(80))
+    assert lab.files() == files
+    assert lab.verify().status == "clean"
+
+
+def test_what_was_written_long_before_the_progress_record_is_not_made_anew(lab: Lab) -> None:
+    write_and_fail(lab)
+    first = lab.root / "commitlog" / ("0" * 20)
+    before = inodes(lab)
+    progress: Path = lab.root / "pyrmq" / "progress"
+    os.utime(first, ns=(0, progress.stat().st_mtime_ns - 2 * 3_600 * 10**9))
+    with lab.open():
+        changed = {name for name, inode in inodes(lab).items() if inode != before[name]}
+    assert changed == before.keys() - {"commitlog/" + "0" * 20}
