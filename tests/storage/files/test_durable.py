@@ -182,3 +182,21 @@ def test_leftovers_of_one_file_are_removed_and_nothing_else(tmp_path: Path) -> N
         (tmp_path / name).touch()
     assert durable.remove_leftovers(tmp_path / "a.json") == 2
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.json", "a.json.bak", "b.json.77-0.tmp"]
+
+
+@pytest.mark.parametrize("operation", ["open", "read"])
+def test_an_io_error_while_reading_is_typed(tmp_path: Path, operation: str) -> None:
+    path = tmp_path / "topics.json"
+    path.write_bytes(b"{}")
+
+    def fail(name: str, where: str) -> None:
+        if name == operation:
+            raise OSError(errno.EIO, "Input/output error")
+
+    durable.hook = fail
+    try:
+        with pytest.raises(StoreFailedError, match=r"topics.json: cannot be read: Input/output error"):
+            durable.read_limited(path, 100)
+    finally:
+        durable.hook = None
+    assert durable.read_limited(path, 100) == b"{}"
