@@ -34,7 +34,7 @@ def test_failing_tasks_change_nothing(run_part: Run, spark: Any) -> None:
     counters = run_part(FAILURES)
     assert counters.violations == 0, counters.first
     assert counters.acknowledged > 0
-    assert counters.seen["attempts that failed reading"] + counters.seen["attempts that failed writing"] > 2
+    assert counters.seen["attempts that failed writing"] > 2
     assert counters.seen["streams"] and counters.seen["batches"]
 
 

@@ -1,4 +1,5 @@
-"""The data source with attempts that fail: options `fail.read` and `fail.write` say how many of each task (0 to 3).
+"""The data source with attempts that fail: options `fail.read` and `fail.write` say how many of each task, 3 in all at
+most.
 
 They fail at once, or with `fail.late` when their work is done; each adds a letter to the file `fail.tell`. A protection
 that is to be missing is named by `fail.without`: workers outlive a job.
@@ -44,9 +45,9 @@ class Failing:
         """A task is here before (`late` false) or after it reads ("r") or writes ("w")."""
         context = TaskContext.get()
         assert context is not None
-        # One task reads and writes: first the reads of its attempts fail, then the writes, three in all at most.
-        first = 0 if what == "r" else min(self.attempts["r"], 3)
-        if late == self.late and first <= context.attemptNumber() < min(3, first + self.attempts[what]):
+        # One task reads and writes: first the reads of its attempts fail, then the writes.
+        first = 0 if what == "r" else self.attempts["r"]
+        if late == self.late and first <= context.attemptNumber() < first + self.attempts[what]:
             with Path(self.tell).open("ab") as file:
                 file.write(what.encode())
             raise RuntimeError(f"attempt {context.attemptNumber()} fails {'after' if late else 'before'} its work")
