@@ -312,7 +312,7 @@ def _log_start(image: _Image, missing: list[int]) -> int:
 
 
 def _expected_ranges(image: _Image, log: bytes, missing: list[int]) -> list[tuple[int, int]]:
-    """What is no record any more, from what was written: runs of damaged frames, cut at the ends of segments."""
+    """What is no record any more, from what was written: runs of damaged frames, cut at the ends of files."""
     frames: list[tuple[int, int, bool]] = []
     for record, following in zip(image.records, [*image.records[1:], None], strict=True):
         whole = _looks_whole(image, log, record)
@@ -322,10 +322,12 @@ def _expected_ranges(image: _Image, log: bytes, missing: list[int]) -> list[tupl
             frames.append((record.end, following.start, whole and record.end // _SEGMENT * _SEGMENT not in missing))
     found: list[tuple[int, int]] = []
     begin = _log_start(image, missing)
+    there = [base for base in range(0, image.end, _SEGMENT) if base not in missing]
+    files_end = there[-1] + _SEGMENT if there else -1
     for start, end, whole in frames:
         if whole or not begin <= start < image.durable_point:
             continue
-        if found and found[-1][1] == start and start % _SEGMENT:
+        if found and found[-1][1] == start and (start % _SEGMENT or start > files_end):
             found[-1] = (found[-1][0], end)
         else:
             found.append((start, end))

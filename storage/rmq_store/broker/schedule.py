@@ -11,9 +11,12 @@ disk. Source: ScheduleMessageService.java; docs/design.md section 12.
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
 
 from rmq_store.broker.delay_levels import NO_DELAY_MS, DelayLevel
 from rmq_store.broker.offsets import DelayOffsetTable
@@ -22,11 +25,15 @@ from rmq_store.broker.queues import Queues
 from rmq_store.broker.timer import TIMER_QUEUES
 from rmq_store.broker.timer_queue import TimerQueue
 from rmq_store.broker.writing import Writer
-from rmq_store.errors import UsageError
+from rmq_store.errors import CorruptionError, NotAStoreError, UsageError
 from rmq_store.files.lock import OfdLock
-from rmq_store.format.names import SCHEDULE_TOPIC
+from rmq_store.format.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.flush import flush
+
+_LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # Messages of one unit: bounds memory, and how long the append lock is held.
 CHUNK_ROWS = 65_536
@@ -74,7 +81,11 @@ class Schedule:
             for level in sorted(delays_ms.keys() | waiting)
         ]
         timers = [TimerQueue(log, writer, queues, queue_id) for queue_id in range(TIMER_QUEUES)]
-        self._lanes: Sequence[DelayLevel | TimerQueue] = [*self._levels, *timers]
+        self._lanes: dict[DelayLevel | TimerQueue, Path] = {
+            **{level: self._queue(SCHEDULE_TOPIC, level.level - 1) for level in self._levels},
+            **{timer: self._queue(PYRMQ_TIMER_TOPIC, queue_id) for queue_id, timer in enumerate(timers)},
+        }
+        self._unreadable: set[Path] = set()
         self._lock = OfdLock(log.own / "delay.lock")
         self._turn = threading.Lock()
         self._look = _Look()
@@ -94,7 +105,8 @@ class Schedule:
             UsageError: `limit` is below 1.
             StoreFullError, StoreLockedError: what was not delivered still waits.
             StoreFailedError: as `Store.send`; no message can come twice.
-            CorruptionError: a queue or config/delayOffset.json is unreadable.
+            CorruptionError: config/delayOffset.json or the unit topic is unreadable. An unreadable queue of a level or
+                timer is logged, once, as an error; the others go on.
         """
         if limit is not None and limit < 1:
             raise UsageError(f"limit={limit}: deliver at least one message")
@@ -123,7 +135,7 @@ class Schedule:
         known = self._offsets.all()
         progress: dict[int, int] = {}
         for level in self._levels:
-            if self._log.queue_max(SCHEDULE_TOPIC, level.level - 1, self._log.writing_page.appended_end):
+            if self._end_of(level.level - 1):
                 unit = level.newest_unit()
                 if unit is not None and unit.value is not None and unit.value > known.get(level.level, 0):
                     progress[level.level] = unit.value
@@ -154,18 +166,51 @@ class Schedule:
         return Delivery(delivered, due)
 
     def _next_due_ms(self, end: int, now_ms: int) -> int | None:
-        due = [time for lane in self._lanes if (time := lane.next_due_ms(end, now_ms)) is not None]
+        due = [time for _, time in self._times(end, now_ms) if time is not None]
         return min(due) if due else None
+
+    def _times(self, end: int, now_ms: int) -> list[tuple[DelayLevel | TimerQueue, int | None]]:
+        return [
+            (lane, self._ask(queue, lambda lane=lane: lane.next_due_ms(end, now_ms), None))  # type: ignore[misc]
+            for lane, queue in self._lanes.items()
+        ]
+
+    def _queue(self, topic: str, queue_id: int) -> Path:
+        return self._log.views.queue(topic, queue_id).run.directory
+
+    def _end_of(self, queue_id: int) -> int:
+        end = self._log.writing_page.appended_end
+        queue = self._queue(SCHEDULE_TOPIC, queue_id)
+        return self._ask(queue, lambda: self._log.queue_max(SCHEDULE_TOPIC, queue_id, end), 0)
+
+    def _ask(self, queue: Path, question: Callable[[], T], otherwise: T) -> T:
+        """Ask about one queue. One that cannot be read holds up no other: it is named once, and left alone."""
+        if queue in self._unreadable:
+            return otherwise
+        try:
+            return question()
+        except (CorruptionError, NotAStoreError) as error:
+            if queue not in (Path(error.path), *Path(error.path).parents):
+                raise
+            self._unreadable.add(queue)
+            _LOG.error(
+                "%s: what waits in queue %s of %s is not delivered, other queues are: %s. Close the store and run "
+                "`rmq repair --queues`", self._log.root, queue.name, queue.parent.name, error,
+            )  # fmt: skip
+            return otherwise
 
     def _deliver(self, end: int, now_ms: int, limit: int | None) -> int:
         """Unit by unit, the levels and timer queues in turn."""
         delivered = 0
-        times = [(lane, lane.next_due_ms(end, now_ms)) for lane in self._lanes]
-        lanes = [lane for lane, due in times if due is not None and due <= now_ms]
+        lanes = [lane for lane, due in self._times(end, now_ms) if due is not None and due <= now_ms]
         while lanes:
             for lane in list(lanes):
                 rows_max = CHUNK_ROWS if limit is None else min(CHUNK_ROWS, limit - delivered)
-                chunk = lane.chunk(now_ms, rows_max, CHUNK_BYTES)
+                chunk = self._ask(
+                    self._lanes[lane],
+                    lambda lane=lane, rows_max=rows_max: lane.chunk(now_ms, rows_max, CHUNK_BYTES),  # type: ignore[misc]
+                    None,
+                )
                 if chunk is None:
                     lanes.remove(lane)
                     continue
@@ -185,7 +230,9 @@ class Schedule:
         what comes next would be passed over. Corrected before this process parks any (ScheduleMessageService.java
         correctDelayOffset).
         """
-        end = self._log.writing_page.appended_end
         known = self._offsets.all()
-        ends = {level: self._log.queue_max(SCHEDULE_TOPIC, level - 1, end) for level in known if 0 < level < 1 << 31}
-        self._offsets.cut_back({level: last for level, last in ends.items() if known[level] > last})
+        ends = {level: self._end_of(level - 1) for level in known if 0 < level < 1 << 31}
+        self._offsets.cut_back({
+            level: last for level, last in ends.items()
+            if known[level] > last and self._queue(SCHEDULE_TOPIC, level - 1) not in self._unreadable
+        })  # fmt: skip

@@ -49,6 +49,8 @@ def translate(error: OSError, path: str | Path) -> StoreError:
     """Return the typed error for a failed write to `path`: full, not allowed, or failed."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StoreFullError(f"{path}: {error.strerror}")
+    if error.errno == errno.ENOTDIR:
+        return NotAStoreError(str(path), "a file stands where a directory is expected; see `rmq repair`")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return UsageError(f"{path}: cannot be written: {error.strerror}")
     return StoreFailedError(f"{path}: {error.strerror or error}")

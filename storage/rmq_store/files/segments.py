@@ -16,6 +16,7 @@ import mmap
 import os
 import stat
 import threading
+import time
 from collections import OrderedDict
 from pathlib import Path
 
@@ -30,6 +31,9 @@ NAME_DIGITS = 20
 
 # Open files, and maps, that one store keeps. vm.max_map_count is 65,530 and `ulimit -n` often 1,024 for everybody.
 OPEN_FILES_MAX = 256
+
+# Between two looks for open files that are gone, when another one is opened.
+_LOOK_INTERVAL_S = 1.0
 
 _ZEROS = bytes(1 << 20)
 
@@ -91,6 +95,7 @@ class OpenFiles:
         self._limit = limit
         self._files: OrderedDict[str, OpenFile] = OrderedDict()
         self._lock = threading.Lock()
+        self._next_look_s = 0.0
 
     def get(self, path: str, size_bytes: int, *, writable: bool, pin: bool) -> OpenFile:
         """Return the open file; FileNotFoundError if there is none (any more).
@@ -103,9 +108,7 @@ class OpenFiles:
             if file is not None and os.fstat(file.fd).st_nlink:
                 self._files.move_to_end(path)
                 return file
-            # What retention unlinked keeps its space on the disk as long as somebody has it open.
-            for gone in [name for name, known in self._files.items() if not os.fstat(known.fd).st_nlink]:
-                del self._files[gone]
+            self._let_go()
             file = OpenFile(path, size_bytes, writable=writable)
             if pin:
                 file.pin()
@@ -113,6 +116,14 @@ class OpenFiles:
             if len(self._files) > self._limit:
                 self._files.popitem(last=False)
             return file
+
+    def _let_go(self) -> None:
+        """Now and then: what retention unlinked keeps its space on the disk as long as somebody has it open."""
+        now_s = time.monotonic()
+        if now_s >= self._next_look_s:
+            self._next_look_s = now_s + _LOOK_INTERVAL_S
+            for gone in [name for name, known in self._files.items() if not os.fstat(known.fd).st_nlink]:
+                del self._files[gone]
 
     def forget(self, path: str) -> None:
         """Drop a file, for example before it is unlinked."""
@@ -149,6 +160,9 @@ class SegmentRun:
             names = os.listdir(self.directory)  # noqa: PTH208 - polled: no Path object per name
         except FileNotFoundError:
             return []
+        except NotADirectoryError as error:
+            reason = "a file where a directory is expected; see `rmq repair`"
+            raise CorruptionError(str(self.directory), 0, reason) from error
         return sorted(int(name) for name in names if len(name) == NAME_DIGITS and name.isascii() and name.isdigit())
 
     def path(self, base: int) -> Path:

@@ -1,6 +1,7 @@
 """What is damaged of the records that were on disk for certain, found out before anything is changed.
 
-A range ends where the next whole frame begins, in the same segment; else with the segment, or at the durable point.
+A range ends where the next whole frame begins, in the same segment; else with the segment, or at the durable point,
+which also ends what is missing behind the last file.
 Rows "corruption", "missing segment" and "lost durable tail" of the recovery table; docs/design.md sections 8.2, 8.5.
 """
 
@@ -80,7 +81,9 @@ def _walk(log: CommitLog, start: StartingPoint) -> list[BadRange]:
             break
         base = log.segments.base_of(offset)
         end = base + log.segments.size_bytes
-        if log.segments.exists(base):
+        if base > max(log.segments.bases(), default=-1):
+            end = start.durable_point  # all behind the last file, be it a word of a damaged page that says how much
+        elif log.segments.exists(base):
             end = base + scan.next_frame(log, base, offset - base + 1)
         bad = _bad(log, offset, min(end, start.durable_point), reason)
         found.append(bad)

@@ -68,8 +68,13 @@ class Views:
 
     def queue_ids(self, topic: str) -> list[int]:
         """The queues of one topic that have a directory, in no order."""
-        names = _names(self.directory / topic)
-        return [int(name) for name in names if name.isascii() and name.isdigit()]
+        try:
+            with os.scandir(self.directory / topic) as entries:
+                names = [entry.name for entry in entries if entry.name.isascii() and entry.name.isdigit()
+                         and entry.is_dir()]  # fmt: skip
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return [int(name) for name in names]
 
     def put_keys(
         self, key_hashes: np.ndarray, key_counts: np.ndarray, log_offsets: np.ndarray, timestamps: np.ndarray

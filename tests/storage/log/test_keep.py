@@ -299,7 +299,8 @@ def test_a_damaged_word_of_the_page_does_not_move_the_end_of_the_log_away(lab: L
     _, end = damaged(lab)
     path = lab.root / "pyrmq" / "state"
     page = bytearray(path.read_bytes())
-    page[8 * 6 + 6] ^= 1  # flushed_end: + 2^48
+    page[8 * 5 + 6] ^= 1  # both ends: + 2^48
+    page[8 * 6 + 6] ^= 1
     path.write_bytes(page)
     with pytest.raises(CorruptRecordError):
         lab.open()
