@@ -43,10 +43,10 @@ harness: java $(STAMP) ## the short forms of the crash, fuzz and security proof,
 	@$(PY) -m pytest -m "harness and not slow" $(PYTEST_ARGS)
 
 crash: java $(STAMP) ## break stores on purpose for up to an hour, and count what they lost (docs/reliability.md)
-	@PYTHONPATH=tests $(PY) -m crash run --scale crash $(CRASH_ARGS)
+	@PYTHONPATH=tests $(PY) -m crash run --scale crash --teeth $(CRASH_ARGS)
 
 soak: java $(STAMP) ## the same with the full figures: hours; goes on where it was interrupted
-	@PYTHONPATH=tests $(PY) -m crash run --scale soak $(CRASH_ARGS)
+	@PYTHONPATH=tests $(PY) -m crash run --scale soak --teeth $(CRASH_ARGS)
 
 bench: java $(STAMP) ## measure store, source and sink beside Spark's null source and sink
 	@PYTHONPATH=tests $(PY) -m bench
@@ -57,7 +57,7 @@ lint: $(STAMP) ## ruff: style and banned calls
 types: $(STAMP) ## mypy --strict over both packages
 	@$(PY) -m mypy
 
-check: ## what CI runs: lint, types, compat, test
+check: ## what CI runs: lint, types, compat, harness, test
 	@.ci/run
 
 clean: ## remove .venv and everything that was built or cached

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from unittest import mock
 
-from crash.dying import Child, quiet
+from crash.dying import PATIENCE_S, Child, quiet
 from crash.operations import kind_of, watched
 from crash.oracle import ACK, OPENED, Ledger, compare, read_queues, tell, verify
 from crash.part import Counters, Part, Trial
@@ -25,6 +25,8 @@ from crash.traffic import QUEUES, TOPIC, Traffic, tiny_config
 
 PATIENCE_MS = 40
 LIFE = 10
+# Told like a producer: the pid of a child.
+_CHILD = (1 << 32) - 1
 
 
 def run_stopped(trial: Trial) -> Counters:
@@ -135,6 +137,37 @@ def _write_and_stop(root: Path, chance: random.Random, producer: int, recovers: 
 
 
 def _forked(root: Path, chance: random.Random, number: int, ledger: Ledger, found: Counters) -> None:
+    (_survived_by_child if chance.random() < 0.5 else _beside_child)(root, chance, number, ledger, found)
+
+
+def _survived_by_child(root: Path, chance: random.Random, number: int, ledger: Ledger, found: Counters) -> None:
+    """The parent is killed, and its child lives on: it must not keep the parent's locks."""
+    from rmq_store import Store
+
+    def in_parent(pipe: int) -> None:
+        store = Store.open(root)
+        tell(pipe, ACK, number, Traffic(store, number, chance).call())
+        child = os.fork()
+        if not child:
+            os.close(pipe)
+            signal.pause()
+        tell(pipe, ACK, _CHILD, child)
+        signal.pause()
+
+    parent = Child(in_parent, root.parent / "error")
+    parent.told.wait(lambda told: _CHILD in told.acknowledged, PATIENCE_S)
+    parent.kill()
+    child = parent.told.acknowledged.pop(_CHILD)
+    try:
+        found.acknowledged += ledger.note(parent.told)
+        with Store.open(root) as store:
+            _require(store.recovery is not None, "a child kept the lock of its dead parent", found)
+        found.seen["survived by a child"] += 1
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def _beside_child(root: Path, chance: random.Random, number: int, ledger: Ledger, found: Counters) -> None:
     from rmq_store import Store, UsageError
 
     store = Store.open(root)
@@ -152,14 +185,15 @@ def _forked(root: Path, chance: random.Random, number: int, ledger: Ledger, foun
 
     child = Child(in_child, root.parent / "error")
     try:
-        _require(child.told.wait(lambda told: told.words[OPENED] > 0, 30), f"a child could write: {child.error}", found)
+        refused = child.told.wait(lambda told: told.words[OPENED] > 0, PATIENCE_S)
+        _require(refused, f"a child could write: {child.error}", found)
         traffic.send()
         ledger.acknowledged[number] = traffic.sent
         store.close()
         _require(not (root / "abort").exists(), "a child kept its parent's store from being closed cleanly", found)
         with Store.open(root) as again:
             _require(again.recovery is not None, "a child kept its parent's lock", found)
-        found.seen["forked"] += 1
+        found.seen["beside a child"] += 1
     finally:
         child.kill()
     found.acknowledged += traffic.sent

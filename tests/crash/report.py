@@ -89,6 +89,7 @@ def text() -> str:
 
 
 def _test_list(parts: Iterable[Part], records: dict[Key, Record]) -> str:
+    heads = ["#", "what", "part", "run", "of", "acknowledged", *VIOLATIONS, "scale, seed", "date"]
     rows = []
     by_number: dict[str, list[Part]] = {number: [] for number in TEST_LIST}
     for part in parts:
@@ -96,12 +97,11 @@ def _test_list(parts: Iterable[Part], records: dict[Key, Record]) -> str:
             by_number[number].append(part)
     for number, what in TEST_LIST.items():
         if number in ELSEWHERE:
-            rows.append([number, what, ELSEWHERE[number], *[""] * 8])
+            rows.append([number, what, ELSEWHERE[number], *[""] * (len(heads) - 3)])
         for part in by_number[number]:
             record = records.get((part.name, ""))
             rows.append([number, what, f"`{part.name}`", *_figures(part, record)])
             what = ""
-    heads = ["#", "what", "part", "run", "of", "acknowledged", *VIOLATIONS, "scale, seed", "date"]
     return table(heads, rows, right=range(3, 11))
 
 
@@ -153,12 +153,24 @@ def _seen(parts: Iterable[Part], records: dict[Key, Record]) -> str:
     for part in parts:
         record = records.get((part.name, ""))
         if record is not None:
-            seen = {name: count for name, count in record.seen.items() if not name.startswith(("detected ", "missed "))}
-            shown = ", ".join(f"{name} {count:,}" for name, count in sorted(seen.items()))
             each_ms = 1000 * record.seconds / record.cycles
             versions = ", ".join(record.versions)
-            rows.append([f"`{part.name}`", shown, f"{record.seconds:,.0f} s", f"{each_ms:,.2f} ms", versions])
-    return table(["part", "seen", "time", "each", "version"], rows, right=[2, 3])
+            rows.append([f"`{part.name}`", _shown(record), f"{record.seconds:,.0f} s", f"{each_ms:,.2f} ms", versions])
+    heads = ["part", "seen", "time", "each", "version"]
+    return table(heads, rows, right=[2, 3]) if rows else "Not run yet.\n"
+
+
+def _shown(record: Record) -> str:
+    """What a part has seen; of its hundreds of points only how many there are, and the one that came least."""
+    points = [count for name, count in record.seen.items() if name.startswith("at ")]
+    shown = [
+        f"{name} {count:,}"
+        for name, count in sorted(record.seen.items())
+        if not name.startswith(("at ", "detected ", "missed "))
+    ]
+    if points:
+        shown.append(f"{len(points)} points, each at least {min(points)} times")
+    return ", ".join(shown)
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> str:

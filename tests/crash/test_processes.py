@@ -35,7 +35,8 @@ def test_a_stopped_holder_keeps_its_lock_and_is_named_and_a_killed_one_leaves_it
 def test_a_forked_child_holds_nothing_and_cannot_write(run_part: Run) -> None:
     counters = run_part(FORKED)
     assert not counters.violations, counters
-    assert counters.seen["forked"] == FORKED.harness
+    assert counters.seen["beside a child"] > 3
+    assert counters.seen["survived by a child"] > 3
 
 
 def test_no_clock_loses_or_doubles_messages_or_changes_their_order(run_part: Run) -> None:
