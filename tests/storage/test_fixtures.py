@@ -1,0 +1,73 @@
+"""Test 27: what every released version wrote can be opened, verified and read, for ever.
+
+A store of an old version that does not open any more is a bug of this one: never change a fixture (fixtures/make.py).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store import Message, Store
+from rmq_store.verify import verify_store
+
+FIXTURES = Path(__file__).parent / "fixtures"
+VERSIONS = sorted(path.name.removeprefix("store-").removesuffix(".tar.xz") for path in FIXTURES.glob("store-*.tar.xz"))
+
+
+def _contents(root: Path) -> Any:
+    spec = importlib.util.spec_from_file_location("fixtures_make", FIXTURES / "make.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.contents(root)
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def release(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The unpacked fixture of a version, and its manifest."""
+    target = tmp_path_factory.mktemp("release")
+    with tarfile.open(FIXTURES / f"store-{request.param}.tar.xz") as tar:
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)  # absent before 3.11.4
+        tar.extractall(target)
+    return target, json.loads((FIXTURES / f"store-{request.param}.json").read_text(encoding="utf-8"))
+
+
+def test_there_is_a_fixture_and_none_is_large() -> None:
+    assert "0.1.0" in VERSIONS
+    assert all((FIXTURES / f"store-{version}.tar.xz").stat().st_size < 200_000 for version in VERSIONS)
+
+
+@pytest.mark.parametrize("state", ["clean", "unclean"])
+def test_every_message_is_read_and_the_store_goes_on(
+    release: tuple[Path, Any], tmp_path: Path, state: str
+) -> None:
+    source, manifest = release
+    root = tmp_path / "store"
+    shutil.copytree(source / state, root)
+    expected = manifest[state]
+    assert {"Orders", "%DLQ%cg_orders", "SCHEDULE_TOPIC_XXXX", "rmq_sys_pyrmq_units"} <= expected["topics"].keys()
+    assert verify_store(root).status == state
+    assert _contents(root) == expected  # as a reader, which changes nothing
+    with Store.open(root) as store:  # recovers the one that was killed
+        assert store.recovery is not None
+        assert store.recovery.removed_bytes == 0
+        assert list(store.log_range()) == expected["log"]
+        assert store.last_unit("delay", "1") == 1
+        before = store.queue_range("Orders", 0).max_offset
+        assert store.committed_offsets("cg_orders") == {("Orders", 0): 7, ("Orders", 1): 3}
+        results = [store.send(Message("Orders", b"new")) for _ in range(2)]
+        assert before in {result.queue_offset for result in results if result.queue_id == 0}
+    assert verify_store(root).status == "clean"
+    for name in ("consumequeue", "index"):
+        shutil.rmtree(root / name)
+    with Store.open(root) as store:
+        assert store.queue_range("Orders", 0).max_offset == before + 1
+    assert verify_store(root).status == "clean"
