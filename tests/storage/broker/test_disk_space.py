@@ -21,6 +21,7 @@ from rmq_store.client import ConsumeFromWhere, SimpleConsumer
 from rmq_store.client.errors import MQBrokerError, ResponseCode
 from rmq_store.client.local_broker import LocalBroker
 from rmq_store.format.properties import DELAY_TIME_LEVEL
+from rmq_store.log.units import UnitRecord
 
 
 def statvfs(monkeypatch: pytest.MonkeyPatch, blocks: int, free: int, available: int) -> None:
@@ -67,6 +68,10 @@ def appends(store: Store) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "send", lambda: store.send(Message("T", b"x"))
     yield "send_all", lambda: store.send_all([Message("T", b"x")])
     yield "append", lambda: store.append(row, "T")
+    writer = store._writer
+    assert writer is not None
+    yield "put", lambda: writer.put(writer._one.encode(Message("T", b"x"), 0, store.clock(), 0)[0])
+    yield "append_once", lambda: writer.append_once([], UnitRecord("sink", "once", 2))
     yield "commit_staged", lambda: store.commit_staged([], key="q", value=2)
 
 
