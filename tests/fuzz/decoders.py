@@ -188,21 +188,9 @@ def _without_json_depth() -> Iterator[None]:
     config_json.DEPTH_MAX = kept
 
 
-@protection("decompressed_size", "a body is decompressed up to a limit")
-def _without_decompressed_size() -> Iterator[None]:
-    import zlib
-
-    from rmq_store.format import compression
-
-    kept = compression._inflate
-    compression._inflate = lambda body, limit_bytes: zlib.decompressobj().decompress(body)
-    yield
-    compression._inflate = kept
-
-
 # -- parts ------------------------------------------------------------------------------------------------------------
 
-_TEETH = {"frame": "frame_check", "config_json": "json_depth", "compression": "decompressed_size"}
+_TEETH = {"frame": "frame_check", "config_json": "json_depth"}
 # Executions of the short form, and thousands of them in an hour's run: by what one costs.
 _SCALES = {
     "frame": (6000, 400), "frames": (600, 20), "properties": (1500, 60), "compression": (3000, 200), "ids": (4000, 400),

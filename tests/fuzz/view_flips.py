@@ -24,7 +24,7 @@ from crash.protections import protection
 from fuzz import view_store
 from fuzz.view_store import Rows
 
-_HANG_S = 20
+_HANG_S = 5
 _REBUILD_EVERY = 200
 
 
@@ -217,6 +217,7 @@ def _regions(lab: _Lab) -> list[Region]:
         Region("rebooted", index, 0, 40, open_for_writing),
         Region("rebooted", index, 40, 44, open_for_writing),
         Region("rebooted", "pyrmq/progress", 0, 116, open_for_writing),
+        Region("rebooted", "pyrmq/progress", 24, 26, open_for_writing),  # where the scan starts
         Region("rebooted", "pyrmq/state", 0, 19 * 8, open_for_writing),
         Region("killed", "pyrmq/state", 0, 19 * 8, open_for_writing),
         Region("clean", "pyrmq/progress", 0, 116, open_for_writing),
@@ -383,5 +384,5 @@ def _without_progress_crc() -> Iterator[None]:
 PART = Part(
     "view flips", "9", "bits of queues, index, checkpoint, tables and our own files flipped", "flips",
     harness=4500, crash=60_000, soak=1_000_000, chunk=4500, run=run, protections=("record_owner", "progress_crc"),
-    bites_within=900,
+    bites_within=600,
 )  # fmt: skip
