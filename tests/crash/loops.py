@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import shutil
@@ -57,16 +58,16 @@ def call(program: str, *arguments: object) -> None:
 
 @contextlib.contextmanager
 def mounted(source: Path | str, directory: Path, *options: str) -> Iterator[Path]:
-    """A mounted file system, made if need be; unmounted at the end, also when somebody still uses it."""
+    """A mounted file system, unmounted at the end: nothing of it is in the page cache then. OSError if it is in use."""
     directory.mkdir(exist_ok=True)
     call("mount", *options, source, directory)
     try:
         yield directory
-    finally:
-        try:
-            call("umount", directory)
-        except OSError:
-            call("umount", "-l", directory)
+    except BaseException:
+        call("umount", "-l", directory)  # the traceback may hold on to a map
+        raise
+    gc.collect()  # maps of closed stores
+    call("umount", directory)
 
 
 def file_system(path: Path, size_bytes: int, program: str, *options: str) -> Path:

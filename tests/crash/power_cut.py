@@ -1,11 +1,11 @@
-"""Power cuts of a real file system (reliability.md, method B): ext4 on a loop device whose file is cloned at any moment.
+"""Power cuts of a real file system (reliability.md, method B): ext4 on a loop device whose file is cloned at any time.
 
     memory or disk -> XFS with reflink -> disk.img -> loop device -> ext4 -> two stores that are written to
                                        -> FICLONE: cut.img -> loop device -> ext4 replays its journal -> opened
 
-A clone is what had reached the "device" at one moment. It must hold what was acknowledged before that moment: of a store
-under SYNC_FLUSH every message, under ASYNC_FLUSH what an explicit flush had covered; and behind that nothing but the
-beginning of what was sent. It is always whole sectors in the order in which ext4 sent them: what a device does with
+A clone is what had reached the "device" at one moment. It must hold what was acknowledged before that moment: of a
+store under SYNC_FLUSH every message, under ASYNC_FLUSH what an explicit flush had covered; and behind that nothing but
+the beginning of what was sent. It is always whole sectors in the order in which ext4 sent them: what a device does with
 its own cache is the simulated disk's question.
 """
 
@@ -160,8 +160,8 @@ def _look(root: Path, producer: int, acknowledged: dict[int, int], counters: Cou
 
 
 def take_for_the_same_disk(root: Path) -> None:
-    """The clone has another device number, and no other boot: put down what a real power cut leaves, the same device and
-    another boot.
+    """The clone has another device number, and it is the same boot: put down what a real power cut leaves, the same
+    device and another boot.
     """
     device = root.stat().st_dev
     state, progress = root / "pyrmq" / "state", root / "pyrmq" / "progress"
