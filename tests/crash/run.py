@@ -156,7 +156,8 @@ class Runner:
             job.problem = f"{position}: {chunk.problem}"
         else:
             if chunk.counters.first:
-                chunk.counters.first = f"{position}: {chunk.counters.first}"
+                first = chunk.counters.first.replace(str(chunk.directory), "...")
+                chunk.counters.first = f"{position}: {first}"
             job.record.add(chunk.counters, seconds)
             self.state.save()
         self.display.ticked(job, 0)
