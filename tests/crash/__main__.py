@@ -39,8 +39,7 @@ def list_parts() -> None:
         counts = [f"{getattr(part, scale):,}" for scale in run.SCALES]
         what = part.title + (f" [red](not here: {escape(reason)})[/]" if reason else "")
         table.add_row(part.number, part.name, part.unit, *counts, ", ".join(part.protections), what)
-    console = Console()
-    console.print(table, width=None if console.is_terminal else 200)
+    Console(width=None if Console().is_terminal else 200).print(table)
     for module, reason in missing.items():
         click.echo(f"missing: {module}: {reason}", err=True)
 

@@ -185,7 +185,7 @@ def begin_chunk(job: Job, seed: int, cycles: int) -> Chunk:
     scratch = ROOT / "build" / "reliability"
     scratch.mkdir(parents=True, exist_ok=True)
     base = scratch if job.part.on_disk or not os.access("/dev/shm", os.W_OK) else Path("/dev/shm")
-    directory = Path(tempfile.mkdtemp(prefix="rmq-crash-", dir=base))
+    directory = Path(tempfile.mkdtemp(prefix=f"rmq-crash-{os.getpid()}-", dir=base))
     roots = [str(ROOT / name) for name in ("tests", "storage", "connector")]
     path = os.pathsep.join([*roots, *filter(None, [os.environ.get("PYTHONPATH")])])
     ours, theirs = os.pipe()
