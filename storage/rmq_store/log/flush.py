@@ -11,7 +11,7 @@ import ctypes
 import os
 from dataclasses import replace
 
-from rmq_store.errors import StoreFailedError
+from rmq_store.errors import StoreFailedError, StoreFullError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.progress import ProgressRecord
 from rmq_store.files.segments import FsyncError
@@ -58,15 +58,18 @@ def _flush_held(log: CommitLog) -> None:
     start, end = page.flushed_end, page.appended_end
     if start >= end:
         return
-    if page.flushing:
-        log.segments.rewrite(start, end)
-        sync_filesystem(log)  # of an error that nobody has heard of it still tells
-    page.flushing = 1
     try:
+        if page.flushing:
+            log.segments.rewrite(start, end)
+            sync_filesystem(log)  # of an error that nobody has heard of it still tells
+        page.flushing = 1
         log.segments.sync(start, end)
     except FsyncError as error:
         page.poison = 1
         raise StoreFailedError(f"{log.root}: {error}") from error
+    except (StoreFullError, UsageError) as error:
+        # The records are stored: no error may say that nothing was written.
+        raise StoreFailedError(f"{log.root}: not flushed: {error}") from error
     # Any other exception (Ctrl-C, no descriptor left) leaves `flushing` set: the next flush writes the range again.
     if page.poison:
         raise _poisoned(log)  # another process failed meanwhile; nothing is acknowledged after that
