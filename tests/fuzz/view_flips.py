@@ -1,9 +1,9 @@
 """Test 9: bits of everything that is not a record, flipped: queue entries, index, checkpoint, tables, our own files.
 
 Bits of one entry of each kind, one after the other, and random bits of whole files. Allowed is: an error of ours, or
-the right answer. A reader must never get another message than the one it asked for, and never lose one without being told.
-`detected <state> <file>`: an error of ours or the verifier says so; `missed <state> <file>`: nobody notices and every
-message is right (most of what RocketMQ's own tables say cannot be checked).
+the right answer. A reader must never get another message than the one it asked for, and never lose one without being
+told. `detected <state> <file>`: an error of ours or the verifier says so; `missed <state> <file>`: nobody notices and
+every message is right (most of what RocketMQ's own tables say cannot be checked).
 """
 
 from __future__ import annotations
