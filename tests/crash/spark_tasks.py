@@ -383,6 +383,7 @@ def spark_session(master: str) -> Iterator[Any]:
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.python.daemon.module", "crash.workers.warm_daemon")
             .config("spark.log.level", "OFF")
             .getOrCreate()
         )

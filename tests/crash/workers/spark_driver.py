@@ -1,7 +1,7 @@
-"""A driver to be killed: `spark_driver.py JSON`. Says "ready" when Spark is warm, then waits for a line of JSON on its
+"""A driver to be killed: `spark_driver.py JSON`. Says "ready" when Spark is there, then waits for a line of JSON on its
 standard input, and runs the queries as it says: for ever, or to their end ("done").
 
-The first argument: {"source", "target", "warm": directories, "queries": [{"topic", "group", "checkpoint"}]}; the line:
+The first argument: {"source", "target": directories, "queries": [{"topic", "group", "checkpoint"}]}; the line:
 {"finish": bool, "query": number, "plan": {"point": ..., "count": ..., ...}}.
 """
 
@@ -24,6 +24,7 @@ spark = (
     .config("spark.ui.enabled", "false")
     .config("spark.ui.showConsoleProgress", "false")
     .config("spark.log.level", "OFF")
+    .config("spark.python.daemon.module", "crash.workers.warm_daemon")
     .getOrCreate()
 )
 spark.dataSource.register(CrashingSource)
@@ -58,9 +59,6 @@ def first_batch(checkpoint: Path) -> int:
     return max([0, *begun, *(batch + 1 for batch in done)])
 
 
-warm = Path(given["warm"])
-practice = {"source": str(warm / "source"), "topic": "Practice", "group": "cg", "checkpoint": str(warm / "c")}
-start(practice, str(warm / "target"), {}, True).awaitTermination()
 print("ready", flush=True)
 told: dict[str, Any] = json.loads(sys.stdin.readline())
 queries = []
