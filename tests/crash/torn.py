@@ -487,7 +487,7 @@ def _no_holes() -> Iterator[None]:
 PARTS: tuple[Part, ...] = (
     Part(
         name="torn_tail", number="7", title="the last three records cut at every byte, with six kinds of bytes behind",
-        unit="cuts", harness=3400, crash=34_000, soak=340_000, chunk=6800, run=_run_torn,
+        unit="cuts", harness=3700, crash=37_000, soak=370_000, chunk=7400, run=_run_torn,
         protections=("no_record_crc", "no_zeroed_tail", "no_own_offset"), bites_within=300,
     ),
     Part(

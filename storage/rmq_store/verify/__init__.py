@@ -67,21 +67,20 @@ class _Scan:
             self.kept = kept
         for number, (base, path) in enumerate(self.segments):
             log = map_file(self.ledger.root / path)  # not kept: one segment at a time is in memory
-            if number:
-                self._pass_over_missing(base)
+            start = self._pass_over_missing(base) if number else base
             if len(log) != self.segment_bytes or (base - self.segments[0][0]) % self.segment_bytes:
                 text = f"{len(log)} bytes in a file named {base}, the first segment has {self.segment_bytes}"
                 self.ledger.problem(path, 0, text)
-            if not self._scan_segment(number, base, path, log):
+            if not self._scan_segment(number, base, path, log, start - base):
                 break
         self.report.log_end = self._skip(self.report.log_end)
         self.queues.finish()
         self.index.finish()
         return self.report
 
-    def _scan_segment(self, number: int, base: int, path: str, log: Bytes) -> bool:
-        """Scan one segment; False if the log ends in it."""
-        position = records = 0
+    def _scan_segment(self, number: int, base: int, path: str, log: Bytes, position: int) -> bool:
+        """Scan one segment from `position` on; False if the log ends in it."""
+        records = 0
         while position < len(log):
             if self.limit is not None and base + position >= self.limit:
                 return False
@@ -122,10 +121,10 @@ class _Scan:
                 offset = bad.end
         return offset
 
-    def _pass_over_missing(self, base: int) -> None:
-        """Segments that should lie before the one that starts at `base`."""
-        offset = self._skip(self.report.log_end)
-        self.report.log_end = max(offset, self.report.log_end)
+    def _pass_over_missing(self, base: int) -> int:
+        """Segments that should lie before the one that starts at `base`; returns where the log goes on in that one."""
+        end = self.report.log_end
+        offset = self._skip(end)
         while offset < base:
             end = min(offset - offset % self.segment_bytes + self.segment_bytes, base)
             path = f"commitlog/{offset - offset % self.segment_bytes:020d}"
@@ -133,7 +132,9 @@ class _Scan:
                 self.ledger.bad_ranges.append((offset, end))  # it is too short, and reported
             else:
                 self.ledger.bad_range(BadRange(path, offset, end, "the segment is missing"), offset)
-            self.report.log_end = offset = self._skip(end)
+            offset = self._skip(end)
+        self.report.log_end = offset
+        return max(base, offset) if offset > end else base
 
     def _tell(self, number: int, position: int) -> None:
         done_bytes = number * self.segment_bytes + position
