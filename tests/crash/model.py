@@ -458,8 +458,8 @@ class Walk:
         self._full_look("look")
 
     def _reboot(self) -> None:
-        """The kernel forgets the locks and the boot id, but nothing that was written: so whole records of an append that
-        nobody has taken back yet would count.
+        """The kernel forgets the locks and the boot id, but nothing that was written: whole records of an append that
+        nobody has taken back yet would count, so they are taken back first.
         """
         self._call("last_units", UNIT_KEYS)
         self._die(0, 1)
