@@ -129,7 +129,7 @@ class Store:
         if on_corruption not in ("refuse", "keep"):
             raise UsageError(f"on_corruption={on_corruption!r}: refuse or keep")
         if read_only and (create or rebuild_views or on_corruption == "keep"):
-            raise UsageError("read_only=True writes nothing: it goes with neither create, rebuild_views nor keep")
+            raise UsageError("a read-only open writes nothing: it goes with neither create, rebuild_views nor keep")
         wishes = Wishes(
             on_corruption == "keep", bool(rebuild_views), lambda: _consumed(root),
             rebuild_views if callable(rebuild_views) else lambda records, done_bytes, total_bytes: None,

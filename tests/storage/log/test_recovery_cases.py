@@ -1,7 +1,8 @@
 """The recovery table, row by row, on real stores: every combination of where X lies, what follows it, whether it was on
 disk, whether a unit is open there, who wrote last, and which views are ahead or behind.
 
-Only torn tails and torn units are cut, and what is cut is found in pyrmq/removed byte for byte.
+Only torn tails and torn units are cut, and what is cut is found in pyrmq/removed byte for byte. apache/rocketmq #7355:
+queues ahead of the log after a crash (`VIEWS`); #1434: the last messages before a new segment.
 """
 
 from __future__ import annotations
@@ -163,3 +164,29 @@ def check(
             assert path.read_bytes() == data[: max(cut_from - base, 0)].ljust(SEGMENT, b"\0")[:SEGMENT], what
     assert lab.verify().status == "clean", what
     assert Path(lab.root / "pyrmq" / "kept.json").exists() is False
+
+
+@pytest.mark.parametrize("page", ["kept", "lost"])
+@pytest.mark.parametrize("behind", [0, 1], ids=["nothing yet", "one record"])
+def test_messages_before_a_new_segment_are_in_their_queues_after_a_crash(lab: Lab, behind: int, page: str) -> None:
+    """apache/rocketmq #1434: a crash right after a segment was begun lost the last messages of the one before."""
+    with lab.open():
+        pass
+
+    def work(store: Store) -> None:
+        while len(store._log.segments.bases()) < 2:
+            store.append(lab.batch(1, body_bytes=300))
+        if behind:
+            store.append(lab.batch(1, body_bytes=300))
+        assert store.log_range()[1] - SEGMENT < 1000
+
+    lab.crash(work)
+    with lab.open(read_only=True) as reader:
+        expected = lab.numbers(reader)
+    assert expected == list(range(len(expected)))
+    if page == "lost":
+        lab.reboot(lose_page=True)
+    shutil.rmtree(lab.root / "consumequeue")
+    with lab.open() as store:
+        assert lab.numbers(store) == expected
+    assert lab.verify().status == "clean"
