@@ -269,7 +269,7 @@ def stream_reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any
 
 @pytest.fixture
 def run_until_killed() -> Callable[..., None]:
-    """Run a program of workers/ that kills itself: `run_until_killed("killed_driver.py", *arguments)`."""
+    """Run a program of workers/ that kills itself: `run_until_killed("killed_consumer.py", *arguments)`."""
 
     def run(program: str, *arguments: object) -> None:
         command = [sys.executable, str(ROOT / "tests" / "connector" / "workers" / program), *map(str, arguments)]

@@ -320,38 +320,3 @@ def test_a_copied_checkpoint_that_runs_on_is_an_error_and_adds_nothing(
     with pytest.raises(Exception, match=r"MarkerError.*other rows \(6 now, 4 committed\).*repeatable=false"):
         stream_into(spark, source, target, tmp_path / "copy").start().awaitTermination()
     assert len(bodies(target, "Enriched")) == 14
-
-
-def test_a_driver_killed_between_append_and_sparks_commit_neither_loses_nor_doubles(
-    spark: Any, make_store: Make, tmp_path: Path, bodies: Make, run_until_killed: Make
-) -> None:
-    from rmq_test_sources import WithoutMarkerSource
-
-    source, target, checkpoint = make_store("source", Orders=50), make_store("target"), tmp_path / "c"
-    run_until_killed("killed_driver.py", source, "rmq_dies_after_append", target, checkpoint)
-    everything = sorted(f"Orders-{n}" for n in range(50))
-    assert bodies(target, "Enriched") == everything  # appended
-    assert not list((checkpoint / "commits").glob("0"))  # and Spark does not know
-    for copy in ("target", "c"):
-        shutil.copytree(tmp_path / copy, tmp_path / f"{copy}-2")
-
-    stream_into(spark, source, target, checkpoint).start().awaitTermination()
-    assert bodies(target, "Enriched") == everything
-    assert (checkpoint / "commits" / "0").exists()
-
-    # The same without the marker: the batch is there twice. So it is the marker that holds.
-    spark.dataSource.register(WithoutMarkerSource)
-    query = stream_into(spark, source, tmp_path / "target-2", tmp_path / "c-2").format("rmq_without_marker")
-    query.start().awaitTermination()
-    assert bodies(tmp_path / "target-2", "Enriched") == sorted(everything * 2)
-
-
-def test_a_driver_killed_before_the_append_loses_nothing(
-    spark: Any, make_store: Make, tmp_path: Path, bodies: Make, run_until_killed: Make
-) -> None:
-    source, target, checkpoint = make_store("source", Orders=50), make_store("target"), tmp_path / "c"
-    run_until_killed("killed_driver.py", source, "rmq_dies_before_append", target, checkpoint)
-    assert bodies(target, "Enriched") == []
-    assert staged(target) != []
-    stream_into(spark, source, target, checkpoint).start().awaitTermination()
-    assert bodies(target, "Enriched") == sorted(f"Orders-{n}" for n in range(50))
