@@ -21,7 +21,7 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -411,10 +411,11 @@ def run_task_failures(trial: Trial) -> Counters:
         from crash.workers.failing_source import FailingSource
 
         spark.dataSource.register(FailingSource)
-        return _run_cycles(trial, spark, lambda cycle, chance: None)
+        return _run_cycles(trial, spark, 3, lambda chance: None)
 
 
-def _run_cycles(trial: Trial, spark: Any, disturb: Any) -> Counters:
+def _run_cycles(trial: Trial, spark: Any, failures: int, disturb: Callable[[random.Random], None]) -> Counters:
+    """`failures`: how many attempts of a task fail at most; Spark gives up at the fourth, lost executors included."""
     import pyarrow as pa
 
     from rmq_store import Store
@@ -429,14 +430,13 @@ def _run_cycles(trial: Trial, spark: Any, disturb: Any) -> Counters:
             store.create_topic("In", 2)
             bodies = [body.encode() for body in numbered("In", range(count), chance)]
             store.append(pa.record_batch({"body": pa.array(bodies)}), "In")
-        reading = chance.randrange(3)
+        reading = chance.randrange(failures)
         failing = {
-            # Three attempts of a task may fail in all.
-            "fail.read": str(reading), "fail.write": str(chance.randrange(1, 4 - reading)),
+            "fail.read": str(reading), "fail.write": str(chance.randrange(1, failures + 1 - reading)),
             "fail.late": "true" if cycle % 4 in (0, 3) else "false", "fail.tell": str(directory / "told"),
             "fail.without": os.environ.get(WITHOUT, ""),
         }  # fmt: skip
-        disturb(cycle, chance)
+        disturb(chance)
         streaming = (trial.seed + cycle) % 2 == 1
         _copy(spark, directory, failing, streaming=streaming)
         where = f"cycle {cycle}, seed {trial.seed}"
@@ -483,13 +483,13 @@ def run_executor_kills(trial: Trial) -> Counters:
 
         killers: list[threading.Thread] = []
 
-        def disturb(cycle: int, chance: random.Random) -> None:
+        def disturb(chance: random.Random) -> None:
             for killer in killers:
                 killer.join()
             killers[:] = [threading.Thread(target=kill_soon, args=(chance.uniform(0.2, 3), chance.random()))]
             killers[0].start()
 
-        counters = _run_cycles(trial, spark, disturb)
+        counters = _run_cycles(trial, spark, 1, disturb)
         for killer in killers:
             killer.join()
         counters.seen["executors killed"] = killed

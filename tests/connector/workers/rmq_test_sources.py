@@ -12,6 +12,7 @@ from pyspark_rmq.options import sink_options
 from pyspark_rmq.source import DefaultSource
 from pyspark_rmq.writer import RmqStreamWriter, RmqWriter, batch_writer, stream_writer
 
+
 def stream_part(source: DefaultSource, schema: StructType, overwrite: bool) -> tuple[Any, Any]:
     writer = stream_writer(sink_options(source.options, "stream write"), schema, overwrite)
     return writer._options, writer._columns
