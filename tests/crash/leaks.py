@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 # Openings for each roll and deletion; and how many there are before anything is counted.
 OPENINGS_PER_ROLL = 5
 WARM_UP = 100
-# Beyond this growth something is kept. A page cache of the allocator comes and goes with some hundred KiB.
-GROWTH_BYTES_MAX = 2 << 20
+# Beyond this growth something is kept. Python's table of names alone moves by 2 MiB when it is made anew.
+GROWTH_BYTES_MAX = 4 << 20
 
 QUEUES_PER_TOPIC = 1000
 # Files of a store that are open at once (OPEN_FILES_MAX), and what a process needs besides. Python's maps have a
