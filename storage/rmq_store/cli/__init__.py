@@ -8,17 +8,19 @@ import numpy and pyarrow only when they run, because a shell calls this module f
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from rmq_store.cli import backup, broker, dlq, groups, output, read, repair, retention, topics, verify
+from rmq_store.cli.sections import SectionedGroup
 from rmq_store.errors import NotAStoreError, StoreError, UsageError
 
 EXIT_PROBLEMS, EXIT_USAGE = 1, 2
 
 
-class _Commands(click.Group):
+class _Commands(SectionedGroup):
     """A group whose commands end with one line on stderr when the store refuses."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -59,11 +61,34 @@ def commands() -> None:
     """
 
 
-for _command in (
-    topics.topics, groups.groups, read.read, verify.verify, repair.repair, backup.backup, broker.broker, dlq.dlq,
+# One line each, in the order of the help. The modules under mqadmin/ list theirs in COMMANDS.
+_LOOK = [
+    topics.topics,
+]
+_MESSAGES = [
+    read.read,
+]
+_CONSUMERS = [
+    groups.groups,
+]
+_DEAD_LETTERS = [
+    dlq.dlq,
+]
+_CARE = [
+    verify.verify,
+    repair.repair,
+    backup.backup,
     retention.retention,
-):  # fmt: skip
-    commands.add_command(_command)
+    broker.broker,
+]
+_MQADMIN: dict[str, Sequence[click.Command]] = {}
+
+commands.add_section("Look", _LOOK)
+commands.add_section("Messages", _MESSAGES)
+commands.add_section("Consumers", _CONSUMERS)
+commands.add_section("Dead letters", _DEAD_LETTERS)
+commands.add_section("Store care", _CARE)
+commands.add_names("RocketMQ's mqadmin: its names and flags, with --store instead of -n", _MQADMIN)
 
 
 def main() -> None:

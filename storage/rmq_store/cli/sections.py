@@ -1,0 +1,57 @@
+"""A click group with many commands: help in sections, names in any case as mqadmin takes them, nearest names."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+import click
+
+
+class SectionedGroup(click.Group):
+    """A group whose help lists the commands under headings, in the order in which they were added."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        self._sections: dict[str, list[tuple[str, str]]] = {}
+
+    def add_section(self, title: str, commands: Iterable[click.Command]) -> None:
+        """Add commands, each with a line of its own in the help."""
+        rows = self._sections.setdefault(title, [])
+        for command in commands:
+            self.add_command(command)
+            rows.append((str(command.name), command.get_short_help_str(limit=80)))
+
+    def add_names(self, title: str, commands: Mapping[str, Iterable[click.Command]]) -> None:
+        """Add commands that are known to who looks for them: the help has their names only, a paragraph per key."""
+        rows = self._sections.setdefault(title, [])
+        for kind, several in commands.items():
+            names = []
+            for command in several:
+                self.add_command(command)
+                names.append(str(command.name))
+            rows.append((kind, ", ".join(names)))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name; of that name in other letters, as MQAdminStartup#findSubCommand, if none has it."""
+        found = super().get_command(ctx, cmd_name)
+        if found is not None:
+            return found
+        return next((self.commands[name] for name in self.commands if name.lower() == cmd_name.lower()), None)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, but an unknown name is answered with the nearest ones, whatever their case."""
+        name = args[0]
+        if not ctx.resilient_parsing and not name.startswith("-") and self.get_command(ctx, name) is None:
+            lower = {known.lower(): known for known in self.commands}
+            near = [lower[found] for found in difflib.get_close_matches(name.lower(), lower, n=3)]
+            ctx.fail(f"No such command '{name}'." + (f" Did you mean {' or '.join(near)}?" if near else ""))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections."""
+        for title, rows in ((title, rows) for title, rows in self._sections.items() if rows):
+            with formatter.section(title):
+                formatter.write_dl(rows)
