@@ -147,6 +147,14 @@ def live_leases(root: str | Path, group: str) -> list[LeaseInfo]:
     return sorted((info for info in found if info is not None), key=lambda info: info.name)
 
 
+def groups_with_leases(root: str | Path) -> list[str]:
+    """The groups that anybody has ever held a lease of here, sorted."""
+    try:
+        return sorted(entry.name for entry in (Path(root) / "pyrmq" / "groups").iterdir() if entry.is_dir())
+    except FileNotFoundError:
+        return []
+
+
 def _directory(root: Path, group: str) -> Path:
     return root / "pyrmq" / "groups" / group
 

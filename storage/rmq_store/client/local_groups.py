@@ -18,11 +18,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rmq_store.broker.leases import OWNER_LENGTH_MAX, Lease, live_leases
+from rmq_store.broker.live import LOCK_PREFIX, MEMBER_PREFIX
 from rmq_store.client.backend import MessageQueue
 from rmq_store.errors import LeaseHeldError, UsageError
 
-_MEMBER_PREFIX = "%MEMBER%"
-_LOCK_PREFIX = "%LOCK%"
 # What is left of the 127 characters of a lease name for a topic, whose own name may have 255.
 _TOPIC_LENGTH_MAX = 100
 
@@ -72,7 +71,7 @@ class LocalGroups:
         now_ms = self._clock()
         leases = live_leases(self._root, group)
         return sorted(
-            {lease.owner for lease in leases if lease.name.startswith(_MEMBER_PREFIX) and not lease.is_stuck(now_ms)}
+            {lease.owner for lease in leases if lease.name.startswith(MEMBER_PREFIX) and not lease.is_stuck(now_ms)}
         )
 
     def lock_queues(self, group: str, client_id: str, queues: Sequence[MessageQueue]) -> set[MessageQueue]:
@@ -119,9 +118,9 @@ class LocalGroups:
 
 def _member_name(client_id: str) -> str:
     # A client id holds @ and #, which no lease name may.
-    return _MEMBER_PREFIX + hashlib.sha256(client_id.encode()).hexdigest()
+    return MEMBER_PREFIX + hashlib.sha256(client_id.encode()).hexdigest()
 
 
 def _lock_name(queue: MessageQueue) -> str:
     topic = queue.topic if len(queue.topic) <= _TOPIC_LENGTH_MAX else hashlib.sha256(queue.topic.encode()).hexdigest()
-    return f"{_LOCK_PREFIX}{queue.queue_id}|{topic}"
+    return f"{LOCK_PREFIX}{queue.queue_id}|{topic}"

@@ -1,0 +1,77 @@
+"""Who is at work as a group now, and would overwrite what somebody else sets for it.
+
+Streams hold a lease per topic, push and lite pull consumers one per member and one per locked queue (`leases`): each of
+them commits offsets from its memory. SimpleConsumers hold none: they look at the committed offset each time and go on
+where it was set (`pop`). A stuck holder counts, because it may go on at any moment.
+
+A broker keeps the same facts in its memory (ConsumerManager.java, RebalanceLockManager.java).
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from rmq_store.broker.leases import LeaseInfo, groups_with_leases, live_leases
+from rmq_store.errors import LeaseHeldError
+
+if TYPE_CHECKING:
+    from rmq_store.broker.store import Store
+
+MEMBER_PREFIX: Final = "%MEMBER%"
+"""Begins the name of a member's lease; its owner is the client id."""
+
+LOCK_PREFIX: Final = "%LOCK%"
+"""Begins the name of the lease on one queue; its owner is the client id, too."""
+
+
+def live_consumers(store: Store, group: str) -> list[str]:
+    """Who commits offsets of `group` now, a text for each, sorted: its name, its process, since when, and what it holds.
+
+    Raises:
+        UsageError: a bad group name.
+    """
+    holders: dict[tuple[str, int | None], list[LeaseInfo]] = {}
+    for info in live_leases(store.path, group):
+        holders.setdefault((info.owner, info.pid), []).append(info)
+    return sorted(_describe(owner, infos, store.clock()) for (owner, _), infos in holders.items())
+
+
+def live_groups(store: Store, topic: str) -> list[str]:
+    """The groups somebody works for that read `topic`, sorted: by a lease on it, by a member and an offset on it."""
+    readers = {group for group, offsets in store.all_committed_offsets().items() if any(t == topic for t, _ in offsets)}
+    return [
+        group
+        for group in groups_with_leases(store.path)
+        if any(
+            info.name == topic or (group in readers and info.name.startswith(MEMBER_PREFIX))
+            for info in live_leases(store.path, group)
+        )
+    ]
+
+
+def require_idle(store: Store, group: str) -> None:
+    """Do nothing if nobody is at work as `group`.
+
+    Raises:
+        LeaseHeldError: somebody is; the text names all of them, `.holder` is the first.
+        UsageError: a bad group name.
+    """
+    found = live_consumers(store, group)
+    if found:
+        raise LeaseHeldError(
+            f"group {group!r} is being consumed and would overwrite this: stop it first: {'; '.join(found)}", found[0]
+        )
+
+
+def _describe(owner: str, infos: list[LeaseInfo], now_ms: int) -> str:
+    facts = [f"process {infos[0].pid}"] if infos[0].pid is not None else []
+    started = [info.started_ms for info in infos if info.started_ms is not None]
+    if started:
+        facts.append(f"since {datetime.fromtimestamp(min(started) / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC")
+    topics = sorted(info.name for info in infos if not info.name.startswith((MEMBER_PREFIX, LOCK_PREFIX)))
+    if topics:
+        facts.append(f"holds {', '.join(topics)}")
+    if any(info.is_stuck(now_ms) for info in infos):
+        facts.append("stuck")
+    return f"{owner!r} ({', '.join(facts)})" if owner else f"another member ({', '.join(facts)})"
