@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import shutil
 import signal
 import tempfile
 import zlib
@@ -21,7 +22,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rmq_store import ARCHIVE_SCHEMA, MESSAGE_SCHEMA, CorruptionError, Message, Store, StoreConfig, UsageError, failure
+from rmq_store import (
+    ARCHIVE_SCHEMA,
+    MESSAGE_SCHEMA,
+    CorruptionError,
+    Message,
+    Store,
+    StoreConfig,
+    UsageError,
+    backup,
+    failure,
+)
 from rmq_store.broker import archive as module
 from rmq_store.broker.archive_files import STORE_KEY, ArchiveFiles
 from rmq_store.errors import CorruptConfigError, StoreFullError, StoreLockedError
@@ -243,10 +254,73 @@ def test_an_archive_of_another_store_is_refused_and_so_are_files_that_overlap(fa
             archive_all(store, directory)
         with pytest.raises(UsageError, match="no directory"):
             archive_all(store, fast / "no" / "archive")
-        for content in ("", "{}", '{"format": 1, "store": 7}', '{"format": 2, "store": "x"}'):
+        wrong = '{"format": 1, "store": "x", "archive": 7}'
+        for content in ("", "{}", "[]", wrong, '{"format": 1, "store": 7}', '{"format": 2, "store": "x"}'):
             (directory / "_archive.json").write_text(content)
             with pytest.raises((UsageError, CorruptConfigError)):
                 archive_all(store, directory)
+
+
+def _restore_backup(fast: Path) -> None:
+    shutil.rmtree(fast / "store")
+    (fast / "copy").rename(fast / "store")
+
+
+@pytest.mark.parametrize("later", [3, 9, 20])
+def test_dead_letters_of_a_store_that_was_set_back_are_not_taken_for_archived(fast: Path, later: int) -> None:
+    directory = fast / "archive"
+    with open_store(fast / "store") as store:
+        bury(store, 5)
+        archive_all(store, directory)
+    backup(fast / "store", fast / "copy")
+    with open_store(fast / "store") as store:
+        bury(store, 6, first=5)
+        bury(store, 2, OTHER)
+        archive_all(store, directory)
+    _restore_backup(fast)
+    with open_store(fast / "store") as store:
+        assert archive_all(store, directory).files == ()  # nothing was added, and what there is is archived
+        bury(store, later, first=100)
+        with pytest.raises(UsageError, match="was set back, or is a copy") as refused:
+            archive_all(store, directory)
+        moved = directory / GROUP / f"0-{5:020d}-{11:020d}.parquet"
+        assert str(moved) in str(refused.value)
+        moved.rename(fast / moved.name)
+        assert archive_all(store, directory).row_count == later
+    flags = [row["flag"] for row in archived(directory)]
+    assert flags == [*range(5), *range(100, 100 + later)]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_dead_letter_that_is_damaged_is_no_other_one(fast: Path, when: str) -> None:
+    with open_store(fast / "store") as store:
+        bury(store, 6)
+        if when == "before":
+            _damage(store, 4, 0)
+        store.archive(fast / "archive").archive_up_to(store.commit_log_offset_before(DLQ, 0, 6))
+        if when == "after":
+            _damage(store, 4, 0)
+        assert archive_all(store, fast / "archive").row_count == 1
+
+
+def test_an_archive_file_that_cannot_be_read_is_not_believed(fast: Path) -> None:
+    with open_store(fast / "store") as store:
+        bury(store, 5)
+        (name,) = archive_all(store, fast / "archive").files
+        (fast / "archive" / name).write_bytes(b"PAR1")
+        bury(store, 1, first=5)
+        with pytest.raises(CorruptionError, match="not readable"):
+            archive_all(store, fast / "archive")
+
+
+def test_dead_letters_of_two_brokers_are_told_apart_when_they_are_restored(golden: Path, fast: Path) -> None:
+    for name in ("one", "two"):
+        with Store.open(golden / "store", read_only=True) as store:
+            count = archive_all(store, fast / name).row_count
+    with open_store(fast / "ours", config=StoreConfig(flush_interval_commit_log=10**9)) as ours:
+        assert ours.dead_letters.restore(fast / "one").restored_count == count
+        assert ours.dead_letters.restore(fast / "two").restored_count == count
+        assert ours.dead_letters.restore(fast / "two").present_count == count
 
 
 def test_two_that_archive_at_the_same_time_take_turns(fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,6 +394,20 @@ def test_killed_at_any_operation_and_run_again_every_dead_letter_is_archived_onc
         if done:
             break
     assert k > 40
+
+
+def test_a_file_is_on_disk_before_it_has_its_name(fast: Path) -> None:
+    with open_store(fast / "store") as store:
+        bury(store, 3)
+        done: list[tuple[str, str]] = []
+        durable.hook = lambda operation, path: done.append((operation, Path(path).name))
+        (name,) = archive_all(store, fast / "archive").files
+    durable.hook = None
+    name = Path(name).name
+    assert [operation for operation in done if operation[1] in (name, f".{name}.tmp", GROUP)][-5:] == [
+        ("open", f".{name}.tmp"), ("write", f".{name}.tmp"), ("fsync", f".{name}.tmp"), ("rename", name),
+        ("fsync_directory", GROUP),
+    ]  # fmt: skip
 
 
 def test_a_full_disk_leaves_whole_files_only(fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,6 +172,7 @@ def test_a_copy_of_a_store_that_is_written_is_whole_and_of_one_moment(
         with Store.open(target) as store:
             assert store.recovery is not None
             assert store.recovery.trust == "CLEAN"
+            assert store.log_range() == (report.start, report.end)
             assert store.identity == report.identity == StoreFile.load(root).identity
             ranges = store.queue_ranges("Alpha")
             for (_, queue), offset in store.committed_offsets("cg").items():
@@ -412,6 +413,20 @@ def test_killed_at_any_operation_it_leaves_no_target_or_a_whole_one_and_the_next
             shutil.rmtree(target)
     assert k > 50
     assert 1 <= made <= 3  # killed behind the rename, and not at all
+
+
+def test_everything_is_on_disk_before_the_target_has_its_name(fast: Path) -> None:
+    root, target = fast / "store", fast / "copy"
+    with Store.open(root, create=True, config=TINY) as store:
+        _fill(store)
+    done: list[tuple[str, str]] = []
+    durable.hook = lambda operation, path: done.append((operation, Path(path).name))
+    backup(root, target)
+    renamed = done.index(("rename", "copy"))
+    assert done[renamed:] == [("rename", "copy"), ("fsync_directory", fast.name)]
+    segments = [path.name for path in (target / "commitlog").iterdir()]
+    assert all(("fsync", name) in done[:renamed] for name in [*segments, "topics.json", "store.json"])
+    assert ("syncfs", "store") in done[:renamed]  # queues and index
 
 
 def test_an_operation_that_fails_leaves_nothing_behind(fast: Path) -> None:
