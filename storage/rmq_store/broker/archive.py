@@ -11,22 +11,22 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.broker import failure
-from rmq_store.broker.archive_files import STORE_KEY, ArchiveFile, ArchiveFiles
+from rmq_store.broker import archive_reasons
+from rmq_store.broker.archive_files import STORE_KEY, ArchiveFile, ArchiveFiles, read
 from rmq_store.broker.config import StoreFile
 from rmq_store.broker.queues import Queues
 from rmq_store.broker.redriven import OffsetRanges, RedrivenTable
 from rmq_store.broker.stored_frames import StoredFrames
 from rmq_store.broker.topics import TopicTable
-from rmq_store.errors import CorruptionError
+from rmq_store.errors import CorruptionError, UsageError
 from rmq_store.files.pin import Pin
-from rmq_store.format import names, properties
+from rmq_store.format import names
 from rmq_store.format.gather import take_slices
 from rmq_store.format.schema import MESSAGE_SCHEMA, TIMESTAMP_TYPE
 from rmq_store.log.commit_log import CommitLog
@@ -59,9 +59,8 @@ restored."""
 FILE_BYTES: Final = 256 << 20
 _READ_ROWS: Final = 32_768
 
-# Until the year 9999, which is where Python's times end. Longer numbers are none of ours.
-_TIME_MS_MAX = 253_402_300_799_999
-_DIGITS_MAX = {pa.int32(): 9, pa.int64(): 18}
+# Tell one dead letter from another at the same offset.
+_TELLING = ("storeTimestamp", "msgId")
 
 Progress = Callable[[int, int], None]
 """(dead letters so far, their stored bytes)"""
@@ -99,7 +98,9 @@ class DeadLetterArchive:
         goes on behind them; no dead letter is ever archived twice.
 
         Raises:
-            UsageError: the directory cannot be made, belongs to another store, or has files that overlap.
+            UsageError: the directory cannot be made, belongs to another store, has files that overlap, or holds other
+                dead letters at offsets of this store: it was set back, or is a copy.
+            CorruptionError: a file that is looked at for that is damaged.
             StoreLockedError: another process is archiving there.
             StoreFullError, StoreFailedError: nothing of the file under way is left.
         """
@@ -124,11 +125,41 @@ class DeadLetterArchive:
             for topic, queue_id in self._dead_letter_queues(groups):
                 group = topic.removeprefix(names.DLQ_PREFIX)
                 first, last = self._queues.range(topic, queue_id)
-                last = min(last, stop(topic, queue_id)) if first < last else last
                 archived = [file for file in self._files.of(group) if file.queue_id == queue_id]
+                self._require_same(archived, topic, first, last)
+                last = min(last, stop(topic, queue_id)) if first < last else last
                 for start, end in _gaps(archived, first, last):
                     self._archive_range(run, topic, queue_id, start, end)
         return ArchiveReport(tuple(run.files), run.row_count, run.damaged_count, run.written_bytes)
+
+    def _require_same(self, archived: Sequence[ArchiveFile], topic: str, first: int, last: int) -> None:
+        """The newest dead letter of [first, last) that has been archived is still the same; then all before it are. A
+        store that was set back (a backup, a power cut), or went on as a copy, gives their offsets to others, which
+        must not be taken for archived.
+        """
+        file = next((file for file in reversed(archived) if file.start < last and file.end > first), None)
+        if file is None:
+            return
+        offset = min(file.end, last) - 1
+        if not self._is_same(file, topic, offset):
+            raise UsageError(
+                f"{file.path} holds another dead letter {offset} than {topic}-{file.queue_id} does now: the store was "
+                "set back, or is a copy. Move this file out of the archive, and what is in the store is archived again"
+            )
+
+    def _is_same(self, file: ArchiveFile, topic: str, offset: int) -> bool:
+        columns = ["queueOffset", "commitLogOffset", *_TELLING]
+        rows = (row for batch in read(file, ARCHIVE_SCHEMA, columns) for row in _rows_at(batch, offset))
+        there = next(rows, None)
+        place = self._queues.commit_log_offset_before(topic, file.queue_id, offset + 1)
+        if there is None or there["commitLogOffset"] != place:
+            return False
+        try:
+            here = self._queues.read(topic, file.queue_id, offset, offset + 1, _TELLING, tags=None, raw_body=True)
+            (row,) = (row for batch in here for row in batch.to_pylist())
+        except CorruptionError:
+            return True  # as far as can be told
+        return there["storeTimestamp"] is None or all(there[name] == row[name] for name in _TELLING)
 
     def _dead_letter_queues(self, groups: Sequence[str] | None) -> list[tuple[str, int]]:
         for group in groups or ():
@@ -196,7 +227,7 @@ class DeadLetterArchive:
         yield from self._read(topic, queue_id, middle, end, moved)
 
     def _complete(self, batch: pa.RecordBatch, moved: OffsetRanges | None) -> pa.RecordBatch:
-        made = _Reasons(batch).columns()
+        made = archive_reasons.columns_of(batch)
         queue_offsets = batch.column("queueOffset").to_numpy()
         made["redriven"] = pa.nulls(batch.num_rows, pa.bool_()) if moved is None else moved.contains(queue_offsets)
         made["damage"] = pa.nulls(batch.num_rows, pa.string())
@@ -262,38 +293,9 @@ class _Run:
             self._progress(self.row_count, self._stored_bytes)
 
 
-class _Reasons:
-    """Where messages come from, and why they failed: from their properties."""
-
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        self._properties = batch.column("properties")
-
-    def columns(self) -> dict[str, pa.Array]:
-        """The columns of ARCHIVE_SCHEMA that only properties know."""
-        return {
-            "originTopic": pc.coalesce(self._text(failure.ORIGIN_TOPIC), self._text(properties.RETRY_TOPIC)),
-            "originQueueId": self._number(failure.ORIGIN_QUEUE_ID, pa.int32()),
-            "originQueueOffset": self._number(failure.ORIGIN_QUEUE_OFFSET, pa.int64()),
-            "originMsgId": self._text(properties.ORIGIN_MESSAGE_ID),
-            "errorClass": self._text(failure.ERROR_CLASS),
-            "errorMessage": self._text(failure.ERROR_MESSAGE),
-            "stackHash": self._text(failure.STACK_HASH),
-            "firstFailureTime": self._time(failure.FIRST_FAILURE_MS),
-            "lastFailureTime": self._time(failure.LAST_FAILURE_MS),
-        }
-
-    def _text(self, name: str) -> pa.Array:
-        return pc.map_lookup(self._properties, pa.scalar(name), "first")
-
-    def _number(self, name: str, kind: pa.DataType) -> pa.Array:
-        text = self._text(name)
-        good = pc.match_substring_regex(text, f"^[0-9]{{1,{_DIGITS_MAX[kind]}}}$")
-        return pc.if_else(good, text, pa.scalar(None, pa.string())).cast(kind)
-
-    def _time(self, name: str) -> pa.Array:
-        number = self._number(name, pa.int64())
-        in_range = pc.less_equal(number, _TIME_MS_MAX)
-        return pc.multiply(pc.if_else(in_range, number, pa.scalar(None, pa.int64())), 1000).cast(TIMESTAMP_TYPE)
+def _rows_at(batch: pa.RecordBatch, offset: int) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = batch.filter(pc.equal(batch.column("queueOffset"), offset)).to_pylist()
+    return found
 
 
 def _gaps(archived: Sequence[ArchiveFile], start: int, end: int) -> list[tuple[int, int]]:

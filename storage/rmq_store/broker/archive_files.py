@@ -1,6 +1,6 @@
 """The files of a dead-letter archive: Parquet that anybody can read, and names that say what is archived.
 
-    <directory>/_archive.json                            {"format": 1, "store": "<identity of the store>"}
+    <directory>/_archive.json                            {"format": 1, "store": "<its identity>", "archive": "<uuid>"}
     <directory>/<group>/<queue>-<start>-<end>.parquet    dead letters [start, end) of that queue of %DLQ%<group>
     <directory>/.lock                                    held by who archives
 
@@ -16,6 +16,7 @@ import io
 import json
 import os
 import re
+import uuid
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -75,8 +76,8 @@ class ArchiveFiles:
         try:
             with lock.exclusive(_LOCK_TIMEOUT_MS):
                 if (known := self.identity()) is None:
-                    content = json.dumps({"format": FORMAT, "store": identity}).encode()
-                    durable.write_atomically(self.directory / _DESCRIPTION, content)
+                    content = {"format": FORMAT, "store": identity, "archive": str(uuid.uuid4())}
+                    durable.write_atomically(self.directory / _DESCRIPTION, json.dumps(content).encode())
                 elif known != identity:
                     raise UsageError(
                         f"{self.directory} holds the dead letters of another store ({known or 'one without identity'})"
@@ -88,18 +89,29 @@ class ArchiveFiles:
             lock.close()
 
     def identity(self) -> str | None:
-        """Whose dead letters these are; None if there are none yet. CorruptConfigError."""
+        """Whose dead letters these are, "" if their store has no identity; None if there are none yet.
+        CorruptConfigError.
+        """
+        described = self._description()
+        return described[0] if described else None
+
+    def origin(self) -> str | None:
+        """As `identity`, but always another text for dead letters of another store."""
+        described = self._description()
+        return described and (described[0] or described[1])
+
+    def _description(self) -> tuple[str, str] | None:
         path = self.directory / _DESCRIPTION
         try:
             content = json.loads(durable.read_limited(path, _DESCRIPTION_BYTES_MAX))
-            version, identity = content["format"], content["store"]
+            version, found = content["format"], (content["store"], content.get("archive", ""))
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptConfigError(str(path), 0, f"not the description of an archive: {error}") from error
-        if version != FORMAT or not isinstance(identity, str):
+        if version != FORMAT or not all(isinstance(text, str) for text in found):
             raise UsageError(f"{path}: an archive of another version ({version!r})")
-        return identity
+        return found
 
     def groups(self) -> list[str]:
         """The groups that have a directory, sorted."""

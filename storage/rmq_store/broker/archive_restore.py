@@ -87,8 +87,8 @@ class ArchiveRestorer:
     ) -> RestoreReport:
         """See `DeadLetters.restore`."""
         files = ArchiveFiles(directory)
-        identity = files.identity()
-        if identity is None:
+        origin = files.origin()
+        if origin is None:
             raise UsageError(f"{directory} is no archive of dead letters: it has no _archive.json")
         groups = files.groups() if group is None else [group]
         wanted = [file for name in groups for file in files.of(name)]
@@ -101,7 +101,7 @@ class ArchiveRestorer:
                 continue
             for rows in read(file, ARCHIVE_SCHEMA, ["queueOffset", "damage", "frame"]):
                 for chunk in self._chunks(rows, start, last):
-                    added, size_bytes = self._restore_chunk(identity, file, chunk, again)
+                    added, size_bytes = self._restore_chunk(origin, file, chunk, again)
                     counts = (getattr(report, name) + getattr(added, name) for name in RestoreReport.__slots__)
                     report = RestoreReport(*counts)
                     done, done_bytes = done + chunk.num_rows, done_bytes + size_bytes
@@ -116,14 +116,14 @@ class ArchiveRestorer:
             yield rows.slice(first, self._chunk_rows)
 
     def _restore_chunk(
-        self, identity: str, file: ArchiveFile, rows: pa.RecordBatch, again: bool
+        self, origin: str, file: ArchiveFile, rows: pa.RecordBatch, again: bool
     ) -> tuple[RestoreReport, int]:
         """Append what is left of a chunk as one unit; its report, and the bytes of its records."""
         whole = rows.filter(pc.is_null(rows.column("damage")))
         report = RestoreReport(damaged_count=rows.num_rows - whole.num_rows)
         fitting = whole.filter(pa.array(self._fits(file, whole)))
         report = replace(report, refused_count=whole.num_rows - fitting.num_rows)
-        key = f"{identity}/{file.group}"
+        key = f"{origin}/{file.group}"
         while True:
             # In this order: what is committed behind the look at the number changes it, and nothing is appended.
             newest = self._writer.last_unit(PURPOSE, key)

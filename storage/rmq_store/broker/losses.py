@@ -4,8 +4,8 @@
      "start": ..., "end": ..., "reason": ...}, ...]}
 
 The newest 10,000 are kept. A batch that Spark repeats loses the same range again, or more of it: what lies within a
-range that the same reader has lost in the same queue for the same reason is no new loss. Control state: losing the file loses the report,
-and no message.
+range that the same reader has lost in the same queue for the same reason is no new loss. Control state: losing the file
+loses the report, and no message.
 """
 
 from __future__ import annotations

@@ -142,6 +142,7 @@ class Retention:
         self._refusals = _Refusals(log.own / "retention.json")
         self._units = UnitTable(log)
         self._markers = UnitMarkers(log, Host.parse(config.broker_host))
+        self._archive_failure = ""
         self._views_start = -1  # where the log began when old files of the views were last looked for
 
     def settings(self) -> StoreConfig:
@@ -259,8 +260,12 @@ class Retention:
         try:
             self._open_archive(Path(directory)).archive_up_to(end)
         except (StoreError, OSError) as error:
-            _LOG.exception("%s: dead letters were not archived: nothing is deleted", self._log.root)
-            return f"its dead letters could not be archived in {directory}: {error}"
+            failure = f"its dead letters could not be archived in {directory}: {error}"
+            if failure != self._archive_failure:  # a pass every ten seconds need not say it again
+                _LOG.error("%s: nothing is deleted: %s", self._log.root, failure)
+            self._archive_failure = failure
+            return failure
+        self._archive_failure = ""
         return ""
 
     def _open_archive(self, directory: Path) -> Archive:

@@ -1,0 +1,49 @@
+"""Where dead letters come from, and why they failed: what their properties say, as columns of an archive.
+
+Who writes these properties: `failure`, `send_back`; docs/operations.md, section Dead letters.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.broker import failure
+from rmq_store.format import properties
+from rmq_store.format.schema import TIMESTAMP_TYPE
+
+# Until the year 9999, which is where Python's times end. Longer numbers are none of ours.
+_TIME_MS_MAX = 253_402_300_799_999
+_DIGITS_MAX = {pa.int32(): 9, pa.int64(): 18}
+
+
+def columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """The columns of ARCHIVE_SCHEMA that only properties know, null where they say nothing (that can be read)."""
+    found = batch.column("properties")
+    return {
+        "originTopic": pc.coalesce(_text(found, failure.ORIGIN_TOPIC), _text(found, properties.RETRY_TOPIC)),
+        "originQueueId": _number(found, failure.ORIGIN_QUEUE_ID, pa.int32()),
+        "originQueueOffset": _number(found, failure.ORIGIN_QUEUE_OFFSET, pa.int64()),
+        "originMsgId": _text(found, properties.ORIGIN_MESSAGE_ID),
+        "errorClass": _text(found, failure.ERROR_CLASS),
+        "errorMessage": _text(found, failure.ERROR_MESSAGE),
+        "stackHash": _text(found, failure.STACK_HASH),
+        "firstFailureTime": _time(found, failure.FIRST_FAILURE_MS),
+        "lastFailureTime": _time(found, failure.LAST_FAILURE_MS),
+    }
+
+
+def _text(found: pa.Array, name: str) -> pa.Array:
+    return pc.map_lookup(found, pa.scalar(name), "first")
+
+
+def _number(found: pa.Array, name: str, kind: pa.DataType) -> pa.Array:
+    text = _text(found, name)
+    good = pc.match_substring_regex(text, f"^[0-9]{{1,{_DIGITS_MAX[kind]}}}$")
+    return pc.if_else(good, text, pa.scalar(None, pa.string())).cast(kind)
+
+
+def _time(found: pa.Array, name: str) -> pa.Array:
+    number = _number(found, name, pa.int64())
+    in_range = pc.less_equal(number, _TIME_MS_MAX)
+    return pc.multiply(pc.if_else(in_range, number, pa.scalar(None, pa.int64())), 1000).cast(TIMESTAMP_TYPE)
