@@ -26,7 +26,7 @@ from rmq_store.clock import system_clock
 from rmq_store.errors import LeaseHeldError
 from rmq_store.files.durable import make_directory, open_nofollow, write_fully
 from rmq_store.files.lock import OfdLock
-from rmq_store.format.names import validate_group, validate_topic
+from rmq_store.format.names import is_group_name, validate_group, validate_topic
 
 STUCK_AFTER_MS = 120_000  # ConsumerManager.java CHANNEL_EXPIRED_TIMEOUT
 OWNER_LENGTH_MAX = 256
@@ -148,11 +148,12 @@ def live_leases(root: str | Path, group: str) -> list[LeaseInfo]:
 
 
 def groups_with_leases(root: str | Path) -> list[str]:
-    """The groups that anybody has ever held a lease of here, sorted."""
+    """The groups of which anybody has ever held a lease here, sorted. What is no group's name is passed over."""
     try:
-        return sorted(entry.name for entry in (Path(root) / "pyrmq" / "groups").iterdir() if entry.is_dir())
+        names = sorted(entry.name for entry in (Path(root) / "pyrmq" / "groups").iterdir())
     except FileNotFoundError:
         return []
+    return [name for name in names if is_group_name(name)]
 
 
 def _directory(root: Path, group: str) -> Path:

@@ -26,7 +26,7 @@ LOCK_PREFIX: Final = "%LOCK%"
 
 
 def live_consumers(store: Store, group: str) -> list[str]:
-    """Who commits offsets of `group` now, a text for each, sorted: its name, its process, since when, and what it holds.
+    """Who commits offsets of `group` now; for each its name, its process, since when, and what it holds. Sorted.
 
     Raises:
         UsageError: a bad group name.

@@ -82,6 +82,11 @@ def validate_group(name: str) -> None:
     _validate("group", name, GROUP_LENGTH_MAX)
 
 
+def is_group_name(name: str) -> bool:
+    """True if `validate_group` accepts it."""
+    return len(name) <= GROUP_LENGTH_MAX and _NAME.fullmatch(name) is not None
+
+
 def _validate(what: str, name: str, length_max: int) -> None:
     if not isinstance(name, str) or not name:
         raise UsageError(f"a {what} needs a name, got {name!r}")

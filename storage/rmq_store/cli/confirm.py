@@ -1,0 +1,33 @@
+"""Commands that change something: they say what they will do, ask, and do it only when a person or --yes agrees."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from rmq_store.errors import UsageError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def changing_options(command: Command) -> Command:
+    """Add --dry-run and --yes; the command gets `dry_run: bool` and `yes: bool`."""
+    command = click.option("--yes", is_flag=True, help="Do not ask.")(command)
+    return click.option("--dry-run", is_flag=True, help="Only say what would be done; changes nothing on disk.")(command)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Return if `yes`, or if somebody at the terminal agrees.
+
+    Raises:
+        UsageError: nobody can be asked.
+        click.Abort: the answer is no.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} Nobody can be asked, this is not a terminal: repeat it with --yes")
+    click.confirm(question, abort=True, err=True)
