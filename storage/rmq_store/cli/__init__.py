@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from rmq_store.cli import backup, broker, dlq, groups, output, read, repair, retention, topics, verify
+from rmq_store.cli import backup, broker, consume, dlq, groups, output, read, repair, retention, send, tail, topics, verify
 from rmq_store.cli.sections import SectionedGroup
 from rmq_store.errors import NotAStoreError, StoreError, UsageError
 
@@ -67,6 +67,9 @@ _LOOK = [
 ]
 _MESSAGES = [
     read.read,
+    tail.tail,
+    send.send,
+    consume.consume,
 ]
 _CONSUMERS = [
     groups.groups,

@@ -1,0 +1,246 @@
+"""`rmq consume`: take messages as a member of a consumer group."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rmq_store.cli.message_text import LINE_COLUMNS, body_option, json_row, message_line
+from rmq_store.cli.output import common_options, open_store, printable, write_json
+from rmq_store.cli.times import parse_time
+from rmq_store.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rmq_store import Store
+    from rmq_store.client import ConsumeConcurrentlyStatus, MessageExt
+
+# Between two looks for messages.
+LOOK_S = 0.1
+
+
+class _Stop(BaseException):
+    """Ends the consumer from inside its listener: the message in hand is not consumed, and comes again."""
+
+
+@click.command(
+    short_help="Take messages as a consumer group; --peek only looks.",
+    epilog="\b\nExamples:\n  rmq consume OrderTopic --group cg_orders --max 10 --store /data/rocketmq/store\n"
+    "  rmq consume OrderTopic --group cg_orders --until-empty --exec 'python handle.py'",
+)
+@common_options
+@click.argument("topic")
+@click.option("--group", "-g", required=True, help="The consumer group.")
+@click.option("--max", "limit", type=click.IntRange(min=1), metavar="N", help="Stop after N messages.")
+@click.option("--until-empty", is_flag=True, help="Stop when nothing is left.")
+@click.option("--tags", metavar="EXPR", help='Only messages with these tags: "TagA || TagB". Others count as consumed.')
+@click.option("--from", "start", metavar="WHERE", default="earliest", show_default=True,
+              help="Where a group without an offset begins: earliest, latest, or a time.")  # fmt: skip
+@click.option("--exec", "command", metavar="CMD",
+              help="Run a command for each message, the body on its standard input. Exit code 0: consumed.")  # fmt: skip
+@click.option("--peek", is_flag=True, help="Show what would come, and change nothing.")
+@body_option
+def consume(
+    root: Path,
+    as_json: bool,
+    topic: str,
+    group: str,
+    limit: int | None,
+    until_empty: bool,
+    tags: str | None,
+    start: str,
+    command: str | None,
+    peek: bool,
+    body: str,
+) -> None:
+    """Take messages of a topic, and what comes back to the group, and commit how far the group is.
+
+    A message is consumed when it was printed, or when the command of --exec ended with 0. Other exit codes send it back
+    (RECONSUME_LATER): it comes again after a delay, and after its retries it is a dead letter. The command runs without
+    a shell, and has RMQ_TOPIC, RMQ_MSG_ID, RMQ_TAGS, RMQ_KEYS and RMQ_RECONSUME_TIMES in its environment. Other members
+    of the group share the queues as ever. Without --max and --until-empty it goes on until Ctrl-C. Exit code 1 if a
+    message was sent back.
+    """
+    if peek:
+        if command is not None:
+            raise UsageError("--peek changes nothing: it does not go with --exec")
+        _peek(root, topic, group, limit, tags, start, as_json, body)
+        return
+    words = _words(command)
+    from rmq_store import Store
+
+    with Store.open(root) as store:
+        store.topic(topic)
+        handler = _Handler(limit, words, as_json, body)
+        try:
+            _run(store, handler, topic, group, tags, start, until_empty)
+        except KeyboardInterrupt:
+            pass  # the ordinary end; what was printed is committed
+        if handler.failure is not None:
+            raise handler.failure
+    if words and as_json:
+        write_json({"consumed": handler.done_count, "sentBack": handler.failed_count})
+    elif words:
+        click.echo(f"{handler.done_count} consumed, {handler.failed_count} sent back")
+    if handler.failed_count:
+        raise click.exceptions.Exit(1)
+
+
+def _words(command: str | None) -> list[str]:
+    try:
+        words = shlex.split(command or "")
+    except ValueError as error:
+        raise UsageError(f"--exec {command!r}: {error}") from error
+    if command is not None and not words:
+        raise UsageError("--exec is empty")
+    return words
+
+
+class _Handler:
+    """The listener: prints or runs, and counts."""
+
+    def __init__(self, limit: int | None, words: Sequence[str], as_json: bool, body: str) -> None:
+        self.done_count = self.failed_count = 0
+        self.failure: OSError | None = None
+        self._limit = limit
+        self._words = words
+        self._as_json = as_json
+        self._body = body
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there were `limit` messages."""
+        return self._limit is not None and self.done_count + self.failed_count >= self._limit
+
+    def __call__(self, messages: Sequence[MessageExt], context: Any) -> ConsumeConcurrentlyStatus:
+        """Handle one message."""
+        from rmq_store.client import ConsumeConcurrentlyStatus
+
+        if self.is_full:
+            raise _Stop
+        (message,) = messages
+        try:
+            succeeded = self._handle(message)
+        except OSError as error:  # nobody reads what we print any more, or there is no such program
+            self.failure = error
+            raise _Stop from error
+        if succeeded:
+            self.done_count += 1
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+        self.failed_count += 1
+        return ConsumeConcurrentlyStatus.RECONSUME_LATER
+
+    def _handle(self, message: MessageExt) -> bool:
+        if not self._words:
+            _show(_row(message), self._as_json, self._body)
+            return True
+        return _run_command(self._words, message)
+
+
+def _run_command(words: Sequence[str], message: MessageExt) -> bool:
+    known = {
+        "RMQ_TOPIC": message.topic, "RMQ_MSG_ID": message.msg_id, "RMQ_TAGS": message.tags or "",
+        "RMQ_KEYS": message.keys or "", "RMQ_RECONSUME_TIMES": str(message.reconsume_times),
+    }  # fmt: skip
+    safe = {name: value.replace("\0", "\N{REPLACEMENT CHARACTER}") for name, value in known.items()}
+    done = subprocess.run(list(words), input=message.body, env={**os.environ, **safe}, check=False)
+    if done.returncode:
+        place = f"{message.topic} {message.queue_id}:{message.queue_offset}"
+        click.echo(f"rmq: {printable(place)}: exit code {done.returncode}, sent back", err=True)
+    return done.returncode == 0
+
+
+def _run(
+    store: Store, handler: _Handler, topic: str, group: str, tags: str | None, start: str, until_empty: bool
+) -> None:
+    from rmq_store.client import MessageListenerConcurrently, PushConsumer, PushConsumerConfig
+
+    where, timestamp = _where(start, store.clock())
+    config = PushConsumerConfig(consume_from_where=where, consume_timestamp=timestamp)
+    consumer = PushConsumer(group, store, config)
+    consumer.subscribe(topic, tags or "*")
+    consumer.register_message_listener(MessageListenerConcurrently(handler))
+    with consumer:
+        consumer.start(threads=False)
+        try:
+            while not handler.is_full:
+                if not consumer.run_once():
+                    if until_empty:
+                        return
+                    time.sleep(LOOK_S)
+        except _Stop:
+            return
+
+
+def _where(start: str, now_ms: int) -> tuple[Any, str | None]:
+    from rmq_store.client import ConsumeFromWhere
+
+    if start == "earliest":
+        return ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, None
+    if start == "latest":
+        return ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET, None
+    moment = time.localtime(parse_time(start, now_ms) / 1000)
+    return ConsumeFromWhere.CONSUME_FROM_TIMESTAMP, time.strftime("%Y%m%d%H%M%S", moment)
+
+
+def _row(message: MessageExt) -> dict[str, Any]:
+    return {
+        "topic": message.topic, "queueId": message.queue_id, "queueOffset": message.queue_offset,
+        "msgId": message.msg_id, "tags": message.tags, "keys": message.keys, "properties": dict(message.properties),
+        "reconsumeTimes": message.reconsume_times, "bornTimestamp": message.born_timestamp_ms * 1000,
+        "storeTimestamp": message.store_timestamp_ms * 1000, "commitLogOffset": message.commit_log_offset,
+        "body": message.body,
+    }  # fmt: skip
+
+
+def _show(row: dict[str, Any], as_json: bool, body: str) -> None:
+    if as_json:
+        write_json(json_row(row, body), one_line=True)
+    else:
+        click.echo(message_line(row, body))
+
+
+# ---- looking only
+
+
+def _peek(
+    root: Path, topic: str, group: str, limit: int | None, tags: str | None, start: str, as_json: bool, body: str
+) -> None:
+    from rmq_store.format.names import retry_topic, validate_group
+
+    validate_group(group)
+    with open_store(root) as store:
+        store.topic(topic)
+        topics = [name for name in (retry_topic(group), topic) if name in store.topics()]
+        shown = 0
+        for name in topics:
+            for row in _waiting(store, name, group, tags if name == topic else None, start, as_json):
+                _show(row, as_json, body)
+                shown += 1
+                if shown == limit:
+                    return
+
+
+def _waiting(
+    store: Store, topic: str, group: str, tags: str | None, start: str, as_json: bool
+) -> Iterator[dict[str, Any]]:
+    """What the group has not consumed."""
+    from rmq_store.cli.following import Follower
+    from rmq_store.format.schema import MESSAGE_SCHEMA
+
+    columns = MESSAGE_SCHEMA.names if as_json else LINE_COLUMNS
+    follower = Follower(store, topic, tags=tags, columns=columns, tell=lambda line: click.echo(f"rmq: {line}", err=True))
+    if start == "latest":
+        follower.start_last(0)
+    elif start != "earliest":
+        follower.start_at(parse_time(start, store.clock()))
+    offsets = store.committed_offsets(group)
+    follower.start_from({queue_id: offset for (name, queue_id), offset in offsets.items() if name == topic})
+    yield from follower.take()

@@ -1,0 +1,102 @@
+"""`rmq tail`: the last messages of a topic, and those that come."""
+
+from __future__ import annotations
+
+import select
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rmq_store.cli.message_text import LINE_COLUMNS, body_option, json_row, message_line
+from rmq_store.cli.output import common_options, open_store, printable, write_json
+from rmq_store.cli.times import parse_time
+from rmq_store.errors import UsageError
+
+if TYPE_CHECKING:
+    from rmq_store.cli.following import Follower
+
+# Between two looks at where the log ends.
+LOOK_S = 0.1
+
+
+@click.command(
+    short_help="The last messages of a topic; -f follows it.",
+    epilog="\b\nExamples:\n  rmq tail -f OrderTopic --store /data/rocketmq/store\n"
+    "  rmq tail OrderTopic --from 10m --filter \"amount > 100 AND TAGS = 'paid'\" --json",
+)
+@common_options
+@click.argument("topic")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option("-n", "--lines", "count", type=click.IntRange(min=0), metavar="N", help="The last N messages; 10.")
+@click.option("--from", "start", metavar="WHERE",
+              help="Instead of -n: earliest, latest, or a time (2026-11-21T00:21:55Z, 10m ago as 10m, ms).")  # fmt: skip
+@click.option("--queue", "queue_id", type=click.IntRange(min=0), metavar="ID", help="Only this queue.")
+@click.option("--tags", metavar="EXPR", help='Only messages with these tags: "TagA || TagB".')
+@click.option("--filter", "sql", metavar="SQL92", help="Only messages whose properties satisfy a condition.")
+@body_option
+def tail(
+    root: Path,
+    as_json: bool,
+    topic: str,
+    follow: bool,
+    count: int | None,
+    start: str | None,
+    queue_id: int | None,
+    tags: str | None,
+    sql: str | None,
+    body: str,
+) -> None:
+    """The last messages of a topic in the order in which they were stored, and with -f those that come.
+
+    A line is: time, queue:offset, tags, keys, body. Nothing is consumed, nothing is written, and any number of these
+    may run beside writers, brokers and retention; what retention takes first is passed over, and said on stderr.
+    """
+    from rmq_store.cli.following import Follower
+    from rmq_store.format.schema import MESSAGE_SCHEMA
+
+    if start is not None and count is not None:
+        raise UsageError("-n and --from exclude each other")
+    columns = [name for name in (MESSAGE_SCHEMA.names if as_json else LINE_COLUMNS) if body != "none" or name != "body"]
+    with open_store(root) as store:
+        follower = Follower(
+            store, topic, queue_id=queue_id, tags=tags, sql=sql, columns=columns,
+            tell=lambda line: click.echo(f"rmq: {printable(line)}", err=True),
+        )  # fmt: skip
+        if start == "latest":
+            follower.start_last(0)
+        elif start is None:
+            follower.start_last(10 if count is None else count)
+        elif start != "earliest":
+            follower.start_at(parse_time(start, store.clock()))
+        try:
+            _show(follower, as_json, body)
+            while follow and not reader_left(LOOK_S):
+                _show(follower, as_json, body)
+        except KeyboardInterrupt:
+            return
+
+
+def _show(follower: Follower, as_json: bool, body: str) -> None:
+    for row in follower.take():
+        if as_json:
+            write_json(json_row(row, body), one_line=True)
+        else:
+            click.echo(message_line(row, body))
+
+
+def reader_left(wait_s: float) -> bool:
+    """Wait, and say whether nobody reads what we print any more: without it, `rmq tail -f | head` would stay until the
+    next message.
+    """
+    try:
+        number = sys.stdout.fileno()
+    except OSError:  # not a file at all
+        time.sleep(wait_s)
+        return False
+    poll = select.poll()
+    poll.register(number, 0)
+    return any(event & (select.POLLERR | select.POLLNVAL) for _, event in poll.poll(wait_s * 1000))
+
