@@ -12,6 +12,7 @@ is coherent with mapped reads on Linux and reports a full disk as an error.
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import stat
@@ -77,6 +78,11 @@ class OpenFile:
         """
         with durable.typed(self.path):
             return os.pread(self.fd, size_bytes, position)
+
+    def data_ranges(self, start: int, end: int) -> list[tuple[int, int]]:
+        """As the function of that name. StoreFailedError."""
+        with durable.typed(self.path):
+            return data_ranges(self.fd, start, end)
 
     @property
     def buffer(self) -> pa.Buffer:
@@ -265,7 +271,7 @@ class SegmentRun:
     def _zero_in_file(self, base: int, start: int, end: int) -> int:
         file = self.open(base)
         changed = 0
-        for low, high in data_ranges(file.fd, start, end):
+        for low, high in file.data_ranges(start, end):
             for position in range(low, high, len(_ZEROS)):
                 size = min(len(_ZEROS), high - position)
                 if file.map[position : position + size] != _ZEROS[:size]:
@@ -280,7 +286,7 @@ class SegmentRun:
             if low >= self.size_bytes:
                 continue
             file = self.open(base)
-            for first, last in data_ranges(file.fd, low, self.size_bytes):
+            for first, last in file.data_ranges(low, self.size_bytes):
                 for position in range(first, last, len(_ZEROS)):
                     size = min(len(_ZEROS), last - position)
                     if file.map[position : position + size] != _ZEROS[:size]:
@@ -290,7 +296,7 @@ class SegmentRun:
     def data_end(self, base: int, start: int) -> int:
         """The offset behind the last non-zero byte of one file, from position `start` on; base + start if none."""
         file = self.open(base)
-        for low, high in reversed(data_ranges(file.fd, start, self.size_bytes)):
+        for low, high in reversed(file.data_ranges(start, self.size_bytes)):
             for position in range(high, low, -len(_ZEROS)):
                 first = max(low, position - len(_ZEROS))
                 if data := file.map[first:position].rstrip(b"\0"):
@@ -300,12 +306,12 @@ class SegmentRun:
     def copy(self, start: int, end: int, target: Path) -> None:
         """Copy bytes of one file, durably, to a file of their own. StoreFullError, StoreFailedError."""
         base = self.base_of(start)
-        view = self.open(base).map
+        source = self.open(base)
         try:
             fd = durable.open_nofollow(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             try:
                 for offset in range(start, end, len(_ZEROS)):
-                    piece = view[offset - base : min(offset + len(_ZEROS), end) - base]
+                    piece = source.read(offset - base, min(len(_ZEROS), end - offset))
                     durable.write_fully(fd, piece, offset - start, target)
                 durable.fsync_file(fd, target)
             finally:
@@ -326,7 +332,7 @@ class SegmentRun:
             files = [self.open(base) for base in bases]
             directory = durable.open_directory(self.directory) if bases and bases[-1] >= start else None
         except OSError as error:
-            raise durable.translate(error, self.directory) from error
+            raise durable.translate(error, error.filename or self.directory) from error
         try:
             for file in files:
                 durable.fsync_data(file.fd, file.path)
@@ -347,8 +353,7 @@ class SegmentRun:
         for base in self.bases():
             low, high = max(start, base), min(end, base + self.size_bytes)
             for position in range(low, high, len(_ZEROS)):
-                view = self.open(base).map
-                self.write(position, view[position - base : min(position + len(_ZEROS), high) - base])
+                self.write(position, self.open(base).read(position - base, min(len(_ZEROS), high - position)))
 
     def drop_empty_newest(self) -> None:
         """Unlink a newest file of zero length: what a dying broker leaves (MappedFileQueue#doLoad)."""
@@ -366,14 +371,19 @@ class SegmentRun:
 
 
 def data_ranges(fd: int, start: int, end: int) -> list[tuple[int, int]]:
-    """The parts of [start, end) that are not holes (SEEK_DATA), so that zeroed sparse files cost nothing to look at."""
+    """The parts of [start, end) that are not holes (SEEK_DATA), so that zeroed sparse files cost nothing to look at.
+
+    OSError as lseek(2): where the data are is unknown, and nothing may be taken for a hole.
+    """
     ranges = []
     position = start
     while position < end:
         try:
             low = os.lseek(fd, position, os.SEEK_DATA)
-        except OSError:
-            break  # ENXIO: nothing but holes up to the end of the file
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # which says: nothing but holes up to the end of the file
+                raise
+            break
         if low >= end:
             break
         high = min(os.lseek(fd, low, os.SEEK_HOLE), end)

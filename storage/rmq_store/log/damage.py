@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
+
 from rmq_store.errors import CorruptRecordError
 from rmq_store.log import scan
 from rmq_store.log.commit_log import CommitLog
@@ -93,10 +95,11 @@ def _walk(log: CommitLog, start: StartingPoint) -> list[BadRange]:
 
 def _with_counts(log: CommitLog, found: list[BadRange]) -> list[BadRange]:
     """How many whole records lie behind each."""
-    offsets: list[int] = []
+    ends = np.array([bad.end for bad in found])
+    counts = np.zeros(len(found), np.int64)
     for stretch in scan.walk(log, found[0].end):
-        offsets += (stretch.base + stretch.positions).tolist()
-    return [bad._replace(records_behind=sum(offset >= bad.end for offset in offsets)) for bad in found]
+        counts += len(stretch.positions) - np.searchsorted(stretch.base + stretch.positions, ends)
+    return [bad._replace(records_behind=behind) for bad, behind in zip(found, counts.tolist(), strict=True)]
 
 
 def _bad(log: CommitLog, start: int, end: int, reason: str) -> BadRange:

@@ -305,3 +305,18 @@ def test_the_one_size_of_the_files_is_told_or_refused(make: MakeRun) -> None:
     os.truncate(run.path(0), 0)
     with pytest.raises(CorruptionError):
         size_of_files(run.directory)
+
+
+def test_an_extent_that_cannot_be_looked_up_is_no_hole(make: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taken for one, a stale tail would not be cut, and a copy of the file would end there (ext4 answers EIO)."""
+    run = make()
+    run.create(0)
+    run.write(100, b"data")
+
+    def lseek(fd: int, position: int, how: int) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "lseek", lseek)
+    for look in (lambda: run.data_beyond(0), lambda: run.data_end(0, 0), lambda: run.zero(0, SIZE)):
+        with pytest.raises(StoreFailedError, match=r"00000: Input/output error"):
+            look()
