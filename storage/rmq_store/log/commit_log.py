@@ -6,6 +6,7 @@ tells them in one piece.
 
 from __future__ import annotations
 
+import os
 import struct
 import time
 from collections.abc import Callable
@@ -83,6 +84,8 @@ class CommitLog:
         self.append_lock = OfdLock(self.own / "append.lock")
         self.flush_lock = OfdLock(self.own / "flush.lock")
         self.page: StatePage | None = None
+        self.root_fd = -1
+        """The root of a store that is open for writing, from before anything was written: see `sync_filesystem`."""
 
     @property
     def writing_page(self) -> StatePage:
@@ -222,3 +225,6 @@ class CommitLog:
         self.files.clear()
         for lock in (self.append_lock, self.flush_lock, self.store_lock):
             lock.close()
+        fd, self.root_fd = self.root_fd, -1
+        if fd >= 0:
+            os.close(fd)

@@ -99,18 +99,17 @@ def save_progress(log: CommitLog) -> None:
 def sync_filesystem(log: CommitLog) -> None:
     """syncfs(2): one call for every queue and index file that any process wrote, and for their directories.
 
+    An error is told once to each descriptor that was open when it came, but to one opened later only if nobody has
+    heard of it: another program's syncfs would be enough. So it is the one that was opened with the store.
+
     Raises:
         StoreFailedError: it failed. Which pages reached the disk is unknown, so the store is poisoned.
     """
     try:
         durable.before("syncfs", log.root)
-        fd = os.open(log.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            if _libc.syncfs(fd) != 0:
-                code = ctypes.get_errno()
-                raise OSError(code, os.strerror(code))
-        finally:
-            os.close(fd)
+        if _libc.syncfs(log.root_fd) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
     except OSError as error:
         log.writing_page.poison = 1
         raise StoreFailedError(f"{log.root}: syncfs failed: {error.strerror or error}") from error

@@ -79,6 +79,7 @@ def test_a_queue_whose_newest_record_retention_took_keeps_its_end(lab: Lab) -> N
         for _ in range(30):
             store.append(lab.batch(2, body_bytes=300), "Beta")
         assert len(store._log.segments.bases()) > 2
+        store.flush()
         store._log.segments.remove(0)
         store._log.views.queue("Alpha", 0)._hint = 0
         for queue_id, last in expected.items():
@@ -122,6 +123,7 @@ def test_a_walk_stops_at_its_limit_at_a_bad_frame_and_at_a_missing_segment(lab: 
         part = list(scan.walk(log, starts[5], starts[40]))
         assert [stretch.base + int(p) for stretch in part for p in stretch.positions] == starts[5:40]
         second = log.segments.bases()[1]
+        store.flush()
         log.segments.remove(second)
         stretches = list(scan.walk(log, 0))
         assert stretches[-1].end == second

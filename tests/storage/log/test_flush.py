@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
+import resource
 import signal
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rmq_store import Message, Store
 from rmq_store.errors import StoreFailedError
 from rmq_store.files import durable
-from rmq_store.log.flush import flush, save_progress
+from rmq_store.log import flush as flush_module
+from rmq_store.log.flush import flush, save_progress, sync_filesystem
 
 if TYPE_CHECKING:
     from .conftest import Lab
@@ -174,6 +178,65 @@ def test_a_failing_syncfs_poisons_the_store(lab: Lab, step: str) -> None:
         with pytest.raises(StoreFailedError):
             store.close()
     assert (lab.root / "abort").exists()
+
+
+class Kernel:
+    """Who is told by syncfs(2) of a failed write-back (errseq_t): every descriptor that was open when it came, and a
+    later one if nobody was told before.
+    """
+
+    def __init__(self) -> None:
+        self.failures = self.told = 0
+        self._known: dict[int, int] = {}
+        self._open = os.open
+
+    def open(self, path: Any, flags: int, *rest: Any, **named: Any) -> int:
+        fd = self._open(path, flags, *rest, **named)
+        self._known[fd] = self.told
+        return fd
+
+    def syncfs(self, fd: int) -> int:
+        is_news = self._known[fd] < self.failures
+        self._known[fd] = self.told = self.failures
+        ctypes.set_errno(errno.EIO)
+        return -1 if is_news else 0
+
+
+def test_an_error_that_another_program_was_told_of_is_heard(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sync -f`, another store on the same disk, or a process of ours that was killed before it could set `poison`."""
+    kernel = Kernel()
+    monkeypatch.setattr(os, "open", kernel.open)
+    monkeypatch.setattr(flush_module, "_libc", kernel)
+    store = lab.open()
+    store.append(lab.batch(5))
+    known = store._log.progress.load()
+    kernel.failures += 1
+    other = os.open(lab.root, os.O_RDONLY)
+    assert kernel.syncfs(other) == -1
+    os.close(other)
+    with pytest.raises(StoreFailedError, match="syncfs failed"):
+        save_progress(store._log)
+    assert store._log.writing_page.poison
+    assert store._log.progress.load() == known
+    with pytest.raises(StoreFailedError):
+        store.close()
+    with lab.open() as again:  # of which a new descriptor knows nothing: the state page says it
+        assert lab.numbers(again) == list(range(5))
+
+
+def test_a_process_without_a_free_descriptor_poisons_nothing(lab: Lab) -> None:
+    """Every writer of the store would be refused until all have closed it, and nothing is wrong with the disk."""
+    with lab.open() as store:
+        store.append(lab.batch(5))
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                os.open(lab.root, os.O_RDONLY)
+            sync_filesystem(store._log)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert not store._log.writing_page.poison
 
 
 def test_a_flush_that_was_killed_makes_the_next_one_write_the_range_again(lab: Lab) -> None:
