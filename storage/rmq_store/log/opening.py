@@ -22,6 +22,9 @@ from rmq_store.log.starting_point import OUR_LOCK_TEXT, lock_text
 OPEN_TIMEOUT_MS = 30_000
 _WAIT_MAX_S = 0.02
 
+# Replaced as a whole, and only by processes that hold byte 0: a first opener finds temporary files of dead ones.
+_WRITTEN_BY_WRITERS = ("store.json", "units.json", "kept.json", "retention.json")
+
 
 def open_for_writing(
     log: CommitLog, timeout_ms: int = OPEN_TIMEOUT_MS, wishes: Wishes = REFUSE
@@ -40,6 +43,7 @@ def open_for_writing(
 
 def _open(log: CommitLog, timeout_ms: int, wishes: Wishes) -> RecoveryReport | None:
     durable.make_directory(log.own)
+    log.root_fd = durable.open_directory(log.root)
     deadline = time.monotonic() + timeout_ms / 1000
     while True:
         if log.store_lock.try_exclusive():
@@ -72,6 +76,8 @@ def _open_first(log: CommitLog, wishes: Wishes) -> RecoveryReport:
     had_abort = (root / "abort").exists()
     for leftover in log.own.glob("new-*"):
         leftover.unlink()  # of a process that was killed while it created a segment
+    for written in (root / "checkpoint", *(log.own / name for name in _WRITTEN_BY_WRITERS)):
+        durable.remove_leftovers(written)
     report = recover(log, lambda: _create_abort(root) if not had_abort else None, wishes)
     log.store_lock.downgrade()
     return report

@@ -289,3 +289,19 @@ def test_a_page_that_a_killed_writer_left_is_not_believed_once_a_broker_was_here
         assert store.recovery is not None
         assert store.recovery.trust == "BROKER_UNCLEAN"
         assert len(lab.numbers(store)) == 20
+
+
+def test_a_first_opener_sweeps_what_dead_processes_were_writing(lab: Lab) -> None:
+    """A power cut, or a kill, between the file and its rename."""
+    lab.open().close()
+    names = ["checkpoint", *(f"pyrmq/{name}.json" for name in ("store", "units", "kept", "retention"))]
+    left = [lab.root / f"{name}.4711-0.tmp" for name in names]
+    for path in left:
+        path.write_bytes(b"{")
+    with lab.open(read_only=True):
+        assert all(path.exists() for path in left)
+    with lab.open():
+        assert not any(path.exists() for path in left)
+        left[1].write_bytes(b"{")
+        with lab.open():  # it may be a live one's
+            assert left[1].exists()
