@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from rmq_store.files.segments import SegmentRun
 from rmq_store.format.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
 from rmq_store.format.frame_check import FRAME_BYTES_MIN
 from rmq_store.log.commit_log import CommitLog
@@ -36,7 +37,7 @@ def queue_ends(log: CommitLog, new: Kept, committed: Mapping[QueueKey, Iterable[
     for key in log.views.keys():
         queue = log.views.queue(*key)
         for base in reversed(queue.run.bases()):
-            entries = np.frombuffer(queue.run.open(base).map, ENTRY)
+            entries = _entries_in(queue.run, base)
             used = (entries["frame_size"] > 0) & (entries["frame_size"] != PRE_BLANK_SIZE)
             rows = np.flatnonzero(used & new.mask(entries["commit_log_offset"].astype(np.int64)))
             if len(rows):
@@ -57,9 +58,14 @@ def _known_end(log: CommitLog, key: QueueKey) -> int:
     bases = queue.run.bases()
     if not bases:
         return 0
-    entries = np.frombuffer(queue.run.open(bases[-1]).map, ENTRY)
+    entries = _entries_in(queue.run, bases[-1])
     rows = np.flatnonzero(entries["frame_size"] > 0)
     return bases[-1] // ENTRY_BYTES + (int(rows[-1]) + 1 if len(rows) else 0)
+
+
+def _entries_in(run: SegmentRun, base: int) -> np.ndarray:
+    """All of one file, dtype ENTRY; most of it may be a hole."""
+    return np.frombuffer(run.open(base).read(0, run.size_bytes), ENTRY)
 
 
 def close_gap(log: CommitLog, key: QueueKey, first: int) -> None:

@@ -137,6 +137,8 @@ class Kept:
 
 
 def _is_sane(ranges: list[BadRange], queues: dict[QueueKey, int]) -> bool:
+    if queues and not ranges:
+        return False
     end = 0
     for bad in ranges:
         if not (type(bad.start) is type(bad.end) is type(bad.records_behind) is int and end <= bad.start < bad.end):

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rmq_store import Message, Store
 from rmq_store.errors import CorruptConfigError, CorruptRecordError, NotAStoreError, StoreLockedError, UsageError
+from rmq_store.files.segments import OpenFile
 from rmq_store.log.kept import BadRange, Kept
 
 if TYPE_CHECKING:
@@ -324,7 +325,8 @@ def test_kept_is_refused_where_it_makes_no_sense(lab: Lab) -> None:
     "content",
     ["", "{", "[]", '{"format": 1}', '{"format": 1, "ranges": [[1, 2]], "queues": []}', "NaN", '{"format": "1"}',
      '{"format": 1, "ranges": [{"file": "x", "start": 5, "end": 5, "records_behind": 0, "reason": ""}], "queues": []}',
-     '{"format": 1, "ranges": [], "queues": [["Alpha", -1, 5]]}', "[" * 100_000],
+     '{"format": 1, "ranges": [], "queues": [["Alpha", -1, 5]]}', "[" * 100_000,
+     '{"format": 1, "ranges": [], "queues": [["Alpha", 0, 5]]}'],
 )  # fmt: skip
 def test_an_unreadable_list_of_kept_damage_is_named(lab: Lab, content: str) -> None:
     lab.open().close()
@@ -376,3 +378,18 @@ def test_a_rebuild_that_was_killed_leaves_no_half_views_that_are_believed(
     assert 20 < k < 199
 
 
+
+
+def test_queues_are_searched_without_a_map_of_them(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of a queue file is a hole. On a full tmpfs to look at one through a map is SIGBUS."""
+    starts, _ = damaged(lab)
+    lab.overwrite(starts[5] + 150, b"\xff")
+
+    def no_map(file: OpenFile) -> Any:
+        assert "consumequeue" not in file.path
+        return mapped.fget(file)  # type: ignore[misc]
+
+    mapped = OpenFile.map
+    monkeypatch.setattr(OpenFile, "map", property(no_map))
+    with lab.open(on_corruption="keep") as store:
+        assert len(kept(store)) == 1
