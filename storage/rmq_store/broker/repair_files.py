@@ -232,7 +232,7 @@ def _resize(path: Path, size: int, trash: Trash) -> None:
         durable.fsync_file(fd, new)
     finally:
         os.close(fd)
-    trash.move(path)
+    trash.copy(path)  # not moved: a repair that is killed here must not leave a log without this segment
     durable.before("rename", path)
     new.rename(path)
     durable.fsync_directory(path.parent)

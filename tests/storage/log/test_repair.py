@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from rmq_store.cli import commands
+from rmq_store.files import durable
 
 if TYPE_CHECKING:
     from .conftest import Lab
@@ -183,3 +184,24 @@ def test_a_repair_killed_at_its_kth_operation_is_started_again(lab: Lab, fail_at
         if code == 0:
             break
     assert 50 < k < 799
+
+
+def test_a_repair_killed_while_it_fills_up_a_segment_loses_no_record_of_it(lab: Lab) -> None:
+    filled(lab)
+    segments = sorted((lab.root / "commitlog").iterdir())
+    os.truncate(segments[2], 5000)
+
+    def die() -> None:
+        def hook(operation: str, path: str) -> None:
+            if (operation, path) == ("rename", str(segments[2])):
+                os._exit(9)
+
+        durable.hook = hook
+        repair(lab, "--yes")
+
+    assert lab.in_child(die) == 9
+    assert segments[2].exists()
+    done = repair(lab, "--yes")[1]
+    kept = [(bad["start"], bad["end"]) for bad in done["after"]["kept"]]
+    assert len(kept) == 1
+    assert 16384 + 5000 - 400 < kept[0][0] < kept[0][1] == 24576
