@@ -170,8 +170,9 @@ class Writer:
             if key is not None and self._already_done(unit, repeatable):
                 return self._acknowledged(CommitResult(0, committed=False))
             append(self._log, batches, self._bracket(unit))
+        result = self._acknowledged(CommitResult(rows, committed=True))
         discard_staged(self._log.root, files)
-        return self._acknowledged(CommitResult(rows, committed=True))
+        return result
 
     def append_unit(
         self, batches: Sequence[pa.RecordBatch], unit: UnitRecord, *, expect: int | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -191,11 +192,11 @@ def test_settings_changed_by_two_at_once_all_hold(
     calls = []
     opened = opening.open_for_writing
 
-    def slowly(log: CommitLog) -> RecoveryReport | None:
+    def slowly(log: CommitLog, **options: Any) -> RecoveryReport | None:
         calls.append(log)
         if len(calls) == 1:
             Store.open(root, config=StoreConfig(delete_when="23")).close()
-        return opened(log)
+        return opened(log, **options)
 
     monkeypatch.setattr(opening, "open_for_writing", slowly)
     with Store.open(root, config=StoreConfig(file_reserved_time=5)) as store:
