@@ -122,16 +122,25 @@ class GroupTable:
 
         self._file.update(mutate)
 
-    def change(self, name: str, change: Callable[[SubscriptionGroup], SubscriptionGroup]) -> SubscriptionGroup:
-        """Replace an existing group by what `change` makes of it, durably, and return that: nobody's change in between
-        is lost. Raises as `update`.
+    def change(
+        self,
+        name: str,
+        change: Callable[[SubscriptionGroup], SubscriptionGroup],
+        *,
+        default: SubscriptionGroup | None = None,
+    ) -> SubscriptionGroup:
+        """Replace a group by what `change` makes of it, durably, and return that: nobody's change in between is lost.
+        With `default`, an unknown group is made of that. Raises as `update`.
         """
         changed: list[SubscriptionGroup] = []
 
         def mutate(table: Table) -> None:
-            entry = self._file.part(table, "subscriptionGroupTable").get(name)
+            entries = self._file.part(table, "subscriptionGroupTable")
+            entry = entries.get(name)
             if not isinstance(entry, dict):
-                raise UsageError(f"no group {name!r} in {self._file.path}")
+                if entry is not None or default is None:
+                    raise UsageError(f"no group {name!r} in {self._file.path}")
+                entry = entries[name] = _encode(default)
             group = change(self._decode_entry(name, entry))
             _check(group)
             entry.update(_encode(group))

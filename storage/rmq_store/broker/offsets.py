@@ -11,7 +11,7 @@ Losing a change costs redelivery, never messages. Sources: ConsumerOffsetManager
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -82,6 +82,16 @@ class OffsetTable:
         """
         if group is None and topic is None:
             raise UsageError("name a group, a topic, or both")
+        return self._remove(lambda pair: topic in (None, pair[0]) and group in (None, pair[1]))
+
+    def remove_pairs(self, pairs: Collection[tuple[str, str]]) -> int:
+        """Forget the offsets of these (topic, group), in one change; returns how many of them had any. Durable on
+        return, raises as `commit`.
+        """
+        wanted = set(pairs)
+        return self._remove(wanted.__contains__) if wanted else 0
+
+    def _remove(self, goes: Callable[[tuple[str, str]], bool]) -> int:
         count = 0
 
         def mutate(table: Table) -> bool:
@@ -89,7 +99,7 @@ class OffsetTable:
             entries = self._file.part(table, "offsetTable")
             for key in list(entries):
                 pair = _split(key)
-                if pair is not None and topic in (None, pair[0]) and group in (None, pair[1]):
+                if pair is not None and goes(pair):
                     del entries[key]
                     count += 1
             _refresh_group_topic_map(table)

@@ -107,6 +107,16 @@ class PopJournal:
         for change in changes:
             self.state.apply(change)
 
+    def remove(self) -> None:
+        """Forget everything, in an `exclusive` block: the group starts again where it committed. Durable on return.
+        StoreFailedError.
+        """
+        with durable.typed(self.path):
+            durable.before("unlink", self.path)
+            self.path.unlink(missing_ok=True)
+            durable.fsync_directory(self.path.parent)
+        self.state, self._identity, self._end = PopState(), None, 0
+
     def close(self) -> None:
         """Let go of the lock file."""
         self._lock.close()

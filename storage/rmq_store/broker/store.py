@@ -17,6 +17,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from rmq_store.broker.administration import Administration
 from rmq_store.broker.archive import DeadLetterArchive
 from rmq_store.broker.config import OPERATIONAL, StoreConfig, StoreFile, parse_delay_levels
 from rmq_store.broker.flusher import Flusher
@@ -87,6 +88,7 @@ class Store:
                 log, broker_name, self._topics, groups, self._offsets, self._queues, self._writer, self._retry
             )
         self._retention = Retention(log, file.config, self._queues, self._topics)
+        self._admin = Administration(log, self._topics, self._groups, self._offsets, self._queues)
         self._pid = os.getpid()
         self._closed = False
         if self._flusher is not None:
@@ -443,6 +445,12 @@ class Store:
         """Deletes old messages; of a read-only store it only says which."""
         self._reading()
         return self._retention
+
+    @property
+    def admin(self) -> Administration:
+        """Changes and deletes topics and groups; of a read-only store it only says what would go."""
+        self._reading()
+        return self._admin
 
     def flush(self) -> None:
         """Make everything stored so far durable. StoreFailedError."""

@@ -143,6 +143,26 @@ class TopicTable:
 
         self._file.update(mutate)
 
+    def change(
+        self, name: str, change: Callable[[TopicConfig], TopicConfig], *, default: TopicConfig
+    ) -> tuple[TopicConfig | None, TopicConfig]:
+        """Replace a topic by what `change` makes of it, or of `default` if there is none, durably; nobody's change in
+        between is lost. Returns what it was (None: new) and what it is. Raises UsageError as `create`.
+        """
+        results: list[tuple[TopicConfig | None, TopicConfig]] = []
+
+        def mutate(table: Table) -> bool:
+            entries = self._file.part(table, "topicConfigTable")
+            before = self._decode_entry(name, entries[name]) if name in entries else None
+            after = change(before or default)
+            _check(after)
+            entries[name] = {**entries.get(name, {}), **_encode(after)}
+            results.append((before, after))
+            return before != after
+
+        self._file.update(mutate)
+        return results[-1]
+
     def delete(self, name: str) -> bool:
         """Remove a topic durably; False if there was none. Its queue files are not touched.
 

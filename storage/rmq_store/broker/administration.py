@@ -1,0 +1,202 @@
+"""Topics and groups as an operator changes them: store.admin.
+
+What a deletion takes, and what it leaves:
+
+    topic    its settings, every group's offsets on it, POP state; POP retry topics of Java (%RETRY%group_topic)
+    group    its settings; with its offsets also POP state and the topics %RETRY%group and %DLQ%group
+
+Messages stay in the log until retention takes them, and so do the files of their queues: unlike in a broker, which
+unlinks them (DefaultMessageStore#deleteTopics) and begins again at queue offset 0. There a rebuild of the queues finds
+two messages for one offset. Here a topic that is made again goes on where it ended: no queue offset is given out twice,
+and what is left of its old messages can be read again.
+
+Each step is durable before the next, settings first: a deletion that was cut short is done by repeating it, and
+`clean_unused_topics` finds what one has left. Sources: AdminBrokerProcessor.java (updateAndCreateTopic, deleteTopic,
+updateAndCreateSubscriptionGroup, deleteSubscriptionGroup, cleanUnusedTopic), ConsumerOffsetManager.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rmq_store.broker.groups import GroupTable, SubscriptionGroup
+from rmq_store.broker.offsets import OffsetTable
+from rmq_store.broker.pop_journal import PopJournal
+from rmq_store.broker.queues import Queues
+from rmq_store.broker.topics import TopicConfig, TopicTable
+from rmq_store.errors import ReadOnlyError, UnknownTopicError, UsageError
+from rmq_store.format import names
+from rmq_store.log.commit_log import CommitLog
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """What a deletion takes. `topics` and `groups`: those whose settings go. `offsets`: {group: topics} whose committed
+    offsets go. `pops`: (group, topic) whose POP state goes. `message_count`: messages of `topics` that can be read now;
+    they stay in the log.
+    """
+
+    topics: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    offsets: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    pops: tuple[tuple[str, str], ...] = ()
+    message_count: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.topics or self.groups or self.offsets or self.pops)
+
+
+class Administration:
+    """The topics and groups of one store. Of a store opened for reading it only says what would go."""
+
+    def __init__(self, log: CommitLog, topics: TopicTable, groups: GroupTable, offsets: OffsetTable, queues: Queues):
+        self._log = log
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._queues = queues
+
+    def update_topic(
+        self, name: str, change: Callable[[TopicConfig], TopicConfig], *, default: TopicConfig
+    ) -> tuple[TopicConfig | None, TopicConfig]:
+        """Replace a topic's settings by what `change` makes of them, or of `default` for a new one; durable on return.
+        Returns the settings before (None: it is new) and after.
+
+        Raises:
+            UsageError: a topic of the broker itself, a bad name or value; nothing was changed.
+            ReadOnlyError, StoreLockedError, StoreFullError, StoreFailedError: as `OffsetTable.commit`.
+        """
+        self._require_writer()
+        names.validate_topic(name)
+        if names.is_system_topic(name):
+            raise UsageError(f"topic {name!r} belongs to the broker and cannot be changed")
+        return self._topics.change(name, change, default=default)
+
+    def update_group(
+        self, name: str, change: Callable[[SubscriptionGroup], SubscriptionGroup], *, default: SubscriptionGroup
+    ) -> SubscriptionGroup:
+        """Replace a group's settings by what `change` makes of them, or of `default` for a new one, and return them;
+        durable on return. Raises as `update_topic`.
+        """
+        self._require_writer()
+        names.validate_group(name)
+        return self._groups.change(name, change, default=default)
+
+    def plan_topic_deletion(self, name: str) -> Deletion:
+        """What `delete_topic` would take. UnknownTopicError: nothing is left of such a topic. UsageError: a topic of
+        the broker itself, or a bad name.
+        """
+        names.validate_topic(name)
+        if names.is_system_topic(name):
+            raise UsageError(f"topic {name!r} belongs to the broker and cannot be deleted")
+        deletion = self._deletion([name, *self._pop_retry_topics(name)])
+        if not deletion:
+            raise UnknownTopicError(f"no topic {name!r} in {self._log.root}")
+        return deletion
+
+    def delete_topic(self, name: str) -> Deletion:
+        """Delete a topic and what groups know of it, and return what was taken; durable on return. See the module for
+        what stays. Consumers at work are not asked: see `live.live_groups`.
+
+        Raises:
+            UsageError: as `plan_topic_deletion`; nothing was changed.
+            ReadOnlyError, StoreLockedError, StoreFullError, StoreFailedError: it may be done in part; repeat it.
+        """
+        self._require_writer()
+        deletion = self.plan_topic_deletion(name)
+        self._delete(deletion)
+        return deletion
+
+    def plan_group_deletion(self, name: str, *, remove_offsets: bool = False) -> Deletion:
+        """What `delete_group` would take. UsageError: nothing is left of such a group, or a bad name."""
+        names.validate_group(name)
+        has_settings = (name,) if name in self._groups.all() else ()
+        deletion = Deletion(groups=has_settings)
+        if remove_offsets:
+            own = self._deletion([names.retry_topic(name), names.dlq_topic(name)])
+            topics = tuple(sorted({topic for topic, _ in self._offsets.committed(name)}))
+            others = tuple((group, left) for group, left in own.offsets if group != name)
+            pops = tuple(sorted({*own.pops, *(pop for pop in self._pops() if pop[0] == name)}))
+            offsets = (*others, (name, topics)) if topics else others
+            deletion = replace(own, groups=has_settings, offsets=tuple(sorted(offsets)), pops=pops)
+        if not deletion:
+            raise UsageError(f"no group {name!r} in {self._log.root}")
+        return deletion
+
+    def delete_group(self, name: str, *, remove_offsets: bool = False) -> Deletion:
+        """Delete a group's settings, and with `remove_offsets` all that belongs to it, its dead letters too; returns
+        what was taken. Durable on return. Raises as `delete_topic`; consumers at work: `live.require_idle`.
+        """
+        self._require_writer()
+        deletion = self.plan_group_deletion(name, remove_offsets=remove_offsets)
+        self._delete(deletion)
+        return deletion
+
+    def plan_cleaning(self) -> Deletion:
+        """What groups know of topics that are not there any more; see `clean_unused_topics`."""
+        known = self._topics.all()
+        used = {topic for offsets in self._offsets.all().values() for topic, _ in offsets}
+        used.update(topic for _, topic in self._pops())
+        return self._deletion(sorted(used - known.keys()))
+
+    def clean_unused_topics(self) -> Deletion:
+        """Take what groups know of topics that are not there any more; durable on return. Raises as `delete_topic`."""
+        self._require_writer()
+        deletion = self.plan_cleaning()
+        self._delete(deletion)
+        return deletion
+
+    def leftover_count(self, topic: str) -> int:
+        """How many messages could be read of `topic` now, whether it is there or not."""
+        ranges = self._queues.ranges(topic, self._log.views.queue_ids(topic)).values()
+        return sum(span.max_offset - span.min_offset for span in ranges)
+
+    def _deletion(self, topics: Iterable[str]) -> Deletion:
+        """What goes with these topics, in their order."""
+        wanted = list(topics)
+        known = self._topics.all()
+        found = {
+            group: tuple(sorted({topic for topic, _ in offsets} & set(wanted)))
+            for group, offsets in self._offsets.all().items()
+        }
+        present = tuple(topic for topic in wanted if topic in known)
+        return Deletion(
+            present,
+            offsets=tuple(sorted((group, left) for group, left in found.items() if left)),
+            pops=tuple(pop for pop in self._pops() if pop[1] in wanted),
+            message_count=sum(self.leftover_count(topic) for topic in present),
+        )
+
+    def _delete(self, deletion: Deletion) -> None:
+        for topic in deletion.topics:
+            self._topics.delete(topic)
+        for group in deletion.groups:
+            self._groups.delete(group)
+        self._offsets.remove_pairs([(topic, group) for group, topics in deletion.offsets for topic in topics])
+        for group, topic in deletion.pops:
+            journal = PopJournal(self._log.own / "pop" / group / topic, sync=self._log.sync_flush)
+            try:
+                with journal.exclusive():
+                    journal.remove()
+            finally:
+                journal.close()
+
+    def _pop_retry_topics(self, topic: str) -> list[str]:
+        """KeyBuilder#buildPopRetryTopicV1 for each group that consumes the topic; not the retry topic of another group
+        whose name happens to be `group_topic`.
+        """
+        groups, offsets = self._groups.all(), self._offsets.all()
+        names_of = {f"{group}_{topic}" for group in offsets if any(t == topic for t, _ in offsets[group])}
+        others = groups.keys() | offsets.keys()
+        return sorted(names.retry_topic(name) for name in names_of - others)
+
+    def _pops(self) -> list[tuple[str, str]]:
+        """(group, topic) of every POP journal, sorted."""
+        directory: Path = self._log.own / "pop"
+        return sorted((path.parent.parent.name, path.parent.name) for path in directory.glob("*/*/journal"))
+
+    def _require_writer(self) -> None:
+        if not self._log.writable:
+            raise ReadOnlyError(f"{self._log.root} was opened with read_only=True: nothing can be changed")

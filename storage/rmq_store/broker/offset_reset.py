@@ -1,0 +1,142 @@
+"""Moving a group's offsets, planned before it is done: `rmq offsets reset`, resetOffsetByTime, skipAccumulatedMessage.
+
+A target is a function of a queue; what it answers is moved into the queue's [min, max], so that a consumer finds the
+offset there. Sources: AdminBrokerProcessor#resetOffsetInner; broker-semantics 5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rmq_store.broker.live import require_idle
+from rmq_store.errors import UsageError
+
+if TYPE_CHECKING:
+    from rmq_store.broker.leases import Lease
+    from rmq_store.broker.store import Store
+
+OWNER = "reset of its offsets"
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePlace:
+    """A queue that holds [`min_offset`, `max_offset`), and where a group stands in it; None: it never committed."""
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    committed: int | None
+
+    @property
+    def lag(self) -> int:
+        """Messages to come, as mqadmin counts them: without an offset from 0 on."""
+        return self.max_offset - (self.committed or 0)
+
+
+Target = Callable[[QueuePlace], int | None]
+"""Which offset a queue gets; None: it stays as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetChange:
+    """`place` gets the offset `then`; `wanted` is what the target said, which may lie outside of the queue."""
+
+    place: QueuePlace
+    wanted: int
+    then: int
+
+    @property
+    def lag(self) -> int:
+        """Messages to come after the change."""
+        return self.place.max_offset - self.then
+
+
+def earliest(place: QueuePlace) -> int:
+    """The first message that can be read."""
+    return place.min_offset
+
+
+def latest(place: QueuePlace) -> int:
+    """Behind the newest message."""
+    return place.max_offset
+
+
+def at_time(store: Store, timestamp_ms: int) -> Target:
+    """The first message stored at that time or later; below 0: behind the newest one, as in RocketMQ."""
+
+    def target(place: QueuePlace) -> int:
+        if timestamp_ms < 0:
+            return place.max_offset
+        return store.offset_by_time(place.topic, place.queue_id, timestamp_ms)
+
+    return target
+
+
+def at_offset(offset: int) -> Target:
+    """The same offset for every queue."""
+    return lambda place: offset
+
+
+def shifted(count: int) -> Target:
+    """So many messages forward, or back if it is negative, from where the group stands; without an offset from the
+    first message.
+    """
+    return lambda place: (place.min_offset if place.committed is None else place.committed) + count
+
+
+def given(offsets: Mapping[tuple[str, int], int]) -> Target:
+    """The offset of each (topic, queue id) that is named."""
+    return lambda place: offsets.get((place.topic, place.queue_id))
+
+
+def plan_reset(
+    store: Store, group: str, topics: Collection[str], target: Target, *, queue_id: int | None = None
+) -> list[OffsetChange]:
+    """What each read queue of `topics`, or the one `queue_id`, would get, by topic and queue; a queue without a target
+    is left out. Changes nothing.
+
+    Raises:
+        UnknownTopicError: one of the topics is not there. UsageError: it has no queue `queue_id`; a bad name.
+    """
+    committed = store.committed_offsets(group)
+    changes = []
+    for topic in sorted(topics):
+        ranges = store.queue_ranges(topic)
+        if queue_id is not None and queue_id not in ranges:
+            raise UsageError(f"topic {topic!r} has queues 0 to {len(ranges) - 1}, not {queue_id}")
+        for number in sorted(ranges) if queue_id is None else [queue_id]:
+            place = QueuePlace(topic, number, *ranges[number], committed.get((topic, number)))
+            wanted = target(place)
+            if wanted is not None:
+                changes.append(OffsetChange(place, wanted, min(max(wanted, place.min_offset), place.max_offset)))
+    return changes
+
+
+def apply_reset(store: Store, group: str, changes: Sequence[OffsetChange]) -> None:
+    """Commit what was planned; durable on return. No stream of the group can begin meanwhile.
+
+    Raises:
+        LeaseHeldError: somebody is at work as the group and would overwrite it; nothing was changed.
+        ReadOnlyError, StoreLockedError, StoreFullError, StoreFailedError: as `Store.commit_offsets`.
+    """
+    require_idle(store, group)
+    with _leases(store, group, sorted({change.place.topic for change in changes})):
+        store.commit_offsets(
+            group, {(change.place.topic, change.place.queue_id): change.then for change in changes}
+        )
+
+
+@contextmanager
+def _leases(store: Store, group: str, topics: Sequence[str]) -> Iterator[None]:
+    held: list[Lease] = []
+    try:
+        for topic in topics:
+            held.append(store.lease(group, topic, OWNER))  # noqa: PERF401 - those taken before one that fails go back
+        yield
+    finally:
+        for lease in held:
+            lease.release()
