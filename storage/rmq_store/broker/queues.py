@@ -158,6 +158,11 @@ class Queues:
             )
         return timestamp
 
+    def tags_code(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """See `Store.tags_code`."""
+        self._check_range(topic, queue_id, queue_offset, queue_offset + 1)
+        return int(self._entries(topic, queue_id, queue_offset, queue_offset + 1)["tags_code"][0])
+
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: str) -> int:
         """See `Store.offset_by_time`; store-format.md 9.3, HEAD."""
         if boundary not in ("lower", "upper"):

@@ -319,6 +319,12 @@ class Store:
         """storeTimestamp in ms of one message. OffsetOutOfRangeError, CorruptRecordError."""
         return self._reading().store_timestamp(topic, queue_id, queue_offset)
 
+    def tags_code(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """What the queue's entry holds beside the place of one message: the hash of its tag; for a message that waits
+        for its delay, when it is due (ms). OffsetOutOfRangeError.
+        """
+        return self._reading().tags_code(topic, queue_id, queue_offset)
+
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: str = "lower") -> int:
         """The queue offset that RocketMQ finds for a time (ConsumeQueue#getOffsetInQueueByTime): `lower` or `upper`."""
         return self._reading().offset_by_time(topic, queue_id, timestamp_ms, boundary)
