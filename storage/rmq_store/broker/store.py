@@ -26,6 +26,7 @@ from rmq_store.broker.groups import GroupTable, SubscriptionGroup
 from rmq_store.broker.leases import Lease
 from rmq_store.broker.offsets import OffsetTable
 from rmq_store.broker.pop import Pop
+from rmq_store.broker.query import Query
 from rmq_store.broker.queues import Queues
 from rmq_store.broker.redrive import DeadLetters
 from rmq_store.broker.results import AppendResult, CommitResult, QueueRange, SendResult
@@ -73,6 +74,7 @@ class Store:
         self._groups = GroupTable(log.root, clock=log.clock)
         self._offsets = OffsetTable(log.root, clock=log.clock)
         self._queues = Queues(log, broker_name, file.config.max_message_size)
+        self._query = Query(log, self._queues)
         self._flusher = Flusher(log, file.config) if log.writable else None
         self._writer = Writer(log, file.config, self._topics, self._flusher) if self._flusher else None
         self._schedule = Schedule(log, self._writer, self._queues) if self._writer else None
@@ -334,6 +336,12 @@ class Store:
         there (any more), CorruptRecordError if it is damaged.
         """
         return message_at(self._log, self._reading().end(), commit_log_offset)
+
+    @property
+    def query(self) -> Query:
+        """Finds messages by key, unique key, id, queue offset and time."""
+        self._reading()
+        return self._query
 
     def log_range(self) -> tuple[int, int]:
         """[start, end) of the commit log as this store sees it now."""

@@ -28,6 +28,10 @@ _UNIQUE_TAIL = struct.Struct(">HIIH")
 _HEX_PAIRS = np.frombuffer("".join(f"{value:02X}" for value in range(256)).encode(), np.uint16)
 _COUNTER_BITS = 16
 _SEQUENCE_MASK = (1 << 48) - 1
+_CLOCK_SLACK_MS = 1000
+
+UNBOUNDED_MS = (1 << 63) - 1
+"""Java's Long.MAX_VALUE: a time window without an end."""
 
 
 def offset_message_id(host: Host, commit_log_offset: int) -> str:
@@ -64,9 +68,9 @@ class UniqueId(NamedTuple):
     counter: int
 
     def time_ms(self, now_ms: int, month_start_ms: int, previous_month_start_ms: int) -> int:
-        """When the id was made: in this month, or in the previous one if that would be in the future."""
+        """When the id was made: this month or, if that is not past, the previous one (getNearlyTimeFromID)."""
         time_ms = month_start_ms + self.offset_ms
-        return time_ms if time_ms <= now_ms else previous_month_start_ms + self.offset_ms
+        return time_ms if time_ms < now_ms else previous_month_start_ms + self.offset_ms
 
 
 def parse_unique_id(text: str) -> UniqueId:
@@ -129,6 +133,22 @@ def month_start_ms(now_ms: int) -> int:
     """Start of the month of `now_ms` in the process's time zone, from which unique ids count. MessageClientIDSetter."""
     local = datetime.fromtimestamp(now_ms // 1000)
     return int(local.replace(day=1, hour=0, minute=0, second=0).timestamp()) * 1000
+
+
+def unique_id_window_ms(text: str, now_ms: int) -> tuple[int, int]:
+    """[begin, end], both included, in which a client looks for the message of a unique id at `now_ms`: from a second
+    before the id was made (of two possible months the later one), without an end. What is no unique id may be of any
+    time.
+
+    An id tells the time since the local start of *some* month: of a message older than a month a wrong time comes out,
+    and in another time zone one that is some hours off. mqadmin takes [0, UNBOUNDED_MS] instead.
+    Source: MQAdminImpl.java (queryMessageByUniqKey of 4.9.8).
+    """
+    if not _HEX.fullmatch(text):
+        return 0, UNBOUNDED_MS
+    month = month_start_ms(now_ms)
+    made_ms = parse_unique_id(text).time_ms(now_ms, month, month_start_ms(month - 1))
+    return max(0, made_ms - _CLOCK_SLACK_MS), UNBOUNDED_MS
 
 
 def _unhex(what: str, text: str) -> bytes:

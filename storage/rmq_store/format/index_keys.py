@@ -51,7 +51,7 @@ def index_key_hashes(
     count = len(topic_hash)
     unique_hashes = _append_hash(topic_hash, java_hashes(unique_keys), _utf16_units(unique_keys))
     has_unique = indexed & unique_keys.is_valid().to_numpy(zero_copy_only=False)
-    pieces, rows = _split_keys(keys, indexed)
+    pieces, rows = split_keys(keys, indexed)
     piece_hashes = _append_hash(topic_hash[rows], java_hashes(pieces), _utf16_units(pieces))
 
     key_counts = np.bincount(rows, minlength=count)
@@ -97,10 +97,10 @@ def _utf16_units(texts: pa.StringArray) -> npt.NDArray[np.int64]:
     return units
 
 
-def _split_keys(keys: pa.StringArray, indexed: npt.NDArray[np.bool_]) -> tuple[pa.StringArray, Positions]:
-    """All keys of the indexed rows, and the row of each, in order."""
+def split_keys(keys: pa.StringArray, wanted: npt.NDArray[np.bool_]) -> tuple[pa.StringArray, Positions]:
+    """All keys in the rows where `wanted` (n,), and the row of each, in order."""
     offsets, data = value_bytes(keys)
-    wanted = indexed & (offsets[1:] > offsets[:-1])
+    wanted = wanted & (offsets[1:] > offsets[:-1])
     if keys.null_count:
         wanted &= keys.is_valid().to_numpy(zero_copy_only=False)
     seen = data[int(offsets[0]) : int(offsets[-1])]

@@ -49,6 +49,11 @@ def live_page(log: CommitLog) -> StatePage | None:
     return page if page is not None and page.counts() else None
 
 
+def index_is_whole(log: CommitLog) -> bool:
+    """Whether the index has the keys of all that can be read: its writer lives, or has left nothing undone."""
+    return live_page(log) is not None or starting_point(log, _page(log)).trust not in (Trust.OWN, Trust.COPY)
+
+
 def read_only_end(log: CommitLog) -> ReadOnlyEnd | StatePage:
     """The state page of a live writer, or the end of a store that nobody of us writes.
 

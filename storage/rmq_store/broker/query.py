@@ -1,0 +1,288 @@
+"""The query service: messages by key, unique key, id, queue offset and time, each asked for its own text before shown.
+
+`find` answers with all messages, for many keys at once; `by_key` and `by_unique_key` answer as RocketMQ's client does:
+its limits, its times of whole seconds. Only what lies in the visible log counts. Sources: DefaultMessageStore.java
+(queryMessage), IndexService.java (queryOffset), MQAdminImpl.java (queryMessage); broker-semantics section 6.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.broker.queues import Queues
+from rmq_store.broker.stored_frames import FrameRun, StoredFrames, message_at
+from rmq_store.errors import (
+    CorruptIndexError,
+    CorruptionError,
+    CorruptQueueError,
+    CorruptRecordError,
+    OffsetOutOfRangeError,
+    UsageError,
+)
+from rmq_store.format import properties as names
+from rmq_store.format.hashing import index_hash, java_hash, topic_key_hashes
+from rmq_store.format.ids import UNBOUNDED_MS, parse_offset_message_id, unique_id_window_ms
+from rmq_store.format.index_keys import split_keys
+from rmq_store.format.message import StoredMessage
+from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.index_search import IndexSearch, damaged_index
+from rmq_store.log.peek import index_is_whole
+
+FOUND_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("commit_log_offset", pa.int64(), nullable=False),
+        pa.field("queue_id", pa.int32(), nullable=False),
+        pa.field("queue_offset", pa.int64(), nullable=False),
+    ]
+)
+"""What `Query.find` answers."""
+
+# MessageStoreConfig: maxMsgsNumBatch; BrokerConfig: defaultQueryMaxNum.
+KEY_MESSAGES_MAX = 64
+UNIQUE_KEY_MESSAGES_MAX = 32
+
+# Candidates that are looked at together.
+_BLOCK_ROWS = 1 << 16
+_TRIES = 3
+
+Int64 = npt.NDArray[np.int64]
+
+
+class Query:
+    """Questions to one open store; a read-only one too. Times are ms, and windows include both of their ends."""
+
+    def __init__(self, log: CommitLog, queues: Queues) -> None:
+        self._log = log
+        self._queues = queues
+        self._frames = StoredFrames(log)
+
+    def by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin_ms: int = 0,
+        end_ms: int = UNBOUNDED_MS,
+        max_num: int = KEY_MESSAGES_MAX,
+    ) -> list[StoredMessage]:
+        """The newest `max_num` messages of the topic, at most 64, with this key among their KEYS; newest first (a
+        broker's answer holds them the other way round).
+
+        RocketMQ knows their times to a second only: a message less than a second younger than `begin_ms` may be
+        missing. Bodies are as stored.
+
+        Raises:
+            UsageError: `max_num` below 1, or the store keeps no index (messageIndexEnable=false).
+            CorruptIndexError: the index is damaged, or after an unclean stop not known to be whole.
+            CorruptRecordError: one of the messages is damaged.
+        """
+        window = (begin_ms, end_ms)
+        return self._newest(
+            topic, key, window, min(max_num, KEY_MESSAGES_MAX), lambda found: key in (found.keys or "").split(" ")
+        )
+
+    def by_unique_key(
+        self,
+        topic: str,
+        unique_key: str,
+        *,
+        begin_ms: int | None = None,
+        end_ms: int | None = None,
+        max_num: int = UNIQUE_KEY_MESSAGES_MAX,
+    ) -> list[StoredMessage]:
+        """The newest `max_num` messages of the topic, at most 32, with this UNIQ_KEY; newest first. Raises as `by_key`.
+
+        Without a begin the window begins when the id says that it was made (`unique_id_window_ms`), which is right for
+        a month; mqadmin asks with `begin_ms=0`.
+        """
+        begin, end = unique_id_window_ms(unique_key, self._log.clock())
+        window = (begin if begin_ms is None else begin_ms, end if end_ms is None else end_ms)
+        return self._newest(
+            topic, unique_key, window, min(max_num, UNIQUE_KEY_MESSAGES_MAX),
+            lambda found: found.properties.get(names.UNIQUE_KEY) == unique_key,
+        )  # fmt: skip
+
+    def by_offset_id(self, msg_id: str) -> StoredMessage:
+        """The message of an offset id, which names its store host and its place in that host's log.
+
+        Raises:
+            UsageError: no offset id, no message begins there (any more), or one of another store host does: the id is
+                of another store. (mqadmin would have asked that host.)
+            CorruptRecordError: the message is damaged.
+        """
+        host, offset = parse_offset_message_id(msg_id)
+        try:
+            found = message_at(self._log, self._queues.end(), offset)
+        except UsageError as error:
+            raise UsageError(f"{error} (if {msg_id} is a unique id, search its topic for that)") from error
+        if found.store_host != host:
+            raise UsageError(
+                f"{msg_id} is an id of the broker {host}; the message at {offset} of {self._log.root} was stored by "
+                f"{found.store_host}: search the other store"
+            )
+        return found
+
+    def by_queue_offset(self, topic: str, queue_id: int, offset: int) -> StoredMessage:
+        """One message by its place in its queue.
+
+        Raises:
+            OffsetOutOfRangeError: the queue does not have it (any more).
+            CorruptQueueError, CorruptRecordError: the queue's entry or the message is damaged.
+        """
+        first, last = self._queues.range(topic, queue_id)
+        if not first <= offset < last:
+            raise OffsetOutOfRangeError(
+                f"{topic}-{queue_id}: message {offset} was asked for, the queue has [{first}, {last})",
+                offset, first, last,
+            )  # fmt: skip
+        place = self._queues.commit_log_offset_before(topic, queue_id, offset + 1)
+        found = message_at(self._log, self._queues.end(), place)
+        if (found.topic, found.queue_id, found.queue_offset) != (topic, queue_id, offset):
+            directory = self._log.views.queue(topic, queue_id).run.directory
+            raise CorruptQueueError(str(directory), offset * 20, f"entry {offset} points at another message ({place})")
+        return found
+
+    def by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: str = "lower") -> int:
+        """As `Store.offset_by_time`."""
+        return self._queues.offset_by_time(topic, queue_id, timestamp_ms, boundary)
+
+    def find(
+        self,
+        topic: str,
+        keys: Sequence[str],
+        *,
+        begin_ms: int = 0,
+        end_ms: int = UNBOUNDED_MS,
+        unique: bool = False,
+    ) -> pa.Table:
+        """All messages of the topic that have one of `keys` among their KEYS (or, if `unique`, as their UNIQ_KEY) and
+        were stored in [begin_ms, end_ms], both included: FOUND_SCHEMA, sorted by the keys' first places in `keys`, then
+        by place in the log. A message comes once for each of its keys.
+
+        Thousands of keys are looked up together; memory is that of the answer and of one block of candidates.
+
+        Raises:
+            UsageError: `keys` is one text, or the store keeps no index.
+            CorruptIndexError, CorruptRecordError: as `by_key`.
+        """
+        if isinstance(keys, str):
+            raise UsageError(f"keys={keys!r}: a sequence of keys is expected, not one text")
+        wanted = pa.array(list(dict.fromkeys(keys)), pa.string())
+        search = self._search()
+        log_range = (self._log.start(), self._queues.end())
+        hashes = np.unique(topic_key_hashes(topic, wanted))
+        found = [np.empty((4, 0), np.int64)]
+        for offsets in _blocks(search.candidates(hashes, log_range)):
+            found += self._matches(topic, offsets, wanted, (begin_ms, end_ms), log_range[1], unique)
+        # Rows: number of the key, log offset, queue id, queue offset. A broker may index its last record twice.
+        rows = np.unique(np.concatenate(found, axis=1), axis=1)
+        columns = [wanted.take(pa.array(rows[0])), rows[1], rows[2].astype(np.int32), rows[3]]
+        return pa.Table.from_arrays(columns, schema=FOUND_SCHEMA)
+
+    def _search(self) -> IndexSearch:
+        index = self._log.views.index
+        if index is None:
+            raise UsageError(
+                f"{self._log.root} keeps no index (messageIndexEnable=false): no message can be found by key; read the "
+                "topic instead"
+            )
+        if not self._log.writable and not index_is_whole(self._log):
+            reason = "the store was not stopped cleanly, its index may lack keys: open it for writing once"
+            raise CorruptIndexError(str(index.directory), 0, reason)
+        return IndexSearch(index, self._log.files)
+
+    def _newest(
+        self, topic: str, key: str, window: tuple[int, int], limit: int, has_key: Callable[[StoredMessage], bool]
+    ) -> list[StoredMessage]:
+        if not key:
+            raise UsageError("an empty key: no message has it")
+        if limit < 1:
+            raise UsageError(f"max_num={limit}: at least one message has to be asked for")
+        search = self._search()
+        log_range = (self._log.start(), self._queues.end())
+        last = end = log_range[1]
+        found: list[StoredMessage] = []
+        for offset in search.newest_first(index_hash(java_hash(f"{topic}#{key}")), *window, log_range):
+            if offset >= last:
+                continue  # seen: a record may be indexed twice
+            last = offset
+            message = self._message(offset, end)
+            if message is not None and message.topic == topic and has_key(message):
+                found.append(message)
+                if len(found) == limit:
+                    break
+        return found
+
+    def _message(self, offset: int, end: int) -> StoredMessage | None:
+        """None if retention took it, or if it lies in damage that was kept."""
+        if self._log.kept.covering(offset):
+            return None
+        try:
+            return message_at(self._log, end, offset)
+        except (UsageError, CorruptRecordError) as error:
+            if offset < self._log.start():
+                return None
+            if isinstance(error, UsageError):
+                raise self._untrue_entry(offset) from error
+            raise
+
+    def _matches(
+        self, topic: str, offsets: Int64, wanted: pa.StringArray, window: tuple[int, int], end: int, unique: bool
+    ) -> list[Int64]:
+        """Of the records at `offsets` (n,), those that match: (4, m) arrays as in `find`."""
+        offsets = offsets[~self._log.kept.mask(offsets)]
+        for _ in range(_TRIES):
+            offsets = offsets[offsets >= self._log.start()]
+            sizes = self._frames.sizes(offsets, end)
+            if sizes.all():
+                try:
+                    return [_match(run, topic, wanted, window, unique) for run in self._frames.runs(offsets, sizes)]
+                except FileNotFoundError:
+                    continue  # retention was faster
+        raise self._untrue_entry(int(offsets[int(sizes.argmin())]))
+
+    def _untrue_entry(self, offset: int) -> CorruptionError:
+        """The error for an entry of a place where no message begins."""
+        if not self._log.segments.exists(self._log.segments.base_of(offset)):
+            return self._log.missing_segment(offset)
+        assert self._log.views.index is not None
+        reason = f"an entry points at {offset} of the log, where no message begins"
+        return damaged_index(str(self._log.views.index.directory), 0, reason)
+
+
+def _blocks(pieces: Iterator[Int64]) -> Iterator[Int64]:
+    """Joined to blocks worth a look at the records; within a block sorted, nothing twice."""
+    block: list[Int64] = []
+    rows = 0
+    for piece in pieces:
+        block.append(piece)
+        rows += len(piece)
+        if rows >= _BLOCK_ROWS:
+            yield np.unique(np.concatenate(block))
+            block, rows = [], 0
+    if rows:
+        yield np.unique(np.concatenate(block))
+
+
+def _match(run: FrameRun, topic: str, wanted: pa.StringArray, window: tuple[int, int], unique: bool) -> Int64:
+    headers = run.headers
+    times_ms = headers.store_timestamp
+    # A message without a queue entry (a half one, a rollback) is at no queue offset.
+    good = headers.dispatchable & (times_ms >= window[0]) & (times_ms <= window[1])
+    good &= pc.equal(headers.topics(), topic).to_numpy(zero_copy_only=False)
+    if unique:
+        rows = np.flatnonzero(good)
+        keys = run.pieces.column(names.UNIQUE_KEY).take(pa.array(rows))
+    else:
+        keys, rows = split_keys(run.pieces.column(names.KEYS), good)
+    places = pc.index_in(keys, value_set=wanted)
+    hits = places.is_valid().to_numpy(zero_copy_only=False)
+    rows = rows[hits]
+    numbers = places.drop_null().to_numpy()
+    return np.stack([numbers, headers.physical_offset[rows], headers.queue_id[rows], headers.queue_offset[rows]])
