@@ -85,7 +85,8 @@ def _queue_file_bytes(directory: Path) -> int | None:
 
 
 def _index_geometry(directory: Path, given: tuple[int, int], is_named: bool, ours: bool) -> dict[str, int]:
-    names = sorted(path.name for path in directory.iterdir() if is_index_file_name(path.name)) if directory.is_dir() else []
+    listed = directory.iterdir() if directory.is_dir() else ()
+    names = sorted(path.name for path in listed if is_index_file_name(path.name))
     candidates: set[tuple[int, int]] | None = None
     # A full file is unambiguous about the number of entries; the newest ones are enough to decide. One that a broker
     # is writing, or left torn, fits nothing: older ones speak for it.
