@@ -1,0 +1,68 @@
+"""Copying a store that a broker wrote last, file by file, while nobody uses it.
+
+A broker that is started meanwhile is kept out by its own lock, which we share for that long; but it takes that only at
+the end of its start, so the files are looked at once more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path, PurePath
+
+from rmq_store.broker.backup_files import BackupReport, Progress, copy_file, log_of
+from rmq_store.broker.config import StoreFile
+from rmq_store.broker.store import Store
+from rmq_store.errors import StoreLockedError
+from rmq_store.files import durable
+from rmq_store.files.lock import lock_shared_quietly
+from rmq_store.format.names import LOCK_FILE
+
+
+def copy_at_rest(store: Store, made: Path, target: Path, tell: Progress) -> BackupReport:
+    """Copy all files of `store` to the directory `made`. StoreLockedError: somebody uses it."""
+    log = log_of(store.path, store.config, writable=False)
+    guard = None
+    try:
+        if (holder := log.store_lock.who()).kind != "free":
+            raise StoreLockedError(
+                f"{log.root}: a RocketMQ broker wrote this store last, and process {holder.pid} uses it now. Stop it "
+                "first: only a store of our own can be copied while it is written",
+                holder.pid,
+            )
+        with contextlib.suppress(FileNotFoundError):
+            guard = durable.open_nofollow(store.path / LOCK_FILE, os.O_RDONLY)
+            lock_shared_quietly(guard)
+        before = _stamps(store.path)
+        start, end = store.log_range()
+        total, done = sum(size for size, _, _ in before.values()), 0
+        tell(0, 0, total)
+        for name in sorted(before):
+            for parent in reversed(PurePath(name).parents[:-1]):
+                durable.make_directory(made / parent)
+            copy_file(store.path / name, made / name)
+            done += before[name][0]
+            tell(0, done, total)
+        if log.store_lock.posix_holder() is not None or _stamps(store.path) != before:
+            raise StoreLockedError(f"{store.path}: somebody changed the store while it was copied", None)
+    finally:
+        if guard is not None:
+            os.close(guard)
+        log.close()
+    identity = StoreFile.load(store.path)
+    return BackupReport(str(store.path), str(target), identity.identity if identity else "", start, end, 0, total)
+
+
+def _stamps(root: Path) -> dict[str, tuple[int, int, int]]:
+    """{path below root: (size, time of the last change in ns, inode)} of all files; directories may be links."""
+    found = {}
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for directory, _, names in os.walk(root, onerror=fail, followlinks=True):
+        for name in names:
+            path = Path(directory, name)
+            status = path.lstat()
+            found[str(path.relative_to(root))] = (status.st_size, status.st_mtime_ns, status.st_ino)
+    return found

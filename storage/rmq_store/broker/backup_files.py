@@ -1,0 +1,75 @@
+"""What both ways of copying a store share: its files, and what is told about the copy."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from rmq_store.broker.config import StoreConfig, parse_delay_levels
+from rmq_store.files import durable
+from rmq_store.files.copying import copy_start
+from rmq_store.log.commit_log import CommitLog
+
+Progress = Callable[[int, int, int], None]
+"""(messages so far, bytes so far, bytes in all)"""
+
+
+@dataclass(frozen=True, slots=True)
+class BackupReport:
+    """What was copied: the log [start, end), its records (those of our system topics, too), and the bytes of it; of a
+    broker's store, which is copied as it is, no records are counted. `identity`: that of the store, "" if it has none.
+    """
+
+    source: str
+    target: str
+    identity: str
+    start: int
+    end: int
+    record_count: int
+    copied_bytes: int
+
+
+def log_of(root: Path, config: StoreConfig, *, writable: bool) -> CommitLog:
+    """The log of a store with these settings, without its messages' meaning. Close it."""
+    return CommitLog(
+        root,
+        config.geometry(),
+        writable=writable,
+        index_enabled=config.message_index_enable,
+        index_tags=config.message_index_tags,
+        clock=lambda: 0,
+        sync_flush=config.flush_disk_type == "SYNC_FLUSH",
+        crc_property=config.enabled_append_prop_crc,
+        delay_levels_ms=parse_delay_levels(config.message_delay_level),
+    )
+
+
+def copy_tree(source: Path, target: Path, wanted: Callable[[PurePath], bool]) -> None:
+    """Copy the files of a directory that are `wanted` (asked for directories, too). A file that vanishes on the way
+    was somebody's temporary one.
+    """
+    try:
+        entries = sorted(os.scandir(source), key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        path = Path(entry.path)
+        if entry.is_dir() and wanted(path):
+            durable.make_directory(target / entry.name)
+            copy_tree(path, target / entry.name, wanted)
+        elif not entry.is_dir() and wanted(path):
+            with contextlib.suppress(FileNotFoundError):
+                copy_file(path, target / entry.name)
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy one file, durably but for its name. FileNotFoundError; raises as `copy_start`."""
+    fd = durable.open_nofollow(source, os.O_RDONLY)
+    try:
+        size = os.fstat(fd).st_size
+        copy_start(fd, target, size, size)
+    finally:
+        os.close(fd)

@@ -1,0 +1,189 @@
+"""Copying a store of ours while other processes write it; the steps are in `backup`.
+
+The views of the copy are made anew from its log, segment by segment, right after each was copied: so every record is
+checked, and nothing of the views, which change under our hands, has to be copied.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path, PurePath
+
+import numpy as np
+import numpy.typing as npt
+
+from rmq_store.broker.backup_files import BackupReport, Progress, copy_tree, log_of
+from rmq_store.broker.store import Store
+from rmq_store.errors import CorruptRecordError, OffsetOutOfRangeError, StoreLockedError
+from rmq_store.files import durable
+from rmq_store.files.copying import copy_start
+from rmq_store.files.progress import ProgressRecord
+from rmq_store.files.segments import OpenFile
+from rmq_store.format.consume_queue import ENTRY
+from rmq_store.format.names import COMMIT_LOG_DIRECTORY, CONFIG_DIRECTORY, LOCK_FILE
+from rmq_store.log import scan
+from rmq_store.log.hash_index import EMPTY
+from rmq_store.log.kept import Kept
+from rmq_store.log.starting_point import OUR_LOCK_TEXT, lock_text
+from rmq_store.log.views import QueueKey
+
+# What belongs to the processes that use the store, or to one copy of it. `lock` in a directory of POP state, too.
+_NOT_COPIED = frozenset(("state", "progress", "staging", "removed", "groups", LOCK_FILE))
+_NOT_COPIED_SUFFIXES = (".lock", ".tmp")
+
+_AFTER_THE_END = ("topics.json", "subscriptionGroup.json")
+
+# Descriptors that are held open so that retention passes over their segments: it takes the oldest first.
+_PINNED_MAX = 256
+
+Entries = npt.NDArray[np.void]
+
+
+class LiveBackup:
+    """One copy of a store of ours."""
+
+    def __init__(self, store: Store, made: Path, tell: Progress) -> None:
+        self._store = store
+        self._source = log_of(store.path, store.config, writable=False)
+        self._copy = log_of(made, store.config, writable=True)
+        self._made = made
+        self._tell = tell
+        self._kept = Kept()
+        self._records = 0
+        self._done_bytes = 0
+        self._last_record = -1
+        self._timestamp = 0
+
+    def run(self, target: Path) -> BackupReport:
+        """Make the copy, and close it; `target` is the name that it will have. Raises as `backup`."""
+        if (pid := self._source.store_lock.posix_holder()) is not None:
+            raise StoreLockedError(f"{self._store.path}: a RocketMQ broker (process {pid}) runs on the store", pid)
+        try:
+            start, end = self._copy_all()
+        finally:
+            self._source.close()
+            self._copy.close()
+        with Store.open(self._made):
+            pass  # the first opener finds everything in place; the last closer leaves a clean store
+        if lock_text(self._source) != OUR_LOCK_TEXT:
+            raise StoreLockedError(f"{self._store.path}: a RocketMQ broker was started on the store meanwhile", None)
+        return BackupReport(
+            str(self._store.path), str(target), self._store.identity, start, end, self._records, end - start
+        )
+
+    def _copy_all(self) -> tuple[int, int]:
+        root = self._store.path
+        for name in (CONFIG_DIRECTORY, COMMIT_LOG_DIRECTORY, "pyrmq"):
+            durable.make_directory(self._made / name)
+        copy_tree(
+            root / CONFIG_DIRECTORY, self._made / CONFIG_DIRECTORY,
+            lambda path: _is_kept(path) and not _comes_after(path),
+        )  # fmt: skip
+        copy_tree(root / "pyrmq", self._made / "pyrmq", _is_kept)
+        self._kept = Kept.load(self._copy.own)
+        self._store.refresh()
+        end = self._store.log_range()[1]
+        segments, start = self._pinned(end)
+        copy_tree(root / CONFIG_DIRECTORY, self._made / CONFIG_DIRECTORY, _comes_after)
+        self._kept = self._copy.kept = self._kept.within(start, end)
+        gone = self._queues_without_messages(start, end)
+        self._copy.views.restore_index(EMPTY)
+        self._tell(0, 0, end - start)
+        for base, file in segments:
+            self._copy_segment(base, file, start, end)
+        for (topic, queue_id), queue_offset, entry in gone:
+            self._copy.views.queue(topic, queue_id).put(queue_offset, entry)
+        self._vouch(start, end)
+        return start, end
+
+    def _pinned(self, end: int) -> tuple[Iterator[tuple[int, OpenFile]], int]:
+        """The segments below `end`, pinned, and where the log begins: that is settled once the first one is pinned."""
+        run = self._source.segments
+        while True:
+            bases = [base for base in run.bases() if base < end]
+            ahead: deque[tuple[int, OpenFile]] = deque()
+            try:
+                ahead.extend((base, run.open(base)) for base in bases[:_PINNED_MAX])
+            except FileNotFoundError:
+                continue  # retention was faster
+            break
+        start = bases[0] if bases else end
+        missing = sorted(set(range(start, end, run.size_bytes)) - set(bases))
+        for base in missing:
+            if self._kept.covering(base) is None:
+                raise self._source.missing_segment(base)
+
+        def walk() -> Iterator[tuple[int, OpenFile]]:
+            waiting = iter(bases[_PINNED_MAX:])
+            while ahead:
+                oldest = ahead.popleft()
+                for base in itertools.islice(waiting, 1):
+                    try:
+                        ahead.append((base, run.open(base)))
+                    except FileNotFoundError as error:
+                        raise OffsetOutOfRangeError(
+                            f"{run.path(base)}: retention removed it before it was copied; run the backup again",
+                            base, self._source.start(), end,
+                        ) from error  # fmt: skip
+                yield oldest
+
+        return walk(), start
+
+    def _queues_without_messages(self, start: int, end: int) -> list[tuple[QueueKey, int, Entries]]:
+        """(queue, offset, entry) of the newest message of each queue whose messages all lie below `start`."""
+        found = []
+        for key in self._source.views.keys():
+            last = self._source.queue_max(*key, end)
+            if last:
+                entry = self._source.views.queue(*key).entries(last - 1, last)
+                if entry["commit_log_offset"][0] < start:
+                    found.append((key, last - 1, entry.astype(ENTRY)))
+        return found
+
+    def _copy_segment(self, base: int, file: OpenFile, start: int, end: int) -> None:
+        run = self._copy.segments
+        limit = min(base + run.size_bytes, end)
+        copy_start(file.fd, run.path(base), limit - base, run.size_bytes)
+        try:
+            for stretch in scan.walk(self._copy, base, limit):
+                if stretch.stopped:
+                    raise CorruptRecordError(file.path, stretch.end, stretch.stopped)
+                if len(stretch.positions):
+                    self._take(stretch)
+        except CorruptRecordError as error:
+            raise CorruptRecordError(file.path, error.offset, error.reason) from error
+        self._tell(self._records, limit - start, end - start)
+
+    def _take(self, stretch: scan.Stretch) -> None:
+        """Put the records of a stretch into the copy's views."""
+        offsets = stretch.base + stretch.positions
+        self._records += len(offsets)
+        if self._kept:
+            return  # messages that are lost have places in their queues: recovery knows how to make those
+        columns = scan.columns_of(self._copy, stretch)
+        for key, first, entries in scan.entries_by_queue(columns, stretch):
+            self._copy.views.queue(*key).put(first, entries)
+        self._copy.views.put_keys(columns.key_hashes, columns.key_counts, offsets, columns.store_timestamp)
+        self._last_record = int(offsets[-1])
+        self._timestamp = int(columns.store_timestamp[-1])
+
+    def _vouch(self, start: int, end: int) -> None:
+        """Say that the log is complete, and so are the views unless they are still to be made, and whose store this is.
+
+        All of it gets onto the disk when the copy is opened, and before it has its name.
+        """
+        index, last, done = self._copy.views.index_state(), self._last_record, start if self._kept else end
+        self._copy.progress.write(
+            ProgressRecord(done, last, end, index.file, index.header, clean=False, timestamp=self._timestamp)
+        )
+        durable.write_atomically(self._made / LOCK_FILE, OUR_LOCK_TEXT)
+
+
+def _comes_after(path: PurePath) -> bool:
+    return path.name.removesuffix(".bak") in _AFTER_THE_END
+
+
+def _is_kept(path: PurePath) -> bool:
+    return path.name not in _NOT_COPIED and path.suffix not in _NOT_COPIED_SUFFIXES and not path.name.startswith("new-")
