@@ -40,7 +40,7 @@ compat: java $(STAMP) ## let RocketMQ's own Java classes read and write our stor
 	@$(PY) -m pytest -m "compat" $(PYTEST_ARGS)
 
 harness: java $(STAMP) ## the short forms of the crash, fuzz and security proof, and their teeth (8 minutes)
-	@$(PY) -m pytest -m "harness and not slow" $(PYTEST_ARGS)
+	@$(PY) -m pytest -m "harness and not slow" -o timeout=900 $(PYTEST_ARGS)
 
 crash: java $(STAMP) ## break stores on purpose for up to an hour, and count what they lost (docs/reliability.md)
 	@PYTHONPATH=tests $(PY) -m crash run --scale crash --teeth $(CRASH_ARGS)
