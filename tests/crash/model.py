@@ -229,6 +229,8 @@ class Walk:
                 self._revive()
             number = 0 if self._members[0] is not None else 1
             answer = self._call(name, *arguments, by=number)
+            # What the dead one has done counts, but under SYNC_FLUSH it may not be on disk yet.
+            self._call("flush", by=number)
             self._revive()
             return answer, True
 
