@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.message_text import LINE_COLUMNS, body_option, json_row, message_line
+from rmq_store.cli.message_text import LINE_COLUMNS, body_option, json_row, message_line, tell
 from rmq_store.cli.output import common_options, open_store, printable, write_json
 from rmq_store.cli.times import parse_time
 from rmq_store.errors import UsageError
@@ -44,7 +44,7 @@ class _Stop(BaseException):
 @click.option("--from", "start", metavar="WHERE", default="earliest", show_default=True,
               help="Where a group without an offset begins: earliest, latest, or a time.")  # fmt: skip
 @click.option("--exec", "command", metavar="CMD",
-              help="Run a command for each message, the body on its standard input. Exit code 0: consumed.")  # fmt: skip
+              help="Run a command for each message, its body on standard input. Exit code 0: consumed.")  # fmt: skip
 @click.option("--peek", is_flag=True, help="Show what would come, and change nothing.")
 @body_option
 def consume(
@@ -236,7 +236,7 @@ def _waiting(
     from rmq_store.format.schema import MESSAGE_SCHEMA
 
     columns = MESSAGE_SCHEMA.names if as_json else LINE_COLUMNS
-    follower = Follower(store, topic, tags=tags, columns=columns, tell=lambda line: click.echo(f"rmq: {line}", err=True))
+    follower = Follower(store, topic, tags=tags, columns=columns, tell=tell)
     if start == "latest":
         follower.start_last(0)
     elif start != "earliest":

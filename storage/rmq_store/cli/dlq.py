@@ -7,15 +7,16 @@ from pathlib import Path
 
 import click
 
+from rmq_store.cli import dlq_export, dlq_list, dlq_redrive
 from rmq_store.cli.output import common_options, open_store, printable, write_json
 from rmq_store.cli.progress import counting_bar
 
 _HOUR_MS = 3_600_000
 
 
-@click.group(short_help="Dead letters: archive them as Parquet, and restore them.")
+@click.group(short_help="Dead letters: list, show, redrive, export, archive, restore.")
 def dlq() -> None:
-    """Dead letters: archive them as Parquet, and restore them."""
+    """Dead letters: look at them, have them consumed again, and keep them."""
 
 
 @dlq.command(
@@ -84,3 +85,7 @@ def restore(
     ):
         if count:
             click.echo(f"{count} {why}")
+
+
+for _command in (dlq_list.list_, dlq_list.show, dlq_redrive.redrive, dlq_export.export):
+    dlq.add_command(_command)

@@ -77,7 +77,7 @@ def body_line(raw: bytes | None, how: str) -> str:
 
 
 def message_line(row: Mapping[str, Any], how: str) -> str:
-    """`time  queue:offset  tags  keys  body`, two spaces apart, `-` for none; times and places are dim on a terminal."""
+    """`time  queue:offset  tags  keys  body`, two spaces apart, `-` for none; in colours on a terminal."""
     place = f"{row['queueId']}:{row['queueOffset']}"
     cells = [
         click.style(time_text(row["storeTimestamp"]), dim=True),
@@ -88,6 +88,11 @@ def message_line(row: Mapping[str, Any], how: str) -> str:
     if how != "none":
         cells.append(body_line(row["body"], how))
     return "  ".join(cells)
+
+
+def tell(line: str) -> None:
+    """A remark on stderr, beside the messages."""
+    click.echo(f"rmq: {printable(line)}", err=True)
 
 
 def _refuse(constant: str) -> Any:

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @click.command(
     short_help="Store one message, or one per line of a file.",
-    epilog="\b\nExamples:\n  rmq send OrderTopic --body 'two teas' --tags TagA --keys ORD-1 --store /data/rocketmq/store\n"
+    epilog="\b\nExamples:\n  rmq send OrderTopic --body 'two teas' --tags TagA --keys ORD-1 --store /data/store\n"
     "  rmq tail OrderTopic -n 100 --json | rmq send Copies --jsonl - --store /data/other",
 )
 @common_options
 @click.argument("topic")
 @click.option("--body", metavar="TEXT", help="The body as text (UTF-8).")
-@click.option("--file", metavar="FILE", type=click.File("rb"), help="One message: a whole file; - is the standard input.")
+@click.option("--file", metavar="FILE", type=click.File("rb"), help="One message: a whole file; - is standard input.")
 @click.option("--lines", metavar="FILE", type=click.File("rb"), help="One message per line, without its line end.")
 @click.option("--jsonl", metavar="FILE", type=click.File("rb"),
               help="One message per line, as a JSON object: body or bodyHex, and tags, keys, properties, queueId, "

@@ -87,8 +87,9 @@ def _batches(file: IO[bytes], parse: Any, template: Message) -> Iterator[Batch]:
 def _defaults(template: Message) -> dict[str, Any]:
     deliver_ms = template.deliver_timestamp_ms
     given = {
-        "tags": template.tags, "keys": template.keys, "shardingKey": template.sharding_key, "queueId": template.queue_id,
-        "delayLevel": template.delay_level or None, "properties": dict(template.properties) or None,
+        "tags": template.tags, "keys": template.keys, "shardingKey": template.sharding_key,
+        "queueId": template.queue_id, "delayLevel": template.delay_level or None,
+        "properties": dict(template.properties) or None,
         "deliverTimestamp": None if deliver_ms is None else deliver_ms * 1000,
     }  # fmt: skip
     return {name: value for name, value in given.items() if value is not None}

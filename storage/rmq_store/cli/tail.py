@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.message_text import LINE_COLUMNS, body_option, json_row, message_line
-from rmq_store.cli.output import common_options, open_store, printable, write_json
+from rmq_store.cli.message_text import LINE_COLUMNS, body_option, json_row, message_line, tell
+from rmq_store.cli.output import common_options, open_store, write_json
 from rmq_store.cli.times import parse_time
 from rmq_store.errors import UsageError
 
@@ -32,7 +32,7 @@ LOOK_S = 0.1
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
 @click.option("-n", "--lines", "count", type=click.IntRange(min=0), metavar="N", help="The last N messages; 10.")
 @click.option("--from", "start", metavar="WHERE",
-              help="Instead of -n: earliest, latest, or a time (2026-11-21T00:21:55Z, 10m ago as 10m, ms).")  # fmt: skip
+              help="Instead of -n: earliest, latest, or a time (2026-11-21T00:21Z; 10m: 10 minutes ago).")  # fmt: skip
 @click.option("--queue", "queue_id", type=click.IntRange(min=0), metavar="ID", help="Only this queue.")
 @click.option("--tags", metavar="EXPR", help='Only messages with these tags: "TagA || TagB".')
 @click.option("--filter", "sql", metavar="SQL92", help="Only messages whose properties satisfy a condition.")
@@ -63,7 +63,7 @@ def tail(
     with open_store(root) as store:
         follower = Follower(
             store, topic, queue_id=queue_id, tags=tags, sql=sql, columns=columns,
-            tell=lambda line: click.echo(f"rmq: {printable(line)}", err=True),
+            tell=tell,
         )  # fmt: skip
         if start == "latest":
             follower.start_last(0)

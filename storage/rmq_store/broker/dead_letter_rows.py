@@ -1,0 +1,187 @@
+"""The dead letters of a group as rows, filtered, with what their properties say of why they died (data plane).
+
+Works on stores that are open for reading only. One step of a queue is in memory at a time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.broker.archive_reasons import columns_of
+from rmq_store.broker.redriven import OffsetRanges, RedrivenTable
+from rmq_store.broker.results import QueueRange
+from rmq_store.broker.sql92 import Selector
+from rmq_store.errors import OffsetOutOfRangeError, UsageError
+from rmq_store.format import names
+from rmq_store.format.schema import MESSAGE_SCHEMA, TIMESTAMP_TYPE
+
+if TYPE_CHECKING:
+    from rmq_store.broker.store import Store
+
+DEAD_LETTER_SCHEMA: Final = pa.schema(
+    [
+        *MESSAGE_SCHEMA,
+        ("originTopic", pa.string()),
+        ("originQueueId", pa.int32()),
+        ("originQueueOffset", pa.int64()),
+        ("originMsgId", pa.string()),
+        ("errorClass", pa.string()),
+        ("errorMessage", pa.string()),
+        ("stackHash", pa.string()),
+        ("firstFailureTime", TIMESTAMP_TYPE),
+        ("lastFailureTime", TIMESTAMP_TYPE),
+        ("redriven", pa.bool_()),
+    ]
+)
+"""MESSAGE_SCHEMA, origin and reasons as in an archive (null where nobody kept them), and whether it was moved on."""
+
+_STEP_ROWS = 16_384
+_STEP_BYTES = 16 << 20
+_NEEDED = ("queueId", "queueOffset", "storeTimestamp", "reconsumeTimes", "properties")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which dead letters. `reason`: an error class, its last part, or a stack hash. `since_ms`: dead since then."""
+
+    since_ms: int | None = None
+    reason: str | None = None
+    selector: Selector | None = None
+
+    @property
+    def needs_reading(self) -> bool:
+        """Whether queue offsets alone do not tell."""
+        return self.reason is not None or self.selector is not None
+
+
+class DeadLetterRows:
+    """The dead letters that `group` has now; those that come later are left out.
+
+    Raises (when constructed):
+        UsageError: a bad name, or the group has no dead letters' topic.
+    """
+
+    def __init__(self, store: Store, group: str, wanted: Wanted | None = None) -> None:
+        names.validate_group(group)
+        self.topic = names.dlq_topic(group)
+        if self.topic not in store.topics():
+            prefix = names.DLQ_PREFIX
+            known = [name.removeprefix(prefix) for name in store.topics() if name.startswith(prefix)]
+            near = get_close_matches(group, known, 1)
+            raise UsageError(f"group {group!r} has no dead letters" + (f"; {near[0]!r} has" if near else ""))
+        self.group = group
+        self._store = store
+        self._wanted = wanted or Wanted()
+        self._ranges = dict(sorted(store.queue_ranges(self.topic).items()))
+        self._moved: Mapping[int, OffsetRanges] | None = None
+
+    def ranges(self) -> Mapping[int, QueueRange]:
+        """What there is, by queue, whatever is wanted of it."""
+        return self._ranges
+
+    def count(self) -> int:
+        """How many there are, whatever is wanted of them."""
+        return sum(queue.max_offset - queue.min_offset for queue in self._ranges.values())
+
+    def redriven_count(self) -> int:
+        """How many of those that there are were moved on. CorruptionError: a record of that is damaged."""
+        found = 0
+        for queue_id, (first, last) in self._ranges.items():
+            ranges = self._redriven().get(queue_id, OffsetRanges.none())
+            lengths = np.minimum(ranges.ends, last) - np.maximum(ranges.starts, first)
+            found += int(lengths[lengths > 0].sum())
+        return found
+
+    def places(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield (queue ids int32, queue offsets int64) of what is wanted, in the order of the queues."""
+        if self._wanted.needs_reading:
+            for batch in self.batches(("queueId", "queueOffset")):
+                yield batch.column("queueId").to_numpy(), batch.column("queueOffset").to_numpy()
+            return
+        for queue_id in self._ranges:
+            first, last = self._range(queue_id)
+            for start in range(first, last, _STEP_ROWS):
+                offsets = np.arange(start, min(start + _STEP_ROWS, last), dtype=np.int64)
+                yield np.full(len(offsets), queue_id, np.int32), offsets
+
+    def batches(self, columns: Sequence[str] = tuple(DEAD_LETTER_SCHEMA.names)) -> Iterator[pa.RecordBatch]:
+        """Yield what is wanted, in the order of the queues; DEAD_LETTER_SCHEMA restricted to `columns`.
+
+        Raises:
+            CorruptionError: a record is damaged.
+        """
+        for queue_id in self._ranges:
+            first, last = self._range(queue_id)
+            for start in range(first, last, _STEP_ROWS):
+                yield from self._step(queue_id, start, min(start + _STEP_ROWS, last), columns)
+
+    def newest(self, count: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The last `count` that are wanted, the newest first, one row at a time. Raises as `batches`."""
+        found: list[tuple[int, int, int]] = []
+        for queue_id in self._ranges:
+            first, stop = self._range(queue_id)
+            missing = count
+            while missing and stop > first:
+                start = max(first, stop - _STEP_ROWS)
+                rows = [
+                    row
+                    for batch in self._step(queue_id, start, stop, ("commitLogOffset", "queueId", "queueOffset"))
+                    for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+                ]
+                found += rows[-missing:]
+                missing -= len(rows[-missing:])
+                stop = start
+        for _, queue_id, queue_offset in heapq.nlargest(count, found):
+            yield from self._step(queue_id, queue_offset, queue_offset + 1, columns)
+
+    def _range(self, queue_id: int) -> tuple[int, int]:
+        first, last = self._ranges[queue_id]
+        if self._wanted.since_ms is not None and first < last:
+            first = max(first, self._store.offset_by_time(self.topic, queue_id, self._wanted.since_ms))
+        return first, last
+
+    def _step(self, queue_id: int, start: int, end: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        read = [name for name in MESSAGE_SCHEMA.names if name in columns or name in _NEEDED]
+        while start < end:
+            try:
+                stop = self._store.offset_after_bytes(self.topic, queue_id, start, end, _STEP_BYTES)
+                for batch in self._store.read(self.topic, queue_id, start, stop, columns=read):
+                    yield from self._chosen(queue_id, batch, columns)
+                start = stop
+            except OffsetOutOfRangeError as error:  # retention took some meanwhile
+                if error.minimum <= start:
+                    raise
+                start = error.minimum
+
+    def _chosen(self, queue_id: int, batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        known = dict(zip(batch.schema.names, batch.columns, strict=True)) | columns_of(batch)
+        if "redriven" in columns:
+            moved = self._redriven().get(queue_id, OffsetRanges.none())
+            known["redriven"] = pa.array(moved.contains(batch.column("queueOffset").to_numpy()))
+        schema = pa.schema([DEAD_LETTER_SCHEMA.field(name) for name in columns])
+        rows = pa.RecordBatch.from_arrays([known[name] for name in columns], schema=schema)
+        if (reason := self._wanted.reason) is not None:
+            kinds = known["errorClass"]
+            same = pc.or_(pc.equal(kinds, reason), pc.ends_with(kinds, f".{reason}"))
+            same = pc.or_(pc.fill_null(same, False), pc.fill_null(pc.equal(known["stackHash"], reason), False))
+        else:
+            same = pa.array(np.ones(batch.num_rows, np.bool_))
+        if (selector := self._wanted.selector) is not None:
+            matching = [selector.matches(dict(pairs or ())) for pairs in known["properties"].to_pylist()]
+            same = pc.and_(same, pa.array(matching, pa.bool_()))
+        rows = rows.filter(same)
+        if rows.num_rows:
+            yield rows
+
+    def _redriven(self) -> Mapping[int, OffsetRanges]:
+        if self._moved is None:
+            self._moved = RedrivenTable(self._store._log, lambda: self._store.log_range()[1]).moved(self.group)
+        return self._moved

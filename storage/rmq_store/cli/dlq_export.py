@@ -1,0 +1,116 @@
+"""`rmq dlq export`: dead letters as a file that other programs read."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rmq_store.cli.message_text import json_row, rows_of
+from rmq_store.cli.output import common_options, open_store, printable, write_json
+from rmq_store.cli.progress import counting_bar
+from rmq_store.cli.times import parse_time
+from rmq_store.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Write = Callable[["pa.RecordBatch"], None]
+
+
+@click.command(
+    short_help="Write dead letters to a Parquet, JSON Lines or CSV file.",
+    epilog="\b\nExample:\n  rmq dlq export cg_orders --to /tmp/dead.parquet --since 1d --store /data/rocketmq/store",
+)
+@common_options
+@click.argument("group")
+@click.option("--to", "path", required=True, metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+              help="A new file; .parquet, .jsonl or .csv says what it holds.")  # fmt: skip
+@click.option("--reason", help="Only of this error class, with or without its module, or of this stack hash.")
+@click.option("--since", metavar="TIME", help="Only those that died since then, or in the last 10m, 2h, 1d.")
+@click.option("--overwrite", is_flag=True, help="Replace the file if it is there.")
+def export(
+    root: Path, as_json: bool, group: str, path: Path, reason: str | None, since: str | None, overwrite: bool
+) -> None:
+    """Write the dead letters of a group to a file: the message, where it came from, and why it died.
+
+    Bodies are bytes in Parquet. In JSON Lines and CSV they are text, and one that is no UTF-8 is in bodyHex, in hex
+    digits; `rmq send --jsonl` takes the lines. The file appears when it is whole. To keep dead letters beyond
+    retention, and to put them back, see `rmq dlq archive`.
+    """
+    from rmq_store.broker.dead_letter_rows import DeadLetterRows, Wanted
+
+    opened = _WRITERS.get(path.suffix.lower())
+    if opened is None:
+        raise UsageError(f"{path}: a name that ends with {', '.join(_WRITERS)} says what to write")
+    if path.exists() and not overwrite:
+        raise UsageError(f"{path} exists; --overwrite replaces it")
+    count = size_bytes = 0
+    with open_store(root) as store:
+        since_ms = None if since is None else parse_time(since, store.clock())
+        rows = DeadLetterRows(store, group, Wanted(since_ms=since_ms, reason=reason))
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            with opened(part) as write, counting_bar("export") as tell:
+                for batch in rows.batches():
+                    write(batch)
+                    count += batch.num_rows
+                    size_bytes += batch.nbytes
+                    if tell is not None:
+                        tell(count, size_bytes)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+    if as_json:
+        write_json({"group": group, "file": str(path), "deadLetters": count})
+    else:
+        click.echo(printable(f"{path}: {count} dead letters of {group}"))
+
+
+@contextmanager
+def _parquet(path: Path) -> Iterator[Write]:
+    import pyarrow.parquet as pq
+
+    from rmq_store.broker.dead_letter_rows import DEAD_LETTER_SCHEMA
+
+    with path.open("xb") as file, pq.ParquetWriter(file, DEAD_LETTER_SCHEMA, compression="zstd") as writer:
+        yield writer.write_batch
+
+
+@contextmanager
+def _jsonl(path: Path) -> Iterator[Write]:
+    with path.open("x", encoding="utf-8", errors="backslashreplace") as file:
+        yield lambda batch: file.writelines(
+            json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n" for row in _plain(batch)
+        )
+
+
+@contextmanager
+def _csv(path: Path) -> Iterator[Write]:
+    from rmq_store.broker.dead_letter_rows import DEAD_LETTER_SCHEMA
+
+    with path.open("x", encoding="utf-8", errors="backslashreplace", newline="") as file:
+        writer = csv.DictWriter(file, [*DEAD_LETTER_SCHEMA.names, "bodyHex"])
+        writer.writeheader()
+        yield lambda batch: writer.writerows(
+            {**row, "properties": json.dumps(row["properties"], ensure_ascii=False)} for row in _plain(batch)
+        )
+
+
+_WRITERS = {".parquet": _parquet, ".jsonl": _jsonl, ".csv": _csv}
+
+
+def _plain(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    for row in rows_of(batch):
+        shown = json_row(row, "none")
+        try:
+            shown["body"] = (row["body"] or b"").decode()
+        except UnicodeDecodeError:
+            shown["bodyHex"] = row["body"].hex()
+        yield shown

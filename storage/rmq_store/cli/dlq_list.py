@@ -1,0 +1,158 @@
+"""`rmq dlq list` and `rmq dlq show`: which messages are dead, since when, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rmq_store.cli.message_text import body_line, body_option, json_row, rows_of
+from rmq_store.cli.output import common_options, open_store, time_text, write_json, write_table
+from rmq_store.cli.progress import counting_bar
+from rmq_store.cli.times import parse_time
+
+if TYPE_CHECKING:
+    from rmq_store import Store
+
+TOP_REASONS = 3
+NO_REASON = "(unknown)"
+
+
+@click.command(
+    "list",
+    short_help="Groups with dead letters: how many, since when, why.",
+    epilog="\b\nExample:\n  rmq dlq list --store /data/rocketmq/store",
+)
+@common_options
+@click.argument("groups", metavar="[GROUP]...", nargs=-1)
+def list_(root: Path, as_json: bool, groups: tuple[str, ...]) -> None:
+    """Groups with dead letters: how many there are, of when, why they died and where they came from.
+
+    REDRIVEN: moved on (they stay, and count). ARCHIVED: also in the directory that dlqArchivePath names. REASONS: the
+    most frequent error classes; (unknown) for those of consumers that keep none, as RocketMQ's own. TOPICS: where they
+    came from.
+    """
+    from rmq_store.format.names import DLQ_PREFIX
+
+    with open_store(root) as store, counting_bar("dlq list") as tell:
+        names = groups or sorted(
+            name.removeprefix(DLQ_PREFIX) for name in store.topics() if name.startswith(DLQ_PREFIX)
+        )
+        found = [_summary(store, name, tell) for name in names]
+    shown = [entry for entry in found if entry["deadLetters"] or groups]
+    if as_json:
+        write_json(shown)
+        return
+    rows = [
+        (
+            entry["group"], entry["deadLetters"], entry["redriven"], _or_dash(entry["archived"]),
+            _or_dash(entry["oldest"]), _or_dash(entry["newest"]), _counted(entry["reasons"]), _counted(entry["topics"]),
+        )
+        for entry in shown
+    ]  # fmt: skip
+    columns = ("GROUP", "COUNT", "REDRIVEN", "ARCHIVED", "OLDEST", "NEWEST", "REASONS", "TOPICS")
+    write_table(columns, rows, flexible=("REASONS", "TOPICS"))
+
+
+def _summary(store: Store, group: str, tell: Any) -> dict[str, Any]:
+    import pyarrow.compute as pc
+
+    from rmq_store.broker.dead_letter_rows import DeadLetterRows
+
+    rows = DeadLetterRows(store, group)
+    reasons: Counter[str] = Counter()
+    topics: Counter[str] = Counter()
+    oldest = newest = None
+    done = size_bytes = 0
+    for batch in rows.batches(("storeTimestamp", "errorClass", "originTopic")):
+        times = pc.min_max(batch.column("storeTimestamp").cast("int64")).as_py()
+        oldest = times["min"] if oldest is None else min(oldest, times["min"])
+        newest = times["max"] if newest is None else max(newest, times["max"])
+        for column, counter in (("errorClass", reasons), ("originTopic", topics)):
+            for entry in batch.column(column).value_counts().to_pylist():
+                counter[entry["values"] or NO_REASON] += entry["counts"]
+        done += batch.num_rows
+        size_bytes += batch.nbytes
+        if tell is not None:
+            tell(done, size_bytes)
+    return {
+        "group": group,
+        "deadLetters": rows.count(),
+        "redriven": rows.redriven_count(),
+        "archived": _archived(store, rows),
+        "oldest": None if oldest is None else time_text(oldest),
+        "newest": None if newest is None else time_text(newest),
+        "reasons": dict(reasons.most_common(TOP_REASONS)),
+        "topics": dict(topics.most_common()),
+    }
+
+
+def _archived(store: Store, rows: Any) -> int | None:
+    """How many of them the archive of retention has; None if there is none."""
+    from rmq_store.broker.archive_files import ArchiveFiles
+
+    path = store.retention.settings().dlq_archive_path
+    if not path:
+        return None
+    ranges = rows.ranges()
+    return sum(
+        max(0, min(file.end, ranges[file.queue_id].max_offset) - max(file.start, ranges[file.queue_id].min_offset))
+        for file in ArchiveFiles(Path(path)).of(rows.group)
+        if file.queue_id in ranges
+    )
+
+
+@click.command(
+    short_help="Dead letters of a group, the newest first.",
+    epilog="\b\nExample:\n  rmq dlq show cg_orders --reason ValueError --since 2h --store /data/rocketmq/store",
+)
+@common_options
+@click.argument("group")
+@click.option("--max", "limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many at most.")
+@click.option("--reason", help="Only of this error class, with or without its module, or of this stack hash.")
+@click.option("--since", metavar="TIME", help="Only those that died since then, or in the last 10m, 2h, 1d.")
+@body_option
+def show(
+    root: Path, as_json: bool, group: str, limit: int, reason: str | None, since: str | None, body: str
+) -> None:
+    """Dead letters of a group, the newest first: where each came from, how often it was tried, when it died and why.
+
+    ORIGIN is topic, queue and offset of the first message, as far as it is known. QUEUE and OFFSET are its place among
+    the dead letters. With --json every one is a line, with all columns.
+    """
+    from rmq_store.broker.dead_letter_rows import DEAD_LETTER_SCHEMA, DeadLetterRows, Wanted
+
+    columns = [name for name in DEAD_LETTER_SCHEMA.names if body != "none" or name != "body"]
+    with open_store(root) as store:
+        since_ms = None if since is None else parse_time(since, store.clock())
+        rows = DeadLetterRows(store, group, Wanted(since_ms=since_ms, reason=reason))
+        found = [row for batch in rows.newest(limit, columns) for row in rows_of(batch)]
+    if as_json:
+        for row in found:
+            write_json(json_row(row, body), one_line=True)
+        return
+    titles = ["QUEUE", "OFFSET", "DIED", "ORIGIN", "TRIES", "REDRIVEN", "REASON"]
+    if body != "none":
+        titles.append("BODY")
+    write_table(titles, [_cells(row, body) for row in found], flexible=("ORIGIN", "REASON", "BODY"))
+
+
+def _cells(row: dict[str, Any], body: str) -> tuple[str | int, ...]:
+    origin = [row["originTopic"], row["originQueueId"], row["originQueueOffset"]]
+    reason = ": ".join(text for text in (row["errorClass"], row["errorMessage"]) if text)
+    cells = (
+        row["queueId"], row["queueOffset"], time_text(row["storeTimestamp"]),
+        ":".join(str(part) for part in origin if part is not None) or "-", row["reconsumeTimes"],
+        "yes" if row["redriven"] else "no", reason or NO_REASON,
+    )  # fmt: skip
+    return cells if body == "none" else (*cells, body_line(row["body"], body))
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
+
+
+def _or_dash(value: Any) -> Any:
+    return "-" if value is None else value

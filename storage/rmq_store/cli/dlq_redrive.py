@@ -1,0 +1,183 @@
+"""`rmq dlq redrive`: have dead letters consumed again."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rmq_store.cli.confirm import changing_options, confirm
+from rmq_store.cli.output import common_options, printable, write_json, write_table
+from rmq_store.cli.progress import counting_bar
+from rmq_store.cli.times import parse_time
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rmq_store import Store
+    from rmq_store.broker.dead_letter_rows import DeadLetterRows
+
+# Dead letters that one call of the engine gets: what it answers is in memory.
+CALL_ROWS = 20_000
+
+OUTCOMES = ("REDRIVEN", "PARKED", "ALREADY_REDRIVEN", "REFUSED", "GONE")
+_PLANNED = {"WOULD_REDRIVE": "REDRIVEN", "WOULD_PARK": "PARKED"}
+_REASONS_SHOWN = 5
+
+
+class _Totals:
+    """Outcomes of all calls together, and why messages were refused."""
+
+    def __init__(self) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
+
+    def add(self, result: pa.RecordBatch) -> None:
+        """Count what became of some rows."""
+        import pyarrow.compute as pc
+
+        for entry in result.column("outcome").value_counts().to_pylist():
+            self.outcomes[_PLANNED.get(entry["values"], entry["values"])] += entry["counts"]
+        refused = result.filter(pc.equal(result.column("outcome"), "REFUSED"))
+        for entry in refused.column("reason").value_counts().to_pylist():
+            self.reasons[entry["values"]] += entry["counts"]
+
+
+class _Sums:
+    """Adds up what the calls tell of themselves, for the bar."""
+
+    def __init__(self, tell: Callable[[int, int], None] | None) -> None:
+        self._tell = tell
+        self._before = self._now = (0, 0)
+
+    def __call__(self, rows: int, size_bytes: int) -> None:
+        """A call has done so much."""
+        self._now = self._before[0] + rows, self._before[1] + size_bytes
+        if self._tell is not None:
+            self._tell(*self._now)
+
+    def call_ended(self) -> None:
+        """The next call begins at 0."""
+        self._before = self._now
+
+
+@click.command(
+    short_help="Have dead letters consumed again.",
+    epilog="\b\nExamples:\n  rmq dlq redrive cg_orders --reason TimeoutError --dry-run --store /data/rocketmq/store\n"
+    "  rmq dlq redrive cg_orders --since 1d --rate 100 --max-replays 3 --yes",
+)
+@common_options
+@click.argument("group")
+@click.option("--reason", help="Only of this error class, with or without its module, or of this stack hash.")
+@click.option("--filter", "sql", metavar="SQL92", help="Only messages whose properties satisfy a condition.")
+@click.option("--since", metavar="TIME", help="Only those that died since then, or in the last 10m, 2h, 1d.")
+@click.option("--max", "limit", type=click.IntRange(min=1), metavar="N", help="The oldest N of them.")
+@click.option("--to-topic", metavar="TOPIC", help="Instead of the group's %RETRY% topic.")
+@click.option("--max-replays", type=click.IntRange(min=0), metavar="N",
+              help="Refuse messages that were redriven N times before.")  # fmt: skip
+@click.option("--parking-topic", metavar="TOPIC", help="Where those go instead of being refused.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="PER_SECOND",
+              help="At most so many messages per second.")  # fmt: skip
+@changing_options
+def redrive(
+    root: Path,
+    as_json: bool,
+    group: str,
+    reason: str | None,
+    sql: str | None,
+    since: str | None,
+    limit: int | None,
+    to_topic: str | None,
+    max_replays: int | None,
+    parking_topic: str | None,
+    rate: float | None,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Copy dead letters to where they are consumed again: to the group's %RETRY% topic, with all its retries.
+
+    Shows first what it will do, and asks. What was moved before is passed over, so it can be repeated, also after it
+    was killed. Dead letters stay where they are. The store is opened for writing, with --dry-run too: no RocketMQ
+    broker may run on it. Exit code 1 if messages were refused.
+    """
+    from rmq_store import Store
+    from rmq_store.broker.dead_letter_rows import DeadLetterRows, Wanted
+    from rmq_store.broker.sql92 import compile_selector
+
+    with Store.open(root) as store:
+        since_ms = None if since is None else parse_time(since, store.clock())
+        wanted = Wanted(since_ms=since_ms, reason=reason, selector=compile_selector(sql) if sql else None)
+        rows = DeadLetterRows(store, group, wanted)
+        target = {"to_topic": to_topic, "max_replays": max_replays, "parking_topic": parking_topic}
+        totals = _Totals()
+        for places in _calls(rows, limit):
+            totals.add(store.dead_letters.plan(group, places, **target))  # type: ignore[arg-type]
+        moving = totals.outcomes["REDRIVEN"] + totals.outcomes["PARKED"]
+        if not dry_run and moving:
+            if not yes:
+                _show(group, totals, as_json=False, err=True)
+            goal = to_topic or f"the retry topic of {group}"
+            confirm(printable(f"Move {moving} dead letters of {group} to {goal}?"), yes=yes)
+            totals = _move(store, group, rows, limit, target, rate)
+    _show(group, totals, as_json, dry_run=dry_run)
+    if totals.outcomes["REFUSED"]:
+        raise click.exceptions.Exit(1)
+
+
+def _move(
+    store: Store, group: str, rows: DeadLetterRows, limit: int | None, target: dict[str, object], rate: float | None
+) -> _Totals:
+    totals = _Totals()
+    with counting_bar("redrive") as tell:
+        sums = _Sums(tell)
+        for places in _calls(rows, limit):
+            result = store.dead_letters.redrive(
+                group, places, rate_per_second=rate, progress=sums, **target  # type: ignore[arg-type]
+            )
+            totals.add(result)
+            sums.call_ended()
+            if rate is not None and places.num_rows >= CALL_ROWS:
+                time.sleep(min(result.num_rows, max(rate, 1.0)) / rate)  # the engine waits between its own units only
+    return totals
+
+
+def _calls(rows: DeadLetterRows, limit: int | None) -> Iterator[pa.RecordBatch]:
+    """The places of what is wanted, ROWS_SCHEMA without the ids, for a call of the engine each."""
+    import pyarrow as pa
+
+    names = ("queueId", "queueOffset")
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    left = rows.count() if limit is None else limit
+    for place in rows.places():
+        part = pa.RecordBatch.from_arrays([pa.array(column[:left]) for column in place], names)
+        left -= part.num_rows
+        count += part.num_rows
+        waiting.append(part)
+        if count >= CALL_ROWS:
+            yield pa.concat_batches(waiting)
+            waiting, count = [], 0
+        if not left:
+            break
+    if count:
+        yield pa.concat_batches(waiting)
+
+
+def _show(group: str, totals: _Totals, as_json: bool, *, dry_run: bool = False, err: bool = False) -> None:
+    if as_json:
+        counts = {outcome: totals.outcomes[outcome] for outcome in OUTCOMES}
+        write_json({"group": group, "dryRun": dry_run, **counts, "refusedBecause": dict(totals.reasons)})
+        return
+    if err:
+        counted = ", ".join(f"{totals.outcomes[outcome]} {outcome}" for outcome in OUTCOMES if totals.outcomes[outcome])
+        click.echo(printable(f"{group}: this would be {counted}"), err=True)
+        return
+    write_table(("GROUP", *OUTCOMES), [(group, *(totals.outcomes[outcome] for outcome in OUTCOMES))])
+    if dry_run:
+        click.echo("nothing was moved: this is what would be")
+    for reason, count in totals.reasons.most_common(_REASONS_SHOWN):
+        click.echo(printable(f"refused {count}: {reason}"))
