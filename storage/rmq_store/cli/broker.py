@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import sys
 import threading
@@ -13,10 +12,10 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_store.cli.output import printable, time_text
-from rmq_store.errors import StoreError, StoreLockedError
+from rmq_store.errors import StoreError, StoreFailedError, StoreLockedError
 
 if TYPE_CHECKING:
-    from rmq_store import Store, StoreConfig
+    from rmq_store import RetentionReport, Store, StoreConfig
 
 # ScheduleMessageService.java: between two looks, after an exception, and between two writes of delayOffset.json.
 LOOK_S = 0.1
@@ -57,7 +56,8 @@ def run(root: Path, conf: Path | None, no_retention: bool) -> None:
     Deletion follows the store's settings (fileReservedTime, deleteWhen, ...), as in a broker: after a minute, and then
     every cleanResourceInterval; see `rmq retention status`. Any number of these may run at the same time. Opens the
     store for writing; a running RocketMQ broker refuses that. Stops at Ctrl-C and SIGTERM, and then leaves
-    config/delayOffset.json up to date. On a terminal it says every few seconds what it did; otherwise it is silent.
+    config/delayOffset.json up to date. What it deletes, and what goes wrong, it says on stderr; on a terminal it says
+    every few seconds what it delivered, too.
     """
     from rmq_store import Store, StoreConfig
 
@@ -75,31 +75,59 @@ def run(root: Path, conf: Path | None, no_retention: bool) -> None:
 def _run(store: Store, stop: threading.Event, *, cleans: bool) -> None:
     schedule, status = store.schedule, _Status(str(store.path))
     saved_s = time.monotonic()
-    clean_s = saved_s + FIRST_CLEANING_S
+    cleaner = _Cleaner(store, saved_s + FIRST_CLEANING_S) if cleans else None
     wait_s = 0.0
     while not stop.wait(wait_s):
         wait_s = LOOK_S
+        now_s = time.monotonic()
         try:
             delivery = schedule.deliver_due()
             status.show(delivery.delivered, delivery.next_due_ms)
-            now_s = time.monotonic()
             if now_s - saved_s >= SAVE_S:
                 schedule.save_progress()
                 saved_s = now_s
-            if cleans and now_s >= clean_s:
-                _clean(store)
-                clean_s = now_s + store.config.clean_resource_interval / 1000
         except StoreError as error:
             if not error.retryable:
                 raise
             click.echo(f"rmq: {printable(str(error))}; trying again in {AFTER_ERROR_S:.0f} s", err=True)
             wait_s = AFTER_ERROR_S
+        if cleaner:  # also if nothing can be delivered: on a disk that is full nothing else makes room
+            cleaner.clean(now_s)
 
 
-def _clean(store: Store) -> None:
-    """One pass; nothing if another process is at it."""
-    with contextlib.suppress(StoreLockedError):
-        store.retention.run()
+class _Cleaner:
+    """Passes of retention, and a line on stderr for what they delete: nobody else would say it."""
+
+    def __init__(self, store: Store, first_s: float) -> None:
+        self._store = store
+        self._next_s = first_s
+        self._problem = ""
+
+    def clean(self, now_s: float) -> None:
+        """One pass if it is time; nothing if another process is at it. StoreFailedError; other errors are told once,
+        and do not keep messages from being delivered.
+        """
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + self._store.config.clean_resource_interval / 1000
+        problem = ""
+        try:
+            self._tell(self._store.retention.run())
+        except StoreLockedError:
+            return
+        except StoreFailedError:
+            raise
+        except StoreError as error:
+            problem = f"{self._store.path}: no old messages are deleted: {error}"
+        if problem and problem != self._problem:
+            click.echo(f"rmq: {printable(problem)}", err=True)
+        self._problem = problem
+
+    def _tell(self, report: RetentionReport) -> None:
+        gone = [fate for fate in report.plan.going if fate.start in report.removed]
+        if gone:
+            where = f"bytes {gone[0].start} to {gone[-1].end} of the log ({len(gone)} files)"
+            click.echo(f"rmq: {printable(str(self._store.path))}: deleted {where}: {gone[-1].reason}", err=True)
 
 
 class _Status:

@@ -15,8 +15,19 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from rmq_store import Message, Store, StoreConfig, StoreFailedError, StoreLockedError
+from rmq_store import (
+    CorruptionError,
+    Message,
+    RetentionPlan,
+    RetentionReport,
+    Store,
+    StoreConfig,
+    StoreFailedError,
+    StoreFullError,
+    StoreLockedError,
+)
 from rmq_store.broker.offsets import DelayOffsetTable
+from rmq_store.broker.retention import SegmentFate
 from rmq_store.broker.schedule import Delivery
 from rmq_store.cli import broker, commands
 from rmq_store.clock import ClockFile
@@ -97,6 +108,8 @@ class Looks:
         self.config = StoreConfig()
         self.saves = 0
         self.passes = 0
+        self.problem: Exception | None = None
+        self.fates: tuple[SegmentFate, ...] = ()
         self._answers = iter(answers)
         self._stop = stop
 
@@ -112,11 +125,14 @@ class Looks:
     def save_progress(self) -> None:
         self.saves += 1
 
-    def run(self) -> None:
+    def run(self) -> RetentionReport:
         """A pass of retention; the second one finds another process at it."""
         self.passes += 1
         if self.passes == 2:
             raise StoreLockedError("somebody else deletes")
+        if self.problem:
+            raise self.problem
+        return RetentionReport(RetentionPlan("time", 1, 0, self.fates), tuple(fate.start for fate in self.fates[:2]))
 
 
 class Stop:
@@ -176,6 +192,42 @@ def test_it_deletes_after_a_minute_and_then_every_ten_seconds(
     broker._run(looks, stop, cleans=cleans)  # type: ignore[arg-type]
     assert looks.passes in passes
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("seconds")
+def test_a_disk_too_full_for_deliveries_is_cleaned_nevertheless() -> None:
+    stop = Stop()
+    looks = Looks([StoreFullError("91 % full")] * 30, stop)
+    broker._run(looks, stop, cleans=True)  # type: ignore[arg-type]
+    assert looks.passes >= 5
+
+
+@pytest.mark.usefixtures("seconds")
+def test_what_keeps_from_deleting_is_told_once_and_keeps_nobody_from_delivering(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stop = Stop()
+    looks = Looks([0] * 30, stop)
+    looks.problem = CorruptionError("consumequeue/T/0", 20, "no entry")
+    broker._run(looks, stop, cleans=True)  # type: ignore[arg-type]
+    assert looks.passes >= 5
+    text = capsys.readouterr().err
+    assert text.count("\n") == 1
+    assert text.startswith("rmq: /store: no old messages are deleted: consumequeue/T/0: at byte 20: no entry")
+    looks = Looks([0] * 30, stop := Stop())
+    looks.problem = StoreFailedError("an fsync failed")
+    with pytest.raises(StoreFailedError):
+        broker._run(looks, stop, cleans=True)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("seconds")
+def test_what_is_deleted_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    stop = Stop()
+    looks = Looks([0] * 15, stop)
+    looks.fates = tuple(SegmentFate(start, start + 100, 0, True, "older than 72 h") for start in (0, 100, 200))
+    broker._run(looks, stop, cleans=True)  # type: ignore[arg-type]
+    assert looks.passes == 1
+    assert capsys.readouterr().err == "rmq: /store: deleted bytes 0 to 200 of the log (2 files): older than 72 h\n"
 
 
 def test_a_busy_store_is_tried_again_after_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
