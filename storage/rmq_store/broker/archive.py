@@ -98,8 +98,9 @@ class DeadLetterArchive:
         goes on behind them; no dead letter is ever archived twice.
 
         Raises:
-            UsageError: the directory cannot be made, belongs to another store, has files that overlap, or holds other
-                dead letters at offsets of this store: it was set back, or is a copy.
+            UsageError: a group has no topic of dead letters; the directory cannot be made, belongs to another store,
+                has files that overlap, or holds other dead letters at offsets of this store: it was set back, or is a
+                copy.
             CorruptionError: a file that is looked at for that is damaged.
             StoreLockedError: another process is archiving there.
             StoreFullError, StoreFailedError: nothing of the file under way is left.
@@ -169,6 +170,8 @@ class DeadLetterArchive:
         for name, topic in self._topics.all().items():
             if name.startswith(names.DLQ_PREFIX):
                 found.update((name, queue_id) for queue_id in range(topic.read_queue_nums))
+        if unknown := (wanted or set()) - {name for name, _ in found}:
+            raise UsageError(f"{self._log.root} has no topic {min(unknown)}: that group has no dead letters")
         return sorted(
             key for key in found if key[0].startswith(names.DLQ_PREFIX) and (wanted is None or key[0] in wanted)
         )

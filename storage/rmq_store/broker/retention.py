@@ -195,7 +195,8 @@ class Retention:
             bases = bases[:1]
         fates = self._fates(bases, settings, usage, refusals)
         waiting = {} if drop_waiting or not fates else self._waiting(start, max(fate.end for fate in fates))
-        return RetentionPlan(trigger, usage, start, _cut([_held(fate, waiting.get(fate.start)) for fate in fates]))
+        held = [_held(fate, waiting.get(fate.start), self._log.clock()) for fate in fates]
+        return RetentionPlan(trigger, usage, start, _cut(held))
 
     def run(
         self, *, manual: bool = False, file_reserved_time: int | None = None, drop_waiting: bool = False
@@ -340,11 +341,14 @@ class Retention:
 _KEPT = "a reader keeps it"
 
 
-def _held(fate: SegmentFate, waiting: Waiting | None) -> SegmentFate:
+def _held(fate: SegmentFate, waiting: Waiting | None, now_ms: int) -> SegmentFate:
     if waiting is None or not fate.goes:
         return replace(fate, waiting=waiting)
     until = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(waiting.until_ms / 1000))
-    reason = f"{waiting.messages} delayed messages in it are not delivered yet; the last one is due at {until} UTC"
+    many = "delayed messages in it are" if waiting.messages > 1 else "delayed message in it is"
+    reason = f"{waiting.messages} {many} not delivered yet; the last one is due at {until} UTC"
+    if waiting.until_ms <= now_ms:
+        reason += ", nobody has delivered: `rmq broker run` does"
     return replace(fate, goes=False, reason=reason, waiting=waiting)
 
 

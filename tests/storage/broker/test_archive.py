@@ -146,6 +146,14 @@ def test_an_archive_holds_what_a_reader_sees_the_reasons_and_the_record_itself(f
         assert schema.metadata[STORE_KEY] == store.identity.encode()
 
 
+def test_a_group_without_dead_letters_is_no_empty_archive(fast: Path) -> None:
+    with open_store(fast / "store") as store:
+        bury(store, 5)
+        with pytest.raises(UsageError, match="no topic %DLQ%cg_order: "):
+            archive_all(store, fast / "archive", [GROUP, "cg_order"])
+        assert not list((fast / "archive").glob("*/*.parquet"))
+
+
 def test_only_what_is_not_archived_yet_is_added(fast: Path) -> None:
     directory = fast / "archive"
     with open_store(fast / "store") as store:

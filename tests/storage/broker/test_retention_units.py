@@ -176,6 +176,7 @@ def test_a_segment_with_waiting_messages_stays_and_says_so(shop: Any) -> None:
             "3 delayed messages in it are not delivered yet; the last one is due at 2023-11-14 14:00:00 UTC"
         )
         shop.now_ms += 7_200_000
+        assert store.retention.plan().segments[0].reason.endswith(", nobody has delivered: `rmq broker run` does")
         shop.usage = 10
         store.schedule.deliver_due()
         assert len(store.retention.run(manual=True).removed) == 3

@@ -138,7 +138,7 @@ def test_waiting_messages_are_named_and_go_only_if_that_is_asked_for(root: Path)
             store.send(Message("T", b"." * 500))
     age(root, 100)
     result = rmq(root, "run", "--manual", "--yes")
-    assert "1 delayed messages in it are not delivered yet; the last one is due at" in result.stdout
+    assert "1 delayed message in it is not delivered yet; the last one is due at" in result.stdout
     assert segments(root) == 3
     plan = json.loads(rmq(root, "run", "--manual", "--dry-run", "--json").stdout)
     assert plan["segments"][0]["waitingMessages"] == 1
