@@ -1,0 +1,230 @@
+"""Searching the index: the same answers as RocketMQ's walk, told step by step, and as a look at every entry."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rmq_store.errors import CorruptIndexError
+from rmq_store.files.segments import OpenFiles
+from rmq_store.format.index import IndexHeader, entry_position, file_size, slot_position
+from rmq_store.log import index_search
+from rmq_store.log.hash_index import HashIndex
+from rmq_store.log.index_search import IndexSearch
+
+SLOTS, ENTRIES = 5, 12
+UNBOUNDED = (1 << 63) - 1
+
+Row = tuple[int, int, int]
+"""Key hash, log offset, storeTimestamp."""
+
+
+@dataclass
+class Bench:
+    """An index of small files, and a search that opens its files anew."""
+
+    directory: Path
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def index(self) -> HashIndex:
+        return HashIndex(self.directory, SLOTS, ENTRIES)
+
+    def put(self, rows: list[Row]) -> None:
+        hashes, offsets, times = (np.array([row[part] for row in rows], np.int64) for part in range(3))
+        self.index.put(hashes.astype(np.int32), offsets, times)
+        self.rows += rows
+
+    def candidates(self, *hashes: int, log_range: tuple[int, int] = (0, UNBOUNDED)) -> list[int]:
+        search = IndexSearch(self.index, OpenFiles())
+        pieces = list(search.candidates(np.array(hashes, np.int32), log_range))
+        return sorted(np.concatenate(pieces).tolist()) if pieces else []
+
+    def newest_first(
+        self, key_hash: int, begin_ms: int = 0, end_ms: int = UNBOUNDED, log_range: tuple[int, int] = (0, UNBOUNDED)
+    ) -> Iterator[int]:
+        return IndexSearch(self.index, OpenFiles()).newest_first(key_hash, begin_ms, end_ms, log_range)
+
+    def path(self, number: int) -> Path:
+        return self.index.path(self.index.names()[number])
+
+    def write(self, position: int, value: int, number: int = -1) -> None:
+        with self.path(number).open("r+b") as file:
+            file.seek(position)
+            file.write(value.to_bytes(4, "big", signed=True))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path / "index")
+
+
+def java_query(bench: Bench, key_hash: int, begin: int, end: int) -> list[int]:
+    """IndexService#queryOffset without a limit, from the bytes of the files (store-format.md 3.6)."""
+    found = []
+    for name in reversed(bench.index.names()):
+        data = bench.index.path(name).read_bytes()
+        header = IndexHeader.unpack(data[:40])
+        first, last, count = header.begin_timestamp, header.end_timestamp, header.index_count
+
+        def integer(at: int, width: int, data: bytes = data) -> int:
+            return int.from_bytes(data[at : at + width], "big", signed=True)
+
+        if (begin < first and end > last) or first <= begin <= last or first <= end <= last:
+            number = integer(slot_position(key_hash % SLOTS), 4)
+            while 0 < number <= count and count > 1:
+                at = entry_position(SLOTS, number)
+                seconds, previous = integer(at + 12, 4), integer(at + 16, 4)
+                if seconds < 0:
+                    break
+                moment = first + seconds * 1000
+                if integer(at, 4) == key_hash and begin <= moment <= end:
+                    found.append(integer(at + 4, 8))
+                if previous <= 0 or previous > count or previous == number or moment < begin:
+                    break
+                number = previous
+        if first < begin:
+            break
+    return found
+
+
+rows_lists = st.lists(
+    st.tuples(st.sampled_from([0, 1, 5, 6, 2**31 - 1]), st.integers(0, 2), st.integers(0, 2500)), max_size=60
+)
+
+
+@pytest.mark.statement("F08")
+@settings(max_examples=60)
+@given(rows_lists, st.lists(st.sampled_from([0, 1, 5, 6, 7, 2**31 - 1]), unique=True), st.integers(1, 4), st.data())
+def test_all_entries_of_many_keys_are_found(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Row], wanted: list[int], steps_max: int, data: st.DataObject
+) -> None:
+    bench = filled(tmp_path_factory, rows)
+    offsets = [offset for _, offset, _ in bench.rows] or [0]
+    start, end = sorted(data.draw(st.sampled_from([*offsets, 0, max(offsets) + 1])) for _ in range(2))
+    expected = sorted(offset for key_hash, offset, _ in bench.rows if key_hash in wanted and start <= offset < end)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_search, "_STEPS_MAX", steps_max)  # long chains are read in a row
+        patch.setattr(index_search, "_BLOCK_ENTRIES", 3)
+        found = bench.candidates(*wanted, log_range=(start, end))
+    assert sorted(set(found)) == sorted(set(expected))
+    for key_hash in wanted:
+        newest = list(bench.newest_first(key_hash, log_range=(start, end)))
+        assert newest == sorted(newest, reverse=True)
+        assert set(newest) == {o for h, o, _ in bench.rows if h == key_hash and start <= o < end}
+
+
+@pytest.mark.statement("F08")
+@settings(max_examples=60)
+@given(rows_lists, st.integers(0, 60_000), st.integers(0, 60_000))
+def test_one_key_is_searched_as_rocketmq_does(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Row], one_ms: int, other_ms: int
+) -> None:
+    """With its times of whole seconds, and the first entry of a file that may count from the file before."""
+    bench = filled(tmp_path_factory, rows)
+    begin, end = sorted((1_000_000 + one_ms, 1_000_000 + other_ms))
+    for window in ((begin, end), (0, end), (begin, UNBOUNDED)):
+        for key_hash in (0, 1, 5, 6, 7):
+            assert list(bench.newest_first(key_hash, *window)) == java_query(bench, key_hash, *window)
+
+
+def filled(factory: pytest.TempPathFactory, steps: list[Row]) -> Bench:
+    """`steps`: key hash, and by how much offset and time grow."""
+    bench = Bench(factory.mktemp("search") / "index")
+    offset, time_ms, rows = 0, 1_000_000, []
+    for key_hash, bytes_on, ms_on in steps:
+        offset, time_ms = offset + bytes_on, time_ms + ms_on
+        rows.append((key_hash, offset, time_ms))
+    if rows:
+        bench.put(rows)
+    return bench
+
+
+def test_a_store_without_index_files_has_no_candidates(bench: Bench) -> None:
+    assert bench.candidates(1) == []
+    assert list(bench.newest_first(1)) == []
+
+
+@pytest.mark.parametrize("damage", ["slot behind the file", "negative slot", "entry of another slot", "forwards"])
+def test_a_damaged_chain_is_an_error_that_says_what_helps(bench: Bench, damage: str) -> None:
+    bench.put([(1, 10, 5000), (6, 20, 6000), (2, 30, 7000)])
+    if damage == "slot behind the file":
+        bench.write(slot_position(1), ENTRIES)
+    elif damage == "negative slot":
+        bench.write(slot_position(1), -1)
+    elif damage == "entry of another slot":
+        bench.write(slot_position(1), 3)
+    else:
+        bench.write(entry_position(SLOTS, 2) + 16, 2)  # the older entry is itself
+    for search in (lambda: bench.candidates(6), lambda: list(bench.newest_first(6))):
+        with pytest.raises(CorruptIndexError, match="rmq repair --index"):
+            search()
+    assert bench.candidates(3) == []
+
+
+def test_a_chain_that_an_append_changes_is_read_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was taken back has been zeroed, and an old slot has led there."""
+    bench.put([(1, 10, 5000), (6, 20, 6000)])
+    bench.write(slot_position(1), 3)
+    opened = index_search._View
+
+    class Late(opened):  # type: ignore[misc, valid-type]
+        tries = 0
+
+        def chain(self, *arguments: object) -> Iterator[int]:
+            self._again()
+            yield from super().chain(*arguments)
+
+        def chains(self, *arguments: object) -> Iterator[np.ndarray]:
+            self._again()
+            yield from super().chains(*arguments)
+
+        def _again(self) -> None:
+            type(self).tries += 1
+            if self.tries % 3 == 0:
+                bench.write(slot_position(1), 2)
+
+    monkeypatch.setattr(index_search, "_View", Late)
+    assert bench.candidates(1, 6) == [10, 20]
+    assert Late.tries == 3
+    bench.write(slot_position(1), 3)
+    assert list(bench.newest_first(6)) == [20]
+    assert Late.tries == 6
+
+
+def test_a_file_that_is_being_made_is_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.put([(1, 10 * number, 5000) for number in range(ENTRIES + 2)])
+    newest = bench.path(-1)
+    os.truncate(newest, 4096)  # made, but not of its size yet
+    monkeypatch.setattr(index_search.time, "sleep", lambda seconds: os.truncate(newest, file_size(SLOTS, ENTRIES)))
+    os.truncate(newest, 0)
+    assert bench.candidates(1) == [10 * number for number in range(ENTRIES - 1)]
+
+
+def test_a_file_of_a_wrong_size_is_an_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.put([(1, 10 * number, 5000) for number in range(2 * ENTRIES)])
+    monkeypatch.setattr(index_search, "_SETTLE_WAIT_S", 0)
+    for number in (0, -1):
+        path = bench.path(number)
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1])
+        with pytest.raises(CorruptIndexError, match="rmq repair --index"):
+            bench.candidates(1)
+        path.write_bytes(whole)
+    assert len(bench.candidates(1)) == 2 * ENTRIES
+
+
+def test_a_file_that_retention_takes_meanwhile_is_passed_over(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.put([(1, 10 * number, 5000) for number in range(ENTRIES)])
+    names = bench.index.names()
+    monkeypatch.setattr(HashIndex, "names", lambda index: [names[0] - 1, *names])
+    assert len(bench.candidates(1)) == ENTRIES
