@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -67,13 +68,19 @@ class Trash:
                 self.copy(path)
 
     def move(self, path: Path) -> None:
-        """Take a file or directory out of the store."""
+        """Take a file or directory out of the store. UsageError: it holds what only a rename can keep, and the target
+        is on another file system.
+        """
         place = self._place(path)
         durable.before("rename", path)
-        if path.is_symlink() or path.stat().st_dev == self.target.stat().st_dev:
+        if path.lstat().st_dev == self.target.stat().st_dev:
             path.rename(place)
         else:
-            for file in [path, *sorted(path.rglob("*"))] if path.is_dir() else [path]:
+            files = [path, *sorted(path.rglob("*"))]
+            for file in files:
+                if not stat.S_ISREG(mode := file.lstat().st_mode) and not stat.S_ISDIR(mode):
+                    raise UsageError(f"{file}: no regular file: --removed must be on the file system of the store")
+            for file in files:
                 if file.is_file():
                     self.copy(file)
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -144,7 +151,9 @@ def _why_bad(path: Path) -> str:
 
 def _own_files(root: Path, trash: Trash) -> Iterator[Finding]:
     checks: dict[str, tuple[Callable[[], object], str]] = {
-        "pyrmq/store.json": (lambda: StoreFile.load(root), "it is moved away: settings are read off the files again"),
+        "pyrmq/store.json": (lambda: StoreFile.load(root),
+                             "it is moved away: sizes are read off the files, the identity is a new one, and all other "
+                             "settings (flushDiskType!) are the defaults: give them again"),
         "pyrmq/kept.json": (lambda: Kept.load(root / "pyrmq"), "it is moved away, and the whole log is judged again"),
         "pyrmq/progress": (lambda: _check_progress(root), "it is moved away, and the whole log is scanned"),
         "pyrmq/state": (lambda: _check_page(root), "it is moved away; the progress record says what was on disk"),

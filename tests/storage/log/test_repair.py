@@ -205,3 +205,19 @@ def test_a_repair_killed_while_it_fills_up_a_segment_loses_no_record_of_it(lab: 
     kept = [(bad["start"], bad["end"]) for bad in done["after"]["kept"]]
     assert len(kept) == 1
     assert 16384 + 5000 - 400 < kept[0][0] < kept[0][1] == 24576
+
+
+def test_what_cannot_be_copied_to_another_disk_is_not_deleted_either(lab: Lab, tmp_path: Path) -> None:
+    filled(lab)
+    assert tmp_path.stat().st_dev != lab.root.stat().st_dev
+    link = lab.root / "index" / "notes"
+    link.symlink_to("/nowhere")
+    before = lab.save()
+    arguments = ["repair", str(lab.root), "--yes", "--index", "--removed", str(tmp_path / "out")]
+    result = CliRunner().invoke(commands, arguments, prog_name="rmq")
+    assert (result.exit_code, "on the file system of the store" in result.stderr) == (2, True)
+    assert link.is_symlink()
+    assert lab.save() == before
+    link.unlink()
+    assert CliRunner().invoke(commands, arguments, prog_name="rmq").exit_code == 0
+    assert len(list((tmp_path / "out" / "index").iterdir())) > 0
