@@ -61,6 +61,7 @@ class Query:
         self._log = log
         self._queues = queues
         self._frames = StoredFrames(log)
+        self._whole_end = -1  # the end of the log for which a read-only store's index was found to be whole
 
     def by_key(
         self,
@@ -74,8 +75,8 @@ class Query:
         """The newest `max_num` messages of the topic, at most 64, with this key among their KEYS; newest first (a
         broker's answer holds them the other way round).
 
-        RocketMQ knows their times to a second only: a message less than a second younger than `begin_ms` may be
-        missing. Bodies are as stored.
+        RocketMQ knows their times to a second only: less than a second behind `begin_ms` a message may be missing, and
+        less than a second behind `end_ms` one may be too many. Bodies are as stored.
 
         Raises:
             UsageError: `max_num` below 1, or the store keeps no index (messageIndexEnable=false).
@@ -192,9 +193,12 @@ class Query:
                 f"{self._log.root} keeps no index (messageIndexEnable=false): no message can be found by key; read the "
                 "topic instead"
             )
-        if not self._log.writable and not index_is_whole(self._log):
-            reason = "the store was not stopped cleanly, its index may lack keys: open it for writing once"
-            raise CorruptIndexError(str(index.directory), 0, reason)
+        end = self._queues.end()
+        if not self._log.writable and end != self._whole_end:
+            if not index_is_whole(self._log):
+                reason = "the store was not stopped cleanly, its index may lack keys: open it for writing once"
+                raise CorruptIndexError(str(index.directory), 0, reason)
+            self._whole_end = end
         return IndexSearch(index, self._log.files)
 
     def _newest(

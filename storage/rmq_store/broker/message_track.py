@@ -1,0 +1,97 @@
+"""Who has consumed one message: the lines that mqadmin prints below a message, from what a directory knows.
+
+mqadmin asks the connected clients; a directory knows offsets, and who holds leases. So the offset decides first, and
+NOT_ONLINE is said only of groups that have not consumed the message. Broadcasting and pull consumers keep no offset
+here, so CONSUME_BROADCASTING and PULL do not occur. Source: DefaultMQAdminExtImpl.java (messageTrackDetail, consumed);
+broker-semantics section 6.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from rmq_store.broker.groups import FilterTable
+from rmq_store.broker.live import live_groups
+from rmq_store.broker.sql92 import compile_selector
+from rmq_store.broker.tags import TagFilter
+from rmq_store.format.message import StoredMessage
+
+if TYPE_CHECKING:
+    from rmq_store.broker.store import Store
+
+# ResponseCode.CONSUMER_NOT_ONLINE
+_NOT_ONLINE = 206
+
+
+class TrackType(StrEnum):
+    """TrackType.java, as far as a directory can tell."""
+
+    CONSUMED = "CONSUMED"
+    CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
+    NOT_CONSUME_YET = "NOT_CONSUME_YET"
+    NOT_ONLINE = "NOT_ONLINE"
+
+
+@dataclass(frozen=True, slots=True)
+class MessageTrack:
+    """What became of a message in one group; `str()` is the line that mqadmin prints."""
+
+    consumer_group: str
+    track_type: TrackType
+    exception_desc: str | None = None
+
+    def __str__(self) -> str:
+        return (
+            f"MessageTrack [consumerGroup={self.consumer_group}, trackType={self.track_type}, "
+            f"exceptionDesc={'null' if self.exception_desc is None else self.exception_desc}]"
+        )
+
+
+class Tracker:
+    """Answers for many messages of one store at one moment: offsets and filters are read once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.committed = store.all_committed_offsets()
+        self._filters = {(entry.group, entry.topic): entry for entry in FilterTable(store.path).all()}
+        self._live: dict[str, list[str]] = {}
+
+    def groups(self, topic: str) -> list[str]:
+        """The groups that committed an offset on the topic, sorted (ConsumerOffsetManager#whichGroupByTopic)."""
+        return sorted(group for group, offsets in self.committed.items() if any(name == topic for name, _ in offsets))
+
+    def track(self, message: StoredMessage) -> list[MessageTrack]:
+        """One for each group of the message's topic; CorruptConfigError."""
+        return [self._track(message, group) for group in self.groups(message.topic)]
+
+    def track_type(self, group: str, message: StoredMessage) -> TrackType:
+        """What one group did with one message. CONSUMED: its offset in that queue is above the message's."""
+        offset = self.committed.get(group, {}).get((message.topic, message.queue_id), 0)
+        if offset > message.queue_offset:
+            return TrackType.CONSUMED if self._selects(group, message) else TrackType.CONSUMED_BUT_FILTERED
+        if message.topic not in self._live:
+            self._live[message.topic] = live_groups(self._store, message.topic)
+        return TrackType.NOT_CONSUME_YET if group in self._live[message.topic] else TrackType.NOT_ONLINE
+
+    def _track(self, message: StoredMessage, group: str) -> MessageTrack:
+        found = self.track_type(group, message)
+        if found is TrackType.NOT_ONLINE:
+            return MessageTrack(group, found, f"CODE:{_NOT_ONLINE} DESC:the consumer group[{group}] not online")
+        return MessageTrack(group, found)
+
+    def _selects(self, group: str, message: StoredMessage) -> bool:
+        """Whether the filter that a broker noted down for the group, if any, lets the message through."""
+        entry = self._filters.get((group, message.topic))
+        if entry is None:
+            return True
+        return _matches(entry.expression_type, entry.expression, message.properties, message.tags)
+
+
+def _matches(expression_type: str, expression: str, properties: Mapping[str, str], tags: str | None) -> bool:
+    if expression_type == "SQL92":
+        return compile_selector(expression).matches(properties)
+    tag_filter = TagFilter.parse(expression)
+    return tag_filter is None or tags in tag_filter.tags

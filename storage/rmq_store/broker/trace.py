@@ -1,0 +1,240 @@
+"""Following messages through a store: what happened to each, and where each of its groups stands. Nothing is written.
+
+`trace_records` finds the records, `trace_life` reads them; what they do not say is asked of offsets, queue entries,
+the markers of transactions and, if it is named, an archive of dead letters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.broker.archive import ARCHIVE_SCHEMA
+from rmq_store.broker.archive_files import ArchiveFiles, read
+from rmq_store.broker.message_track import Tracker, TrackType
+from rmq_store.broker.trace_life import SEEN, Event, Step, steps_of, with_archived
+from rmq_store.broker.trace_records import Copies
+from rmq_store.errors import OffsetOutOfRangeError
+from rmq_store.format import names
+from rmq_store.format import properties as keys
+from rmq_store.format.ids import parse_offset_message_id
+from rmq_store.format.message import StoredMessage
+
+if TYPE_CHECKING:
+    from rmq_store.broker.store import Store
+
+SCAN_MAX: Final = 1_000_000
+"""Messages that are looked at where the index cannot answer."""
+
+_TIMER_TOPICS = (names.TIMER_TOPIC, names.PYRMQ_TIMER_TOPIC)
+_COPIES = (Event.FAILED, Event.RETRY, Event.DEAD, Event.RESTORED, Event.REDRIVEN)
+_MARKER = "d"  # TransactionalMessageUtil.REMOVE_TAG
+
+
+class State(StrEnum):
+    """Where a message is now, for one group; without a group, for all."""
+
+    CONSUMED = "CONSUMED"
+    CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
+    NOT_CONSUME_YET = "NOT_CONSUME_YET"
+    NOT_ONLINE = "NOT_ONLINE"
+    WAITING = "WAITING"
+    DEAD = "DEAD"
+    REDRIVEN = "REDRIVEN"
+    HALF = "HALF"
+    ROLLED_BACK = "ROLLED_BACK"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a message is for a group (None: no group sees it yet): `attempt` is the one that succeeded, is next, or was
+    the last; `due_ms` when it goes on.
+    """
+
+    group: str | None
+    state: State
+    topic: str
+    attempt: int | None = None
+    due_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """All that is known of one message: `steps` in their order, `standings` by group.
+
+    `complete`: False if not everything could be looked at (`scan_max`, or more than a thousand copies).
+    """
+
+    msg_id: str
+    steps: tuple[Step, ...]
+    standings: tuple[Standing, ...]
+    complete: bool
+
+
+class Trace:
+    """Follows messages of one open store. A read-only one is enough."""
+
+    def __init__(self, store: Store, *, archive: str | Path | None = None, scan_max: int = SCAN_MAX) -> None:
+        """`archive`: a directory that `DeadLetterArchive` wrote, to be searched too."""
+        self._store = store
+        self._archive = None if archive is None else ArchiveFiles(Path(archive))
+        self._scan_max = scan_max
+        self._copies = Copies(store, scan_max)
+        self._tracker = Tracker(store)
+
+    def by_unique_keys(self, unique_keys: Sequence[str], topic: str | None = None) -> list[Life]:
+        """The lives of the messages with these unique ids, those that are found, in the order of the ids.
+
+        `topic`: where the originals are, for stores without an index.
+
+        Raises:
+            UsageError: the store keeps no index, and without `topic` there is nothing to go by.
+            CorruptionError: a record, a queue or a config file is damaged.
+        """
+        wanted = list(dict.fromkeys(unique_keys))
+        found, complete = self._copies.of_keys(wanted, topic)
+        by_key: dict[str, list[StoredMessage]] = {key: [] for key in wanted}
+        for record in found:
+            by_key.get(record.properties.get(keys.UNIQUE_KEY, ""), []).append(record)
+        lives = (self._life(key, records, complete) for key, records in by_key.items())
+        return [life for life in lives if life.steps]
+
+    def by_offset_id(self, msg_id: str) -> Life | None:
+        """The life of the message that a broker gave this offset id, also if only later copies are left of it; None if
+        there are none. Any copy's id will do. UsageError: no offset id. Raises as `by_unique_keys`.
+        """
+        parse_offset_message_id(msg_id)
+        first = self._copies.original(msg_id)
+        if first is None:
+            copies, complete = self._copies.scan([], [msg_id.upper()], None, 0)
+            if not copies:
+                return None
+            first = copies[0]
+        else:
+            copies, complete = [first], True
+        unique_key = first.properties.get(keys.UNIQUE_KEY)
+        origin = first.properties.get(keys.ORIGIN_MESSAGE_ID, msg_id.upper())
+        if unique_key is None:
+            copies, complete = self._copies.scan([], [origin], None, first.born_timestamp_ms)
+            records = {record.commit_log_offset: record for record in [first, *copies]}
+            return self._life(msg_id, list(records.values()), complete)
+        lives = self.by_unique_keys([unique_key], first.properties.get(keys.RETRY_TOPIC, first.topic))
+        return lives[0] if lives else self._life(unique_key, copies, complete)
+
+    def by_key(self, topic: str, key: str) -> list[Life]:
+        """The lives of the newest 64 messages of the topic with this key. Raises as `Query.by_key`."""
+        found = self._store.query.by_key(topic, key)
+        with_id = [record.properties[keys.UNIQUE_KEY] for record in found if keys.UNIQUE_KEY in record.properties]
+        lives = self.by_unique_keys(with_id, topic) if with_id else []
+        without = [record.offset_msg_id for record in found if keys.UNIQUE_KEY not in record.properties]
+        return [*lives, *(life for msg_id in without if (life := self.by_offset_id(msg_id)) is not None)]
+
+    # -- lives ------------------------------------------------------------------------------------------------------
+
+    def _life(self, msg_id: str, records: Sequence[StoredMessage], complete: bool) -> Life:
+        due_ms = {record.commit_log_offset: due for record in records if (due := self._due_ms(record)) is not None}
+        steps = with_archived(steps_of(records, due_ms), self._archived(msg_id))
+        if not steps:
+            return Life(msg_id, (), (), complete)
+        if (gone := _gone(steps)) is not None:
+            steps.insert(0, gone)
+        if steps[-1].event in (Event.HALF, Event.CHECKED) and (ended := self._rolled_back(steps[-1])) is not None:
+            steps.append(ended)
+        return Life(msg_id, tuple(steps), tuple(self._standings(steps)), complete)
+
+    def _archived(self, msg_id: str) -> list[Step]:
+        """The dead letters of the message in the archive."""
+        if self._archive is None:
+            return []
+        files = [file for group in self._archive.groups() for file in self._archive.of(group)]
+        columns = ["queueOffset", "msgId", "storeTimestamp", "reconsumeTimes"]
+        found = []
+        for file in files:
+            for batch in read(file, ARCHIVE_SCHEMA, columns):
+                rows = batch.filter(pc.equal(batch.column("msgId"), msg_id))
+                times = rows.column("storeTimestamp").cast(pa.int64()).to_pylist()
+                for row, time_us in zip(rows.to_pylist(), times, strict=True):
+                    found.append(
+                        Step(
+                            (time_us or 0) // 1000, Event.ARCHIVED, names.dlq_topic(file.group), file.queue_id,
+                            row["queueOffset"], file.group, row["reconsumeTimes"], note=str(file.path),
+                        )
+                    )  # fmt: skip
+        return found
+
+    def _due_ms(self, record: StoredMessage) -> int | None:
+        """When a waiting message goes on. A timer's queue entry may have been rebuilt by a broker, its property not."""
+        if record.topic in _TIMER_TOPICS:
+            text = record.properties.get(keys.TIMER_OUT_MS, "")
+            return int(text) if text.isascii() and text.isdigit() else None
+        if record.topic != names.SCHEDULE_TOPIC:
+            return None
+        try:
+            return self._store.tags_code(record.topic, record.queue_id, record.queue_offset)
+        except OffsetOutOfRangeError:
+            return None
+
+    def _rolled_back(self, half: Step) -> Step | None:
+        """The end of a half message without a commit, if the broker noted one down: the queue of markers has one record
+        for several half messages, their queue offsets in its body ("0,1,").
+        """
+        name, queue_id = names.OP_HALF_TOPIC, 0
+        first, last = self._store.queue_range(name, queue_id)
+        start = self._store.offset_by_time(name, queue_id, half.time_ms) if first < last else last
+        end = min(last, start + self._scan_max)
+        columns = ["tags", "body", "storeTimestamp"]
+        for batch in self._store.read(name, queue_id, start, end, columns=columns) if start < end else ():
+            times = batch.column("storeTimestamp").cast(pa.int64()).to_pylist()
+            for tags, body, time_us in zip(*(batch.column(c).to_pylist() for c in columns[:2]), times, strict=True):
+                if tags == _MARKER and str(half.queue_offset).encode() in (body or b"").split(b","):
+                    return Step(time_us // 1000, Event.ROLLED_BACK, name, queue_id)
+        return None
+
+    def _standings(self, steps: Sequence[Step]) -> list[Standing]:
+        last_of = {step.group: step for step in steps if step.group is not None}
+        seen = next((step for step in reversed(steps) if step.event in SEEN), None)
+        readers = self._tracker.groups(seen.topic) if seen else []
+        found = []
+        for group in sorted({*last_of, *readers}):
+            if group in last_of:
+                found.append(self._standing(group, last_of[group]))
+            elif seen is not None and seen.message is not None:
+                state = State(self._tracker.track_type(group, seen.message))
+                found.append(Standing(group, state, seen.topic, attempt=1))
+        if not found:
+            found.append(_nobody(steps[-1]))
+        return found
+
+    def _standing(self, group: str, last: Step) -> Standing:
+        if last.event is Event.FAILED:
+            return Standing(group, State.WAITING, last.topic, (last.attempt or 0) + 1, last.due_ms)
+        if last.event in (Event.DEAD, Event.RESTORED) or last.message is None:
+            return Standing(group, State.DEAD, last.topic, last.attempt)
+        found = self._tracker.track_type(group, last.message)
+        if last.event is Event.REDRIVEN and found is not TrackType.CONSUMED:
+            return Standing(group, State.REDRIVEN, last.topic, last.attempt)
+        return Standing(group, State(found), last.topic, last.attempt)
+
+
+def _gone(steps: Sequence[Step]) -> Step | None:
+    """What came before the first record that is left, if that is a copy."""
+    first = steps[0].message
+    if first is None or steps[0].event not in _COPIES:
+        return None
+    topic = first.properties.get(keys.RETRY_TOPIC, "")
+    return Step(first.born_timestamp_ms, Event.GONE, topic, note=first.properties.get(keys.ORIGIN_MESSAGE_ID, ""))
+
+
+def _nobody(last: Step) -> Standing:
+    """Where a message is that no group has looked at."""
+    states = {
+        Event.DELAYED: State.WAITING, Event.TIMED: State.WAITING, Event.HALF: State.HALF, Event.CHECKED: State.HALF,
+        Event.ROLLED_BACK: State.ROLLED_BACK,
+    }  # fmt: skip
+    return Standing(None, states.get(last.event, State.NOT_CONSUME_YET), last.topic, due_ms=last.due_ms)
