@@ -129,7 +129,8 @@ class Driver:
         if self._process.poll() in (None, 0, -signal.SIGKILL):
             return ""
         self._errors.seek(0)
-        return self._errors.read()[-2000:]
+        said = self._errors.read()
+        return said[said.find("a query failed") :][:4000]
 
     def kill(self) -> None:
         """Kill the process group, as an operator would; zombies outside of it live on."""

@@ -104,7 +104,7 @@ class CrashingReader(RmqStreamReader):
         return parts
 
     def _complete(self, *given: Any) -> None:
-        with self.plan.at_operation("group offsets", ("rename",), "consumerOffset.json", 2 * self.plan.count):
+        with self.plan.at_operation("group offsets", ("rename",), "consumerOffset.json", 2):
             super()._complete(*given)
 
 
