@@ -7,6 +7,7 @@ Rows "corruption", "missing segment" and "lost durable tail" of the recovery tab
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from itertools import pairwise
 
@@ -18,6 +19,8 @@ from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.kept import BadRange, Kept
 from rmq_store.log.recovery_table import Action, Follows, decide
 from rmq_store.log.starting_point import StartingPoint, Trust
+
+_LOG = logging.getLogger(__name__)
 
 
 def find_damage(log: CommitLog, start: StartingPoint) -> list[BadRange]:
@@ -95,6 +98,7 @@ def _walk(log: CommitLog, start: StartingPoint) -> list[BadRange]:
 
 def _with_counts(log: CommitLog, found: list[BadRange]) -> list[BadRange]:
     """How many whole records lie behind each."""
+    _LOG.warning("%s: %d damaged ranges; reading what lies behind byte %d", log.root, len(found), found[0].end)
     ends = np.array([bad.end for bad in found])
     counts = np.zeros(len(found), np.int64)
     for stretch in scan.walk(log, found[0].end):

@@ -69,6 +69,20 @@ def test_after_a_failed_flush_log_and_views_are_written_to_new_files(lab: Lab) -
     assert lab.verify().status == "clean"
 
 
+def test_new_files_have_their_names_on_disk_before_anything_else_is_written(lab: Lab) -> None:
+    """A power cut must not bring back the old file of a segment, and leave the new one of a queue."""
+    write_and_fail(lab)
+    done: list[tuple[str, Path]] = []
+    durable.hook = lambda operation, path: done.append((operation, Path(path)))
+    lab.open().close()
+    durable.hook = None
+    renames = [at for at, (operation, path) in enumerate(done) if operation == "rename" and path.name.isdigit()]
+    behind = done[renames[-1] + 1 :]
+    directories = {done[at][1].parent for at in renames}
+    assert len(directories) == 6  # the log, four queues, the index
+    assert set(behind[:6]) == {("fsync_directory", directory) for directory in directories}
+
+
 def test_a_recovery_whose_sync_fails_is_not_believed_by_the_next_one(lab: Lab) -> None:
     """syncfs tells of an error that nobody had heard of; it tells only once."""
     lab.crash(lambda store: store.append(lab.batch(40)))
