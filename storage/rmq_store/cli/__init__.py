@@ -13,7 +13,24 @@ from typing import Any
 
 import click
 
-from rmq_store.cli import backup, broker, consume, dlq, groups, output, read, repair, retention, send, tail, topics, verify
+from rmq_store.cli import (
+    backup,
+    broker,
+    consume,
+    dlq,
+    doctor,
+    groups,
+    lag,
+    output,
+    read,
+    repair,
+    retention,
+    send,
+    tail,
+    top,
+    topics,
+    verify,
+)
 from rmq_store.cli.sections import SectionedGroup
 from rmq_store.errors import NotAStoreError, StoreError, UsageError
 
@@ -64,6 +81,7 @@ def commands() -> None:
 # One line each, in the order of the help. The modules under mqadmin/ list theirs in COMMANDS.
 _LOOK = [
     topics.topics,
+    top.top,
 ]
 _MESSAGES = [
     read.read,
@@ -73,6 +91,7 @@ _MESSAGES = [
 ]
 _CONSUMERS = [
     groups.groups,
+    lag.lag,
 ]
 _DEAD_LETTERS = [
     dlq.dlq,
@@ -83,6 +102,7 @@ _CARE = [
     backup.backup,
     retention.retention,
     broker.broker,
+    doctor.doctor,
 ]
 _MQADMIN: dict[str, Sequence[click.Command]] = {}
 

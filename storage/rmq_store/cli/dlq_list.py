@@ -15,6 +15,7 @@ from rmq_store.cli.times import parse_time
 
 if TYPE_CHECKING:
     from rmq_store import Store
+    from rmq_store.broker.dead_letter_rows import DeadLetterRows
 
 TOP_REASONS = 3
 NO_REASON = "(unknown)"
@@ -89,7 +90,7 @@ def _summary(store: Store, group: str, tell: Any) -> dict[str, Any]:
     }
 
 
-def _archived(store: Store, rows: Any) -> int | None:
+def _archived(store: Store, rows: DeadLetterRows) -> int | None:
     """How many of them the archive of retention has; None if there is none."""
     from rmq_store.broker.archive_files import ArchiveFiles
 

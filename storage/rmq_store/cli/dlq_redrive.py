@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -112,10 +112,10 @@ def redrive(
         since_ms = None if since is None else parse_time(since, store.clock())
         wanted = Wanted(since_ms=since_ms, reason=reason, selector=compile_selector(sql) if sql else None)
         rows = DeadLetterRows(store, group, wanted)
-        target = {"to_topic": to_topic, "max_replays": max_replays, "parking_topic": parking_topic}
+        target: dict[str, Any] = {"to_topic": to_topic, "max_replays": max_replays, "parking_topic": parking_topic}
         totals = _Totals()
         for places in _calls(rows, limit):
-            totals.add(store.dead_letters.plan(group, places, **target))  # type: ignore[arg-type]
+            totals.add(store.dead_letters.plan(group, places, **target))
         moving = totals.outcomes["REDRIVEN"] + totals.outcomes["PARKED"]
         if not dry_run and moving:
             if not yes:
@@ -129,15 +129,13 @@ def redrive(
 
 
 def _move(
-    store: Store, group: str, rows: DeadLetterRows, limit: int | None, target: dict[str, object], rate: float | None
+    store: Store, group: str, rows: DeadLetterRows, limit: int | None, target: dict[str, Any], rate: float | None
 ) -> _Totals:
     totals = _Totals()
     with counting_bar("redrive") as tell:
         sums = _Sums(tell)
         for places in _calls(rows, limit):
-            result = store.dead_letters.redrive(
-                group, places, rate_per_second=rate, progress=sums, **target  # type: ignore[arg-type]
-            )
+            result = store.dead_letters.redrive(group, places, rate_per_second=rate, progress=sums, **target)
             totals.add(result)
             sums.call_ended()
             if rate is not None and places.num_rows >= CALL_ROWS:

@@ -1,0 +1,196 @@
+"""One store's directory: who owns it, what it lies on, how full that is, and what past processes left in it.
+
+Nothing is opened for writing, and nothing is changed.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rmq_store.broker.config import StoreConfig, StoreFile
+from rmq_store.broker.disk_space import usage_percent
+from rmq_store.cli.checks import FAIL, OK, WARN, Finding
+from rmq_store.cli.output import time_text
+from rmq_store.errors import StoreError
+from rmq_store.files.lock import OfdLock
+from rmq_store.files.state_page import StatePage
+from rmq_store.log.kept import Kept
+from rmq_store.log.starting_point import OUR_LOCK_TEXT
+
+FUTURE_S = 5.0
+FORGOTTEN_S = 24 * 3600.0
+
+_REMOTE = ("nfs", "cifs", "smb", "9p", "ceph", "gluster", "lustre", "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "afs")
+_FLEETING = {"overlay": "it goes with its container", "tmpfs": "it goes when the machine stops", "ramfs": "it goes"}
+
+
+def checks(root: Path) -> list[Finding]:
+    """All of them; only the first one if there is no store."""
+    there = opens(root)
+    if there.status == FAIL and not root.is_dir():
+        return [there]
+    return [
+        there, owner(root), file_system(root), disk(root), clock(root), writers(root), clean_stop(root), flushes(root),
+        kept_damage(root), leftovers(root),
+    ]  # fmt: skip
+
+
+def opens(root: Path) -> Finding:
+    """Whether it can be read at all."""
+    from rmq_store import Store
+
+    try:
+        with Store.open(root, read_only=True) as store:
+            start, end = store.log_range()
+            return Finding("store", OK, f"{root}: {len(store.topics())} topics, bytes {start} to {end} of the log")
+    except (StoreError, OSError) as error:
+        return Finding("store", FAIL, str(error), f"rmq verify --store {root} says what is wrong with it")
+
+
+def owner(root: Path, uid: int | None = None) -> Finding:
+    """Whether this user may write everything, and nobody else."""
+    me = os.geteuid() if uid is None else uid
+    parts = [root, *(root / name for name in ("commitlog", "consumequeue", "index", "config", "pyrmq", "lock"))]
+    for path in (path for path in parts if path.exists()):
+        status = path.stat()
+        if status.st_mode & stat.S_IWOTH:
+            return Finding("permissions", FAIL, f"{path} may be written by everybody", f"chmod -R o-w {root}")
+        if status.st_uid != me:
+            text = f"{path} belongs to user {status.st_uid}, this is user {me}"
+            if me == 0:
+                return Finding("permissions", WARN, f"{text}: files that root makes are closed to that user",
+                               f"run as user {status.st_uid}")  # fmt: skip
+            return Finding("permissions", WARN if os.access(path, os.R_OK) else FAIL,
+                           f"{text}: it can be read at best", f"run as user {status.st_uid}")  # fmt: skip
+        needed = stat.S_IRUSR | stat.S_IWUSR | (stat.S_IXUSR if path.is_dir() else 0)
+        if status.st_mode & needed != needed:
+            return Finding("permissions", FAIL, f"{path} has mode {stat.S_IMODE(status.st_mode):o}",
+                           f"chmod u+rw{'x' if path.is_dir() else ''} {path}")  # fmt: skip
+    return Finding("permissions", OK, f"all belongs to user {me}")
+
+
+def file_system(root: Path, mounts: str | None = None) -> Finding:
+    """Processes share maps and record locks, which they cannot on a network; `mounts` as /proc/self/mountinfo."""
+    kind = _kind_of(root.resolve(), Path("/proc/self/mountinfo").read_text() if mounts is None else mounts)
+    if kind.startswith(_REMOTE):
+        return Finding("file system", FAIL, f"{kind}: locks and maps do not hold between machines",
+                       "put the store on a local disk; mirror or copy it with rmq backup")  # fmt: skip
+    if kind in _FLEETING:
+        return Finding("file system", WARN, f"{kind}: {_FLEETING[kind]}", "put the store on a volume")
+    return Finding("file system", OK, kind or "unknown")
+
+
+def _kind_of(path: Path, mounts: str) -> str:
+    """The file system type of the longest mount point above `path`; the newest of equal ones."""
+    best, found = -1, ""
+    for line in mounts.splitlines():
+        fields, _, rest = line.partition(" - ")
+        point = Path(fields.split()[4].replace("\\040", " "))
+        if (path == point or point in path.parents) and len(point.parts) >= best:
+            best, found = len(point.parts), rest.split()[0]
+    return found
+
+
+def disk(root: Path, usage: Callable[[Path], int | None] = usage_percent) -> Finding:
+    """How full it is against diskSpaceWarningLevelRatio and diskMaxUsedSpaceRatio."""
+    config = _config(root)
+    percent = usage(root)
+    if percent is None:
+        return Finding("disk", WARN, "how full it is cannot be found out", "look with df")
+    text, fix = f"{percent} % in use", "rmq retention status says what may go, rmq retention run deletes it"
+    if percent > config.disk_space_warning_level_ratio:
+        limit = config.disk_space_warning_level_ratio
+        return Finding("disk", FAIL, f"{text}, more than diskSpaceWarningLevelRatio={limit}: nothing is written", fix)
+    if percent > config.disk_max_used_space_ratio:
+        limit = config.disk_max_used_space_ratio
+        return Finding("disk", WARN, f"{text}, more than diskMaxUsedSpaceRatio={limit}: messages go at any hour", fix)
+    return Finding("disk", OK, text)
+
+
+def clock(root: Path, now_s: float | None = None) -> Finding:
+    """Whether the store was written later than now: then the clock was set back, and what is delayed comes late."""
+    if (root / "pyrmq" / "clock").exists():
+        return Finding("clock", WARN, "a store for tests: pyrmq/clock says what time it is", "remove pyrmq/clock")
+    now = time.time() if now_s is None else now_s
+    newest = max((path.stat().st_mtime for path in (root / "commitlog").glob("*")), default=now)
+    if newest - now > FUTURE_S:
+        text = f"the log was written at {time_text(int(newest * 1e6))}, {newest - now:.0f} s from now"
+        return Finding("clock", FAIL, text, "set this machine's clock (NTP); delayed messages and retention go by it")
+    return Finding("clock", OK, time_text(int(now * 1e6)))
+
+
+def writers(root: Path) -> Finding:
+    """Who has it open for writing."""
+    lock = OfdLock(root / "lock")
+    broker = lock.posix_holder()
+    if broker is not None:
+        return Finding("writers", WARN, f"a RocketMQ broker runs on it (process {broker}): it can be read only",
+                       "stop the broker before you write")  # fmt: skip
+    state = lock.who()
+    if state.kind == "free":
+        return Finding("writers", OK, "nobody")
+    return Finding("writers", OK, f"process {state.pid or '(unknown)'}, and perhaps others")
+
+
+def clean_stop(root: Path) -> Finding:
+    """Whether its last writer has closed it."""
+    if not (root / "abort").exists() or OfdLock(root / "lock").who().kind != "free":
+        return Finding("last stop", OK, "clean, or it is in use")
+    try:
+        ours = (root / "lock").read_bytes()[: len(OUR_LOCK_TEXT)] == OUR_LOCK_TEXT
+    except OSError:
+        ours = False
+    who = "a process of ours" if ours else "a RocketMQ broker"
+    return Finding("last stop", WARN, f"{who} ended without closing it",
+                   "nothing: who opens it next for writing recovers it. rmq verify looks at it before")  # fmt: skip
+
+
+def flushes(root: Path) -> Finding:
+    """Whether an fsync failed, so that writing is refused."""
+    try:
+        page = StatePage(root / "pyrmq" / "state", writable=False)
+    except (OSError, StoreError):
+        return Finding("flushes", OK, "no process of ours has written here")
+    if page.counts() and page.poison:
+        fix = "look at the disk (dmesg), stop all processes that have the store open, and start them again"
+        return Finding("flushes", FAIL, "an fsync failed: writes are refused", fix)
+    return Finding("flushes", OK, "none failed")
+
+
+def kept_damage(root: Path) -> Finding:
+    """Damage that somebody decided to live with."""
+    try:
+        kept = Kept.load(root / "pyrmq")
+    except StoreError as error:
+        return Finding("kept damage", FAIL, str(error), f"rmq repair --store {root}")
+    if not kept:
+        return Finding("kept damage", OK, "none")
+    size = sum(bad.end - bad.start for bad in kept.ranges)
+    first = f"the first at byte {kept.ranges[0].start}: {kept.ranges[0].reason}"
+    text = f"{len(kept.ranges)} ranges, {size} bytes of the log; {first}"
+    return Finding("kept damage", WARN, text, "rmq verify says where; reading such a message is an error")
+
+
+def leftovers(root: Path, now_s: float | None = None) -> Finding:
+    """Files of killed processes that nobody has removed."""
+    old = (time.time() if now_s is None else now_s) - FORGOTTEN_S
+    found = [path for name in ("", "config", "pyrmq") for path in (root / name).glob("*.tmp")]
+    found += (root / "pyrmq" / "staging").glob("*")
+    forgotten = [path for path in found if path.lstat().st_mtime < old]
+    if not forgotten:
+        return Finding("leftovers", OK, "none")
+    text = f"{len(forgotten)} of killed writes, the first {forgotten[0]}"
+    fix = "the next commit of a Spark sink removes those in staging/; others may be removed by hand"
+    return Finding("leftovers", WARN, text, fix)
+
+
+def _config(root: Path) -> StoreConfig:
+    try:
+        known = StoreFile.load(root)
+    except StoreError:
+        known = None  # `opens` tells
+    return known.config if known else StoreConfig()

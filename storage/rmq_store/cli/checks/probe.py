@@ -1,0 +1,59 @@
+"""Runs in the Python that Spark starts for its workers, and prints what that finds, as JSON. Standard library only:
+nothing of ours need be installed there, which is one of the things that it finds out.
+
+Data sources are looked up as Spark does: modules on the path that are called `pyspark_*`, and their `DefaultSource`
+(pyspark/sql/worker/lookup_data_sources.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import importlib.util
+import io
+import json
+import os
+import pathlib
+import pkgutil
+import sys
+
+
+def probe() -> dict[str, object]:
+    """Versions (None: not there), `sources`: module -> name of its data source, `broken`: module -> why."""
+    sources: dict[str, str] = {}
+    broken: dict[str, str] = {}
+    with contextlib.redirect_stdout(io.StringIO()):
+        for name in sorted({info.name for info in pkgutil.iter_modules() if info.name.startswith("pyspark_")}):
+            try:
+                module = importlib.import_module(name)
+                if hasattr(module, "DefaultSource"):
+                    sources[name] = str(module.DefaultSource.name())
+            except BaseException as error:  # what a module does when it is imported may be anything
+                broken[name] = f"{type(error).__name__}: {error}"[:500]
+    return {
+        "executable": sys.executable,
+        "version": list(sys.version_info[:3]),
+        "packages": {name: _version(name) for name in ("pyspark", "numpy", "pyarrow")},
+        "engine": importlib.util.find_spec("rmq_store") is not None,
+        "connector": importlib.util.find_spec("pyspark_rmq") is not None,
+        "sources": sources,
+        "broken": broken,
+        "spark_home": os.environ.get("SPARK_HOME") or _home("pyspark"),
+    }
+
+
+def _home(name: str) -> str:
+    spec = importlib.util.find_spec(name)
+    return str(pathlib.Path(spec.origin).parent) if spec is not None and spec.origin else ""
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n" + json.dumps(probe()) + "\n")

@@ -1,0 +1,146 @@
+"""Java and PySpark: does a session start, do its workers find us, and does format("rmq") exist?
+
+Nothing of Spark is imported here, and no JVM is started but for its version: Python's side is asked in a process of
+its own (`probe`), in the interpreter of the driver and in that of the workers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rmq_store.cli.checks import FAIL, OK, WARN, Finding
+from rmq_store.cli.checks.machine import version_tuple
+
+JAVA_LEAST = 17  # Spark 4
+PYSPARK_LEAST = (4, 2)
+TIMEOUT_S = 60
+
+_JAVA_VERSION = re.compile(r'version "([0-9]+)(?:\.([0-9]+))?')
+
+
+def checks(environment: Mapping[str, str], driver: str = sys.executable) -> list[Finding]:
+    """All of them. `environment` is what Spark would be started with."""
+    known, why = _ask(driver, environment)
+    if known is None:
+        return [Finding("pyspark", FAIL, f"{driver} does not run: {why}", "repair this Python")]
+    spark = known["packages"]["pyspark"]
+    if spark is None:
+        text = "not installed: the engine works without it, Spark's data source does not"
+        return [Finding("pyspark", WARN, text, f"{driver} -m pip install 'pyspark>=4.2'")]
+    found = [java(environment), _pyspark(driver, spark)]
+    name, origin = worker_python(environment)
+    worker, why = _ask(name, {**environment, "PYTHONPATH": _worker_path(known, environment)})
+    if worker is None:
+        fix = f"export PYSPARK_PYTHON={driver}"
+        return [*found, Finding("worker python", FAIL, f"{name} ({origin}) does not run: {why}", fix)]
+    found += [_worker(known, worker, origin), siblings(worker)]
+    # Where tasks crash, that is what has to be put right first.
+    return found if found[-2].status == FAIL else [*found, discovery(worker)]
+
+
+def java(environment: Mapping[str, str]) -> Finding:
+    """The Java that Spark starts: JAVA_HOME's, else that on the PATH (Spark's bin/spark-class)."""
+    home = environment.get("JAVA_HOME")
+    path = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environment.get("PATH", ""))
+    origin = "JAVA_HOME" if home else "PATH"
+    fix = f"install Java {JAVA_LEAST} or newer, and set JAVA_HOME to it"
+    if path is None:
+        return Finding("java", FAIL, "none on the PATH, and JAVA_HOME is not set", fix)
+    try:
+        done = subprocess.run(
+            [path, "-version"], capture_output=True, text=True, timeout=TIMEOUT_S, env=dict(environment), check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding("java", FAIL, f"{path} ({origin}) does not run: {error}", fix)
+    version = _JAVA_VERSION.search(done.stderr + done.stdout)
+    if version is None:
+        return Finding("java", FAIL, f"{path} ({origin}) does not tell its version", fix)
+    number = int(version[2] or 0) if version[1] == "1" else int(version[1])
+    if number < JAVA_LEAST:
+        return Finding("java", FAIL, f"{number}, {path} ({origin}): Spark 4 needs {JAVA_LEAST}", fix)
+    return Finding("java", OK, f"{number}, {path} ({origin})")
+
+
+def worker_python(environment: Mapping[str, str]) -> tuple[str, str]:
+    """The interpreter that Spark starts for workers, and who says so."""
+    chosen = environment.get("PYSPARK_PYTHON")
+    return (chosen, "PYSPARK_PYTHON") if chosen else ("python3", "PATH, for PYSPARK_PYTHON is not set")
+
+
+def siblings(worker: Mapping[str, Any]) -> Finding:
+    """One module `pyspark_*` that cannot be imported makes Spark forget all Python data sources."""
+    broken = worker["broken"]
+    if not broken:
+        return Finding("pyspark_* modules", OK, f"{len(worker['sources'])} data sources, none is broken")
+    text = "; ".join(f"{name} cannot be imported: {why}" for name, why in broken.items())
+    return Finding("pyspark_* modules", FAIL, f"{text}: Spark finds no Python data source at all",
+                   f"repair or uninstall {', '.join(broken)}, or call pyspark_rmq.register(spark)")  # fmt: skip
+
+
+def discovery(worker: Mapping[str, Any]) -> Finding:
+    """Whether format("rmq") is known without `register`."""
+    if worker["sources"].get("pyspark_rmq") == "rmq":
+        return Finding("data source", OK, 'format("rmq") is found')
+    if not worker["connector"]:
+        return Finding("data source", FAIL, f"{worker['executable']} has no pyspark_rmq",
+                       f"{worker['executable']} -m pip install pyspark-rmq")  # fmt: skip
+    text = 'format("rmq") is not found: pyspark_rmq lies in no directory on the path, or has no DefaultSource'
+    return Finding("data source", FAIL, text, "install it as a wheel, or call pyspark_rmq.register(spark)")
+
+
+def _pyspark(driver: str, spark: str) -> Finding:
+    if version_tuple(spark) < PYSPARK_LEAST:
+        return Finding("pyspark", FAIL, f"{spark}: 4.2 or newer is needed", f"{driver} -m pip install 'pyspark>=4.2'")
+    return Finding("pyspark", OK, spark)
+
+
+def _worker(driver: Mapping[str, Any], worker: Mapping[str, Any], origin: str) -> Finding:
+    fix = f"export PYSPARK_PYTHON={driver['executable']}"
+    text = f"{'.'.join(map(str, worker['version']))}, {worker['executable']} ({origin})"
+    if worker["version"][:2] != driver["version"][:2]:
+        ours = ".".join(map(str, driver["version"][:2]))
+        return Finding("worker python", FAIL, f"{text}: the driver has {ours}, and Spark refuses that", fix)
+    missing = [name for name, version in worker["packages"].items() if version is None and name != "pyspark"]
+    missing += [] if worker["engine"] else ["rmq_store"]
+    if missing:
+        return Finding("worker python", FAIL, f"{text} has no {', '.join(missing)}: tasks crash", fix)
+    other = [
+        f"{name} {driver['packages'][name]} and {version}"
+        for name, version in worker["packages"].items()
+        if version != driver["packages"][name] and version is not None
+    ]
+    if other:
+        return Finding("worker python", WARN, f"{text}: driver and workers differ in {', '.join(other)}", fix)
+    return Finding("worker python", OK, text)
+
+
+def _worker_path(driver: Mapping[str, Any], environment: Mapping[str, str]) -> str:
+    """PYTHONPATH as Spark sets it for workers: its own libraries first (PythonUtils#sparkPythonPath)."""
+    libraries = sorted(Path(driver["spark_home"]).glob("python/lib/*.zip"))
+    return os.pathsep.join(filter(None, [*map(str, libraries), environment.get("PYTHONPATH", "")]))
+
+
+def _ask(python: str, environment: Mapping[str, str]) -> tuple[dict[str, Any] | None, str]:
+    """What `probe` prints in that interpreter; None and why if it prints nothing."""
+    path = shutil.which(python, path=environment.get("PATH", ""))
+    if path is None:
+        return None, "there is no such program"
+    script = (Path(__file__).parent / "probe.py").read_text(encoding="utf-8")
+    try:
+        done = subprocess.run(
+            [path, "-c", script], capture_output=True, text=True, timeout=TIMEOUT_S, env=dict(environment), check=False
+        )
+        found = json.loads(done.stdout.strip().splitlines()[-1])
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return None, str(error)
+    except (ValueError, IndexError):
+        return None, (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    return (found, "") if isinstance(found, dict) else (None, "it printed something else")

@@ -1,0 +1,59 @@
+"""`rmq doctor`: what is wrong with this machine, this Python, this Spark, and a store."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rmq_store.cli.output import printable, write_json
+
+if TYPE_CHECKING:
+    from rmq_store.cli.checks import Finding
+
+_COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "red"}
+
+
+@click.command(
+    short_help="Check Python, Java, PySpark, limits and a store; each with a fix.",
+    epilog="\b\nExample:\n  rmq doctor /data/rocketmq/store",
+)
+@click.argument("root", metavar="[PATH]", required=False, envvar="RMQ_STORE", type=click.Path(path_type=Path))
+@click.option("--store", "also_root", metavar="PATH", type=click.Path(path_type=Path), help="The same as PATH.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@click.option("--no-spark", is_flag=True, help="Leave out Java and PySpark, which start processes.")
+def doctor(root: Path | None, also_root: Path | None, as_json: bool, no_spark: bool) -> None:
+    """Check Python and its packages, limits and clock, Java and PySpark, and the store at PATH, if there is one.
+
+    PySpark is checked as Spark would find it: with this environment, in the Python of its workers, and with every
+    module called pyspark_* imported, for one that is broken makes all data sources vanish. Changes nothing. Exit code
+    1 if something is FAIL.
+    """
+    from rmq_store.cli.checks import FAIL, OK, machine, spark
+
+    findings = [
+        machine.python(), *machine.packages(), *machine.limits(), machine.time_zone(os.environ),
+    ]  # fmt: skip
+    if not no_spark:
+        findings += spark.checks(os.environ)
+    path = also_root or root
+    if path is not None:
+        from rmq_store.cli.checks import directory
+
+        findings += directory.checks(path.absolute())
+    if as_json:
+        write_json([finding._asdict() for finding in findings])
+    else:
+        for finding in findings:
+            _show(finding, is_well=finding.status == OK)
+    if any(finding.status == FAIL for finding in findings):
+        raise click.exceptions.Exit(1)
+
+
+def _show(finding: Finding, *, is_well: bool) -> None:
+    status = click.style(f"{finding.status:4}", fg=_COLOURS[finding.status], bold=not is_well)
+    click.echo(f"{status}  {finding.check:17}  {printable(finding.text)}")
+    if not is_well:
+        click.echo(f"{'':25}fix: {printable(finding.fix)}")

@@ -1,0 +1,150 @@
+"""`rmq lag`: how far consumer groups are behind, in messages and in time."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from rmq_store.cli.output import common_options, open_store, write_json, write_table
+from rmq_store.cli.rates import Rates, duration_text, rate_text
+from rmq_store.errors import UsageError
+
+if TYPE_CHECKING:
+    from rmq_store import Store
+    from rmq_store.broker.lag import GroupLag
+
+_COLUMNS = ("GROUP", "TOPIC", "QUEUE", "COMMITTED", "END", "LAG", "LAG TIME")
+_WATCHED = (*_COLUMNS, "RATE", "ETA")
+
+
+class _Line(NamedTuple):
+    """One line: a queue, or a topic's queues together (`queue` is how many)."""
+
+    group: str
+    topic: str
+    queue: str | int
+    committed: int | None
+    end: int
+    lag: int
+    lag_ms: int | None
+    rate: float | None = None
+    eta_ms: float | None = None
+
+
+@click.command(
+    short_help="How far consumer groups are behind, in messages and in time; --watch.",
+    epilog="\b\nExamples:\n  rmq lag --store /data/rocketmq/store\n  rmq lag cg_orders --watch 2",
+)
+@common_options
+@click.argument("names", metavar="[GROUP]...", nargs=-1)
+@click.option("--queues", "per_queue", is_flag=True, help="One line per queue, as with names of groups.")
+@click.option("--watch", "every_s", metavar="SECONDS", type=click.FloatRange(min=0.05),
+              help="Look again and again; with rates and times to catch up.")  # fmt: skip
+def lag(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, every_s: float | None) -> None:
+    """How far consumer groups are behind: for each queue of a group that is named, else for each topic of all groups.
+
+    LAG counts as mqadmin's consumerProgress does. LAG TIME is the age of what was consumed last, - if nothing is left
+    or nothing was consumed. With --watch: RATE is messages consumed per second since the look before, and ETA when the
+    group will have caught up if it goes on like this. On a terminal the screen is drawn again until q or Ctrl-C; in a
+    pipe every look is a table, with --json a line.
+    """
+    rates, lags = Rates(), Rates()
+    with open_store(root) as store:
+        if every_s is None:
+            _show(_lines(store, names, per_queue, rates, lags), as_json, watched=False)
+        elif sys.stdout.isatty() and not as_json:
+            from rmq_store.cli.watching import table, watch
+
+            watch(
+                lambda: table(
+                    "", _WATCHED, [_cells(line, watched=True) for line in _lines(store, names, per_queue, rates, lags)],
+                    left=2,
+                ),
+                every_s,
+            )  # fmt: skip
+        else:
+            try:
+                while True:
+                    _show(_lines(store, names, per_queue, rates, lags), as_json, watched=True)
+                    time.sleep(every_s)
+            except KeyboardInterrupt:
+                return
+
+
+def _lines(store: Store, names: Sequence[str], per_queue: bool, rates: Rates, lags: Rates) -> list[_Line]:
+    from rmq_store.broker.lag import group_lag
+
+    store.refresh()
+    known = set(store.all_committed_offsets()) | set(store.groups())
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            raise UsageError(f"no such group: {name}" + (f"; did you mean {near[0]}?" if near else ""))
+    now_ms = store.clock()
+    shown = sorted(set(names) or store.all_committed_offsets())
+    found = [line for name in shown for line in _of_group(group_lag(store, name, now_ms), per_queue or bool(names))]
+    consumed = rates.look(now_ms, {line[:3]: line.committed or 0 for line in found})
+    shrinking = lags.look(now_ms, {line[:3]: line.lag for line in found})
+    return [
+        line._replace(rate=consumed.get(line[:3]), eta_ms=_eta_ms(line.lag, shrinking.get(line[:3]))) for line in found
+    ]
+
+
+def _eta_ms(lag: int, growth: float | None) -> float | None:
+    if not lag:
+        return 0
+    return None if growth is None or growth >= 0 else lag / -growth * 1000
+
+
+def _of_group(group: GroupLag, per_queue: bool) -> list[_Line]:
+    queues = [
+        _Line(group.group, queue.topic, queue.queue_id, queue.consumer_offset, queue.broker_offset, queue.diff,
+              queue.lag_ms if queue.diff else None)
+        for queue in group.queues
+    ]  # fmt: skip
+    if per_queue:
+        return queues
+    topics = sorted({line.topic for line in queues})
+    return [_together([line for line in queues if line.topic == topic]) for topic in topics]
+
+
+def _together(queues: Sequence[_Line]) -> _Line:
+    times = [line.lag_ms for line in queues if line.lag_ms is not None]
+    committed = [line.committed for line in queues if line.committed is not None]
+    return queues[0]._replace(
+        queue=f"all {len(queues)}",
+        committed=sum(committed) if committed else None,
+        end=sum(line.end for line in queues),
+        lag=sum(line.lag for line in queues),
+        lag_ms=max(times, default=None),
+    )
+
+
+def _show(lines: Sequence[_Line], as_json: bool, *, watched: bool) -> None:
+    if as_json:
+        write_json([_json(line, watched=watched) for line in lines], one_line=watched)
+        return
+    columns = _WATCHED if watched else _COLUMNS
+    write_table(columns, [_cells(line, watched=watched) for line in lines])
+    if watched:
+        click.echo()
+
+
+def _cells(line: _Line, *, watched: bool) -> tuple[str | int, ...]:
+    committed = "-" if line.committed is None else line.committed
+    cells = (line.group, line.topic, line.queue, committed, line.end, line.lag, duration_text(line.lag_ms))
+    return (*cells, rate_text(line.rate), duration_text(line.eta_ms)) if watched else cells
+
+
+def _json(line: _Line, *, watched: bool) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "group": line.group, "topic": line.topic, "queue": line.queue, "committedOffset": line.committed,
+        "endOffset": line.end, "lag": line.lag, "lagMs": line.lag_ms,
+    }  # fmt: skip
+    return {**shown, "rate": line.rate, "etaMs": line.eta_ms} if watched else shown

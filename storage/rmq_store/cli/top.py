@@ -1,0 +1,166 @@
+"""`rmq top`: what happens in a store now."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rmq_store.cli.output import common_options, open_store, printable, write_json, write_table
+from rmq_store.cli.rates import Rates, bytes_text, duration_text, rate_text
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from rmq_store import Store
+
+_TOPICS = ("TOPIC", "QUEUES", "MESSAGES", "IN/S")
+_GROUPS = ("GROUP", "LAG", "LAG TIME", "OUT/S", "RETRIES", "DEAD")
+
+
+@click.command(
+    short_help="What happens in a store now: topics by rate, groups by lag.",
+    epilog="\b\nExample:\n  rmq top --store /data/rocketmq/store --every 5",
+)
+@common_options
+@click.option("--every", "every_s", metavar="SECONDS", type=click.FloatRange(min=0.01), default=2.0, show_default=True,
+              help="Between two looks.")  # fmt: skip
+@click.option("--max", "limit", type=click.IntRange(min=1), default=15, show_default=True, help="Topics, and groups.")
+def top(root: Path, as_json: bool, every_s: float, limit: int) -> None:
+    """What happens in a store now: topics by messages per second, groups by lag, the disk, and what is not flushed yet.
+
+    On a terminal it is drawn again until q or Ctrl-C. In a pipe, and with --json, it looks twice and prints once.
+    """
+    with open_store(root) as store:
+        look = _Look(store, limit)
+        if sys.stdout.isatty() and not as_json:
+            from rmq_store.cli.watching import watch
+
+            watch(lambda: _drawn(look.take()), every_s)
+            return
+        look.take()
+        time.sleep(every_s)
+        found = look.take()
+    if as_json:
+        write_json(found)
+        return
+    for line in _head(found):
+        click.echo(printable(line))
+    click.echo()
+    write_table(_TOPICS, [_topic_cells(topic) for topic in found["topics"]])
+    click.echo()
+    write_table(_GROUPS, [_group_cells(group) for group in found["groups"]])
+
+
+class _Look:
+    """Looks at an open store; rates are those since the look before."""
+
+    def __init__(self, store: Store, limit: int) -> None:
+        self._store = store
+        self._limit = limit
+        self._log, self._in, self._out = Rates(), Rates(), Rates()
+
+    def take(self) -> dict[str, Any]:
+        """One look, as plain values."""
+        from rmq_store.broker.disk_space import usage_percent
+        from rmq_store.format.names import is_system_topic
+
+        store = self._store
+        store.refresh()
+        now_ms = store.clock()
+        start, end = store.log_range()
+        topics = {
+            name: store.queue_ranges(name)
+            for name, config in store.topics().items()
+            if config.readable and not is_system_topic(name)
+        }
+        ends = {name: sum(queue.max_offset for queue in ranges.values()) for name, ranges in topics.items()}
+        grown = self._in.look(now_ms, ends)
+        found = [
+            {
+                "topic": name,
+                "queues": len(ranges),
+                "messages": sum(queue.max_offset - queue.min_offset for queue in ranges.values()),
+                "inPerSecond": grown.get(name),
+            }
+            for name, ranges in topics.items()
+        ]
+        found.sort(key=lambda topic: (-(topic["inPerSecond"] or 0.0), -topic["messages"], topic["topic"]))
+        return {
+            "store": str(store.path),
+            "logStart": start,
+            "logEnd": end,
+            "bytesPerSecond": self._log.look(now_ms, {"log": end}).get("log"),
+            "diskUsedPercent": usage_percent(store.path),
+            "notFlushedBytes": _not_flushed(store.path),
+            "topics": found[: self._limit],
+            "groups": self._groups(now_ms),
+        }
+
+    def _groups(self, now_ms: int) -> list[dict[str, Any]]:
+        from rmq_store.broker.lag import group_lag
+
+        lags = [group_lag(self._store, name, now_ms) for name in self._store.all_committed_offsets()]
+        gone = self._out.look(now_ms, {lag.group: sum(q.consumer_offset or 0 for q in lag.queues) for lag in lags})
+        found = [
+            {
+                "group": lag.group,
+                "lag": lag.diff_total,
+                "lagMs": max((q.lag_ms for q in lag.queues if q.diff and q.lag_ms is not None), default=None),
+                "outPerSecond": gone.get(lag.group),
+                "retries": lag.retry_diff,
+                "dead": lag.dead,
+            }
+            for lag in lags
+        ]
+        found.sort(key=lambda group: (-group["lag"], group["group"]))
+        return found[: self._limit]
+
+
+def _not_flushed(root: Path) -> int | None:
+    """Bytes that a power cut would take now; None if no process of ours has it open."""
+    from rmq_store.errors import StoreError
+    from rmq_store.files.state_page import StatePage
+
+    try:
+        page = StatePage(root / "pyrmq" / "state", writable=False)
+    except (OSError, StoreError):
+        return None
+    return page.appended_end - page.flushed_end if page.counts() else None
+
+
+def _head(found: dict[str, Any]) -> list[str]:
+    waiting = found["notFlushedBytes"]
+    speed = found["bytesPerSecond"]
+    size = bytes_text(found["logEnd"] - found["logStart"])
+    return [
+        found["store"],
+        f"log {size}, {'-' if speed is None else bytes_text(speed)}/s; disk {found['diskUsedPercent']} % in use; "
+        f"not flushed: {'no writer' if waiting is None else bytes_text(waiting)}",
+    ]
+
+
+def _topic_cells(topic: dict[str, Any]) -> tuple[str | int, ...]:
+    return topic["topic"], topic["queues"], topic["messages"], rate_text(topic["inPerSecond"])
+
+
+def _group_cells(group: dict[str, Any]) -> tuple[str | int, ...]:
+    return (
+        group["group"], group["lag"], duration_text(group["lagMs"]), rate_text(group["outPerSecond"]),
+        group["retries"], group["dead"],
+    )  # fmt: skip
+
+
+def _drawn(found: dict[str, Any]) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    from rmq_store.cli.watching import table
+
+    head = [Text(printable(line), style="bold" if number == 0 else "") for number, line in enumerate(_head(found))]
+    topics = table("", _TOPICS, [_topic_cells(topic) for topic in found["topics"]])
+    groups = table("", _GROUPS, [_group_cells(group) for group in found["groups"]])
+    return Group(*head, Text(), topics, Text(), groups, Text("q: quit", style="dim"))
