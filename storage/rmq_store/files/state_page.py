@@ -136,12 +136,17 @@ class StatePage:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether a flush failed in this boot, or a first opener did not come to its end: perhaps for that reason.
+        """Whether a flush failed in this boot, or a first opener was killed while it synced: perhaps after a failure.
 
         Also so after a clean stop, when nothing is in doubt: the caller knows.
         """
         words = self._words
-        return bool((words[1:3] == self._boot).all()) and bool(self.poison or words[0] == 0)
+        return bool((words[1:3] == self._boot).all()) and bool(self.poison or (words[0] == 0 and self.flushing))
+
+    def doubt(self) -> None:
+        """A first opener is about to sync: until it has published the page, `is_doubtful`, whatever happens to it."""
+        self._words[1:3] = self._boot
+        self.flushing = 1
 
     def retract(self) -> None:
         """Nobody may believe the page from here on: a first opener recovers, or the last closer leaves."""

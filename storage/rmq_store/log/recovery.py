@@ -309,6 +309,7 @@ def _publish(
     """Make everything durable, write it down, and only then say that the store is ours (docs/design.md section 4)."""
     page = log.writing_page
     if not flushed:
+        page.doubt()  # we may be told of an error, which is told only once, and be killed then
         sync_filesystem(log)
     state = log.views.index_state()
     log.progress.write(
