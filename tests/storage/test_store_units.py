@@ -12,6 +12,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,12 @@ from rmq_store import (
     StagingError,
     Store,
     StoreConfig,
+    StoreFailedError,
+    StoreLockedError,
     UsageError,
     sweep,
 )
+from rmq_store.broker import writing
 from rmq_store.verify import verify_store
 
 TOPIC = "Paid"
@@ -88,6 +92,30 @@ def test_a_repeated_commit_adds_nothing_even_after_its_files_were_swept(root: Pa
         assert store.log_range()[1] == end
     with Store.open(root) as store:
         assert store.commit_staged(files, key="q", value=1) == CommitResult(0, committed=False)
+        assert bodies_of(store) == [b"a", b"b"]
+
+
+def test_a_commit_whose_flush_fails_is_acknowledged_by_its_repetition_only_when_it_is_on_disk(
+    scratch: Path, small: StoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Step S5: the first attempt may have died between its append and its flush."""
+    root = scratch / "store"
+    config = replace(small, flush_disk_type="SYNC_FLUSH", flush_interval_commit_log=10**9)
+    with Store.open(root, create=True, config=config) as store:
+        store.create_topic(TOPIC, queue_count=2)
+        files, page = [stage(root, [b"a", b"b"])], store._log.writing_page
+
+        def no_time(*arguments: Any) -> None:
+            raise StoreLockedError("not free", None)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(writing, "flush", no_time)
+            with pytest.raises(StoreFailedError, match="perhaps not on disk"):
+                store.commit_staged(files, key="q", value=1)
+        assert page.flushed_end < page.appended_end
+        assert len(list((root / "pyrmq" / "staging" / "w").iterdir())) == 1
+        assert not store.commit_staged(files, key="q", value=1).committed
+        assert page.flushed_end == page.appended_end
         assert bodies_of(store) == [b"a", b"b"]
 
 

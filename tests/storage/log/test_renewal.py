@@ -106,8 +106,8 @@ def test_a_recovery_whose_sync_fails_is_not_believed_by_the_next_one(lab: Lab, r
 def test_only_a_first_opener_that_is_killed_while_it_syncs_leaves_files_in_doubt(
     lab: Lab, operation: str, part: str, renewed: bool, reboot: bool
 ) -> None:
-    """Its syncfs may have been told of an error. Before that nothing was told, and to copy what an hour has written each
-    time that a slow recovery is killed would never come to an end.
+    """Its syncfs may have been told of an error. Before that nothing was told, and to copy what an hour has written
+    each time that a slow recovery is killed would never come to an end.
     """
     with lab.open() as store:
         store.append(lab.batch(20))
