@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli.known import require_topic
 from rmq_store.cli.message_text import LINE_COLUMNS, body_option, json_row, message_line, tell
 from rmq_store.cli.output import common_options, open_store, printable, write_json
 from rmq_store.cli.times import parse_time
@@ -77,7 +78,7 @@ def consume(
     from rmq_store import Store
 
     with Store.open(root) as store:
-        store.topic(topic)
+        require_topic(store, topic)
         handler = _Handler(limit, words, as_json, body)
         try:
             _run(store, handler, topic, group, tags, start, until_empty)
@@ -217,7 +218,7 @@ def _peek(
 
     validate_group(group)
     with open_store(root) as store:
-        store.topic(topic)
+        require_topic(store, topic)
         topics = [name for name in (retry_topic(group), topic) if name in store.topics()]
         shown = 0
         for name in topics:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from rmq_store.cli.known import require_group
 from rmq_store.cli.output import common_options, open_store, write_json, write_table
 from rmq_store.cli.rates import Rates, duration_text, rate_text
-from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
     from rmq_store import Store
@@ -38,7 +37,7 @@ class _Line(NamedTuple):
 
 
 @click.command(
-    short_help="How far consumer groups are behind, in messages and in time; --watch.",
+    short_help="How far consumer groups are behind, and when they catch up.",
     epilog="\b\nExamples:\n  rmq lag --store /data/rocketmq/store\n  rmq lag cg_orders --watch 2",
 )
 @common_options
@@ -81,11 +80,8 @@ def _lines(store: Store, names: Sequence[str], per_queue: bool, rates: Rates, la
     from rmq_store.broker.lag import group_lag
 
     store.refresh()
-    known = set(store.all_committed_offsets()) | set(store.groups())
     for name in names:
-        if name not in known:
-            near = get_close_matches(name, known, 1)
-            raise UsageError(f"no such group: {name}" + (f"; did you mean {near[0]}?" if near else ""))
+        require_group(store, name)
     now_ms = store.clock()
     shown = sorted(set(names) or store.all_committed_offsets())
     found = [line for name in shown for line in _of_group(group_lag(store, name, now_ms), per_queue or bool(names))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -13,7 +13,7 @@ class Rates:
 
     def __init__(self) -> None:
         self._time_ms: int | None = None
-        self._values: dict[Hashable, int] = {}
+        self._values: Mapping[Any, int] = {}
 
     def look(self, now_ms: int, values: Mapping[Key, int]) -> dict[Key, float]:
         """What each value grew by per second since the look before; a key that is new is left out."""

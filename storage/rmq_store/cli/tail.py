@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rmq_store.cli.known import require_topic
 from rmq_store.cli.message_text import LINE_COLUMNS, body_option, json_row, message_line, tell
 from rmq_store.cli.output import common_options, open_store, write_json
 from rmq_store.cli.times import parse_time
@@ -62,7 +63,7 @@ def tail(
     columns = [name for name in (MESSAGE_SCHEMA.names if as_json else LINE_COLUMNS) if body != "none" or name != "body"]
     with open_store(root) as store:
         follower = Follower(
-            store, topic, queue_id=queue_id, tags=tags, sql=sql, columns=columns,
+            store, require_topic(store, topic), queue_id=queue_id, tags=tags, sql=sql, columns=columns,
             tell=tell,
         )  # fmt: skip
         if start == "latest":

@@ -33,6 +33,9 @@ def parse_time(text: str, now_ms: int, *, ahead: bool = False) -> int:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
-        return round(moment.timestamp() * 1000)
+        time_ms = round(moment.timestamp() * 1000)
     except (ValueError, OverflowError):
-        raise UsageError(f"{text!r} is no time: {TIMES}") from None
+        time_ms = -1
+    if time_ms < 0:
+        raise UsageError(f"{text!r} is no time: {TIMES}")
+    return time_ms

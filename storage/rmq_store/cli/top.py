@@ -79,7 +79,7 @@ class _Look:
         }
         ends = {name: sum(queue.max_offset for queue in ranges.values()) for name, ranges in topics.items()}
         grown = self._in.look(now_ms, ends)
-        found = [
+        found: list[dict[str, Any]] = [
             {
                 "topic": name,
                 "queues": len(ranges),
@@ -105,7 +105,7 @@ class _Look:
 
         lags = [group_lag(self._store, name, now_ms) for name in self._store.all_committed_offsets()]
         gone = self._out.look(now_ms, {lag.group: sum(q.consumer_offset or 0 for q in lag.queues) for lag in lags})
-        found = [
+        found: list[dict[str, Any]] = [
             {
                 "group": lag.group,
                 "lag": lag.diff_total,

@@ -1,0 +1,196 @@
+"""`rmq send`: what is stored, from where, and what a mistake leaves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rmq_store import Message, Store
+from rmq_store.cli import commands, sending
+from rmq_store.cli.times import parse_time
+from rmq_store.errors import UsageError
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def root(scratch: Path) -> Path:
+    with Store.open(scratch / "store", create=True) as store:
+        store.create_topic("Orders", 2)
+    return scratch / "store"
+
+
+def _messages(root: Path, topic: str = "Orders") -> list[dict[str, Any]]:
+    with Store.open(root, read_only=True) as store:
+        rows = [
+            row
+            for queue_id, (first, last) in store.queue_ranges(topic).items()
+            for batch in store.read(topic, queue_id, first, last)
+            for row in batch.to_pylist()
+        ]
+    return sorted(rows, key=lambda row: int(row["commitLogOffset"]))
+
+
+def _fed(root: Path, data: bytes, *arguments: str) -> Result:
+    return CliRunner().invoke(commands, ["send", *arguments, "--store", str(root)], input=data, prog_name="rmq")
+
+
+def test_one_message_with_everything(run: Run, root: Path) -> None:
+    result = run(
+        "send", "Orders", "--body", "zwei Tees ☕", "--tags", "TagA", "--keys", "a b", "--property", "x=1=2",
+        "--queue", "1", "--json", store=root,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout)
+    (row,) = _messages(root)
+    assert (row["body"].decode(), row["tags"], row["keys"], row["queueId"]) == ("zwei Tees ☕", "TagA", "a b", 1)
+    assert dict(row["properties"])["x"] == "1=2"
+    assert answer["msgId"] == row["msgId"]
+    assert (answer["queueId"], answer["queueOffset"], answer["status"]) == (1, row["queueOffset"], "SEND_OK")
+
+
+def test_the_table_has_id_queue_and_offset(run: Run, root: Path) -> None:
+    lines = run("send", "Orders", "--body", "x", "--queue", "1", store=root).stdout.splitlines()
+    assert lines[0].split() == ["MSGID", "QUEUE", "OFFSET", "STATUS"]
+    assert lines[1].split() == [_messages(root)[0]["msgId"], "1", "0", "SEND_OK"]
+
+
+def test_a_file_is_one_message_byte_for_byte(root: Path) -> None:
+    data = bytes(range(256)) + b"\r\n"
+    assert _fed(root, data, "Orders", "--file", "-").exit_code == 0
+    assert [row["body"] for row in _messages(root)] == [data]
+
+
+def test_lines_are_messages_and_share_the_options(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "BATCH_ROWS", 2)
+    result = _fed(root, b"one\r\n\ntwo\nlast", "Orders", "--lines", "-", "--tags", "T", "--sharding-key", "k")
+    assert (result.exit_code, result.stdout) == (0, "4 messages, 10 bytes of bodies stored in Orders\n")
+    rows = _messages(root)
+    assert [row["body"] for row in rows] == [b"one", b"", b"two", b"last"]
+    assert {row["tags"] for row in rows} == {"T"}
+    assert len({row["queueId"] for row in rows}) == 1
+
+
+def test_a_line_of_json_may_say_everything(root: Path) -> None:
+    lines = [
+        {"body": {"id": 1}, "tags": "A", "keys": "k", "queueId": 1, "properties": {"p": "v"}, "flag": 7},
+        {"bodyHex": "00ff", "tags": None},
+        {"body": "text"},
+    ]
+    data = "\n".join(map(json.dumps, lines)).encode() + b"\n\n"
+    result = _fed(root, data, "Orders", "--jsonl", "-", "--tags", "B", "--property", "q=w")
+    assert result.exit_code == 0, result.output
+    first, second, third = _messages(root)
+    assert (json.loads(first["body"]), first["tags"], first["keys"]) == ({"id": 1}, "A", "k")
+    assert (first["queueId"], first["flag"]) == (1, 7)
+    assert {("p", "v"), ("q", "w")} <= set(first["properties"])
+    assert (second["body"], second["tags"]) == (b"\x00\xff", "B")
+    assert third["body"] == b"text"
+
+
+def test_what_tail_prints_can_be_sent(run: Run, root: Path) -> None:
+    for number in range(5):
+        run("send", "Orders", "--body", f"body {number}", "--tags", "T", "--keys", f"k{number}", store=root)
+    lines = run("tail", "Orders", "--json", store=root).stdout
+    assert _fed(root, lines.encode(), "Copies", "--jsonl", "-").exit_code == 0
+    seen = [(row["body"], row["tags"], row["keys"]) for row in _messages(root, "Copies")]
+    assert seen == [(row["body"], row["tags"], row["keys"]) for row in _messages(root)]
+    assert not {row["msgId"] for row in _messages(root)} & {row["msgId"] for row in _messages(root, "Copies")}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"{", "line 3 is no JSON"),
+        (b"[1]", "line 3 is no JSON object"),
+        (b'{"body": "x", "tagz": "A"}', "line 3: unknown key 'tagz'; did you mean 'tags'?"),
+        (b'{"body": 7}', "line 3: body is a text"),
+        (b'{"bodyHex": "0"}', "line 3: bodyHex is no hex"),
+        (b'{"body": "x", "queueId": true}', "line 3: queueId is a 32-bit integer"),
+        (b'{"body": "x", "properties": {"a": 1}}', "line 3: properties is an object of texts"),
+        (b'{"body": "x", "queueId": 9}', "line 3: "),
+        (b"[" * 50_000, "line 3 is no JSON"),
+    ],
+)
+def test_a_bad_line_is_named_and_what_was_stored_before_it_is_counted(
+    root: Path, monkeypatch: pytest.MonkeyPatch, line: bytes, words: str
+) -> None:
+    monkeypatch.setattr(sending, "BATCH_ROWS", 1)
+    result = _fed(root, b'{"body": "good"}\n\n' + line, "Orders", "--jsonl", "-")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert words in result.stderr.splitlines()[-1]
+    assert "1 messages are stored in Orders" in result.stderr
+    assert [row["body"] for row in _messages(root)] == [b"good"]
+
+
+def test_a_message_with_a_delay_is_not_there_yet(run: Run, root: Path) -> None:
+    assert run("send", "Orders", "--body", "later", "--delay-level", "3", store=root).exit_code == 0
+    assert run("send", "Orders", "--body", "later", "--deliver-at", "10m", store=root).exit_code == 0
+    assert _messages(root) == []
+    with Store.open(root) as store:
+        assert store.schedule.deliver_due().next_due_ms is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "one of --body, --file, --lines and --jsonl"),
+        (["--body", "x", "--lines", "-"], "one of --body"),
+        (["--body", "x", "--property", "novalue"], "NAME=VALUE"),
+        (["--body", "x", "--queue", "2"], "2"),
+        (["--body", "x", "--deliver-at", "soon"], "'soon' is no time"),
+    ],
+)
+def test_mistakes_are_one_line_and_code_2(run: Run, root: Path, arguments: list[str], words: str) -> None:
+    result = run("send", "Orders", *arguments, store=root)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert words in result.stderr
+    assert _messages(root) == []
+
+
+def test_not_flushed_in_time_is_stored_and_code_1(run: Run, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rmq_store.broker.results import SendResult, SendStatus
+
+    answer = SendResult("Orders", 0, 0, 0, "ID", "OFFSET", SendStatus.FLUSH_DISK_TIMEOUT)
+    monkeypatch.setattr(Store, "send", lambda *a, **k: answer)
+    result = run("send", "Orders", "--body", "x", store=root)
+    assert (result.exit_code, "FLUSH_DISK_TIMEOUT" in result.stdout) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("now", 1_000_000_000_000),
+        ("1700000000123", 1_700_000_000_123),
+        ("10m", 1_000_000_000_000 - 600_000),
+        ("250ms", 1_000_000_000_000 - 250),
+        ("2026-11-21T00:21:55.854Z", 1_795_220_515_854),
+        ("2026-11-21 00:21:55", 1_795_220_515_000),
+        ("2026-11-21T01:21:55+01:00", 1_795_220_515_000),
+        ("2026-11-21#00:21:55:854", 1_795_220_515_854),
+        ("999999999999d", 0),
+    ],
+)
+def test_times_as_people_type_them(text: str, expected: int) -> None:
+    assert parse_time(text, 1_000_000_000_000) == expected
+
+
+def test_durations_ahead_and_texts_that_are_no_times() -> None:
+    assert parse_time("2h", 5, ahead=True) == 7_200_005
+    for text in ("", "10", "10 m", "-5m", "2026-13-01", "１０m", "0001-01-01T00:00:00+23:59", "1e3"):
+        with pytest.raises(UsageError, match="is no time"):
+            parse_time(text, 0)
+
+
+def test_a_message_made_by_hand_has_the_same_properties(run: Run, root: Path) -> None:
+    given = ["--tags", "T", "--keys", "a b", "--property", "p=1", "--queue", "0"]
+    run("send", "Orders", "--body", "x", *given, store=root)
+    with Store.open(root) as store:
+        store.send(Message("Orders", b"x", tags="T", keys="a b", properties={"p": "1"}, queue_id=0))
+    first, second = ({**dict(row["properties"]), "UNIQ_KEY": ""} for row in _messages(root))
+    assert first == second
