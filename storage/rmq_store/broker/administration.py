@@ -5,10 +5,10 @@ What a deletion takes, and what it leaves:
     topic    its settings, every group's offsets on it, POP state; POP retry topics of Java (%RETRY%group_topic)
     group    its settings; with its offsets also POP state and the topics %RETRY%group and %DLQ%group
 
-Messages stay in the log until retention takes them, and so do the files of their queues: unlike in a broker, which
-unlinks them (DefaultMessageStore#deleteTopics) and begins again at queue offset 0. There a rebuild of the queues finds
-two messages for one offset. Here a topic that is made again goes on where it ended: no queue offset is given out twice,
-and what is left of its old messages can be read again.
+Messages stay in the log until retention takes them, and the files of their queues with them, the last one for good:
+unlike a broker, which unlinks them (DefaultMessageStore#deleteTopics) and begins again at queue offset 0, so that a
+rebuild finds two messages for one offset. Here a topic that is made again goes on where it ended, and what is left of
+its old messages can be read again: no queue offset is given out twice as long as the log has a message of that offset.
 
 Each step is durable before the next, settings first: a deletion that was cut short is done by repeating it, and
 `clean_unused_topics` finds what one has left. Sources: AdminBrokerProcessor.java (updateAndCreateTopic, deleteTopic,
@@ -29,6 +29,7 @@ from rmq_store.broker.topics import TopicConfig, TopicTable
 from rmq_store.errors import ReadOnlyError, UnknownTopicError, UsageError
 from rmq_store.format import names
 from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.retention import remove_queue_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,13 @@ class Administration:
         deletion = self.plan_cleaning()
         self._delete(deletion)
         return deletion
+
+    def clean_queue_files(self) -> int:
+        """Delete queue files that know only messages which retention has taken, never the last one of a queue; returns
+        how many. Durable on return. StoreLockedError, StoreFailedError.
+        """
+        self._require_writer()
+        return remove_queue_files(self._log)
 
     def leftover_count(self, topic: str) -> int:
         """How many messages could be read of `topic` now, whether it is there or not."""

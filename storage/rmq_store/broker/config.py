@@ -169,6 +169,10 @@ class StoreConfig:
         """The same settings with the sizes of an existing store."""
         return replace(self, **{name: getattr(geometry, name) for name in Geometry.__slots__})
 
+    def broker_conf(self) -> dict[str, int | bool | str]:
+        """The settings under the names that broker.conf has for them."""
+        return {name: getattr(self, field.name) for name, field in _JAVA_NAMES.items()}
+
     @classmethod
     def from_broker_conf(cls, path: str | Path) -> StoreConfig:
         """Settings from a broker's properties file; keys that do not concern a store are passed over.
@@ -191,7 +195,7 @@ class StoreConfig:
             address, _, port = cls().broker_host.rpartition(":")
             values["brokerHost"] = f"{values.get('brokerIP1', address)}:{values.get('listenPort', port)}"
         known = _JAVA_NAMES | _OLD_NAMES.keys()
-        return cls(**_parse({name: value for name, value in values.items() if name in known}, str(path)))
+        return cls(**parse_settings({name: value for name, value in values.items() if name in known}, str(path)))
 
 
 def _java_name(name: str) -> str:
@@ -201,8 +205,13 @@ def _java_name(name: str) -> str:
 _JAVA_NAMES = {_java_name(field.name): field for field in fields(StoreConfig)}
 
 
-def _parse(values: dict[str, Any], where: str) -> dict[str, Any]:
-    """Keyword arguments of StoreConfig from Java-named values, as text or as JSON has them."""
+def parse_settings(values: dict[str, Any], where: str) -> dict[str, Any]:
+    """Keyword arguments of StoreConfig from Java-named values, as text or as JSON has them. `where` they come from is
+    named in errors.
+
+    Raises:
+        UsageError: an unknown name, or a value that is not of its kind.
+    """
     parsed: dict[str, Any] = {}
     for given, value in values.items():
         name = _OLD_NAMES.get(given, given)
@@ -271,13 +280,12 @@ class StoreFile:
         if not isinstance(version, int) or version > STORE_FORMAT:
             raise NotAStoreError(str(root), f"written by a newer version (format {version}, we know {STORE_FORMAT})")
         try:
-            config = StoreConfig(**_parse(settings, str(path)))
+            config = StoreConfig(**parse_settings(settings, str(path)))
             return cls(str(uuid.UUID(identity)), config)
         except (ValueError, AttributeError, TypeError) as error:
             raise CorruptConfigError(str(path), 0, str(error)) from error
 
     def save(self, root: Path) -> None:
         """Write it durably."""
-        settings = {name: getattr(self.config, field.name) for name, field in _JAVA_NAMES.items()}
-        content = {"format": STORE_FORMAT, "identity": self.identity, "settings": settings}
+        content = {"format": STORE_FORMAT, "identity": self.identity, "settings": self.config.broker_conf()}
         durable.write_atomically(root / "pyrmq" / "store.json", json.dumps(content, indent=1).encode() + b"\n")

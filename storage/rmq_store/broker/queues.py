@@ -124,6 +124,11 @@ class Queues:
             return -1
         return int(self._entries(topic, queue_id, queue_offset - 1, queue_offset)["commit_log_offset"][0])
 
+    def entries(self, topic: str, queue_id: int, start: int, end: int) -> np.ndarray:
+        """See `Store.queue_entries`."""
+        self._check_range(topic, queue_id, start, end)
+        return self._entries(topic, queue_id, start, end)
+
     def bytes_between(self, topic: str, queue_id: int, start: int, end: int) -> int:
         """See `Store.bytes_between`."""
         self._check_range(topic, queue_id, start, end)

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
 
 from rmq_store.broker.administration import Administration
@@ -302,6 +303,12 @@ class Store:
             UsageError: unknown column.
         """
         return self._reading().read(topic, queue_id, start, end, columns, tags=tags, raw_body=raw_body)
+
+    def queue_entries(self, topic: str, queue_id: int, start: int, end: int) -> np.ndarray:
+        """Entries [start, end) of a queue, dtype ENTRY: commit_log_offset, frame_size, tags_code.
+        OffsetOutOfRangeError.
+        """
+        return self._reading().entries(topic, queue_id, start, end)
 
     def commit_log_offset_before(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """Commit-log offset of the message before `queue_offset`; -1 if the queue has none there (any more)."""

@@ -21,6 +21,8 @@ from rmq_store.cli import (
     doctor,
     groups,
     lag,
+    mqadmin,
+    offsets,
     output,
     read,
     repair,
@@ -29,8 +31,11 @@ from rmq_store.cli import (
     tail,
     top,
     topics,
+    trace,
     verify,
 )
+from rmq_store.cli.mqadmin import broker as mqadmin_broker
+from rmq_store.cli.mqadmin import cleaning, consumer, export, offset, topic
 from rmq_store.cli.sections import SectionedGroup
 from rmq_store.errors import NotAStoreError, StoreError, UsageError
 
@@ -62,7 +67,8 @@ class _Commands(SectionedGroup):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=(
         "\b\nCompletion of commands and options in bash (zsh, fish: zsh_source, fish_source):\n"
-        '  eval "$(_RMQ_COMPLETE=bash_source rmq)"'
+        '  eval "$(_RMQ_COMPLETE=bash_source rmq)"\n\n'
+        + mqadmin.NOT_HERE
     ),
 )
 @click.version_option(package_name="pyspark-rmq", prog_name="rmq")
@@ -85,6 +91,7 @@ _LOOK = [
 ]
 _MESSAGES = [
     read.read,
+    trace.trace,
     tail.tail,
     send.send,
     consume.consume,
@@ -92,6 +99,7 @@ _MESSAGES = [
 _CONSUMERS = [
     groups.groups,
     lag.lag,
+    offsets.offsets,
 ]
 _DEAD_LETTERS = [
     dlq.dlq,
@@ -104,7 +112,14 @@ _CARE = [
     broker.broker,
     doctor.doctor,
 ]
-_MQADMIN: dict[str, Sequence[click.Command]] = {}
+_MQADMIN: dict[str, Sequence[click.Command]] = {
+    "topics": topic.COMMANDS,
+    "consumers": consumer.COMMANDS,
+    "offsets": offset.COMMANDS,
+    "broker": mqadmin_broker.COMMANDS,
+    "cleaning": cleaning.COMMANDS,
+    "export": export.COMMANDS,
+}
 
 commands.add_section("Look", _LOOK)
 commands.add_section("Messages", _MESSAGES)

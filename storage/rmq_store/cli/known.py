@@ -1,0 +1,45 @@
+"""Topics and groups that a command was given: an unknown one is answered with the nearest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from rmq_store.errors import UnknownTopicError, UsageError
+
+if TYPE_CHECKING:
+    from rmq_store import Store
+
+
+def require_topic(store: Store, name: str) -> str:
+    """`name`, if the store has such a topic.
+
+    Raises:
+        UnknownTopicError: it has none; names the nearest.
+    """
+    topics = store.topics()
+    if name not in topics:
+        raise UnknownTopicError(f"no topic {name[:255]!r} in {store.path}{_nearest(name, topics)}")
+    return name
+
+
+def require_group(store: Store, name: str) -> str:
+    """`name`, if such a group has settings, offsets or a retry topic.
+
+    Raises:
+        UsageError: it has none of these; names the nearest.
+    """
+    from rmq_store.format.names import RETRY_PREFIX
+
+    retrying = (topic.removeprefix(RETRY_PREFIX) for topic in store.topics() if topic.startswith(RETRY_PREFIX))
+    groups = {*store.groups(), *store.all_committed_offsets(), *retrying}
+    if name not in groups:
+        raise UsageError(f"no group {name[:255]!r} in {store.path}{_nearest(name, groups)}")
+    return name
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    lower = {one.lower(): one for one in sorted(known)}
+    near = [lower[found] for found in get_close_matches(name.lower(), lower, 1)]
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,27 @@
+"""Attributes of a topic as updateTopic takes them: `+message.type=FIFO,-reserve.time`. Source: AttributeParser.java."""
+
+from __future__ import annotations
+
+from rmq_store.errors import UsageError
+
+# TopicAttributes.java: those that a store of files with 20-byte queue entries can have.
+_ATTRIBUTES = {
+    "message.type": ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
+    "queue.type": ("SimpleCQ",),
+    "cleanup.policy": ("DELETE",),
+}
+
+
+def attribute_changes(text: str) -> dict[str, str | None]:
+    """`+k=v,-k` as {k: v, or None to remove it} (AttributeParser#parseToMap). UsageError."""
+    changes: dict[str, str | None] = {}
+    for item in filter(None, text.split(",")):
+        name, separator, value = item[1:].partition("=")
+        if (item[0], separator) not in (("+", "="), ("-", "")) or not name or name in changes:
+            raise UsageError(f"--attributes {text!r}: {item!r} is neither +name=value nor -name, or comes twice")
+        allowed = _ATTRIBUTES.get(name)
+        if allowed is None or (separator and value not in allowed):
+            what = f"{name} is one of {', '.join(allowed)}" if allowed else f"known are {', '.join(_ATTRIBUTES)}"
+            raise UsageError(f"--attributes {text!r}: {item!r}: {what}")
+        changes[name] = value if separator else None
+    return changes

@@ -1,0 +1,264 @@
+"""The store as the one broker of mqadmin: its state, settings and counts. Source: tools/command/broker/*.java,
+ClusterListSubCommand.java, StatsAllSubCommand.java, QueryConsumeQueueCommand.java.
+
+What a running broker counts in memory (pulls, thread pools) a directory does not know: `-` stands there.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rmq_store.cli.known import require_topic
+from rmq_store.cli.mqadmin.common import cluster_name, java_text, mqadmin_options, write_line
+from rmq_store.cli.mqadmin.topic import consumer_groups
+from rmq_store.cli.output import open_store, write_json
+from rmq_store.errors import UsageError
+
+if TYPE_CHECKING:
+    from rmq_store import Store
+
+_CLUSTER_LINE = "%-22s  %-22s  %-4s  %-22s %-16s  %16s  %30s  %-22s  %11s  %-12s  %-8s  %10s"
+_CLUSTER_COLUMNS = (
+    "#Cluster Name", "#Broker Name", "#BID", "#Addr", "#Version", "#InTPS(LOAD)", "#OutTPS(LOAD)", "#Timer(Progress)",
+    "#PCWait(ms)", "#Hour", "#SPACE", "#ACTIVATED",
+)  # fmt: skip
+_STATS_LINE = "%-64s  %-64s %12s %11s %11s %14s %14s"
+_STATS_COLUMNS = (
+    "#Topic", "#Consumer Group", "#Accumulation", "#InTPS", "#OutTPS", "#InMsg24Hour", "#OutMsg24Hour",
+)  # fmt: skip
+_CQ_RULE = "=" * 38
+_CQ_COUNT = 10
+
+_MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
+_MASTER_ID = 0
+_UNKNOWN = "-"
+_EMBEDDED = "EMBEDDED"
+
+
+@click.command(
+    "brokerStatus",
+    short_help="State of the store.",
+    epilog="\b\nExample:\n  rmq brokerStatus --store /data/store",
+)
+@mqadmin_options()
+def broker_status(root: Path, as_json: bool) -> None:
+    """State of the store under the names of a broker's runtime information, as far as a directory knows it."""
+    with open_store(root) as store:
+        state = _state(store)
+    if as_json:
+        write_json(state)
+        return
+    for name, value in sorted(state.items()):
+        write_line("%-32s: %s", name, value)
+
+
+@click.command(
+    "getBrokerConfig",
+    short_help="Settings of the store.",
+    epilog="\b\nExample:\n  rmq getBrokerConfig --store /data/store",
+)
+@mqadmin_options()
+def get_broker_config(root: Path, as_json: bool) -> None:
+    """Settings of the store, under the names that broker.conf has for them."""
+    with open_store(root) as store:
+        settings, address = _settings(store), store.config.broker_host
+    if as_json:
+        write_json(settings)
+        return
+    write_line("%s", f"============{address}============")
+    for name, value in settings.items():
+        write_line("%-50s=  %s", name, java_text(value))
+
+
+@click.command(
+    "updateBrokerConfig",
+    short_help="Change a setting of the store.",
+    epilog="\b\nExample:\n  rmq updateBrokerConfig -k fileReservedTime -v 48 --store /data/store",
+)
+@mqadmin_options()
+@click.option("-a", "--updateAllBroker", hidden=True, expose_value=False)
+@click.option("-k", "--key", required=True, help="Name of the setting, as in broker.conf.")
+@click.option("-v", "--value", required=True, help="Its new value.")
+def update_broker_config(root: Path, as_json: bool, key: str, value: str) -> None:
+    """Change a setting for good, for every process that uses the store.
+
+    How the store is written cannot be changed, only how it is looked after: when messages are deleted and flushed.
+    """
+    from rmq_store import Store, StoreConfig
+    from rmq_store.broker.config import OPERATIONAL, parse_settings
+
+    parsed = parse_settings({key: value}, "updateBrokerConfig")
+    if not parsed.keys() <= set(OPERATIONAL):
+        names = [name for name, known in zip(StoreConfig().broker_conf(), fields(StoreConfig), strict=True)
+                 if known.name in OPERATIONAL]  # fmt: skip
+        raise UsageError(f"{key} is how the store is written and cannot be changed; these can: {', '.join(names)}")
+    with Store.open(root) as store:
+        settings = store.retention.configure(**parsed).broker_conf()
+        address = store.config.broker_host
+    if as_json:
+        write_json(settings)
+    else:
+        write_line("update broker config success, %s", address)
+
+
+@click.command(
+    "clusterList",
+    short_help="The store as a cluster of one broker.",
+    epilog="\b\nExample:\n  rmq clusterList --store /data/store",
+)
+@mqadmin_options("nc")
+@click.option("-m", "--moreStats", hidden=True, is_flag=True, expose_value=False)
+def cluster_list(root: Path, as_json: bool) -> None:
+    """The store as a cluster of one broker: #Hour is the age of its oldest message, #SPACE how full the disk is."""
+    with open_store(root) as store:
+        cluster, broker, address = cluster_name(store), store.broker_name, store.config.broker_host
+        earliest_ms, space = _earliest_ms(store), _space(store)
+        hours = 0.0 if earliest_ms is None else (store.clock() - earliest_ms) / _HOUR_MS
+    if as_json:
+        names = {"cluster": cluster, "brokerName": broker, "brokerId": _MASTER_ID, "address": address}
+        write_json([{**names, "hours": round(hours, 2), "diskUsedRatio": space}])
+        return
+    ratio = _UNKNOWN if space is None else f"{space:.4f}"
+    live = _UNKNOWN, _UNKNOWN, _UNKNOWN, _UNKNOWN
+    write_line(_CLUSTER_LINE, *_CLUSTER_COLUMNS)
+    place = cluster, broker, _MASTER_ID, address, _EMBEDDED
+    write_line(_CLUSTER_LINE, *place, *live, f"{hours:2.2f}", ratio, _UNKNOWN)
+
+
+@click.command(
+    "statsAll",
+    short_help="What came into each topic, and how far its groups are.",
+    epilog="\b\nExample:\n  rmq statsAll -a --store /data/store",
+)
+@mqadmin_options("n")
+@click.option("-a", "--activeTopic", "active", is_flag=True, help="Only topics with messages of the last 24 hours.")
+@click.option("-t", "--topic", help="Only this topic.")
+def stats_all(root: Path, as_json: bool, active: bool, topic: str | None) -> None:
+    """What came into each topic in the last minute and the last 24 hours, and how far behind its groups are.
+
+    What went out nobody counts in a directory: `-`.
+    """
+    from rmq_store.format.names import DLQ_PREFIX, RETRY_PREFIX
+
+    rows: list[tuple[str, str | None, int, float, int]] = []
+    with open_store(root) as store:
+        names = sorted(store.topics()) if topic is None else [require_topic(store, topic)]
+        for name in (name for name in names if not name.startswith((RETRY_PREFIX, DLQ_PREFIX))):
+            per_second, day = _came_in(store, name, _MINUTE_MS) / 60, _came_in(store, name, _DAY_MS)
+            if day or not active:
+                groups: list[str | None] = [*consumer_groups(store, name)] or [None]
+                rows += [(name, group, _accumulation(store, group, name), per_second, day) for group in groups]
+    if as_json:
+        keys = ("topic", "consumerGroup", "accumulation", "inTps", "inMsg24Hour")
+        write_json([dict(zip(keys, row, strict=True)) for row in rows])
+        return
+    write_line(_STATS_LINE, *_STATS_COLUMNS)
+    for name, group, behind, per_second, day in rows:
+        out = (_UNKNOWN, day, _UNKNOWN) if group is not None else ("", day, "NO_CONSUMER")
+        write_line(_STATS_LINE, name, group or "", behind, f"{per_second:.2f}", *out)
+
+
+@click.command(
+    "queryCq",
+    short_help="Entries of a queue, as they stand in its files.",
+    epilog="\b\nExample:\n  rmq queryCq -t Orders -q 0 -i 100 -c 5 --store /data/store",
+)
+@mqadmin_options("nb")
+@click.option("-t", "--topic", required=True, help="Name of the topic.")
+@click.option("-q", "--queue", required=True, type=click.IntRange(0), help="Number of the queue.")
+@click.option("-i", "--index", required=True, type=click.IntRange(0), help="Offset of the first entry.")
+@click.option("-c", "--count", default=_CQ_COUNT, show_default=True, type=click.IntRange(1, 10_000), help="How many.")
+@click.option("-g", "--consumer", hidden=True, expose_value=False)
+def query_cq(root: Path, as_json: bool, topic: str, queue: int, index: int, count: int) -> None:
+    """Entries of a queue as they stand in its files: place and size of the record, and the hash of its tag."""
+    with open_store(root) as store:
+        low, high = store.queue_range(require_topic(store, topic), queue)
+        entries = store.queue_entries(topic, queue, index, max(min(index + count, high), index)).tolist()
+    if as_json:
+        names = ("commitLogOffset", "size", "tagsCode")
+        rows = [{"queueOffset": index + n, **dict(zip(names, entry, strict=True))} for n, entry in enumerate(entries)]
+        write_json({"minOffset": low, "maxOffset": high, "entries": rows})
+        return
+    click.echo(f"Queue data: \nmax: {high}, min: {low}\n{_CQ_RULE}")
+    for number, (offset, size, tags_code) in enumerate(entries):
+        entry = f"ConsumeQueueData{{physicOffset={offset}, physicSize={size}, tagsCode={tags_code}}}"
+        click.echo(f"idx: {index + number}\n{entry}\n{_CQ_RULE}")
+
+
+def _state(store: Store) -> dict[str, str]:
+    """DefaultMessageStore#getRuntimeInfo, AdminBrokerProcessor#prepareRuntimeInfo, ScheduleMessageService
+    #buildRunningStats.
+    """
+    from rmq_store.broker.offsets import DelayOffsetTable
+    from rmq_store.format.names import SCHEDULE_TOPIC
+
+    start, end = store.log_range()
+    space, disk, earliest_ms = _space(store), shutil.disk_usage(store.path), _earliest_ms(store)
+    ratio = _UNKNOWN if space is None else str(space)
+    delayed = DelayOffsetTable(store.path).all()
+    levels = {
+        f"scheduleMessageOffset_{level}": f"{offset},{store.queue_range(SCHEDULE_TOPIC, level - 1).max_offset}"
+        for level, offset in delayed.items()
+    }
+    return {
+        "brokerVersionDesc": _EMBEDDED,
+        "commitLogDirCapacity": f"Total : {_byte_text(disk.total)}, Free : {_byte_text(disk.free)}.",
+        "commitLogDiskRatio": ratio,
+        "consumeQueueDiskRatio": ratio,
+        "commitLogMinOffset": str(start),
+        "commitLogMaxOffset": str(end),
+        "earliestMessageTimeStamp": str(-1 if earliest_ms is None else earliest_ms),
+        **levels,
+    }
+
+
+def _settings(store: Store) -> dict[str, Any]:
+    return store.retention.settings().broker_conf()
+
+
+def _space(store: Store) -> float | None:
+    """How full the disk is, 0 to 1 in steps of 0.01 (UtilAll#getDiskPartitionSpaceUsedPercent)."""
+    from rmq_store.broker.disk_space import usage_percent
+
+    percent = usage_percent(store.path)
+    return None if percent is None else percent / 100
+
+
+def _earliest_ms(store: Store) -> int | None:
+    """When the oldest record of the log was stored."""
+    start, end = store.log_range()
+    return store.message_at(start).store_timestamp_ms if start < end else None
+
+
+def _came_in(store: Store, topic: str, period_ms: int) -> int:
+    since_ms = store.clock() - period_ms
+    ranges = store.queue_ranges(topic).items()
+    return sum(span.max_offset - store.offset_by_time(topic, queue_id, since_ms) for queue_id, span in ranges)
+
+
+def _accumulation(store: Store, group: str | None, topic: str) -> int:
+    if group is None:
+        return 0
+    committed = store.committed_offsets(group)
+    ranges = store.queue_ranges(topic).items()
+    return max(0, sum(span.max_offset - committed.get((topic, queue_id), 0) for queue_id, span in ranges))
+
+
+def _byte_text(count: int) -> str:
+    """`1.5 GiB` (MixAll#humanReadableByteCount)."""
+    if count < 1024:
+        return f"{count} B"
+    size = float(count)
+    for unit in "KMGTPE":
+        size /= 1024
+        if size < 1024 or unit == "E":
+            break
+    return f"{size:.1f} {unit}iB"
+
+
+COMMANDS = (cluster_list, broker_status, get_broker_config, update_broker_config, stats_all, query_cq)

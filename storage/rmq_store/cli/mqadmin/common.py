@@ -1,0 +1,100 @@
+"""What the commands of mqadmin share: flags that a directory does not need, its table lines, the names it prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from rmq_store.cli.output import common_options, printable
+
+if TYPE_CHECKING:
+    from rmq_store import Store
+    from rmq_store.broker.administration import Deletion
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_UNNEEDED = {"n": ("-n", "--namesrvAddr"), "b": ("-b", "--brokerAddr"), "c": ("-c", "--clusterName")}
+
+# TopicConfigManager#init: a broker of 5.x makes a topic of this prefix and its cluster's name.
+_REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
+_DEFAULT_CLUSTER = "DefaultCluster"
+
+_PERMS = ((4, "R"), (2, "W"), (1, "X"))
+
+
+def mqadmin_options(unneeded: str = "nbc") -> Callable[[Command], Command]:
+    """Add --store and --json, and those of mqadmin's -n, -b and -c that say where: taken, not needed, not shown."""
+
+    def add(command: Command) -> Command:
+        for letter in unneeded:
+            command = click.option(*_UNNEEDED[letter], hidden=True, expose_value=False)(command)
+        return common_options(command)
+
+    return add
+
+
+def write_line(form: str, *values: object) -> None:
+    """Print one line of a Java format such as `%-32s  %-4d`; texts are made safe for a terminal."""
+    safe = tuple(printable(value) if isinstance(value, str) else value for value in values)
+    click.echo((form % safe).rstrip())
+
+
+def date_text(time_ms: int, *, millis: bool = False) -> str:
+    """`2026-11-21 00:21:54`, with `millis` `...54,856` (UtilAll#timeMillisToHumanString2); UTC. As a number if no
+    calendar has it.
+    """
+    try:
+        moment = datetime.fromtimestamp(time_ms // 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(time_ms)
+    return f"{moment:%Y-%m-%d %H:%M:%S}" + (f",{time_ms % 1000:03d}" if millis else "")
+
+
+def cluster_name(store: Store) -> str:
+    """The cluster that the store's broker belonged to, if it left its name."""
+    found = (topic.removeprefix(_REVIVE_PREFIX) for topic in sorted(store.topics()) if topic.startswith(_REVIVE_PREFIX))
+    return next(found, _DEFAULT_CLUSTER)
+
+
+def perm_text(perm: int) -> str:
+    """`RW-` (PermName#perm2String)."""
+    return "".join(letter if perm & bit else "-" for bit, letter in _PERMS)
+
+
+def java_text(value: object) -> str:
+    """A value as Java's toString has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "null" if value is None else str(value)
+
+
+def deletion_json(deletion: Deletion) -> dict[str, Any]:
+    """A deletion for `write_json`."""
+    return {
+        "topics": list(deletion.topics),
+        "groups": list(deletion.groups),
+        "offsets": {group: list(topics) for group, topics in deletion.offsets},
+        "popStates": [list(pop) for pop in deletion.pops],
+        "messagesLeft": deletion.message_count,
+    }
+
+
+def write_deletion(deletion: Deletion) -> None:
+    """Say on stderr what a deletion takes, and what stays."""
+    for topic in deletion.topics:
+        _say(f"topic {topic}: its settings")
+    for group in deletion.groups:
+        _say(f"group {group}: its settings")
+    for group, topics in deletion.offsets:
+        _say(f"group {group}: its offsets on {', '.join(topics)}")
+    for group, topic in deletion.pops:
+        _say(f"group {group}: what SimpleConsumers have in their hands of {topic}")
+    if deletion.message_count:
+        _say(f"{deletion.message_count} messages stay in the log, unseen, until retention takes them")
+
+
+def _say(text: str) -> None:
+    click.echo(printable(text), err=True)

@@ -1,0 +1,299 @@
+"""Consumer groups as mqadmin shows, makes, changes and deletes them. Source: tools/command/consumer/*.java,
+ConsumerConnectionSubCommand.java.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rmq_store.cli.confirm import changing_options, confirm
+from rmq_store.cli.known import require_group
+from rmq_store.cli.mqadmin.common import (
+    cluster_name,
+    date_text,
+    deletion_json,
+    java_text,
+    mqadmin_options,
+    write_deletion,
+    write_line,
+)
+from rmq_store.cli.output import open_store, printable, write_json
+from rmq_store.errors import ResponseError, UsageError
+
+if TYPE_CHECKING:
+    from rmq_store import SubscriptionGroup
+    from rmq_store.broker.lag import QueueLag
+    from rmq_store.broker.leases import LeaseInfo
+
+_QUEUE_LINE = "%-64s  %-32s  %-4s  %-20s  %-20s  %-20s %-20s%s"
+_CLIENT_LINE = "%-64s  %-32s  %-4s  %-20s  %-20s  %-20s %-20s %-20s%s"
+_GROUP_LINE = "%-64s  %-6s  %-24s %-5s  %-14s  %-7s  %s"
+_CONNECTION_LINE = "%-36s %-22s %-10s %s"
+
+# Where mqadmin shows the version of a client's RocketMQ.
+_EMBEDDED = "EMBEDDED"
+
+# ResponseCode.java
+_CONSUMER_NOT_ONLINE = 206
+
+# SubscriptionGroupConfig#toString; subscriptionDataSet is never set by mqadmin.
+_FIELDS = (
+    "group_name", "consume_enable", "consume_from_min_enable", "consume_broadcast_enable", "consume_message_orderly",
+    "retry_queue_nums", "retry_max_times", "group_retry_policy", "broker_id", "which_broker_when_consume_slowly",
+    "notify_consumer_ids_changed_enable", "group_sys_flag", "consume_timeout_minute", "attributes",
+)  # fmt: skip
+
+
+@click.command(
+    "consumerProgress",
+    short_help="How far behind consumer groups are.",
+    epilog="\b\nExample:\n  rmq consumerProgress -g cg_orders --store /data/store",
+)
+@mqadmin_options("nc")
+@click.option("-g", "--groupName", "group", help="Only this group, queue by queue.")
+@click.option("-t", "--topicName", "topic", help="With -g: only this topic.")
+@click.option("-s", "--showClientIP", "show_clients", type=bool, help="With -g: who holds each queue.")
+def consumer_progress(
+    root: Path, as_json: bool, group: str | None, topic: str | None, show_clients: bool | None
+) -> None:
+    """How far behind consumer groups are: of all groups the sums, of one its queues.
+
+    #Diff are the messages from the committed offset to the end, #Inflight those that were given out and are not
+    committed; the totals have the %RETRY% topics in them. #LastTime: when the last consumed message was stored (UTC).
+    """
+    if group is None:
+        if topic is not None or show_clients is not None:
+            raise UsageError("-t and -s go with -g")
+        _all_groups(root, as_json)
+    else:
+        _one_group(root, as_json, group, topic, bool(show_clients))
+
+
+def _one_group(root: Path, as_json: bool, group: str, topic: str | None, show_clients: bool) -> None:
+    from rmq_store.broker.lag import group_lag
+    from rmq_store.broker.leases import live_leases
+
+    with open_store(root) as store:
+        queues = [
+            queue for queue in group_lag(store, require_group(store, group)).queues if topic in (None, queue.topic)
+        ]
+        leases = live_leases(root, group) if show_clients else []
+        broker = store.broker_name
+    diff, inflight = sum(queue.diff for queue in queues), sum(queue.inflight for queue in queues)
+    if as_json:
+        rows = [_queue_json(queue, broker) for queue in queues]
+        if show_clients:
+            rows = [{**row, "client": _client(queue, leases)} for row, queue in zip(rows, queues, strict=True)]
+        write_json({"group": group, "queues": rows, "diffTotal": diff, "inflightTotal": inflight})
+        return
+    client = ("#Client IP",) if show_clients else ()
+    line = _CLIENT_LINE if show_clients else _QUEUE_LINE
+    columns = ("#Topic", "#Broker Name", "#QID", "#Broker Offset", "#Consumer Offset", *client, "#Diff", "#Inflight")
+    write_line(line, *columns, "#LastTime")
+    # Only the head is without a space before the last column.
+    line = line.removesuffix("%s") + " %s"
+    for queue in queues:
+        place = queue.topic, broker, queue.queue_id, queue.broker_offset, queue.consumer_offset or 0
+        client = ((_client(queue, leases) or "N/A").partition("@")[0],) if show_clients else ()
+        last = date_text(queue.last_timestamp_ms) if queue.last_timestamp_ms else "N/A"
+        write_line(line, *place, *client, queue.diff, queue.inflight, last)
+    click.echo()
+    write_line("Consume TPS: %.2f", 0.0)
+    write_line("Consume Diff Total: %d", diff)
+    write_line("Consume Inflight Total: %d", inflight)
+
+
+def _all_groups(root: Path, as_json: bool) -> None:
+    from rmq_store.broker.lag import all_lags
+    from rmq_store.broker.live import live_consumers
+
+    with open_store(root) as store:
+        found = [(lag, len(live_consumers(store, lag.group))) for lag in all_lags(store)]
+    if as_json:
+        write_json([{"group": lag.group, "count": count, "diffTotal": lag.diff_total} for lag, count in found])
+        return
+    write_line(_GROUP_LINE, "#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total")
+    for lag, count in found:
+        write_line(_GROUP_LINE, lag.group, count, _EMBEDDED if count else "OFFLINE", "", "", 0, lag.diff_total)
+
+
+@click.command(
+    "updateSubGroup",
+    short_help="Make a consumer group, or change one.",
+    epilog="\b\nExample:\n  rmq updateSubGroup -g cg_orders -r 5 --store /data/store",
+)
+@mqadmin_options()
+@click.option("-g", "--groupName", "group", required=True, help="Name of the group.")
+@click.option("-s", "--consumeEnable", "consume_enable", type=bool, help="Whether it may consume.")
+@click.option("-m", "--consumeFromMinEnable", "consume_from_min_enable", type=bool, help="Kept for brokers.")
+@click.option("-d", "--consumeBroadcastEnable", "consume_broadcast_enable", type=bool, help="Kept for brokers.")
+@click.option("-o", "--consumeMessageOrderly", "consume_message_orderly", type=bool, help="Whether it keeps the order.")
+@click.option("-q", "--retryQueueNums", "retry_queue_nums", type=click.IntRange(0), help="Queues of its %RETRY% topic.")
+@click.option("-r", "--retryMaxTimes", "retry_max_times", type=int, help="Retries before a message is a dead letter.")
+@click.option("-i", "--brokerId", "broker_id", type=int, help="Kept for brokers.")
+@click.option("-w", "--whichBrokerWhenConsumeSlowly", "which_broker_when_consume_slowly", type=int, help="As -i.")
+@click.option("-a", "--notifyConsumerIdsChanged", "notify_consumer_ids_changed_enable", type=bool, help="As -i.")
+def update_sub_group(root: Path, as_json: bool, group: str, **given: Any) -> None:
+    """Make a consumer group, or change one.
+
+    A new group is made with mqadmin's defaults: neither consumeFromMinEnable nor consumeBroadcastEnable. Of a group
+    that is there, what no option names stays as it is; mqadmin sets that to its defaults.
+    """
+    from rmq_store import Store, SubscriptionGroup
+
+    named = {name: value for name, value in given.items() if value is not None}
+    default = SubscriptionGroup(group, consume_broadcast_enable=False, consume_from_min_enable=False)
+    with Store.open(root) as store:
+        after = store.admin.update_group(group, lambda known: replace(known, **named), default=default)
+        address = store.config.broker_host
+    if as_json:
+        write_json({name: _plain(value) for name, value in _java_fields(after)})
+        return
+    write_line("create subscription group to %s success.", address)
+    fields = ", ".join(f"{name}={_field_text(value)}" for name, value in _java_fields(after))
+    write_line("%s", f"SubscriptionGroupConfig{{{fields}}}")
+
+
+@click.command(
+    "deleteSubGroup",
+    short_help="Delete a consumer group.",
+    epilog="\b\nExample:\n  rmq deleteSubGroup -g cg_orders -r true --dry-run --store /data/store",
+)
+@mqadmin_options()
+@changing_options
+@click.option("-g", "--groupName", "group", required=True, help="Name of the group.")
+@click.option("-r", "--removeOffset", "remove_offsets", type=bool, default=False, help="Its offsets, too: see above.")
+def delete_sub_group(root: Path, as_json: bool, group: str, remove_offsets: bool, dry_run: bool, yes: bool) -> None:
+    """Delete a consumer group: its settings. It begins where it was if it comes back.
+
+    With `-r true` everything that is its own goes: offsets, what SimpleConsumers have in their hands, its %RETRY% topic
+    and its %DLQ% topic with the dead letters (`rmq dlq export` keeps them). Their messages stay in the log, unseen,
+    until retention takes them.
+    """
+    from rmq_store import Store
+    from rmq_store.broker.live import require_idle
+
+    with open_store(root) as store:
+        try:
+            deletion = store.admin.plan_group_deletion(group, remove_offsets=remove_offsets)
+        except UsageError:
+            require_group(store, group)
+            raise
+        write_deletion(deletion)
+        if not dry_run:
+            require_idle(store, group)
+    if not dry_run:
+        confirm(f"Delete group {printable(group)}?", yes=yes)
+        with Store.open(root) as store:
+            require_idle(store, group)
+            deletion = store.admin.delete_group(group, remove_offsets=remove_offsets)
+            address = store.config.broker_host
+    if as_json:
+        write_json({"deleted": not dry_run, **deletion_json(deletion)})
+    elif not dry_run:
+        write_line("delete subscription group [%s] from broker [%s] success.", group, address)
+
+
+@click.command(
+    "getConsumerConfig",
+    short_help="Settings of a consumer group.",
+    epilog="\b\nExample:\n  rmq getConsumerConfig -g cg_orders --store /data/store",
+)
+@mqadmin_options("n")
+@click.option("-g", "--groupName", "group", required=True, help="Name of the group.")
+def get_consumer_config(root: Path, as_json: bool, group: str) -> None:
+    """Settings of a consumer group."""
+    with open_store(root) as store:
+        settings = store.groups().get(group)
+        if settings is None:
+            raise UsageError(f"group {require_group(store, group)!r} has no settings; consumers use the defaults")
+        cluster, broker = cluster_name(store), store.broker_name
+    if as_json:
+        write_json({name: _plain(value) for name, value in _java_fields(settings)})
+        return
+    bar = "=" * 29
+    write_line("%s", f"{bar}{cluster}:{broker}{bar}")
+    for name, value in _java_fields(settings):
+        write_line("%-40s=  %s", name, _field_text(value))
+
+
+@click.command(
+    "consumerConnection",
+    short_help="Who consumes as a group now.",
+    epilog="\b\nExample:\n  rmq consumerConnection -g cg_orders --store /data/store",
+)
+@mqadmin_options("nb")
+@click.option("-g", "--consumerGroup", "group", required=True, help="Name of the group.")
+def consumer_connection(root: Path, as_json: bool, group: str) -> None:
+    """Who consumes as a group now: streams, push and lite pull consumers. SimpleConsumers are not connected.
+
+    Exit code 1 if nobody does.
+    """
+    from rmq_store.broker.groups import FilterTable
+    from rmq_store.broker.leases import live_leases
+
+    with open_store(root) as store:
+        require_group(store, group)
+        asked = {entry.topic: entry.expression for entry in FilterTable(root).all() if entry.group == group}
+        topics = {topic: asked.get(topic, "*") for topic, _ in sorted(store.committed_offsets(group))}
+    members = sorted({(lease.owner, lease.pid) for lease in live_leases(root, group)}, key=str)
+    if not members:
+        raise ResponseError(_CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online")
+    if as_json:
+        clients = [{"clientId": owner, "pid": pid} for owner, pid in members]
+        write_json({"group": group, "connections": clients, "subscriptions": topics})
+        return
+    write_line(_CONNECTION_LINE, "#ClientId", "#ClientAddr", "#Language", "#Version")
+    for owner, pid in members:
+        write_line(_CONNECTION_LINE, owner or "-", "-" if pid is None else f"process {pid}", "PYTHON", _EMBEDDED)
+    click.echo("\nBelow is subscription:")
+    write_line("%-20s %s", "#Topic", "#SubExpression")
+    for topic, expression in topics.items():
+        write_line("%-20s %s", topic, expression)
+
+
+def _client(queue: QueueLag, leases: list[LeaseInfo]) -> str | None:
+    """Who holds a queue: by a lock of its own, or by the lease of its topic."""
+    from rmq_store.broker.live import LOCK_PREFIX
+
+    held = (f"{LOCK_PREFIX}{queue.queue_id}|{queue.topic}", queue.topic)
+    return next((lease.owner for lease in leases if lease.name in held), None)
+
+
+def _queue_json(queue: QueueLag, broker: str) -> dict[str, Any]:
+    return {
+        "topic": queue.topic,
+        "brokerName": broker,
+        "queueId": queue.queue_id,
+        "brokerOffset": queue.broker_offset,
+        "consumerOffset": queue.consumer_offset,
+        "diff": queue.diff,
+        "inflight": queue.inflight,
+        "lastTimestamp": queue.last_timestamp_ms,
+    }
+
+
+def _java_fields(group: SubscriptionGroup) -> list[tuple[str, Any]]:
+    return [(_java_name(name), getattr(group, name)) for name in _FIELDS]
+
+
+def _java_name(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _field_text(value: Any) -> str:
+    return json.dumps(dict(value)) if hasattr(value, "keys") else java_text(value)
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if hasattr(value, "keys") else value
+
+
+
+COMMANDS = (consumer_progress, update_sub_group, delete_sub_group, get_consumer_config, consumer_connection)

@@ -1,0 +1,120 @@
+"""Settings and metadata as files, as mqadmin exports them. Source: tools/command/export/*.java."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rmq_store.cli.mqadmin.common import java_text, mqadmin_options, write_line
+from rmq_store.cli.output import open_store, write_json
+from rmq_store.errors import UsageError
+
+if TYPE_CHECKING:
+    from rmq_store import Store
+
+# MixAll#isSysConsumerGroup, TopicConfigManager and SubscriptionGroupManager: what a broker makes by itself.
+_SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+_SYSTEM_GROUPS = frozenset((
+    "DEFAULT_CONSUMER", "DEFAULT_PRODUCER", "TOOLS_CONSUMER", "SCHEDULE_CONSUMER", "FILTERSRV_CONSUMER",
+    "__MONITOR_CONSUMER", "CLIENT_INNER_PRODUCER", "SELF_TEST_P_GROUP", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_ONSAPI_PULL",
+))  # fmt: skip
+
+# ExportConfigsCommand#needBrokerProprties, those that a store has.
+_CONFIGS = (
+    "brokerName", "fileReservedTime", "flushDiskType", "maxMessageSize", "messageDelayLevel", "autoCreateTopicEnable",
+    "autoCreateSubscriptionGroup",
+)  # fmt: skip
+
+
+@click.command(
+    "exportMetadata",
+    short_help="Topics and groups as a file.",
+    epilog="\b\nExample:\n  rmq exportMetadata -f export --store /data/store",
+)
+@mqadmin_options()
+@click.option("-f", "--filePath", "directory", default=".", show_default=True, metavar="DIRECTORY",
+              type=click.Path(file_okay=False, path_type=Path), help="Where to write the file.")  # fmt: skip
+@click.option("-t", "--topic", "only_topics", is_flag=True, help="Only topics: topic.json.")
+@click.option("-g", "--subscriptionGroup", "only_groups", is_flag=True, help="Only groups: subscriptionGroup.json.")
+@click.option("-s", "--specialTopic", "with_special", is_flag=True, help="Retry and dead-letter topics too.")
+def export_metadata(
+    root: Path, as_json: bool, directory: Path, only_topics: bool, only_groups: bool, with_special: bool
+) -> None:
+    """Write the topics and groups of users to metadata.json; with --json, print them instead."""
+    if only_topics and only_groups:
+        raise UsageError("-t or -g, not both")
+    with open_store(root) as store:
+        tables: dict[str, Any] = {}
+        if not only_groups:
+            tables["topicConfigTable"] = _topics(store, with_special)
+        if not only_topics:
+            tables["subscriptionGroupTable"] = _groups(store)
+        tables["exportTime"] = store.clock()
+    name = "topic" if only_topics else "subscriptionGroup" if only_groups else "metadata"
+    _export(tables, directory / f"{name}.json", as_json)
+
+
+@click.command(
+    "exportConfigs",
+    short_help="The store's settings as a file.",
+    epilog="\b\nExample:\n  rmq exportConfigs -f export --store /data/store",
+)
+@mqadmin_options()
+@click.option("-f", "--filePath", "directory", default=".", show_default=True, metavar="DIRECTORY",
+              type=click.Path(file_okay=False, path_type=Path), help="Where to write the file.")  # fmt: skip
+def export_configs(root: Path, as_json: bool, directory: Path) -> None:
+    """Write the settings that mqadmin exports to configs.json; with --json, print them instead."""
+    with open_store(root) as store:
+        known = {**store.retention.settings().broker_conf(), "brokerName": store.broker_name}
+    settings = {name: java_text(known[name]) for name in sorted(_CONFIGS)}
+    scale = {"masterBrokerSize": 1, "namesrvSize": 0, "slaveBrokerSize": 0}
+    found = {"brokerConfigs": {settings["brokerName"]: settings}, "clusterScale": scale}
+    _export(found, directory / "configs.json", as_json)
+
+
+def _topics(store: Store, with_special: bool) -> dict[str, Any]:
+    """AdminBrokerProcessor#getUserTopicConfig: without system topics."""
+    from rmq_store.broker.config_files import ConfigFile
+    from rmq_store.format.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+
+    store.topics()  # refuses a table that holds what no topic can have
+    table = ConfigFile(store.path, "topics.json").load().get("topicConfigTable", {})
+    left_out = () if with_special else (RETRY_PREFIX, DLQ_PREFIX)
+    return {
+        name: entry
+        for name, entry in sorted(table.items())
+        if not is_system_topic(name) and not name.startswith(left_out)
+    }
+
+
+def _groups(store: Store) -> dict[str, Any]:
+    """AdminBrokerProcessor#getUserSubscriptionGroup: without system groups."""
+    from rmq_store.broker.config_files import ConfigFile
+
+    store.groups()
+    table = ConfigFile(store.path, "subscriptionGroup.json").load().get("subscriptionGroupTable", {})
+    return {
+        name: entry
+        for name, entry in sorted(table.items())
+        if name not in _SYSTEM_GROUPS and not name.startswith(_SYSTEM_GROUP_PREFIX)
+    }
+
+
+def _export(content: dict[str, Any], path: Path, as_json: bool) -> None:
+    from rmq_store.files.durable import write_atomically
+    from rmq_store.format.config_json import dumps
+
+    if as_json:
+        write_json(content)
+        return
+    with contextlib.suppress(FileExistsError):
+        path.parent.mkdir(parents=True)
+    write_atomically(path, dumps(content).encode())
+    write_line("export %s success", str(path))
+
+
+COMMANDS = (export_metadata, export_configs)

@@ -1,0 +1,194 @@
+"""Moving offsets as mqadmin does while no consumer is online. Source: tools/command/offset/*.java,
+DefaultMQAdminExtImpl#resetOffsetByTimestampOld.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rmq_store.cli.confirm import changing_options, confirm
+from rmq_store.cli.known import require_group, require_topic
+from rmq_store.cli.mqadmin.common import java_text, mqadmin_options, write_line
+from rmq_store.cli.output import open_store, printable, write_json
+from rmq_store.cli.times import parse_time
+from rmq_store.errors import UsageError
+
+if TYPE_CHECKING:
+    from rmq_store import Store
+    from rmq_store.broker.offset_reset import OffsetChange
+
+_LINE = "%-20s  %-20s  %-20s  %-20s  %-20s  %-20s"
+_NUMBER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+
+_BEHIND_THE_NEWEST = -1
+
+
+@click.command(
+    "resetOffsetByTime",
+    short_help="Move a group to a time.",
+    epilog="\b\nExamples:\n"
+    "  rmq resetOffsetByTime -g cg_orders -t Orders -s 2026-11-21#08:00:00:000 --store /data/store\n"
+    "  rmq resetOffsetByTime -g cg_orders -t Orders -s now --dry-run --store /data/store",
+)
+@mqadmin_options()
+@changing_options
+@click.option("-g", "--group", required=True, help="Name of the group.")
+@click.option("-t", "--topic", required=True, help="Name of the topic.")
+@click.option("-s", "--timestamp", required=True, metavar="TIME",
+              help="now, ms since 1970 (-1: behind the newest), yyyy-MM-dd#HH:mm:ss:SSS (UTC), ISO 8601.")  # fmt: skip
+@click.option("-f", "--force", type=bool, default=True, show_default=True, help="false: only ever move it back.")
+@click.option("-q", "--queue", type=click.IntRange(0), help="Only this queue.")
+@click.option("-o", "--offset", type=click.IntRange(0), help="With -q: to this offset instead of the time.")
+def reset_offset_by_time(
+    root: Path, as_json: bool, group: str, topic: str, timestamp: str, force: bool, queue: int | None,
+    offset: int | None, dry_run: bool, yes: bool,
+) -> None:  # fmt: skip
+    """Move a group to the first message of each queue that was stored at a time or later.
+
+    `rmq offsets reset` has more ways, and shows the lag before and after.
+    """
+    if offset is not None and queue is None:
+        raise UsageError("-o goes with -q: one offset hardly fits every queue")
+    with open_store(root) as store:
+        time_ms = timestamp_ms(timestamp, store.clock())
+    facts = f"consumerGroup[{group}], topic[{topic}], force[{java_text(force)}]"
+    times = f"timestamp(string)[{timestamp}], timestamp(long)[{time_ms}]"
+    head = f"reset consumer offset by specified {facts}, {times}"
+    _Reset(group, topic, time_ms, force, queue, offset).run(root, as_json, dry_run, yes, head, "#resetOffset")
+
+
+@click.command(
+    "skipAccumulatedMessage",
+    short_help="Move a group behind the newest messages.",
+    epilog="\b\nExample:\n  rmq skipAccumulatedMessage -g cg_orders -t Orders --dry-run --store /data/store",
+)
+@mqadmin_options()
+@changing_options
+@click.option("-g", "--group", required=True, help="Name of the group.")
+@click.option("-t", "--topic", required=True, help="Name of the topic.")
+@click.option("-f", "--force", type=bool, default=True, show_default=True, help="false: only ever move it back.")
+def skip_accumulated_message(
+    root: Path, as_json: bool, group: str, topic: str, force: bool, dry_run: bool, yes: bool
+) -> None:
+    """Move a group behind the newest message of each queue of a topic: it never sees those in between."""
+    _Reset(group, topic, _BEHIND_THE_NEWEST, force).run(root, as_json, dry_run, yes, "", "#rollbackOffset")
+
+
+@click.command(
+    "cloneGroupOffset",
+    short_help="Let a group begin where another one is.",
+    epilog="\b\nExample:\n  rmq cloneGroupOffset -s cg_orders -d cg_audit -t Orders --store /data/store",
+)
+@mqadmin_options()
+@changing_options
+@click.option("-s", "--srcGroup", "source", required=True, help="Group that is where the other one shall be.")
+@click.option("-d", "--destGroup", "target", required=True, help="Group whose offsets are set; it may be new.")
+@click.option("-t", "--topic", required=True, help="Name of the topic.")
+@click.option("-o", "--offline", hidden=True, expose_value=False)
+def clone_group_offset(
+    root: Path, as_json: bool, source: str, target: str, topic: str, dry_run: bool, yes: bool
+) -> None:
+    """Set a group's offsets on a topic to those of another group."""
+    from rmq_store import Store
+    from rmq_store.broker.live import require_idle
+    from rmq_store.broker.offset_reset import apply_reset, given, plan_reset
+
+    def plan(store: Store) -> list[OffsetChange]:
+        offsets = store.committed_offsets(require_group(store, source))
+        changes = plan_reset(store, target, [require_topic(store, topic)], given(offsets))
+        if not changes:
+            raise UsageError(f"group {source!r} has no offsets on topic {topic!r}: nothing to clone")
+        return changes
+
+    with open_store(root) as store:
+        changes = plan(store)
+        for change in changes:
+            now = "no offset" if change.place.committed is None else change.place.committed
+            click.echo(printable(f"{topic} queue {change.place.queue_id}: {now} -> {change.then}"), err=True)
+        if not dry_run:
+            require_idle(store, target)
+    if not dry_run:
+        confirm(f"Set {len(changes)} offsets of group {printable(target)}?", yes=yes)
+        with Store.open(root) as store:
+            apply_reset(store, target, plan(store))
+    if as_json:
+        write_json({"reset": not dry_run, "queues": [_json(change) for change in changes]})
+    elif not dry_run:
+        write_line("clone group offset success. srcGroup[%s], destGroup=[%s], topic[%s]", source, target, topic)
+
+
+def timestamp_ms(text: str, now_ms: int) -> int:
+    """Any number of milliseconds, RocketMQ's forms of a time, or ISO 8601. UsageError."""
+    return int(text) if _NUMBER.fullmatch(text.strip()) else parse_time(text, now_ms)
+
+
+@dataclass(frozen=True)
+class _Reset:
+    """A move of one group on one topic; to `offset`, or else to a time."""
+
+    group: str
+    topic: str
+    time_ms: int
+    force: bool
+    queue: int | None = None
+    offset: int | None = None
+
+    def run(self, root: Path, as_json: bool, dry_run: bool, yes: bool, head: str, last_column: str) -> None:
+        from rmq_store import Store
+        from rmq_store.broker.live import require_idle
+        from rmq_store.broker.offset_reset import apply_reset
+
+        with open_store(root) as store:
+            require_group(store, self.group)
+            changes = self._plan(store)
+            if not as_json:
+                self._write(changes, store.broker_name, head, last_column)
+            if not dry_run:
+                require_idle(store, self.group)
+        going = [change for change in changes if self._goes(change)]
+        if going and not dry_run:
+            confirm(f"Set {len(going)} offsets of group {printable(self.group)}?", yes=yes)
+            with Store.open(root) as store:
+                going = [change for change in self._plan(store) if self._goes(change)]
+                apply_reset(store, self.group, going)
+        if as_json:
+            write_json({"reset": not dry_run, "queues": [_json(change) for change in going]})
+
+    def _plan(self, store: Store) -> list[OffsetChange]:
+        from rmq_store.broker.offset_reset import at_offset, at_time, plan_reset
+
+        target = at_time(store, self.time_ms) if self.offset is None else at_offset(self.offset)
+        return plan_reset(store, self.group, [require_topic(store, self.topic)], target, queue_id=self.queue)
+
+    def _goes(self, change: OffsetChange) -> bool:
+        return self.force or change.then <= (change.place.committed or 0)
+
+    def _write(self, changes: Sequence[OffsetChange], broker: str, head: str, last_column: str) -> None:
+        if head:
+            write_line("%s", head)
+        columns = ("#brokerName", "#queueId", "#brokerOffset", "#consumerOffset", "#timestampOffset", last_column)
+        write_line(_LINE, *columns)
+        for change in changes:
+            place, now = change.place, change.place.committed or 0
+            then = change.then if self._goes(change) else now
+            write_line(_LINE, broker, place.queue_id, place.max_offset, now, change.then, then)
+
+
+def _json(change: OffsetChange) -> dict[str, Any]:
+    place = change.place
+    return {
+        "topic": place.topic,
+        "queueId": place.queue_id,
+        "brokerOffset": place.max_offset,
+        "consumerOffset": place.committed,
+        "resetOffset": change.then,
+    }
+
+
+COMMANDS = (reset_offset_by_time, skip_accumulated_message, clone_group_offset)

@@ -1,0 +1,295 @@
+"""Topics as mqadmin lists, shows, makes, changes and deletes them. Source: tools/command/topic/*.java."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rmq_store.cli.confirm import changing_options, confirm
+from rmq_store.cli.known import require_topic
+from rmq_store.cli.mqadmin.attributes import attribute_changes
+from rmq_store.cli.mqadmin.common import (
+    cluster_name,
+    date_text,
+    deletion_json,
+    java_text,
+    mqadmin_options,
+    perm_text,
+    write_deletion,
+    write_line,
+)
+from rmq_store.cli.output import open_store, printable, write_json
+from rmq_store.errors import LeaseHeldError
+
+if TYPE_CHECKING:
+    from rmq_store import Store, TopicConfig
+
+_CLUSTER_LINE = "%-20s  %-48s  %-48s"
+_STATUS_LINE = "%-32s  %-4s  %-20s  %-20s    %s"
+_ROUTE_LINE = "%-45s %-32s %-50s %-10s %-11s %-5s"
+_ROUTE_RULE = 158
+
+# UpdateTopicSubCommand, for a topic that is new.
+_QUEUES = 8
+
+
+@click.command(
+    "topicList", short_help="Names of all topics.", epilog="\b\nExample:\n  rmq topicList -c --store /data/store"
+)
+@mqadmin_options("n")
+@click.option("-c", "--clusterModel", "with_groups", is_flag=True, help="With their cluster and their consumer groups.")
+def topic_list(root: Path, as_json: bool, with_groups: bool) -> None:
+    """Names of all topics; with -c, cluster and consumer groups of each that is no retry or dead-letter topic."""
+    from rmq_store.format.names import DLQ_PREFIX, RETRY_PREFIX
+
+    with open_store(root) as store:
+        topics, cluster = sorted(store.topics()), cluster_name(store)
+        consumers = {topic: consumer_groups(store, topic) for topic in topics} if with_groups else {}
+    if with_groups:
+        topics = [topic for topic in topics if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))]
+    if as_json:
+        rows = [{"cluster": cluster, "topic": topic, "consumerGroups": consumers.get(topic)} for topic in topics]
+        write_json(rows if with_groups else topics)
+    elif with_groups:
+        write_line(_CLUSTER_LINE, "#Cluster Name", "#Topic", "#Consumer Group")
+        for topic in topics:
+            for group in consumers[topic] or [""]:
+                write_line("%-20s  %-64s  %-64s", cluster, topic, group)
+    else:
+        for topic in topics:
+            write_line("%s", topic)
+
+
+@click.command(
+    "topicStatus",
+    short_help="Offsets of a topic's queues.",
+    epilog="\b\nExample:\n  rmq topicStatus -t Orders --store /data/store",
+)
+@mqadmin_options("nc")
+@click.option("-t", "--topic", required=True, help="Name of the topic.")
+def topic_status(root: Path, as_json: bool, topic: str) -> None:
+    """Offsets of a topic's queues, and when the newest message of each was stored (UTC)."""
+    with open_store(root) as store:
+        broker, rows = store.broker_name, []
+        for queue_id, span in sorted(store.queue_ranges(require_topic(store, topic)).items()):
+            last = span.max_offset - 1
+            updated_ms = store.store_timestamp(topic, queue_id, last) if last >= span.min_offset else 0
+            rows.append((queue_id, *span, updated_ms))
+    if as_json:
+        names = ("queueId", "minOffset", "maxOffset", "lastUpdateTimestamp")
+        write_json([{"brokerName": broker, **dict(zip(names, row, strict=True))} for row in rows])
+        return
+    write_line(_STATUS_LINE, "#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated")
+    for queue_id, low, high, updated_ms in rows:
+        updated = date_text(updated_ms, millis=True) if updated_ms > 0 else ""
+        write_line(_STATUS_LINE, broker, queue_id, low, high, updated)
+
+
+@click.command(
+    "topicRoute",
+    short_help="Where a topic's queues are.",
+    epilog="\b\nExample:\n  rmq topicRoute -t Orders -l --store /data/store",
+)
+@mqadmin_options("n")
+@click.option("-t", "--topic", required=True, help="Name of the topic.")
+@click.option("-l", "--list", "as_list", is_flag=True, help="As a table.")
+def topic_route(root: Path, as_json: bool, topic: str, as_list: bool) -> None:
+    """What a name server would answer for a topic: the store as the one broker that has it."""
+    from rmq_store.format.config_json import dumps
+
+    with open_store(root) as store:
+        config = store.topics()[require_topic(store, topic)]
+        broker, cluster, address = store.broker_name, cluster_name(store), store.config.broker_host
+    counts = config.read_queue_nums, config.write_queue_nums
+    if as_list and not as_json:
+        write_line(_ROUTE_LINE, "#ClusterName", "#BrokerName", "#BrokerAddrs", "#ReadQueue", "#WriteQueue", "#Perm")
+        write_line(_ROUTE_LINE, cluster, broker, f"{{0={address}}}", *counts, config.perm)
+        write_line("-" * _ROUTE_RULE)
+        write_line(_ROUTE_LINE, "Total:", 1, "", *counts, "")
+        return
+    queue = {"brokerName": broker, "perm": config.perm, "readQueueNums": counts[0]}
+    queue |= {"topicSysFlag": config.topic_sys_flag, "writeQueueNums": counts[1]}
+    route: dict[str, Any] = {
+        "brokerDatas": [{"brokerAddrs": {0: address}, "brokerName": broker, "cluster": cluster}],
+        "filterServerTable": {},
+        "queueDatas": [queue],
+    }
+    if as_json:
+        write_json(route)
+    else:
+        click.echo(dumps(route))
+
+
+@click.command(
+    "topicClusterList",
+    short_help="The cluster of a topic.",
+    epilog="\b\nExample:\n  rmq topicClusterList -t Orders --store /data/store",
+)
+@mqadmin_options("n")
+@click.option("-t", "--topic", required=True, help="Name of the topic.")
+def topic_cluster_list(root: Path, as_json: bool, topic: str) -> None:
+    """The cluster that a topic belongs to."""
+    with open_store(root) as store:
+        require_topic(store, topic)
+        cluster = cluster_name(store)
+    if as_json:
+        write_json([cluster])
+    else:
+        write_line("%s", cluster)
+
+
+@click.command(
+    "updateTopic",
+    short_help="Make a topic, or change one.",
+    epilog="\b\nExamples:\n  rmq updateTopic -t Orders -r 8 -w 8 --store /data/store\n"
+    "  rmq updateTopic -t Orders -a +message.type=FIFO --store /data/store",
+)
+@mqadmin_options()
+@click.option("-t", "--topic", required=True, help="Name of the topic.")
+@click.option("-r", "--readQueueNums", "read_queues", type=click.IntRange(0), help="Queues that are read.")
+@click.option("-w", "--writeQueueNums", "write_queues", type=click.IntRange(0), help="Queues that get new messages.")
+@click.option("-p", "--perm", type=click.IntRange(0, 7), help="2: write, 4: read, 6: both.")
+@click.option("-o", "--order", type=bool, help="Whether it is an ordered topic.")
+@click.option("-u", "--unit", type=bool, help="Whether it is a unit topic (bit 0 of topicSysFlag).")
+@click.option("-s", "--hasUnitSub", "unit_sub", type=bool, help="Whether it has unit subscribers (bit 1).")
+@click.option("-a", "--attributes", metavar="+K=V,-K", help="Attributes to set and to remove.")
+def update_topic(root: Path, as_json: bool, topic: str, attributes: str | None, **given: Any) -> None:
+    """Make a topic of 8 queues, or change one.
+
+    Of a topic that is there, what no option names stays as it is; mqadmin sets that to its defaults. A topic that was
+    deleted before goes on where it ended: what is left of its old messages can be read again.
+    """
+    from rmq_store import Store, TopicConfig
+
+    changes = attribute_changes(attributes or "")
+    with Store.open(root) as store:
+        left = 0 if topic in store.topics() else store.admin.leftover_count(topic)
+        default = TopicConfig(topic, _QUEUES, _QUEUES)
+        _, after = store.admin.update_topic(topic, lambda known: _changed(known, given, changes), default=default)
+        address = store.config.broker_host
+    if left:
+        note = f"{left} messages of it can be read again, and its offsets go on where they ended"
+        click.echo(printable(f"rmq: {topic} was here before: {note}"), err=True)
+    if as_json:
+        write_json(_topic_json(after))
+    else:
+        write_line("create topic to %s success.", address)
+        write_line("%s", _topic_text(after))
+
+
+@click.command(
+    "updateTopicPerm",
+    short_help="Say who may use a topic.",
+    epilog="\b\nExample:\n  rmq updateTopicPerm -t Orders -p 4 --store /data/store",
+)
+@mqadmin_options()
+@click.option("-t", "--topic", required=True, help="Name of the topic.")
+@click.option("-p", "--perm", required=True, type=click.IntRange(0, 7), help="2: write, 4: read, 6: both.")
+def update_topic_perm(root: Path, as_json: bool, topic: str, perm: int) -> None:
+    """Set the permissions of a topic; everything else stays."""
+    from rmq_store import Store
+
+    with Store.open(root) as store:
+        known = store.topic(require_topic(store, topic))
+        before, after = store.admin.update_topic(topic, lambda config: replace(config, perm=perm), default=known)
+        address = store.config.broker_host
+    if as_json:
+        write_json(_topic_json(after))
+    elif before == after:
+        write_line("new perm equals to the old one!")
+    else:
+        write_line("update topic perm from %s to %s in %s success.", (before or known).perm, perm, address)
+        write_line("%s.", _topic_text(after))
+
+
+@click.command(
+    "deleteTopic",
+    short_help="Delete a topic and the offsets on it.",
+    epilog="\b\nExample:\n  rmq deleteTopic -t Orders --dry-run --store /data/store",
+)
+@mqadmin_options()
+@changing_options
+@click.option("-t", "--topic", required=True, help="Name of the topic.")
+def delete_topic(root: Path, as_json: bool, topic: str, dry_run: bool, yes: bool) -> None:
+    """Delete a topic: its settings, and every group's offsets on it.
+
+    Its messages stay in the log until retention takes them. A topic that is made again under this name goes on at the
+    offsets where this one ended, and what is left of its messages can be read again; a broker would begin at 0, and
+    after a rebuild of its queues have two messages for one offset.
+    """
+    from rmq_store import Store, UnknownTopicError
+
+    with open_store(root) as store:
+        try:
+            deletion = store.admin.plan_topic_deletion(topic)
+        except UnknownTopicError:
+            require_topic(store, topic)
+            raise
+        write_deletion(deletion)
+        if not dry_run:
+            _require_unused(store, topic)
+    if not dry_run:
+        confirm(f"Delete topic {printable(topic)}?", yes=yes)
+        with Store.open(root) as store:
+            _require_unused(store, topic)
+            deletion = store.admin.delete_topic(topic)
+            cluster = cluster_name(store)
+    if as_json:
+        write_json({"deleted": not dry_run, **deletion_json(deletion)})
+    elif not dry_run:
+        write_line("delete topic [%s] from cluster [%s] success.", topic, cluster)
+
+
+def consumer_groups(store: Store, topic: str) -> list[str]:
+    """The groups that have committed on a topic (ConsumerOffsetManager#whichGroupByTopic), sorted."""
+    known = store.all_committed_offsets()
+    return sorted(group for group, offsets in known.items() if any(name == topic for name, _ in offsets))
+
+
+def _require_unused(store: Store, topic: str) -> None:
+    from rmq_store.broker.live import live_consumers, live_groups
+
+    groups = live_groups(store, topic)
+    if groups:
+        who = [f"group {group!r} by {text}" for group in groups for text in live_consumers(store, group)]
+        raise LeaseHeldError(f"topic {topic!r} is being consumed: stop it first: {'; '.join(who)}", who[0])
+
+
+def _changed(known: TopicConfig, given: dict[str, Any], attributes: dict[str, str | None]) -> TopicConfig:
+    flag = known.topic_sys_flag
+    for bit, value in ((1, given["unit"]), (2, given["unit_sub"])):
+        if value is not None:
+            flag = flag | bit if value else flag & ~bit
+    fields = {"read_queue_nums": "read_queues", "write_queue_nums": "write_queues", "perm": "perm", "order": "order"}
+    named = {field: given[option] for field, option in fields.items() if given[option] is not None}
+    kept = {name: value for name, value in known.attributes.items() if name not in attributes}
+    added = {name: value for name, value in attributes.items() if value is not None}
+    return replace(known, **named, topic_sys_flag=flag, attributes={**kept, **added})
+
+
+def _topic_json(topic: TopicConfig) -> dict[str, Any]:
+    return {
+        "topicName": topic.topic_name,
+        "readQueueNums": topic.read_queue_nums,
+        "writeQueueNums": topic.write_queue_nums,
+        "perm": topic.perm,
+        "topicFilterType": topic.topic_filter_type,
+        "topicSysFlag": topic.topic_sys_flag,
+        "order": topic.order,
+        "attributes": dict(topic.attributes),
+    }
+
+
+def _topic_text(topic: TopicConfig) -> str:
+    """TopicConfig#toString."""
+    fields = {**_topic_json(topic), "perm": perm_text(topic.perm)}
+    fields["attributes"] = "{" + ", ".join(f"{name}={value}" for name, value in topic.attributes.items()) + "}"
+    return f"TopicConfig [{', '.join(f'{name}={java_text(value)}' for name, value in fields.items())}]"
+
+
+COMMANDS = (
+    topic_list, topic_status, topic_route, topic_cluster_list, update_topic, update_topic_perm, delete_topic,
+)  # fmt: skip

@@ -1,0 +1,218 @@
+"""`rmq offsets`: see, keep and move the offsets of a consumer group."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rmq_store.cli.confirm import changing_options, confirm
+from rmq_store.cli.known import require_group, require_topic
+from rmq_store.cli.output import common_options, open_store, printable, write_json, write_table
+from rmq_store.cli.times import TIMES, parse_time
+from rmq_store.errors import UsageError
+
+if TYPE_CHECKING:
+    from rmq_store import Store
+    from rmq_store.broker.offset_reset import OffsetChange, Target
+
+_FILE_BYTES_MAX = 64 << 20
+_COLUMNS = ("TOPIC", "QUEUE", "MIN", "MAX", "NOW", "THEN", "LAG NOW", "LAG THEN")
+
+
+@click.group(short_help="See, keep and move the offsets of a consumer group.")
+def offsets() -> None:
+    """See, keep and move the offsets of a consumer group."""
+
+
+@offsets.command(
+    short_help="The committed offsets of a group.",
+    epilog="\b\nExample:\n  rmq offsets show cg_orders --store /data/rocketmq/store",
+)
+@common_options
+@click.argument("group")
+@click.option("-t", "--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
+def show(root: Path, as_json: bool, group: str, topics: tuple[str, ...]) -> None:
+    """The committed offsets of a group on every queue of its topics, and the messages between each and the end.
+
+    A queue without an offset counts from 0, as in mqadmin.
+    """
+    from rmq_store.broker.offset_reset import latest, plan_reset
+
+    with open_store(root) as store:
+        require_group(store, group)
+        places = [change.place for change in plan_reset(store, group, _topics(store, group, topics), latest)]
+    if as_json:
+        names = ("topic", "queueId", "minOffset", "maxOffset", "committedOffset", "lag")
+        rows = [(p.topic, p.queue_id, p.min_offset, p.max_offset, p.committed, p.lag) for p in places]
+        write_json([dict(zip(names, row, strict=True)) for row in rows])
+        return
+    write_table(
+        ("TOPIC", "QUEUE", "MIN", "MAX", "COMMITTED", "LAG"),
+        [(p.topic, p.queue_id, p.min_offset, p.max_offset, _dash(p.committed), p.lag) for p in places],
+    )
+
+
+@offsets.command(
+    short_help="The committed offsets as a file for `reset --to-offsets`.",
+    epilog="\b\nExample:\n  rmq offsets export cg_orders --store /data/rocketmq/store > cg_orders.json",
+)
+@common_options
+@click.argument("group")
+def export(root: Path, as_json: bool, group: str) -> None:
+    """The committed offsets of a group as JSON, {topic: {queue: offset}}, which `reset --to-offsets` reads."""
+    with open_store(root) as store:
+        committed = store.committed_offsets(require_group(store, group))
+    found: dict[str, dict[str, int]] = {}
+    for (topic, queue_id), offset in sorted(committed.items()):
+        found.setdefault(topic, {})[str(queue_id)] = offset
+    write_json(found)
+
+
+@offsets.command(
+    short_help="Move a group: to a time, an end, an offset, a file.",
+    epilog="\b\nExamples:\n  rmq offsets reset cg_orders --to-time 2h --dry-run --store /data/rocketmq/store\n"
+    "  rmq offsets reset cg_orders -t Orders --shift -100 --store /data/rocketmq/store\n"
+    "  rmq offsets reset cg_orders --to-offsets cg_orders.json --yes --store /data/rocketmq/store",
+)
+@common_options
+@changing_options
+@click.argument("group")
+@click.option("-t", "--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
+@click.option("--queue", type=click.IntRange(0), help="Only this queue.")
+@click.option("--to-earliest", is_flag=True, help="To the first message that is there.")
+@click.option("--to-latest", is_flag=True, help="Behind the newest message.")
+@click.option("--to-time", metavar="TIME", help=f"To the first message stored then or later: now, {TIMES}.")
+@click.option("--to-offset", type=click.IntRange(0), metavar="N", help="To this offset.")
+@click.option("--shift", type=int, metavar="N", help="N messages forward, or back with -N.")
+@click.option("--to-offsets", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+              help="To those of `rmq offsets export`; queues that it does not name stay.")  # fmt: skip
+def reset(
+    root: Path, as_json: bool, group: str, topics: tuple[str, ...], queue: int | None, dry_run: bool, yes: bool,
+    **target: Any,
+) -> None:  # fmt: skip
+    """Move a group to other offsets, and show first what that makes of its lag.
+
+    Without -t all topics on which the group has committed, its %RETRY% topic excepted. An offset outside of its queue
+    becomes the queue's first or last one. Refused while somebody consumes as the group, who would overwrite it; only
+    SimpleConsumers follow by themselves.
+    """
+    from rmq_store import Store
+    from rmq_store.broker.live import live_consumers, require_idle
+    from rmq_store.broker.offset_reset import apply_reset
+
+    with open_store(root) as store:
+        require_group(store, group)
+        changes = _plan(store, group, topics, queue, target)
+        if not as_json:
+            _write_changes(changes)
+        if not dry_run:
+            require_idle(store, group)
+        for who in live_consumers(store, group):
+            click.echo(printable(f"rmq: it would be refused now: at work as the group is {who}"), err=True)
+    moving = sum(change.then != change.place.committed for change in changes)
+    if moving and not dry_run:
+        confirm(f"Set {moving} offsets of group {printable(group)}?", yes=yes)
+        with Store.open(root) as store:
+            changes = _plan(store, group, topics, queue, target)
+            apply_reset(store, group, changes)
+    if as_json:
+        names = ("topic", "queueId", "minOffset", "maxOffset", "committedOffset", "newOffset", "lag", "newLag")
+        rows = [dict(zip(names, _row(change), strict=True)) for change in changes]
+        write_json({"reset": bool(moving) and not dry_run, "queues": rows})
+    elif not dry_run:
+        click.echo(f"{moving} offsets set", err=True)
+
+
+def _topics(store: Store, group: str, named: Sequence[str]) -> list[str]:
+    """Those that were named; or all that the group has offsets on and that are there, without retry topics."""
+    from rmq_store.format.names import RETRY_PREFIX
+
+    if named:
+        return [require_topic(store, topic) for topic in named]
+    committed = {topic for topic, _ in store.committed_offsets(group) if not topic.startswith(RETRY_PREFIX)}
+    topics = sorted(committed & store.topics().keys())
+    if not topics:
+        raise UsageError(f"group {group!r} has no offsets on any topic: name one with -t")
+    return topics
+
+
+def _plan(
+    store: Store, group: str, topics: Sequence[str], queue: int | None, target: Mapping[str, Any]
+) -> list[OffsetChange]:
+    from rmq_store.broker import offset_reset
+
+    asked = {name: value for name, value in target.items() if value is not None and value is not False}
+    if len(asked) != 1:
+        raise UsageError(f"name one of {', '.join('--' + name.replace('_', '-') for name in target)}")
+    ((kind, value),) = asked.items()
+    if kind == "to_offsets":
+        return _plan_file(store, group, topics, queue, value)
+    targets: dict[str, Callable[[], Target]] = {
+        "to_earliest": lambda: offset_reset.earliest,
+        "to_latest": lambda: offset_reset.latest,
+        "to_time": lambda: offset_reset.at_time(store, parse_time(value, store.clock())),
+        "to_offset": lambda: offset_reset.at_offset(value),
+        "shift": lambda: offset_reset.shifted(value),
+    }
+    return offset_reset.plan_reset(store, group, _topics(store, group, topics), targets[kind](), queue_id=queue)
+
+
+def _plan_file(
+    store: Store, group: str, topics: Sequence[str], queue: int | None, path: Path
+) -> list[OffsetChange]:
+    from rmq_store.broker.offset_reset import given, plan_reset
+
+    wanted = {
+        key: offset
+        for key, offset in _read_offsets(path).items()
+        if (not topics or key[0] in topics) and queue in (None, key[1])
+    }
+    changes = plan_reset(store, group, _topics(store, group, sorted({topic for topic, _ in wanted})), given(wanted))
+    missing = wanted.keys() - {(change.place.topic, change.place.queue_id) for change in changes}
+    if missing:
+        topic, queue_id = min(missing)
+        raise UsageError(f"{path}: topic {topic!r} has no queue {queue_id}")
+    return changes
+
+
+def _read_offsets(path: Path) -> dict[tuple[str, int], int]:
+    """{(topic, queue id): offset} of a file as `export` writes it. UsageError."""
+    from rmq_store.files.durable import read_limited
+
+    try:
+        content = json.loads(read_limited(path, _FILE_BYTES_MAX))
+        found = {
+            (str(topic), int(queue_id)): offset
+            for topic, of_topic in content.items()
+            for queue_id, offset in of_topic.items()
+        }
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise UsageError(f"{path}: no offsets as `rmq offsets export` writes them: {error}") from error
+    for key, offset in found.items():
+        if type(offset) is not int or offset < 0:
+            raise UsageError(f"{path}: {key[0]!r} queue {key[1]}: {offset!r} is no offset")
+    if not found:
+        raise UsageError(f"{path}: no offsets in it")
+    return found
+
+
+def _write_changes(changes: Sequence[OffsetChange]) -> None:
+    rows = [_row(change) for change in changes]
+    write_table(_COLUMNS, [(*row[:4], _dash(row[4]), *row[5:]) for row in rows], flexible=("TOPIC",))
+    outside = sum(change.wanted != change.then for change in changes)
+    if outside:
+        click.echo(f"rmq: {outside} offsets lay outside of their queues and became the nearest ones", err=True)
+
+
+def _row(change: OffsetChange) -> tuple[Any, ...]:
+    place = change.place
+    place_row = place.topic, place.queue_id, place.min_offset, place.max_offset, place.committed
+    return *place_row, change.then, place.lag, change.lag
+
+
+def _dash(offset: int | None) -> int | str:
+    return "-" if offset is None else offset
