@@ -14,8 +14,9 @@
 """
 
 from rmq_store.broker import failure
-from rmq_store.broker.archive import ARCHIVE_SCHEMA, ArchiveReport, DeadLetterArchive
+from rmq_store.broker.archive import ArchiveReport, DeadLetterArchive
 from rmq_store.broker.archive_restore import RestoreReport
+from rmq_store.broker.archive_schema import ARCHIVE_SCHEMA
 from rmq_store.broker.backup import BackupReport, backup
 from rmq_store.broker.config import StoreConfig
 from rmq_store.broker.encoding import INPUT_SCHEMA

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.broker import archive_reasons
-from rmq_store.broker.archive_files import STORE_KEY, ArchiveFile, ArchiveFiles, read
+from rmq_store.broker.archive_files import STORE_KEY, ArchiveFile, ArchiveFiles, check_group, is_group, read
+from rmq_store.broker.archive_schema import ARCHIVE_SCHEMA, columns_of_properties
 from rmq_store.broker.config import StoreFile
 from rmq_store.broker.queues import Queues
 from rmq_store.broker.redriven import OffsetRanges, RedrivenTable
@@ -28,32 +28,10 @@ from rmq_store.errors import CorruptionError, UsageError
 from rmq_store.files.pin import Pin
 from rmq_store.format import names
 from rmq_store.format.gather import take_slices
-from rmq_store.format.schema import MESSAGE_SCHEMA, TIMESTAMP_TYPE
+from rmq_store.format.schema import MESSAGE_SCHEMA
 from rmq_store.log.commit_log import CommitLog
 
 _LOG = logging.getLogger(__name__)
-
-ARCHIVE_SCHEMA: Final = pa.schema(
-    [
-        *MESSAGE_SCHEMA,
-        ("originTopic", pa.string()),
-        ("originQueueId", pa.int32()),
-        ("originQueueOffset", pa.int64()),
-        ("originMsgId", pa.string()),
-        ("errorClass", pa.string()),
-        ("errorMessage", pa.string()),
-        ("stackHash", pa.string()),
-        ("firstFailureTime", TIMESTAMP_TYPE),
-        ("lastFailureTime", TIMESTAMP_TYPE),
-        ("redriven", pa.bool_()),
-        ("damage", pa.string()),
-        ("frame", pa.binary()),
-    ]
-)
-"""A row of an archive. Reasons and origin as `pyspark_rmq` gives them, null where nobody kept them. `redriven`: moved
-on before it was archived; null if that could not be told. `frame`: the record as it lay in the log. `body` is null if
-it could not be decompressed. `damage`: null, or why the record is not whole; then most columns are null, and it is not
-restored."""
 
 # Stored bytes of one file, about; and rows that are looked at together.
 FILE_BYTES: Final = 256 << 20
@@ -164,7 +142,7 @@ class DeadLetterArchive:
 
     def _dead_letter_queues(self, groups: Sequence[str] | None) -> list[tuple[str, int]]:
         for group in groups or ():
-            names.validate_group(group)
+            check_group(group)
         wanted = None if groups is None else {names.dlq_topic(group) for group in groups}
         found = set(self._log.views.keys())
         for name, topic in self._topics.all().items():
@@ -172,9 +150,7 @@ class DeadLetterArchive:
                 found.update((name, queue_id) for queue_id in range(topic.read_queue_nums))
         if unknown := (wanted or set()) - {name for name, _ in found}:
             raise UsageError(f"{self._log.root} has no topic {min(unknown)}: that group has no dead letters")
-        return sorted(
-            key for key in found if key[0].startswith(names.DLQ_PREFIX) and (wanted is None or key[0] in wanted)
-        )
+        return sorted(key for key in found if (_is_dead_letters(key[0]) if wanted is None else key[0] in wanted))
 
     def _first_at(self, topic: str, queue_id: int, log_offset: int) -> int:
         """The first queue offset whose record does not lie below `log_offset`."""
@@ -230,7 +206,7 @@ class DeadLetterArchive:
         yield from self._read(topic, queue_id, middle, end, moved)
 
     def _complete(self, batch: pa.RecordBatch, moved: OffsetRanges | None) -> pa.RecordBatch:
-        made = archive_reasons.columns_of(batch)
+        made = columns_of_properties(batch)
         queue_offsets = batch.column("queueOffset").to_numpy()
         made["redriven"] = pa.nulls(batch.num_rows, pa.bool_()) if moved is None else moved.contains(queue_offsets)
         made["damage"] = pa.nulls(batch.num_rows, pa.string())
@@ -294,6 +270,10 @@ class _Run:
             self.damaged_count += batch.num_rows - batch.column("damage").null_count
             self._stored_bytes += batch.column("frame").nbytes
             self._progress(self.row_count, self._stored_bytes)
+
+
+def _is_dead_letters(topic: str) -> bool:
+    return topic.startswith(names.DLQ_PREFIX) and is_group(topic.removeprefix(names.DLQ_PREFIX))
 
 
 def _rows_at(batch: pa.RecordBatch, offset: int) -> list[dict[str, Any]]:

@@ -119,7 +119,7 @@ class ArchiveFiles:
             found = [path.name for path in self.directory.iterdir() if path.is_dir()]
         except FileNotFoundError:
             return []
-        return sorted(name for name in found if _is_group(name))
+        return sorted(name for name in found if is_group(name))
 
     def of(self, group: str) -> list[ArchiveFile]:
         """The files of one group by queue and offset; [] if there are none.
@@ -127,7 +127,7 @@ class ArchiveFiles:
         Raises:
             UsageError: two of them hold the same dead letters.
         """
-        names.validate_group(group)
+        check_group(group)
         try:
             paths = list((self.directory / group).iterdir())
         except FileNotFoundError:
@@ -229,9 +229,22 @@ class _Sink(io.RawIOBase):
         super().close()
 
 
-def _is_group(name: str) -> bool:
-    try:
+def check_group(name: str) -> None:
+    """Refuse what cannot be the group of a dead-letter topic. Brokers of 4.9 took names of 255 characters, today's take
+    120, and a store may hold dead letters of either.
+
+    Raises:
+        UsageError: says what is wrong with the name.
+    """
+    if len(name) <= names.GROUP_LENGTH_MAX:
         names.validate_group(name)
+    names.validate_topic(names.dlq_topic(name))
+
+
+def is_group(name: str) -> bool:
+    """Whether `check_group` finds nothing wrong."""
+    try:
+        check_group(name)
     except UsageError:
         return False
     return True

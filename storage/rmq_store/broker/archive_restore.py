@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.broker.archive import ARCHIVE_SCHEMA
 from rmq_store.broker.archive_files import ArchiveFile, ArchiveFiles, read
+from rmq_store.broker.archive_schema import ARCHIVE_SCHEMA
 from rmq_store.broker.config import StoreConfig
 from rmq_store.broker.redriven import OffsetRanges, RedrivenTable
 from rmq_store.broker.send_back import properties_bytes_max

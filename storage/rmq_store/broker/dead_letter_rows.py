@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.broker.archive_reasons import columns_of
+from rmq_store.broker.archive_schema import columns_of_properties
 from rmq_store.broker.redriven import OffsetRanges, RedrivenTable
 from rmq_store.broker.results import QueueRange
 from rmq_store.broker.sql92 import Selector
@@ -162,7 +162,7 @@ class DeadLetterRows:
                 start = error.minimum
 
     def _chosen(self, queue_id: int, batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        known = dict(zip(batch.schema.names, batch.columns, strict=True)) | columns_of(batch)
+        known = dict(zip(batch.schema.names, batch.columns, strict=True)) | columns_of_properties(batch)
         if "redriven" in columns:
             moved = self._redriven().get(queue_id, OffsetRanges.none())
             known["redriven"] = pa.array(moved.contains(batch.column("queueOffset").to_numpy()))

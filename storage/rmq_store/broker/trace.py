@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.broker.archive import ARCHIVE_SCHEMA
 from rmq_store.broker.archive_files import ArchiveFiles, read
+from rmq_store.broker.archive_schema import ARCHIVE_SCHEMA
 from rmq_store.broker.message_track import Tracker, TrackType
 from rmq_store.broker.trace_life import SEEN, Event, Step, steps_of, with_archived
 from rmq_store.broker.trace_records import Copies

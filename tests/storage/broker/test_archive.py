@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
@@ -152,6 +153,23 @@ def test_a_group_without_dead_letters_is_no_empty_archive(fast: Path) -> None:
         with pytest.raises(UsageError, match="no topic %DLQ%cg_order: "):
             archive_all(store, fast / "archive", [GROUP, "cg_order"])
         assert not list((fast / "archive").glob("*/*.parquet"))
+
+
+def test_groups_of_older_brokers_are_archived_and_a_topic_of_no_group_stops_nobody(fast: Path) -> None:
+    """Broker 4.9 took groups of 255 characters (broker-semantics.md, limits), 120 is today's limit."""
+    long = "g" * 250
+    with open_store(fast / "store") as store:
+        bury(store, 2)
+        bury(store, 3, long)
+        bury(store, 4, "")
+        assert archive_all(store, fast / "archive").row_count == 5
+        assert archive_all(store, fast / "archive", [long]).row_count == 0
+        for bad in ("", "../x", long + "g"):
+            with pytest.raises(UsageError, match="name"):
+                archive_all(store, fast / "archive", [bad])
+    with open_store(fast / "other") as other:
+        assert other.dead_letters.restore(fast / "archive").restored_count == 5
+        assert len(dead_letters(other, long)) == 3
 
 
 def test_only_what_is_not_archived_yet_is_added(fast: Path) -> None:
@@ -469,6 +487,46 @@ def test_a_brokers_dead_letters_are_archived_from_a_store_that_is_only_read(
             assert _kept(dead_letters(ours, group, raw=False)) == _kept(rows)
 
 
+def test_pandas_and_pyarrow_read_the_directory(fast: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    with open_store(fast / "store") as store:
+        bury(store, 4)
+        archive_all(store, fast / "archive")
+        bury(store, 3, first=4)
+        bury(store, 2, OTHER)
+        archive_all(store, fast / "archive")
+    table = pa.dataset.dataset(fast / "archive").to_table()
+    assert sorted(table.column("flag").to_pylist()) == [0, 0, 1, 1, 2, 3, 4, 5, 6]
+    frame = pandas.read_parquet(fast / "archive" / GROUP)
+    assert list(frame["errorClass"]) == ["ValueError"] * 7
+    assert list(frame.columns) == ARCHIVE_SCHEMA.names
+
+
+def test_retention_archives_dead_letters_before_it_deletes_their_segments(fast: Path) -> None:
+    """The setting dlqArchivePath; where the archive refuses, the segments stay."""
+    future_ms = 4_000_000_000_000  # segments expire by the time of their files
+    config = StoreConfig(
+        **{name: getattr(SMALL, name) for name in StoreConfig.__slots__ if name != "dlq_archive_path"},
+        dlq_archive_path=str(fast / "archive"),
+    )
+    with Store.open(fast / "store", create=True, config=config, clock=lambda: future_ms) as store:
+        bury(store, 50)
+        fill(store, 200)
+        wanted = dead_letters(store, raw=False)
+        with open_store(fast / "other") as other:
+            bury(other, 1)
+            archive_all(other, fast / "archive")
+        report = store.retention.run(manual=True, file_reserved_time=0)
+        assert (report.removed, "another store" in report.stopped) == ((), True)
+        (fast / "archive").rename(fast / "archive of other")
+        while (report := store.retention.run(manual=True, file_reserved_time=0)).removed:
+            assert not report.stopped
+        assert store.queue_range(DLQ, 0) == (50, 50)
+        rows = archived(fast / "archive")
+        assert [{name: row[name] for name in MESSAGE_SCHEMA.names} for row in rows] == wanted
+        assert store.dead_letters.restore(fast / "archive").restored_count == 50
+
+
 # ---- restore
 
 
@@ -520,6 +578,25 @@ def test_a_repetition_adds_nothing_unless_it_is_asked_to(fast: Path) -> None:
         assert store.dead_letters.restore(fast / "archive").present_count == 15
         assert store.dead_letters.restore(fast / "archive", OTHER, again=True).restored_count == 3
         assert len(dead_letters(store, OTHER)) == 9
+
+
+def test_two_that_restore_at_the_same_time_add_each_dead_letter_once(fast: Path) -> None:
+    with open_store(fast / "store") as store:
+        bury(store, 5)
+        archive_all(store, fast / "archive")
+    with open_store(fast / "ours") as ours, open_store(fast / "ours") as other:
+        table = ours.dead_letters._restorer._table
+        record = table.record
+
+        def interrupted(*arguments: Any) -> pa.RecordBatch:
+            table.record = record  # type: ignore[method-assign]
+            assert other.dead_letters.restore(fast / "archive", start=1).restored_count == 4
+            return record(*arguments)
+
+        table.record = interrupted  # type: ignore[method-assign]
+        report = ours.dead_letters.restore(fast / "archive")
+        assert (report.restored_count, report.present_count) == (1, 4)
+        assert sorted(row["flag"] for row in dead_letters(ours)) == [*range(5)]
 
 
 def test_restored_dead_letters_can_be_redriven(fast: Path) -> None:

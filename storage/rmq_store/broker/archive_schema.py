@@ -1,23 +1,46 @@
-"""Where dead letters come from, and why they failed: what their properties say, as columns of an archive.
-
-Who writes these properties: `failure`, `send_back`; docs/operations.md, section Dead letters.
+"""A row of an archive of dead letters, and the columns of it that come from properties: where the message was consumed,
+and why it failed. Who writes these properties: `failure`, `send_back`; docs/operations.md, section Dead letters.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.broker import failure
 from rmq_store.format import properties
-from rmq_store.format.schema import TIMESTAMP_TYPE
+from rmq_store.format.schema import MESSAGE_SCHEMA, TIMESTAMP_TYPE
+
+ARCHIVE_SCHEMA: Final = pa.schema(
+    [
+        *MESSAGE_SCHEMA,
+        ("originTopic", pa.string()),
+        ("originQueueId", pa.int32()),
+        ("originQueueOffset", pa.int64()),
+        ("originMsgId", pa.string()),
+        ("errorClass", pa.string()),
+        ("errorMessage", pa.string()),
+        ("stackHash", pa.string()),
+        ("firstFailureTime", TIMESTAMP_TYPE),
+        ("lastFailureTime", TIMESTAMP_TYPE),
+        ("redriven", pa.bool_()),
+        ("damage", pa.string()),
+        ("frame", pa.binary()),
+    ]
+)
+"""A row of an archive. Reasons and origin as `pyspark_rmq` gives them, null where nobody kept them. `redriven`: moved
+on before it was archived; null if that could not be told. `frame`: the record as it lay in the log. `body` is null if
+it could not be decompressed. `damage`: null, or why the record is not whole; then most columns are null, and it is not
+restored."""
 
 # Until the year 9999, which is where Python's times end. Longer numbers are none of ours.
 _TIME_MS_MAX = 253_402_300_799_999
 _DIGITS_MAX = {pa.int32(): 9, pa.int64(): 18}
 
 
-def columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+def columns_of_properties(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     """The columns of ARCHIVE_SCHEMA that only properties know, null where they say nothing (that can be read)."""
     found = batch.column("properties")
     return {
