@@ -144,7 +144,7 @@ class StatePage:
         return bool((words[1:3] == self._boot).all()) and bool(self.poison or (words[0] == 0 and self.flushing))
 
     def doubt(self) -> None:
-        """A first opener is about to sync: until it has published the page, `is_doubtful`, whatever happens to it."""
+        """A first opener is about to sync: `is_doubtful` until it clears `flushing`, whatever happens to it."""
         self._words[1:3] = self._boot
         self.flushing = 1
 

@@ -311,6 +311,7 @@ def _publish(
     if not flushed:
         page.doubt()  # we may be told of an error, which is told only once, and be killed then
         sync_filesystem(log)
+        page.flushing = 0
     state = log.views.index_state()
     log.progress.write(
         ProgressRecord(report.end, last_record, report.end, state.file, state.header, clean=False, timestamp=timestamp)

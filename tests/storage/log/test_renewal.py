@@ -102,7 +102,10 @@ def test_a_recovery_whose_sync_fails_is_not_believed_by_the_next_one(lab: Lab, r
 
 
 @pytest.mark.parametrize("reboot", [False, True])
-@pytest.mark.parametrize(("operation", "part", "renewed"), [("write", "consumequeue/", False), ("syncfs", "", True)])
+@pytest.mark.parametrize(
+    ("operation", "part", "renewed"),
+    [("write", "consumequeue/", False), ("syncfs", "", True), ("write", "store/lock", False)],
+)
 def test_only_a_first_opener_that_is_killed_while_it_syncs_leaves_files_in_doubt(
     lab: Lab, operation: str, part: str, renewed: bool, reboot: bool
 ) -> None:
