@@ -35,7 +35,7 @@ from rmq_store.cli import (
     verify,
 )
 from rmq_store.cli.mqadmin import broker as mqadmin_broker
-from rmq_store.cli.mqadmin import cleaning, consumer, export, offset, topic
+from rmq_store.cli.mqadmin import cleaning, consumer, export, message, message_dump, message_flow, offset, topic
 from rmq_store.cli.sections import SectionedGroup
 from rmq_store.errors import NotAStoreError, StoreError, UsageError
 
@@ -113,6 +113,7 @@ _CARE = [
     doctor.doctor,
 ]
 _MQADMIN: dict[str, Sequence[click.Command]] = {
+    "messages": (*message.COMMANDS, *message_flow.COMMANDS, *message_dump.COMMANDS),
     "topics": topic.COMMANDS,
     "consumers": consumer.COMMANDS,
     "offsets": offset.COMMANDS,

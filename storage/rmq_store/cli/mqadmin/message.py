@@ -1,0 +1,249 @@
+"""Finding single messages as mqadmin does: by key, unique key, id, queue offset. Source: tools/command/message/*.java.
+
+Nothing found is RocketMQ's NO_MESSAGE, exit code 1. Every message was asked for its own key: a hash collision is never
+shown.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from rmq_store.cli.known import require_topic
+from rmq_store.cli.mqadmin.common import date_text, mqadmin_options, write_line
+from rmq_store.cli.mqadmin.message_print import MessagePrinter, charset, message_json
+from rmq_store.cli.output import open_store, time_text, write_json
+from rmq_store.errors import OffsetOutOfRangeError, ResponseError, UsageError
+
+if TYPE_CHECKING:
+    from rmq_store import Store, StoredMessage
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+NO_MESSAGE = 208
+"""ResponseCode.java"""
+
+_LONG_MAX = (1 << 63) - 1
+_KEY_LINE = "%-50s %4s %40s"
+
+
+def body_options(command: Command) -> Command:
+    """Add -f and --body-dir; the command gets `encoding: str | None` and `body_dir: Path | None`."""
+    command = click.option(
+        "--body-dir",
+        metavar="DIR",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="Write each body to a file named after the message's id, where mqadmin writes to /tmp/rocketmq/msgbodys.",
+    )(command)
+    return click.option(
+        "-f", "--bodyFormat", "encoding", metavar="CHARSET",
+        help="Print the whole body in this character set, not only its beginning.",
+    )(command)  # fmt: skip
+
+
+def no_message(text: str = "query message by key finished, but no message.") -> ResponseError:
+    """What MQAdminImpl#queryMessage throws."""
+    return ResponseError(NO_MESSAGE, text)
+
+
+@click.command(
+    "queryMsgByKey",
+    short_help="Messages with a key, the newest 64 of them.",
+    epilog="\b\nExample:\n  rmq queryMsgByKey -t OrderTopic -k ORD-000007 --store /data/rocketmq/store",
+)
+@mqadmin_options("nc")
+@click.option("-t", "--topic", required=True, help="The topic.")
+@click.option("-k", "--msgKey", "key", required=True, help="The key: one of a message's KEYS.")
+@click.option("-b", "--beginTimestamp", "begin_ms", type=int, default=0, help="Stored at this time (ms) or later.")
+@click.option("-e", "--endTimestamp", "end_ms", type=int, default=_LONG_MAX, help="Stored at this time (ms) or before.")
+@click.option("-m", "--maxNum", "max_num", type=click.IntRange(1, 64), default=64, show_default=True,
+              help="At most so many.")  # fmt: skip
+def query_msg_by_key(
+    root: Path, as_json: bool, topic: str, key: str, begin_ms: int, end_ms: int, max_num: int
+) -> None:
+    """Messages with a key, the newest 64 of them: unique id, queue and offset of each."""
+    with open_store(root) as store:
+        require_topic(store, topic)
+        found = store.query.by_key(topic, key.strip(), begin_ms=begin_ms, end_ms=end_ms, max_num=max_num)
+    if not found:
+        raise no_message()
+    if as_json:
+        write_json([message_json(message, None) for message in found])
+        return
+    write_line(_KEY_LINE, "#Message ID", "#QID", "#Offset")
+    for message in found:
+        write_line(_KEY_LINE, message.msg_id, message.queue_id, message.queue_offset)
+
+
+@click.command(
+    "queryMsgById",
+    short_help="One message by the id that the broker gave it.",
+    epilog="\b\nExample:\n  rmq queryMsgById -i 7F000001000051AF0000000000009E67 --store /data/rocketmq/store",
+)
+@mqadmin_options("nc")
+@click.option("-i", "--msgId", "msg_ids", required=True, help="Offset message id, or several with commas between.")
+@click.option("-t", "--topic", help="Where to search an id that turns out to be a unique id.")
+@body_options
+def query_msg_by_id(
+    root: Path, as_json: bool, msg_ids: str, topic: str | None, encoding: str | None, body_dir: Path | None
+) -> None:
+    """One message by the offset id that a broker gave it: all its fields, and which groups have consumed it.
+
+    An id that a producer made (UNIQ_KEY) looks the same; with -t it is found as well.
+    """
+    wanted = [msg_id.strip() for msg_id in msg_ids.split(",") if msg_id.strip()]
+    with open_store(root) as store:
+        found = [_by_any_id(store, msg_id, topic) for msg_id in wanted]
+        _write(store, found, as_json, encoding, body_dir, with_offset_id=True)
+
+
+def _by_any_id(store: Store, msg_id: str, topic: str | None) -> StoredMessage:
+    """MQAdminImpl#viewMessage: an offset id, otherwise a unique id."""
+    from rmq_store.format.ids import parse_offset_message_id
+
+    parse_offset_message_id(msg_id)
+    try:
+        return store.query.by_offset_id(msg_id)
+    except UsageError as error:
+        if topic is None:
+            raise ResponseError(NO_MESSAGE, str(error)) from error
+    require_topic(store, topic)
+    found = store.query.by_unique_key(topic, msg_id, begin_ms=0)
+    if not found:
+        raise no_message()
+    return found[0]
+
+
+@click.command(
+    "queryMsgByUniqueKey",
+    short_help="One message by the id that its producer gave it.",
+    epilog="\b\nExample:\n  rmq queryMsgByUniqueKey -t OrderTopic -i C0000202371F5FFD2B2767134429005D "
+    "--store /data/rocketmq/store",
+)
+@mqadmin_options("nc")
+@click.option("-i", "--msgId", "msg_id", required=True, help="The unique id (UNIQ_KEY).")
+@click.option("-t", "--topic", required=True, help="The topic.")
+@click.option("-a", "--showAll", "shows", type=click.Choice(["all"]), help='"all": every message with this id.')
+@body_options
+def query_msg_by_unique_key(
+    root: Path,
+    as_json: bool,
+    msg_id: str,
+    topic: str,
+    shows: str | None,
+    encoding: str | None,
+    body_dir: Path | None,
+) -> None:
+    """One message by the id that its producer gave it: all its fields, and which groups have consumed it.
+
+    A producer that repeats a send stores the message again under the same id: the newest is shown, with -a all each of
+    them. Copies in retry and dead-letter topics have it too, see `rmq trace`.
+    """
+    with open_store(root) as store:
+        require_topic(store, topic)
+        found = store.query.by_unique_key(topic, msg_id.strip(), begin_ms=0)
+        if not found:
+            raise no_message()
+        _write(store, found if shows else found[:1], as_json, encoding, body_dir, with_offset_id=False)
+
+
+@click.command(
+    "queryMsgByOffset",
+    short_help="One message by its place in its queue.",
+    epilog="\b\nExample:\n  rmq queryMsgByOffset -t OrderTopic -b golden-a -i 1 -o 7 --store /data/rocketmq/store",
+)
+@mqadmin_options("n")
+@click.option("-t", "--topic", required=True, help="The topic.")
+@click.option("-b", "--brokerName", "broker", help="The broker's name; a store has one.")
+@click.option("-i", "--queueId", "queue_id", type=click.IntRange(min=0), required=True, help="The queue.")
+@click.option("-o", "--offset", type=click.IntRange(min=0), required=True, help="The offset in the queue.")
+@body_options
+def query_msg_by_offset(
+    root: Path,
+    as_json: bool,
+    topic: str,
+    broker: str | None,
+    queue_id: int,
+    offset: int,
+    encoding: str | None,
+    body_dir: Path | None,
+) -> None:
+    """One message by its place in its queue: all its fields, and which groups have consumed it."""
+    with open_store(root) as store:
+        require_broker(store, broker)
+        require_topic(store, topic)
+        try:
+            found = store.query.by_queue_offset(topic, queue_id, offset)
+        except OffsetOutOfRangeError as error:
+            raise ResponseError(NO_MESSAGE, str(error)) from error
+        _write(store, [found], as_json, encoding, body_dir, with_offset_id=True)
+
+
+def require_broker(store: Store, name: str | None) -> None:
+    """A typo in -b is told, instead of answering with another broker's messages. UsageError."""
+    if name is not None and name.strip() != store.broker_name:
+        raise UsageError(f"-b {name!r}: this is the store of the broker {store.broker_name!r}")
+
+
+def _write(
+    store: Store,
+    found: list[StoredMessage],
+    as_json: bool,
+    encoding: str | None,
+    body_dir: Path | None,
+    *,
+    with_offset_id: bool,
+) -> None:
+    from rmq_store.broker.message_track import Tracker
+
+    printer = MessagePrinter(store, Tracker(store), None if encoding is None else charset(encoding), body_dir)
+    if as_json:
+        write_json([printer.as_json(message) for message in found])
+        return
+    for message in found:
+        printer.write(message, with_offset_id=with_offset_id)
+
+
+@click.command(
+    "DecodeMessageId",
+    short_help="What a message id says: host, time, offset.",
+    epilog="\b\nExample:\n  rmq DecodeMessageId -i C0000202371F5FFD2B2767134429005D",
+)
+@click.option("-i", "--messageId", "msg_id", required=True, help="A message id of 32 or 56 hex digits.")
+@click.option("-n", "--namesrvAddr", hidden=True, expose_value=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def decode_message_id(msg_id: str, as_json: bool) -> None:
+    """What a message id says: as a producer's unique id (its host and the time when it was made, UTC), and as a
+    broker's offset id (its host, and the place in its log). Both look alike, so both readings are printed. No store is
+    needed.
+
+    A unique id holds its time within a month only: the latest month that is not in the future is shown.
+    """
+    import time
+
+    from rmq_store.format.ids import month_start_ms, parse_offset_message_id, parse_unique_id
+
+    now_ms = time.time_ns() // 1_000_000
+    unique = parse_unique_id(msg_id.strip())
+    start_ms = month_start_ms(now_ms)
+    made_ms = unique.time_ms(now_ms, start_ms, month_start_ms(start_ms - 1))
+    ip = str(ipaddress.ip_address(unique.address))
+    found: dict[str, Any] = {"ip": ip, "date": time_text(made_ms * 1000), "pid": unique.pid, "counter": unique.counter}
+    try:
+        host, offset = parse_offset_message_id(msg_id.strip())
+        found.update(storeHost=str(host), commitLogOffset=offset)
+    except (UsageError, ValueError):
+        pass  # a unique id whose last bytes are no offset
+    if as_json:
+        write_json(found)
+        return
+    found["date"] = date_text(made_ms, millis=True)
+    for name, value in found.items():
+        write_line("%s", f"{name}={value}")
+
+
+COMMANDS = (query_msg_by_id, query_msg_by_key, query_msg_by_unique_key, query_msg_by_offset, decode_message_id)

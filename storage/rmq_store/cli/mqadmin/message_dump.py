@@ -1,0 +1,255 @@
+"""Records as they lie in a file, byte by byte; and the traces that clients left of a message.
+
+Sources: DumpCompactionLogCommand.java; QueryMsgTraceByIdSubCommand.java, TraceDataEncoder.java (client traces are
+messages of RMQ_SYS_TRACE_TOPIC: fields separated by %x01, entries by %x02). The layout of a record is drawn in
+`format/frame_check`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rmq_store.cli.mqadmin.common import mqadmin_options, write_line
+from rmq_store.cli.mqadmin.message import no_message
+from rmq_store.cli.mqadmin.message_print import body_of, java_message, message_json
+from rmq_store.cli.output import open_store, printable, write_json, write_table
+from rmq_store.errors import UsageError
+
+if TYPE_CHECKING:
+    from rmq_store import Store, StoredMessage
+
+_TRACE_LINE = "%-10s %-20s %-20s %-20s %-10s %-10s"
+_TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+_ENTRY_SEPARATOR, _FIELD_SEPARATOR = "\x02", "\x01"
+_SHOWN_BYTES = 32
+
+# (field, format of struct) in their order, up to the body's length; hosts take what sysFlag says.
+_HEAD = (
+    ("totalSize", "i"), ("magicCode", "i"), ("bodyCRC", "i"), ("queueId", "i"), ("flag", "i"), ("queueOffset", "q"),
+    ("physicalOffset", "q"), ("sysFlag", "i"), ("bornTimestamp", "q"), ("bornHost", "host"), ("storeTimestamp", "q"),
+    ("storeHost", "host"), ("reconsumeTimes", "i"), ("preparedTransactionOffset", "q"), ("bodyLength", "i"),
+)  # fmt: skip
+
+
+@click.command(
+    "dumpCompactionLog",
+    short_help="Show records as they lie in a file.",
+    epilog="\b\nExample:\n  rmq dumpCompactionLog --at 40551 --store /data/rocketmq/store",
+)
+@click.option("-f", "--file", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              help="A file of records: a segment of a commit log, or a compaction log.")  # fmt: skip
+@click.option("--at", "offset", type=click.IntRange(min=0), metavar="BYTE",
+              help="One record, field by field: its place in the file, without -f in the log of --store.")  # fmt: skip
+@click.option("--store", "root", metavar="PATH", envvar="RMQ_STORE", show_envvar=True,
+              type=click.Path(exists=True, file_okay=False, path_type=Path), help="Directory of a store.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("-n", "--namesrvAddr", hidden=True, expose_value=False)
+def dump_compaction_log(path: Path | None, offset: int | None, root: Path | None, as_json: bool) -> None:
+    """Show records as they lie in a file.
+
+    With -f alone, all of them as mqadmin prints them, up to the first bytes that are no record. With --at, every field
+    of one: its first byte in the record, its size, its bytes in hex and what they mean. Nothing is changed.
+    """
+    if path is None and (root is None or offset is None):
+        raise UsageError("name a file with -f, or a store and a place in its log: --store PATH --at BYTE")
+    if path is not None and offset is None:
+        _dump_all(path, as_json)
+        return
+    frame = _frame_of_store(root, offset) if path is None and root else _frame_of_file(path, offset)
+    rows = list(frame_fields(frame))
+    if as_json:
+        write_json(
+            [{"byte": at, "size": size, "field": name, "hex": raw.hex(), "value": value}
+             for at, size, name, raw, value in rows]
+        )  # fmt: skip
+        return
+    shown = [(at, size, name, _short_hex(raw), value) for at, size, name, raw, value in rows]
+    write_table(("BYTE", "SIZE", "FIELD", "HEX", "VALUE"), shown, flexible=("HEX", "VALUE"))
+
+
+def frame_fields(frame: bytes) -> Iterator[tuple[int, int, str, bytes, str]]:
+    """(first byte, size in bytes, field, its bytes, its value as text) for every field of one whole record."""
+    from rmq_store.format.frame_check import MESSAGE_MAGIC_V1, SysFlag
+    from rmq_store.format.message import decode_frame
+
+    message = decode_frame(memoryview(frame), 0, len(frame))
+    (magic,) = struct.unpack_from(">i", frame, 4)
+    values: dict[str, object] = {
+        "magicCode": "MESSAGE_MAGIC_CODE" if magic == MESSAGE_MAGIC_V1 else "MESSAGE_MAGIC_CODE_V2",
+        "bornHost": message.born_host, "storeHost": message.store_host,
+    }  # fmt: skip
+    host_bytes = {"bornHost": 4, "storeHost": 4}
+    if message.sys_flag & SysFlag.BORN_HOST_V6:
+        host_bytes["bornHost"] = 16
+    if message.sys_flag & SysFlag.STORE_HOST_V6:
+        host_bytes["storeHost"] = 16
+    at = 0
+    for name, code in _HEAD:
+        size = host_bytes[name] + 4 if code == "host" else struct.calcsize(f">{code}")
+        raw = frame[at : at + size]
+        value = values.get(name, "" if code == "host" else struct.unpack(f">{code}", raw)[0])
+        text = f"{value} ({_time(int(str(value)))})" if name.endswith("Timestamp") else str(value)
+        yield at, size, name, raw, text
+        at += size
+    topic_head = 1 if magic == MESSAGE_MAGIC_V1 else 2
+    topic = message.topic.encode()
+    parts = [
+        ("body", message.body, message.body.decode("utf-8", "backslashreplace")),
+        ("topicLength", frame[at + len(message.body) :][:topic_head], str(len(topic))),
+        ("topic", topic, message.topic),
+        ("propertiesLength", len(message.properties_raw).to_bytes(2, "big"), str(len(message.properties_raw))),
+        ("properties", message.properties_raw, str(message.properties)),
+    ]
+    for name, raw, text in parts:
+        yield at, len(raw), name, raw, text
+        at += len(raw)
+
+
+def _dump_all(path: Path, as_json: bool) -> None:
+    import mmap
+
+    from rmq_store.format.message import check_frame, decode_frame
+
+    if not path.stat().st_size:
+        return
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data, memoryview(data) as view:
+        at = 0
+        while at < len(view):
+            check = check_frame(view, at, len(view), expect_offset=None, check_crc=False)
+            if check.kind != "message":
+                break
+            message = decode_frame(view, at, len(view))
+            at += message.total_size
+            if as_json:
+                write_json(message_json(message, None), one_line=True)
+            else:
+                click.echo(printable(java_message(message, "null", message.body)))
+
+
+def _frame_of_store(root: Path, offset: int | None) -> bytes:
+    with open_store(root) as store:
+        found = store.message_at(offset or 0)
+        size = store.config.mapped_file_size_commit_log
+        base = found.commit_log_offset // size * size
+        return _slice(root / "commitlog" / f"{base:020d}", found.commit_log_offset - base)
+
+
+def _frame_of_file(path: Path | None, offset: int | None) -> bytes:
+    assert path is not None
+    return _slice(path, offset or 0)
+
+
+def _slice(path: Path, at: int) -> bytes:
+    """One record; UsageError if none begins there."""
+    from rmq_store.format.frame_check import FRAME_BYTES_MIN
+    from rmq_store.format.message import check_frame
+
+    with path.open("rb") as file:
+        file.seek(at)
+        size = int.from_bytes(file.read(4), "big", signed=True)
+        limit = path.stat().st_size - at
+        if FRAME_BYTES_MIN <= size <= limit:
+            file.seek(at)
+            frame = file.read(size)
+            if check_frame(memoryview(frame), 0, size, expect_offset=None, check_crc=False).kind == "message":
+                return frame
+    raise UsageError(f"{path}: no record begins at byte {at}")
+
+
+def _short_hex(raw: bytes) -> str:
+    return raw.hex() if len(raw) <= _SHOWN_BYTES else f"{raw[:_SHOWN_BYTES].hex()}..."
+
+
+@click.command(
+    "queryMsgTraceById",
+    short_help="What traced clients said of a message.",
+    epilog="\b\nExample:\n  rmq queryMsgTraceById -i C0000202371F5FFD2B2767134429005D --store /data/rocketmq/store",
+)
+@mqadmin_options("n")
+@click.option("-i", "--msgId", "msg_id", required=True, help="The unique id (UNIQ_KEY).")
+@click.option("-t", "--traceTopic", "topic", default=_TRACE_TOPIC, show_default=True, help="Where traces are.")
+@click.option("-b", "--beginTimestamp", "begin_ms", type=int, default=0, help="Traces of this time (ms) or later.")
+@click.option("-e", "--endTimestamp", "end_ms", type=int, default=(1 << 63) - 1, help="... or before.")
+@click.option("-c", "--maxNum", "max_num", type=click.IntRange(1, 64), default=64, show_default=True,
+              help="Trace messages that are looked at.")  # fmt: skip
+def query_msg_trace_by_id(
+    root: Path, as_json: bool, msg_id: str, topic: str, begin_ms: int, end_ms: int, max_num: int
+) -> None:
+    """What clients with tracing enabled said of a message: who sent it, which consumers got it, and how long each took.
+
+    Only clients that trace leave that. What the store itself knows of a message, without tracing, `rmq trace` prints.
+    """
+    with open_store(root) as store:
+        found = [
+            view
+            for message in store.query.by_key(topic, msg_id, begin_ms=begin_ms, end_ms=end_ms, max_num=max_num)
+            for view in _trace_views(store, message, msg_id)
+        ]
+    if not found:
+        raise no_message(
+            "query message by key finished, but no message. No client traced it; what the store knows: "
+            f"rmq trace --uniq-key {msg_id}"
+        )
+    if as_json:
+        write_json(found)
+        return
+    published = [view for view in found if view["type"] == "Pub"]
+    groups = dict.fromkeys(view["group"] for view in found if view["type"] == "Sub")
+    for view in published:
+        write_line(_TRACE_LINE, "#Type", "#ProducerGroup", "#ClientHost", "#SendTime", "#CostTimes", "#Status")
+        _write_view(view)
+        click.echo()
+    for group in groups:
+        write_line(_TRACE_LINE, "#Type", "#ConsumerGroup", "#ClientHost", "#ConsumerTime", "#CostTimes", "#Status")
+        for view in found:
+            if (view["type"], view["group"]) == ("Sub", group):
+                _write_view(view)
+        click.echo()
+
+
+def _write_view(view: dict[str, Any]) -> None:
+    write_line(
+        _TRACE_LINE, view["type"], view["group"], view["clientHost"], _time(view["timestamp"]),
+        f"{view['costTime']}ms", view["status"],
+    )  # fmt: skip
+
+
+def _trace_views(store: Store, message: StoredMessage, msg_id: str) -> Iterator[dict[str, Any]]:
+    """The entries of one trace message that speak of `msg_id`; entries of other kinds are passed over.
+
+    Pub       timestamp region group topic msgId tags keys storeHost bodyLength costTime msgType [offsetMsgId] success
+    SubAfter  requestId msgId costTime success keys [code timestamp group]
+    """
+    host = str(message.born_host).rpartition(":")[0]
+    text = body_of(store, message).decode("utf-8", "replace")
+    for entry in text.split(_ENTRY_SEPARATOR):
+        line = entry.split(_FIELD_SEPARATOR)
+        if line[0] == "Pub" and len(line) >= 13 and line[5] == msg_id:
+            ok = line[12 if len(line) == 13 else 13]
+            yield _view("Pub", line[3], host, line[1], line[10], ok)
+        elif line[0] == "SubAfter" and len(line) >= 5 and line[2] == msg_id:
+            timestamp, group = (line[7], line[8]) if len(line) >= 9 else (str(message.born_timestamp_ms), "")
+            yield _view("Sub", group, host, timestamp, line[3], line[4])
+
+
+def _view(kind: str, group: str, host: str, timestamp: str, cost: str, ok: str) -> dict[str, Any]:
+    return {
+        "type": kind, "group": group, "clientHost": host, "timestamp": int(timestamp) if timestamp.isdigit() else 0,
+        "costTime": int(cost) if cost.isdigit() else 0, "status": "success" if ok.strip() == "true" else "failed",
+    }  # fmt: skip
+
+
+def _time(time_ms: int) -> str:
+    try:
+        return f"{datetime.fromtimestamp(time_ms // 1000, UTC):%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError, OSError):
+        return str(time_ms)
+
+
+COMMANDS = (query_msg_trace_by_id, dump_compaction_log)

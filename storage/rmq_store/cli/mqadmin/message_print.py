@@ -1,0 +1,167 @@
+"""A message as mqadmin prints it: labels, tracks, table lines, Java's toString. Sources: QueryMsgByIdSubCommand.java
+(printMsg), PrintMessageByQueueCommand.java (printMessage), MessageExt.java; broker-semantics section 6.2.
+
+mqadmin leaves the body of every message it shows in a file below /tmp. Ours are written with --body-dir only; otherwise
+the label stays, and a line with the beginning of the body follows.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rmq_store.cli.mqadmin.common import date_text
+from rmq_store.cli.output import printable, time_text
+from rmq_store.errors import UsageError
+
+if TYPE_CHECKING:
+    from rmq_store import Store, StoredMessage
+    from rmq_store.broker.message_track import MessageTrack, Tracker
+
+PREVIEW_CHARACTERS = 200
+
+# Names of files: an id may hold whatever its producer wrote.
+_FILE_NAME = re.compile(r"[0-9A-Za-z_-]{1,128}", re.ASCII)
+
+_COMPRESSED = 1
+
+
+def charset(name: str) -> str:
+    """`name` if Python knows the encoding. UsageError."""
+    try:
+        return codecs.lookup(name.strip()).name
+    except LookupError:
+        raise UsageError(f"unknown character set {name!r}: UTF-8, GBK, ...") from None
+
+
+def body_of(store: Store, message: StoredMessage) -> bytes:
+    """The body as it was sent; as stored if it cannot be decompressed."""
+    from rmq_store.format.compression import DecompressionError, decompress
+
+    try:
+        return decompress(message.body, message.sys_flag, max(store.config.max_message_size, len(message.body)))
+    except DecompressionError:
+        return message.body
+
+
+def shown_sys_flag(message: StoredMessage) -> int:
+    """As a client of 5.x shows it, which takes the compressed bit away together with the compression."""
+    return message.sys_flag & ~_COMPRESSED
+
+
+def java_map(properties: dict[str, str]) -> str:
+    """`{a=b, c=d}`."""
+    return "{" + ", ".join(f"{name}={value}" for name, value in properties.items()) + "}"
+
+
+class MessagePrinter:
+    """Prints messages of one store."""
+
+    def __init__(self, store: Store, tracker: Tracker, encoding: str | None, body_dir: Path | None) -> None:
+        self._store = store
+        self._tracker = tracker
+        self._encoding = encoding
+        self._body_dir = body_dir
+
+    def write(self, message: StoredMessage, *, with_offset_id: bool) -> None:
+        """All lines of one message, and one for each group of its topic."""
+        body = body_of(self._store, message)
+        path = self._body_path(message, body)
+        rows: list[tuple[str, object]] = [("OffsetID:", message.offset_msg_id)] if with_offset_id else []
+        rows += [
+            ("Topic:", message.topic),
+            ("Tags:", f"[{_or_null(message.tags)}]"),
+            ("Keys:", f"[{_or_null(message.keys)}]"),
+            ("Queue ID:", message.queue_id),
+            ("Queue Offset:", message.queue_offset),
+            ("CommitLog Offset:", message.commit_log_offset),
+            ("Reconsume Times:", message.reconsume_times),
+            ("Born Timestamp:", date_text(message.born_timestamp_ms, millis=True)),
+            ("Store Timestamp:", date_text(message.store_timestamp_ms, millis=True)),
+            ("Born Host:", message.born_host),
+            ("Store Host:", message.store_host),
+            ("System Flag:", shown_sys_flag(message)),
+            ("Properties:", java_map(message.properties)),
+            ("Message Body Path:", path or "-"),
+        ]
+        if path is None or self._encoding is not None:
+            rows.append(("Message Body:", self._body_text(body)))
+        for label, value in rows:
+            click.echo(f"{label:<20} {printable(str(value))}")
+        tracks = self._tracker.track(message)
+        click.echo("\n")
+        for track in tracks:
+            click.echo(printable(str(track)))
+        if not tracks:
+            click.echo("WARN: No Consumer")
+
+    def as_json(self, message: StoredMessage) -> dict[str, Any]:
+        """The same for `write_json`."""
+        body = body_of(self._store, message)
+        found = message_json(message, body.decode(self._encoding or "utf-8", "backslashreplace"))
+        if (path := self._body_path(message, body)) is not None:
+            found["bodyPath"] = str(path)
+        return {**found, "messageTracks": [_track_json(track) for track in self._tracker.track(message)]}
+
+    def _body_path(self, message: StoredMessage, body: bytes) -> Path | None:
+        if self._body_dir is None:
+            return None
+        from rmq_store.files import durable
+
+        is_name = _FILE_NAME.fullmatch(message.msg_id)
+        path = self._body_dir / (message.msg_id if is_name else message.offset_msg_id)
+        durable.make_directory(self._body_dir)
+        durable.write_atomically(path, body)
+        return path
+
+    def _body_text(self, body: bytes) -> str:
+        text = body.decode(self._encoding or "utf-8", "backslashreplace")
+        if self._encoding is not None or len(text) <= PREVIEW_CHARACTERS:
+            return text
+        return f"{text[:PREVIEW_CHARACTERS]}... ({len(body)} bytes)"
+
+
+def message_json(message: StoredMessage, body: str | None) -> dict[str, Any]:
+    """The fields of a message under RocketMQ's names."""
+    found: dict[str, Any] = {
+        "topic": message.topic, "queueId": message.queue_id, "queueOffset": message.queue_offset,
+        "msgId": message.msg_id, "offsetMsgId": message.offset_msg_id, "tags": message.tags, "keys": message.keys,
+        "commitLogOffset": message.commit_log_offset, "storeSize": message.total_size,
+        "reconsumeTimes": message.reconsume_times, "flag": message.flag, "sysFlag": shown_sys_flag(message),
+        "bornTimestamp": time_text(message.born_timestamp_ms * 1000), "bornHost": str(message.born_host),
+        "storeTimestamp": time_text(message.store_timestamp_ms * 1000), "storeHost": str(message.store_host),
+        "bodyCRC": message.body_crc, "preparedTransactionOffset": message.prepared_transaction_offset,
+        "properties": message.properties,
+    }  # fmt: skip
+    return found if body is None else {**found, "body": body}
+
+
+def java_message(message: StoredMessage, broker_name: str, body: bytes) -> str:
+    """MessageExt#toString, but the body's bytes are only counted: mqadmin prints every one as a number."""
+    transaction_id = message.properties.get("__transactionId__")
+    return (
+        f"MessageExt [brokerName={broker_name}, queueId={message.queue_id}, storeSize={message.total_size}, "
+        f"queueOffset={message.queue_offset}, sysFlag={shown_sys_flag(message)}, "
+        f"bornTimestamp={message.born_timestamp_ms}, bornHost=/{message.born_host}, "
+        f"storeTimestamp={message.store_timestamp_ms}, storeHost=/{message.store_host}, "
+        f"msgId={message.offset_msg_id}, commitLogOffset={message.commit_log_offset}, bodyCRC={message.body_crc}, "
+        f"reconsumeTimes={message.reconsume_times}, "
+        f"preparedTransactionOffset={message.prepared_transaction_offset}, "
+        f"toString()=Message{{topic='{message.topic}', flag={message.flag}, "
+        f"properties={java_map(message.properties)}, body=[{len(body)} bytes], "
+        f"transactionId='{_or_null(transaction_id)}'}}]"
+    )
+
+
+def _track_json(track: MessageTrack) -> dict[str, str | None]:
+    return {
+        "consumerGroup": track.consumer_group, "trackType": str(track.track_type), "exceptionDesc": track.exception_desc
+    }  # fmt: skip
+
+
+def _or_null(text: str | None) -> str:
+    return "null" if text is None else text
