@@ -80,7 +80,6 @@ class Flusher:
     def flush_if_due(self, timeout_ms: int | None = None) -> None:
         """Flush if enough pages are dirty, a segment is full, or nothing was flushed for long. Raises as `flush`."""
         now_ms = self._clock()
-        self._looked_ms = now_ms
         page = self._log.writing_page
         flushed, appended = page.flushed_end, page.appended_end
         segment_bytes = self._log.segments.size_bytes
@@ -93,6 +92,7 @@ class Flusher:
             or appended // segment_bytes > flushed // segment_bytes
         ):
             flush(self._log, appended, timeout_ms)
+        self._looked_ms = now_ms  # not after a failure: writers hear of that from their own flush
 
     def _run(self) -> None:
         while not self._stopped:
@@ -105,7 +105,7 @@ class Flusher:
                 self._save_progress_if_due()
                 self._failing = False
             except Exception:
-                # The thread goes on: the cause may pass, and writers get the error from their own next call.
+                # The thread goes on: the cause may pass. Writers take it for late, and hear of it by their own flush.
                 if not self._failing:
                     _LOG.exception("%s: flush failed; trying again every %s ms", self._log.root, self._interval_ms)
                 self._failing = True

@@ -311,6 +311,30 @@ def test_a_writer_flushes_itself_when_the_thread_is_late(lab: Lab) -> None:
         assert page.flushed_end < page.appended_end
 
 
+def test_a_writer_hears_of_a_thread_that_cannot_flush(lab: Lab) -> None:
+    """No descriptor left, say: nothing is poisoned, and acknowledged messages would never reach the disk."""
+
+    def fail(operation: str, path: str) -> None:
+        if operation == "open" and path.endswith("commitlog"):
+            raise OSError(24, "Too many open files")
+
+    with lab.open() as store:
+        assert store._writer is not None
+        store._writer._flusher, ticks = flusher_of(lab, store, flush_commit_log_least_pages=0)
+        store.append(lab.batch(1))
+        durable.hook = fail
+        for _ in range(3):
+            ticks.now_ms += 500
+            with pytest.raises(StoreFailedError):
+                store._writer._flusher.flush_if_due()
+        with pytest.raises(StoreFailedError):
+            store.append(lab.batch(1))
+        durable.hook = None
+        assert not store._log.writing_page.poison
+        store.append(lab.batch(1))
+        assert store._log.writing_page.flushed_end == store._log.writing_page.appended_end
+
+
 def test_a_late_writer_does_not_wait_for_somebody_elses_flush(lab: Lab) -> None:
     with lab.open() as store:
         assert store._writer is not None
