@@ -53,6 +53,23 @@ def test_a_published_page_counts_in_every_map_of_it(path: Path) -> None:
     assert words(path)["appended_end"] == 200
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"flushed_end": 101}, {"flushed_end": -1}, {"appended_end": 49}, {"intent_start": 99, "intent_end": 101}],
+    ids=str,
+)
+def test_a_page_whose_ends_contradict_each_other_is_not_believed(path: Path, wrong: dict[str, int]) -> None:
+    """One flipped bit of it would take back acknowledged messages."""
+    page = StatePage(path, writable=True)
+    page.publish(100, 50, 80, 0)
+    page.declare(100, 120, 0, bytes(40))
+    assert page.counts()
+    for name, value in wrong.items():
+        setattr(page, name, value)
+    assert not page.counts()
+    assert not page.belongs_here()
+
+
 def test_a_retracted_page_counts_no_more(path: Path) -> None:
     page = StatePage(path, writable=True)
     page.publish(100, 50, 80, 0)
