@@ -136,8 +136,8 @@ def _all_groups(root: Path, as_json: bool) -> None:
 @click.option("-q", "--retryQueueNums", "retry_queue_nums", type=click.IntRange(0), help="Queues of its %RETRY% topic.")
 @click.option("-r", "--retryMaxTimes", "retry_max_times", type=int, help="Retries before a message is a dead letter.")
 @click.option("-i", "--brokerId", "broker_id", type=int, help="Kept for brokers.")
-@click.option("-w", "--whichBrokerWhenConsumeSlowly", "which_broker_when_consume_slowly", type=int, help="As -i.")
-@click.option("-a", "--notifyConsumerIdsChanged", "notify_consumer_ids_changed_enable", type=bool, help="As -i.")
+@click.option("-w", "--whichBrokerWhenConsumeSlowly", "which_broker_when_consume_slowly", type=int, help="Kept for brokers.")
+@click.option("-a", "--notifyConsumerIdsChanged", "notify_consumer_ids_changed_enable", type=bool, help="Kept for brokers.")
 def update_sub_group(root: Path, as_json: bool, group: str, **given: Any) -> None:
     """Make a consumer group, or change one.
 
