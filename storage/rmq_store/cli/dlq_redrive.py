@@ -132,14 +132,19 @@ def _move(
     store: Store, group: str, rows: DeadLetterRows, limit: int | None, target: dict[str, Any], rate: float | None
 ) -> _Totals:
     totals = _Totals()
+    moved = 0
     with counting_bar("redrive") as tell:
         sums = _Sums(tell)
         for places in _calls(rows, limit):
-            result = store.dead_letters.redrive(group, places, rate_per_second=rate, progress=sums, **target)
+            if rate is not None and moved:
+                # The engine waits between the units of a call only, and a unit is what a second may move.
+                time.sleep(min(moved, max(int(rate), 1)) / rate)
+            result = store.dead_letters.redrive(
+                group, places, rate_per_second=rate, progress=sums, sleep=time.sleep, **target
+            )
             totals.add(result)
             sums.call_ended()
-            if rate is not None and places.num_rows >= CALL_ROWS:
-                time.sleep(min(result.num_rows, max(rate, 1.0)) / rate)  # the engine waits between its own units only
+            moved = result.num_rows - result.column("newQueueOffset").null_count
     return totals
 
 
@@ -147,22 +152,19 @@ def _calls(rows: DeadLetterRows, limit: int | None) -> Iterator[pa.RecordBatch]:
     """The places of what is wanted, ROWS_SCHEMA without the ids, for a call of the engine each."""
     import pyarrow as pa
 
-    names = ("queueId", "queueOffset")
-    waiting: list[pa.RecordBatch] = []
-    count = 0
     left = rows.count() if limit is None else limit
-    for place in rows.places():
-        part = pa.RecordBatch.from_arrays([pa.array(column[:left]) for column in place], names)
-        left -= part.num_rows
-        count += part.num_rows
-        waiting.append(part)
-        if count >= CALL_ROWS:
-            yield pa.concat_batches(waiting)
-            waiting, count = [], 0
+    waiting = pa.RecordBatch.from_pydict({"queueId": pa.array([], pa.int32()), "queueOffset": pa.array([], pa.int64())})
+    for columns in rows.places():
+        arrays = [pa.array(column[:left]) for column in columns]
+        left -= len(arrays[0])
+        waiting = pa.concat_batches([waiting, pa.RecordBatch.from_arrays(arrays, schema=waiting.schema)])
+        while waiting.num_rows >= CALL_ROWS:
+            yield waiting.slice(0, CALL_ROWS)
+            waiting = waiting.slice(CALL_ROWS)
         if not left:
             break
-    if count:
-        yield pa.concat_batches(waiting)
+    if waiting.num_rows:
+        yield waiting
 
 
 def _show(group: str, totals: _Totals, as_json: bool, *, dry_run: bool = False, err: bool = False) -> None:
