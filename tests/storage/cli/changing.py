@@ -29,7 +29,7 @@ class Clock:
 def make_store(root: Path, config: StoreConfig) -> Path:
     """T (2 queues) with four messages in queue 0, a second apart; the group g is behind the second of them."""
     clock = Clock()
-    with Store.open(root, create=True, config=config, clock=clock, broker_name="broker-a") as store:
+    with Store.open(root, create=True, config=config, clock=clock) as store:
         store.create_topic("T", queue_count=2)
         for number in range(4):
             clock.now_ms = NOW_MS + 1000 * number
