@@ -129,19 +129,34 @@ class PopJournal:
             self.state, self._identity, self._end = PopState(), None, 0
             return
         try:
-            identity = self._read_identity(os.pread(fd, RECORD_BYTES, 0))
-            size = os.fstat(fd).st_size
-            if identity != self._identity or size < self._end:
-                self.state, self._identity, self._end = PopState(), identity, RECORD_BYTES
-            changes, count_bytes = _decode(os.pread(fd, size - self._end, self._end))
-            for change in changes:
-                self.state.apply(change)
-            self._end += count_bytes
-            if self._end < size:
+            if self._read_on(fd) > self._end:
                 durable.before("write", self.path)
                 os.ftruncate(fd, self._end)
         finally:
             os.close(fd)
+
+    def look(self) -> None:
+        """Apply what others have appended, without the lock and without changing the file. CorruptConfigError."""
+        try:
+            fd = durable.open_nofollow(self.path, os.O_RDONLY)
+        except FileNotFoundError:
+            return
+        try:
+            self._read_on(fd)
+        finally:
+            os.close(fd)
+
+    def _read_on(self, fd: int) -> int:
+        """Apply what is new in the open file; returns its size."""
+        identity = self._read_identity(os.pread(fd, RECORD_BYTES, 0))
+        size = os.fstat(fd).st_size
+        if identity != self._identity or size < self._end:
+            self.state, self._identity, self._end = PopState(), identity, RECORD_BYTES
+        changes, count_bytes = _decode(os.pread(fd, size - self._end, self._end))
+        for change in changes:
+            self.state.apply(change)
+        self._end += count_bytes
+        return size
 
     def _read_identity(self, header: bytes) -> int:
         if len(header) == RECORD_BYTES and zlib.crc32(header[: _HEADER.size]) == _CRC.unpack(header[_HEADER.size :])[0]:
@@ -160,6 +175,15 @@ class PopJournal:
         durable.remove_leftovers(self.path)
         durable.write_atomically(self.path, data)
         self._identity, self._end = identity, len(data)
+
+
+def read_state(directory: Path) -> PopState:
+    """What the journal in a directory says now, for who only looks: no lock is taken, nothing is changed. An empty
+    state if there is no journal. What is being appended meanwhile counts as a whole or not at all. CorruptConfigError.
+    """
+    journal = PopJournal(directory, sync=False)
+    journal.look()
+    return journal.state
 
 
 def _encode(changes: Sequence[Change]) -> bytes:
