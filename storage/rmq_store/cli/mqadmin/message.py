@@ -28,6 +28,7 @@ NO_MESSAGE = 208
 """ResponseCode.java"""
 
 _LONG_MAX = (1 << 63) - 1
+_PORT_MAX = 65_535
 _KEY_LINE = "%-50s %4s %40s"
 
 
@@ -218,8 +219,7 @@ def _write(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def decode_message_id(msg_id: str, as_json: bool) -> None:
     """What a message id says: as a producer's unique id (its host and the time when it was made, UTC), and as a
-    broker's offset id (its host, and the place in its log). Both look alike, so both readings are printed. No store is
-    needed.
+    broker's offset id (its host, and the place in its log) where it may be one. No store is needed.
 
     A unique id holds its time within a month only: the latest month that is not in the future is shown.
     """
@@ -235,8 +235,9 @@ def decode_message_id(msg_id: str, as_json: bool) -> None:
     found: dict[str, Any] = {"ip": ip, "date": time_text(made_ms * 1000), "pid": unique.pid, "counter": unique.counter}
     try:
         host, offset = parse_offset_message_id(msg_id.strip())
-        found.update(storeHost=str(host), commitLogOffset=offset)
-    except (UsageError, ValueError):
+        if 0 <= host.port <= _PORT_MAX:
+            found.update(storeHost=str(host), commitLogOffset=offset)
+    except UsageError:
         pass  # a unique id whose last bytes are no offset
     if as_json:
         write_json(found)

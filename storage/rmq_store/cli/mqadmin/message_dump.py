@@ -17,7 +17,7 @@ import click
 
 from rmq_store.cli.mqadmin.common import mqadmin_options, write_line
 from rmq_store.cli.mqadmin.message import no_message
-from rmq_store.cli.mqadmin.message_print import body_of, java_message, message_json
+from rmq_store.cli.mqadmin.message_print import PREVIEW_CHARACTERS, body_of, java_message, message_json
 from rmq_store.cli.output import open_store, printable, write_json, write_table
 from rmq_store.errors import UsageError
 
@@ -54,7 +54,8 @@ def dump_compaction_log(path: Path | None, offset: int | None, root: Path | None
     """Show records as they lie in a file.
 
     With -f alone, all of them as mqadmin prints them, up to the first bytes that are no record. With --at, every field
-    of one: its first byte in the record, its size, its bytes in hex and what they mean. Nothing is changed.
+    of one: its first byte in the record, its size, its bytes in hex and what they mean; long ones are cut, --json has
+    them whole. Nothing is changed.
     """
     if path is None and (root is None or offset is None):
         raise UsageError("name a file with -f, or a store and a place in its log: --store PATH --at BYTE")
@@ -69,7 +70,7 @@ def dump_compaction_log(path: Path | None, offset: int | None, root: Path | None
              for at, size, name, raw, value in rows]
         )  # fmt: skip
         return
-    shown = [(at, size, name, _short_hex(raw), value) for at, size, name, raw, value in rows]
+    shown = [(at, size, name, _short_hex(raw), _short_text(value)) for at, size, name, raw, value in rows]
     write_table(("BYTE", "SIZE", "FIELD", "HEX", "VALUE"), shown, flexible=("HEX", "VALUE"))
 
 
@@ -160,6 +161,10 @@ def _slice(path: Path, at: int) -> bytes:
             if check_frame(memoryview(frame), 0, size, expect_offset=None, check_crc=False).kind == "message":
                 return frame
     raise UsageError(f"{path}: no record begins at byte {at}")
+
+
+def _short_text(text: str) -> str:
+    return text if len(text) <= PREVIEW_CHARACTERS else f"{text[:PREVIEW_CHARACTERS]}..."
 
 
 def _short_hex(raw: bytes) -> str:
