@@ -422,6 +422,16 @@ def test_killed_at_any_operation_and_run_again_every_dead_letter_is_archived_onc
     assert k > 40
 
 
+def test_what_a_killed_run_left_is_removed(fast: Path) -> None:
+    with open_store(fast / "store") as store:
+        bury(store, 3)
+        archive_all(store, fast / "archive")
+        leftover = fast / "archive" / GROUP / f".0-{3:020d}-{9:020d}.parquet.tmp"
+        leftover.touch()
+        archive_all(store, fast / "archive")
+        assert not leftover.exists()
+
+
 def test_a_file_is_on_disk_before_it_has_its_name(fast: Path) -> None:
     with open_store(fast / "store") as store:
         bury(store, 3)

@@ -6,6 +6,7 @@ Sources: docs/operations.md, section Backup; docs/design.md sections 5 and 7.
 from __future__ import annotations
 
 import errno
+import fcntl
 import itertools
 import json
 import os
@@ -511,7 +512,83 @@ def test_a_disk_without_copy_file_range_gets_the_same_bytes(fast: Path, monkeypa
     assert _contents(fast / "copy" / "commitlog") == _contents(root / "commitlog")
 
 
+def test_two_at_the_same_time_do_not_take_each_other_for_dead(fast: Path) -> None:
+    root, target = fast / "store", fast / "copy"
+    with Store.open(root, create=True, config=TINY) as store:
+        _fill(store)
+
+    def run_another(messages: int, done: int, total: int) -> None:
+        if done == total:
+            (mine,) = fast.glob(".copy.*.partial")
+            backup(root, target)
+            assert mine.is_dir()
+
+    with pytest.raises(StoreFailedError, match="not empty"):
+        backup(root, target, progress=run_another)
+    assert is_clean(target)
+    assert sorted(path.name for path in fast.iterdir()) == ["copy", "store"]
+
+
+def test_opening_the_copy_has_nothing_to_make_again(fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reports = []
+    open_store = Store.open
+
+    def opened(path: Path, **options: Any) -> Store:
+        store = open_store(path, **options)
+        reports.append(store.recovery)
+        return store
+
+    with Store.open(fast / "store", create=True, config=TINY) as store:
+        _fill(store)
+        monkeypatch.setattr(module.Store, "open", opened)
+        backup(fast / "store", fast / "copy")
+    assert [(report.trust, report.scanned_bytes) for report in reports if report] == [("OWN", 0)]
+
+
+def test_a_store_of_ours_is_refused_while_a_broker_runs_on_it(fast: Path) -> None:
+    root = fast / "store"
+    with Store.open(root, create=True, config=TINY) as store:
+        _fill(store)
+    read_end, write_end = os.pipe()
+    broker = os.fork()
+    if broker == 0:  # as FileChannel.tryLock(0, 1) does: a POSIX lock
+        with (root / "lock").open("r+b") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            os.write(write_end, b"x")
+            signal.pause()
+    try:
+        os.read(read_end, 1)
+        with pytest.raises(StoreLockedError, match=f"process {broker}") as caught:
+            backup(root, fast / "copy")
+        assert caught.value.pid == broker
+    finally:
+        os.kill(broker, signal.SIGKILL)
+        os.waitpid(broker, 0)
+        os.close(read_end)
+        os.close(write_end)
+
+    def start_broker(messages: int, done: int, total: int) -> None:
+        with (root / "lock").open("r+b") as file:
+            file.write(b"lock")
+
+    with pytest.raises(StoreLockedError, match="meanwhile"):
+        backup(root, fast / "copy", progress=start_broker)
+    assert [path.name for path in fast.iterdir()] == ["store"]
+
+
 def test_holes_stay_holes(fast: Path) -> None:
+    sparse = fast / "sparse"
+    with sparse.open("wb") as file:
+        file.write(b"begin")
+        file.seek(32 << 20)
+        file.write(b"end")
+    with sparse.open("rb") as file:
+        copying.copy_start(file.fileno(), fast / "copied", (32 << 20) + 3, 64 << 20)
+    assert (fast / "copied").read_bytes() == sparse.read_bytes() + bytes((32 << 20) - 3)
+    assert (fast / "copied").stat().st_blocks * 512 < 1 << 20
+
+
+def test_what_lies_behind_the_end_is_no_block_either(fast: Path) -> None:
     root = fast / "store"
     with Store.open(root, create=True, config=StoreConfig(flush_interval_commit_log=10**9)) as store:
         send(store, 0)
