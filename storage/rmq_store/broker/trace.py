@@ -19,7 +19,7 @@ from rmq_store.broker.archive_files import ArchiveFiles, read
 from rmq_store.broker.archive_schema import ARCHIVE_SCHEMA
 from rmq_store.broker.message_track import Tracker, TrackType
 from rmq_store.broker.trace_life import SEEN, Event, Step, steps_of, with_archived
-from rmq_store.broker.trace_records import Copies
+from rmq_store.broker.trace_records import PARKING_TOPICS, Copies
 from rmq_store.errors import OffsetOutOfRangeError
 from rmq_store.format import names
 from rmq_store.format import properties as keys
@@ -128,8 +128,13 @@ class Trace:
         return lives[0] if lives else self._life(unique_key, copies, complete)
 
     def by_key(self, topic: str, key: str) -> list[Life]:
-        """The lives of the newest 64 messages of the topic with this key. Raises as `Query.by_key`."""
+        """The lives of the newest 64 messages of the topic with this key, and of those that wait to get there (delayed,
+        half). Raises as `Query.by_key`.
+        """
         found = self._store.query.by_key(topic, key)
+        for parking in PARKING_TOPICS:
+            waiting = self._store.query.by_key(parking, key)
+            found += [record for record in waiting if record.properties.get(keys.REAL_TOPIC) == topic]
         with_id = [record.properties[keys.UNIQUE_KEY] for record in found if keys.UNIQUE_KEY in record.properties]
         lives = self.by_unique_keys(with_id, topic) if with_id else []
         without = [record.offset_msg_id for record in found if keys.UNIQUE_KEY not in record.properties]

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 # Copies of one message that are shown; a message with all its retries has 34.
 _RECORDS_MAX = 1000
 
-_PARKING_TOPICS = (names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.PYRMQ_TIMER_TOPIC, names.HALF_TOPIC)
+PARKING_TOPICS = (names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.PYRMQ_TIMER_TOPIC, names.HALF_TOPIC)
+"""Where messages wait that their topic does not hold yet."""
 
 
 class Copies:
@@ -35,7 +36,7 @@ class Copies:
     def __init__(self, store: Store, scan_max: int) -> None:
         self._store = store
         self._scan_max = scan_max
-        self._topics = sorted({*store.topics(), *_PARKING_TOPICS})
+        self._topics = sorted({*store.topics(), *PARKING_TOPICS})
 
     def of_keys(self, unique_keys: Sequence[str], topic: str | None = None) -> tuple[list[StoredMessage], bool]:
         """The records with these UNIQ_KEYs; `topic`: where the originals are, for stores without an index."""
@@ -59,7 +60,7 @@ class Copies:
         copying = [name for name in self._topics if name.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX))]
         found: set[int] = set()
         left = self._scan_max
-        for name in dict.fromkeys([*([topic] if topic else []), *copying, *_PARKING_TOPICS]):
+        for name in dict.fromkeys([*([topic] if topic else []), *copying, *PARKING_TOPICS]):
             for queue_id in self._queue_ids(name):
                 first, last = self._store.queue_range(name, queue_id)
                 start = self._store.offset_by_time(name, queue_id, begin_ms) if first < last and begin_ms else first
