@@ -35,6 +35,9 @@ _CLIENT_LINE = "%-64s  %-32s  %-4s  %-20s  %-20s  %-20s %-20s %-20s%s"
 _GROUP_LINE = "%-64s  %-6s  %-24s %-5s  %-14s  %-7s  %s"
 _CONNECTION_LINE = "%-36s %-22s %-10s %s"
 
+# MixAll.CID_RMQ_SYS_PREFIX: the broker consumes its own topics as these.
+_SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+
 # Where mqadmin shows the version of a client's RocketMQ.
 _EMBEDDED = "EMBEDDED"
 
@@ -109,11 +112,14 @@ def _one_group(root: Path, as_json: bool, group: str, topic: str | None, show_cl
 
 
 def _all_groups(root: Path, as_json: bool) -> None:
-    from rmq_store.broker.lag import all_lags
+    from rmq_store.broker.lag import group_lag
     from rmq_store.broker.live import live_consumers
+    from rmq_store.format.names import RETRY_PREFIX
 
     with open_store(root) as store:
-        found = [(lag, len(live_consumers(store, lag.group))) for lag in all_lags(store)]
+        names = {topic.removeprefix(RETRY_PREFIX) for topic in store.topics() if topic.startswith(RETRY_PREFIX)}
+        names |= {name for name in store.all_committed_offsets() if not name.startswith(_SYSTEM_GROUP_PREFIX)}
+        found = [(group_lag(store, name), len(live_consumers(store, name))) for name in sorted(names)]
     if as_json:
         write_json([{"group": lag.group, "count": count, "diffTotal": lag.diff_total} for lag, count in found])
         return
@@ -130,14 +136,14 @@ def _all_groups(root: Path, as_json: bool) -> None:
 @mqadmin_options()
 @click.option("-g", "--groupName", "group", required=True, help="Name of the group.")
 @click.option("-s", "--consumeEnable", "consume_enable", type=bool, help="Whether it may consume.")
-@click.option("-m", "--consumeFromMinEnable", "consume_from_min_enable", type=bool, help="Kept for brokers.")
-@click.option("-d", "--consumeBroadcastEnable", "consume_broadcast_enable", type=bool, help="Kept for brokers.")
+@click.option("-m", "--consumeFromMinEnable", "consume_from_min_enable", type=bool, help="For brokers.")
+@click.option("-d", "--consumeBroadcastEnable", "consume_broadcast_enable", type=bool, help="For brokers.")
 @click.option("-o", "--consumeMessageOrderly", "consume_message_orderly", type=bool, help="Whether it keeps the order.")
 @click.option("-q", "--retryQueueNums", "retry_queue_nums", type=click.IntRange(0), help="Queues of its %RETRY% topic.")
 @click.option("-r", "--retryMaxTimes", "retry_max_times", type=int, help="Retries before a message is a dead letter.")
-@click.option("-i", "--brokerId", "broker_id", type=int, help="Kept for brokers.")
-@click.option("-w", "--whichBrokerWhenConsumeSlowly", "which_broker_when_consume_slowly", type=int, help="Kept for brokers.")
-@click.option("-a", "--notifyConsumerIdsChanged", "notify_consumer_ids_changed_enable", type=bool, help="Kept for brokers.")
+@click.option("-i", "--brokerId", "broker_id", type=int, help="For brokers.")
+@click.option("-w", "--whichBrokerWhenConsumeSlowly", "which_broker_when_consume_slowly", type=int, help="For brokers.")
+@click.option("-a", "--notifyConsumerIdsChanged", "notify_consumer_ids_changed_enable", type=bool, help="For brokers.")
 def update_sub_group(root: Path, as_json: bool, group: str, **given: Any) -> None:
     """Make a consumer group, or change one.
 
