@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import datetime
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from rmq_store.format.ids import (
     offset_message_ids,
     parse_offset_message_id,
     parse_unique_id,
+    unique_id_window_ms,
 )
 
 MONTH_MS = 30 * 24 * 3600 * 1000
@@ -77,6 +79,36 @@ def test_time_of_a_unique_id_is_never_in_the_future() -> None:
     start = 10 * MONTH_MS
     assert parts.time_ms(start + MONTH_MS - 1, start, start - MONTH_MS) == start + 213540242
     assert parts.time_ms(start + 1000, start, start - MONTH_MS) == start - MONTH_MS + 213540242
+
+
+@pytest.mark.statement("F11")
+@pytest.mark.parametrize(
+    ("now", "begin"),
+    [
+        # 213,540,242 ms are 2 d 11 h 19 min 0.242 s.
+        ("2023-11-14 12:00", "2023-11-03 11:18:59.242"),
+        ("2023-11-03 11:19:00.243", "2023-11-03 11:18:59.242"),
+        ("2023-11-03 11:19:00.242", "2023-10-03 11:18:59.242"),  # not in the past: a month earlier
+        ("2023-11-03 00:00", "2023-10-03 11:18:59.242"),
+        ("2024-01-01 00:00", "2023-12-03 11:18:59.242"),
+        ("2024-03-02 00:00", "2024-02-03 11:18:59.242"),
+    ],
+)
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Shanghai", "America/New_York"])
+def test_the_window_of_a_unique_id_begins_a_second_before_it_in_local_time(
+    monkeypatch: pytest.MonkeyPatch, zone: str, now: str, begin: str
+) -> None:
+    """MessageClientIDSetter#getNearlyTimeFromID, and the second that 4.9.8 takes off."""
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        milliseconds = [round(datetime.fromisoformat(text).timestamp() * 1000) for text in (now, begin)]
+        for text in ("0A6C73D939B318B4AAC20CBA5D920000", f"{'00' * 12}0A6C73D939B318B4AAC20CBA5D920000"):
+            assert unique_id_window_ms(text, milliseconds[0]) == (milliseconds[1], (1 << 63) - 1)
+        assert unique_id_window_ms("no id of ours", milliseconds[0]) == (0, (1 << 63) - 1)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_ipv6_producers_make_ids_of_56_characters() -> None:
