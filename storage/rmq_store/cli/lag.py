@@ -77,14 +77,14 @@ def lag(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, ever
 
 
 def _lines(store: Store, names: Sequence[str], per_queue: bool, rates: Rates, lags: Rates) -> list[_Line]:
-    from rmq_store.broker.lag import group_lag
+    from rmq_store.broker.lag import all_lags, group_lag
 
     store.refresh()
     for name in names:
         require_group(store, name)
     now_ms = store.clock()
-    shown = sorted(set(names) or store.all_committed_offsets())
-    found = [line for name in shown for line in _of_group(group_lag(store, name, now_ms), per_queue or bool(names))]
+    groups = [group_lag(store, name, now_ms) for name in sorted(set(names))] if names else all_lags(store, now_ms)
+    found = [line for group in groups for line in _of_group(group, per_queue or bool(names))]
     consumed = rates.look(now_ms, {line[:3]: line.committed or 0 for line in found})
     shrinking = lags.look(now_ms, {line[:3]: line.lag for line in found})
     return [

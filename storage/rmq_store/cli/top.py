@@ -101,9 +101,9 @@ class _Look:
         }
 
     def _groups(self, now_ms: int) -> list[dict[str, Any]]:
-        from rmq_store.broker.lag import group_lag
+        from rmq_store.broker.lag import all_lags
 
-        lags = [group_lag(self._store, name, now_ms) for name in self._store.all_committed_offsets()]
+        lags = all_lags(self._store, now_ms)
         gone = self._out.look(now_ms, {lag.group: sum(q.consumer_offset or 0 for q in lag.queues) for lag in lags})
         found: list[dict[str, Any]] = [
             {

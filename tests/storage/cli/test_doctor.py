@@ -15,7 +15,6 @@ from click.testing import Result
 
 from rmq_store import BadRange, Message, Store, StoreConfig
 from rmq_store.cli.checks import FAIL, OK, WARN, Finding, directory, machine, spark
-from rmq_store.files.lock import OfdLock
 from rmq_store.files.state_page import StatePage
 from rmq_store.log.kept import Kept
 
