@@ -217,6 +217,17 @@ def test_nobody_writes_is_not_nothing_to_flush(run: Run) -> None:
     assert "not flushed: no writer" in run("top", "--every", "0.01").stdout
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["tail", "send", "consume", "lag", "top", "doctor", "dlq list", "dlq show", "dlq redrive", "dlq export"],
+)
+def test_every_command_has_help_with_an_example_the_store_option_and_json(run: Run, command: str) -> None:
+    text = run(*command.split(), "--help").stdout
+    assert re.search(rf"Examples?:\n    rmq {command} ", text)
+    assert "--store PATH" in text
+    assert "--json" in text
+
+
 # ---- figures
 
 
