@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_store.cli.known import require_topic
-from rmq_store.cli.mqadmin.common import cluster_name, java_text, mqadmin_options, write_line
+from rmq_store.cli.mqadmin.common import EMBEDDED, cluster_name, java_text, mqadmin_options, write_line
 from rmq_store.cli.mqadmin.topic import consumer_groups
 from rmq_store.cli.output import open_store, write_json
 from rmq_store.errors import UsageError
@@ -37,7 +37,6 @@ _CQ_COUNT = 10
 _MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
 _MASTER_ID = 0
 _UNKNOWN = "-"
-_EMBEDDED = "EMBEDDED"
 
 
 @click.command(
@@ -126,7 +125,7 @@ def cluster_list(root: Path, as_json: bool) -> None:
     ratio = _UNKNOWN if space is None else f"{space:.4f}"
     live = _UNKNOWN, _UNKNOWN, _UNKNOWN, _UNKNOWN
     write_line(_CLUSTER_LINE, *_CLUSTER_COLUMNS)
-    place = cluster, broker, _MASTER_ID, address, _EMBEDDED
+    place = cluster, broker, _MASTER_ID, address, EMBEDDED
     write_line(_CLUSTER_LINE, *place, *live, f"{hours:2.2f}", ratio, _UNKNOWN)
 
 
@@ -206,7 +205,7 @@ def _state(store: Store) -> dict[str, str]:
         for level, offset in delayed.items()
     }
     return {
-        "brokerVersionDesc": _EMBEDDED,
+        "brokerVersionDesc": EMBEDDED,
         "commitLogDirCapacity": f"Total : {_byte_text(disk.total)}, Free : {_byte_text(disk.free)}.",
         "commitLogDiskRatio": ratio,
         "consumeQueueDiskRatio": ratio,

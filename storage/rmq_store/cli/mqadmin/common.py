@@ -22,6 +22,9 @@ _UNNEEDED = {"n": ("-n", "--namesrvAddr"), "b": ("-b", "--brokerAddr"), "c": ("-
 _REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
 _DEFAULT_CLUSTER = "DefaultCluster"
 
+EMBEDDED = "EMBEDDED"
+"""Where mqadmin shows the version of a broker or of a client's RocketMQ."""
+
 _PERMS = ((4, "R"), (2, "W"), (1, "X"))
 
 

@@ -14,32 +14,22 @@ import click
 from rmq_store.cli.confirm import changing_options, confirm
 from rmq_store.cli.known import require_group
 from rmq_store.cli.mqadmin.common import (
+    EMBEDDED,
     cluster_name,
-    date_text,
     deletion_json,
     java_text,
     mqadmin_options,
     write_deletion,
     write_line,
 )
+from rmq_store.cli.mqadmin.progress import consumer_progress
 from rmq_store.cli.output import open_store, printable, write_json
 from rmq_store.errors import ResponseError, UsageError
 
 if TYPE_CHECKING:
     from rmq_store import SubscriptionGroup
-    from rmq_store.broker.lag import QueueLag
-    from rmq_store.broker.leases import LeaseInfo
 
-_QUEUE_LINE = "%-64s  %-32s  %-4s  %-20s  %-20s  %-20s %-20s%s"
-_CLIENT_LINE = "%-64s  %-32s  %-4s  %-20s  %-20s  %-20s %-20s %-20s%s"
-_GROUP_LINE = "%-64s  %-6s  %-24s %-5s  %-14s  %-7s  %s"
 _CONNECTION_LINE = "%-36s %-22s %-10s %s"
-
-# MixAll.CID_RMQ_SYS_PREFIX: the broker consumes its own topics as these.
-_SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
-
-# Where mqadmin shows the version of a client's RocketMQ.
-_EMBEDDED = "EMBEDDED"
 
 # ResponseCode.java
 _CONSUMER_NOT_ONLINE = 206
@@ -50,82 +40,6 @@ _FIELDS = (
     "retry_queue_nums", "retry_max_times", "group_retry_policy", "broker_id", "which_broker_when_consume_slowly",
     "notify_consumer_ids_changed_enable", "group_sys_flag", "consume_timeout_minute", "attributes",
 )  # fmt: skip
-
-
-@click.command(
-    "consumerProgress",
-    short_help="How far behind consumer groups are.",
-    epilog="\b\nExample:\n  rmq consumerProgress -g cg_orders --store /data/store",
-)
-@mqadmin_options("nc")
-@click.option("-g", "--groupName", "group", help="Only this group, queue by queue.")
-@click.option("-t", "--topicName", "topic", help="With -g: only this topic.")
-@click.option("-s", "--showClientIP", "show_clients", type=bool, help="With -g: who holds each queue.")
-def consumer_progress(
-    root: Path, as_json: bool, group: str | None, topic: str | None, show_clients: bool | None
-) -> None:
-    """How far behind consumer groups are: of all groups the sums, of one its queues.
-
-    #Diff are the messages from the committed offset to the end, #Inflight those that were given out and are not
-    committed; the totals have the %RETRY% topics in them. #LastTime: when the last consumed message was stored (UTC).
-    """
-    if group is None:
-        if topic is not None or show_clients is not None:
-            raise UsageError("-t and -s go with -g")
-        _all_groups(root, as_json)
-    else:
-        _one_group(root, as_json, group, topic, bool(show_clients))
-
-
-def _one_group(root: Path, as_json: bool, group: str, topic: str | None, show_clients: bool) -> None:
-    from rmq_store.broker.lag import group_lag
-    from rmq_store.broker.leases import live_leases
-
-    with open_store(root) as store:
-        queues = [
-            queue for queue in group_lag(store, require_group(store, group)).queues if topic in (None, queue.topic)
-        ]
-        leases = live_leases(root, group) if show_clients else []
-        broker = store.broker_name
-    diff, inflight = sum(queue.diff for queue in queues), sum(queue.inflight for queue in queues)
-    if as_json:
-        rows = [_queue_json(queue, broker) for queue in queues]
-        if show_clients:
-            rows = [{**row, "client": _client(queue, leases)} for row, queue in zip(rows, queues, strict=True)]
-        write_json({"group": group, "queues": rows, "diffTotal": diff, "inflightTotal": inflight})
-        return
-    client = ("#Client IP",) if show_clients else ()
-    line = _CLIENT_LINE if show_clients else _QUEUE_LINE
-    columns = ("#Topic", "#Broker Name", "#QID", "#Broker Offset", "#Consumer Offset", *client, "#Diff", "#Inflight")
-    write_line(line, *columns, "#LastTime")
-    # Only the head is without a space before the last column.
-    line = line.removesuffix("%s") + " %s"
-    for queue in queues:
-        place = queue.topic, broker, queue.queue_id, queue.broker_offset, queue.consumer_offset or 0
-        client = ((_client(queue, leases) or "N/A").partition("@")[0],) if show_clients else ()
-        last = date_text(queue.last_timestamp_ms) if queue.last_timestamp_ms else "N/A"
-        write_line(line, *place, *client, queue.diff, queue.inflight, last)
-    click.echo()
-    write_line("Consume TPS: %.2f", 0.0)
-    write_line("Consume Diff Total: %d", diff)
-    write_line("Consume Inflight Total: %d", inflight)
-
-
-def _all_groups(root: Path, as_json: bool) -> None:
-    from rmq_store.broker.lag import group_lag
-    from rmq_store.broker.live import live_consumers
-    from rmq_store.format.names import RETRY_PREFIX
-
-    with open_store(root) as store:
-        names = {topic.removeprefix(RETRY_PREFIX) for topic in store.topics() if topic.startswith(RETRY_PREFIX)}
-        names |= {name for name in store.all_committed_offsets() if not name.startswith(_SYSTEM_GROUP_PREFIX)}
-        found = [(group_lag(store, name), len(live_consumers(store, name))) for name in sorted(names)]
-    if as_json:
-        write_json([{"group": lag.group, "count": count, "diffTotal": lag.diff_total} for lag, count in found])
-        return
-    write_line(_GROUP_LINE, "#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total")
-    for lag, count in found:
-        write_line(_GROUP_LINE, lag.group, count, _EMBEDDED if count else "OFFLINE", "", "", 0, lag.diff_total)
 
 
 @click.command(
@@ -256,32 +170,11 @@ def consumer_connection(root: Path, as_json: bool, group: str) -> None:
         return
     write_line(_CONNECTION_LINE, "#ClientId", "#ClientAddr", "#Language", "#Version")
     for owner, pid in members:
-        write_line(_CONNECTION_LINE, owner or "-", "-" if pid is None else f"process {pid}", "PYTHON", _EMBEDDED)
+        write_line(_CONNECTION_LINE, owner or "-", "-" if pid is None else f"process {pid}", "PYTHON", EMBEDDED)
     click.echo("\nBelow is subscription:")
     write_line("%-20s %s", "#Topic", "#SubExpression")
     for topic, expression in topics.items():
         write_line("%-20s %s", topic, expression)
-
-
-def _client(queue: QueueLag, leases: list[LeaseInfo]) -> str | None:
-    """Who holds a queue: by a lock of its own, or by the lease of its topic."""
-    from rmq_store.broker.live import LOCK_PREFIX
-
-    held = (f"{LOCK_PREFIX}{queue.queue_id}|{queue.topic}", queue.topic)
-    return next((lease.owner for lease in leases if lease.name in held), None)
-
-
-def _queue_json(queue: QueueLag, broker: str) -> dict[str, Any]:
-    return {
-        "topic": queue.topic,
-        "brokerName": broker,
-        "queueId": queue.queue_id,
-        "brokerOffset": queue.broker_offset,
-        "consumerOffset": queue.consumer_offset,
-        "diff": queue.diff,
-        "inflight": queue.inflight,
-        "lastTimestamp": queue.last_timestamp_ms,
-    }
 
 
 def _java_fields(group: SubscriptionGroup) -> list[tuple[str, Any]]:
