@@ -32,6 +32,7 @@ from rmq_store.format.message import StoredMessage
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.index_search import IndexSearch, damaged_index
 from rmq_store.log.peek import index_is_whole
+from rmq_store.log.starting_point import OUR_LOCK_TEXT, lock_text
 
 FOUND_SCHEMA = pa.schema(
     [
@@ -188,7 +189,7 @@ class Query:
 
     def _search(self) -> IndexSearch:
         index = self._log.views.index
-        if index is None:
+        if index is None or (self._is_a_brokers() and not index.names()):
             raise UsageError(
                 f"{self._log.root} keeps no index (messageIndexEnable=false): no message can be found by key; read the "
                 "topic instead"
@@ -200,6 +201,10 @@ class Query:
                 raise CorruptIndexError(str(index.directory), 0, reason)
             self._whole_end = end
         return IndexSearch(index, self._log.files)
+
+    def _is_a_brokers(self) -> bool:
+        """Whether a broker wrote the log last, and nobody of us has put its views in order."""
+        return not self._log.writable and lock_text(self._log) != OUR_LOCK_TEXT and bool(self._log.segments.bases())
 
     def _newest(
         self, topic: str, key: str, window: tuple[int, int], limit: int, has_key: Callable[[StoredMessage], bool]

@@ -325,6 +325,15 @@ def test_a_store_without_an_index_says_so(shop: Shop) -> None:
         assert store.query.by_queue_offset("T", 0, 0).keys == "k"
 
 
+def test_a_broker_that_kept_no_index_is_no_broker_without_messages(
+    golden: Path, copy_store: Callable[[Path, Path], Path], scratch: Path
+) -> None:
+    root = copy_store(golden / "store", scratch / "store")
+    shutil.rmtree(root / "index")
+    with Store.open(root, read_only=True) as store, pytest.raises(UsageError, match="messageIndexEnable"):
+        store.query.find("OrderTopic", ["ORD-000123"])
+
+
 @pytest.mark.statement("F02")
 @pytest.mark.parametrize("host", ["10.1.2.3:10911", "[2001:db8::7]:10911"])
 def test_an_offset_id_belongs_to_one_store_host(shop: Shop, host: str) -> None:
