@@ -3,34 +3,42 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 import click
 
 
+class Row(NamedTuple):
+    """One entry of a section: what the help shows, and its commands."""
+
+    label: str
+    text: str
+    commands: tuple[click.Command, ...]
+
+
 class SectionedGroup(click.Group):
-    """A group whose help lists the commands under headings, in the order in which they were added."""
+    """A group whose help lists the commands under headings, in the order in which they were added: `sections`."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
-        self._sections: dict[str, list[tuple[str, str]]] = {}
+        self.sections: dict[str, list[Row]] = {}
 
     def add_section(self, title: str, commands: Iterable[click.Command]) -> None:
         """Add commands, each with a line of its own in the help."""
-        rows = self._sections.setdefault(title, [])
+        rows = self.sections.setdefault(title, [])
         for command in commands:
             self.add_command(command)
-            rows.append((str(command.name), command.get_short_help_str(limit=80)))
+            rows.append(Row(str(command.name), command.get_short_help_str(limit=80), (command,)))
 
-    def add_names(self, title: str, commands: Mapping[str, Iterable[click.Command]]) -> None:
+    def add_names(self, title: str, commands: Mapping[str, Collection[click.Command]]) -> None:
         """Add commands that are known to who looks for them: the help has their names only, a paragraph per key."""
-        rows = self._sections.setdefault(title, [])
+        rows = self.sections.setdefault(title, [])
         for kind, several in commands.items():
-            names = []
-            for command in several:
+            row = Row(kind, ", ".join(str(command.name) for command in several), tuple(several))
+            for command in row.commands:
                 self.add_command(command)
-                names.append(str(command.name))
-            rows.append((kind, ", ".join(names)))
+            rows.append(row)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name; of that name in other letters, as MQAdminStartup#findSubCommand, if none has it."""
@@ -52,6 +60,6 @@ class SectionedGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections."""
-        for title, rows in ((title, rows) for title, rows in self._sections.items() if rows):
+        for title, rows in self.sections.items():
             with formatter.section(title):
-                formatter.write_dl(rows)
+                formatter.write_dl([(row.label, row.text) for row in rows])

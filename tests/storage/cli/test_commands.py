@@ -271,7 +271,7 @@ def test_a_reader_that_stops_early_ends_the_command_without_a_trace(golden: Path
 
 def test_the_modules_of_the_command_import_numpy_pyarrow_and_rich_only_when_they_run() -> None:
     """A shell calls the command for every TAB."""
-    for path in Path(output.__file__).parent.glob("*.py"):
+    for path in Path(output.__file__).parent.rglob("*.py"):
         for node in ast.parse(path.read_text()).body:  # the top level only
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [str(node.module)]
