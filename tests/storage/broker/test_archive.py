@@ -689,9 +689,12 @@ def test_files_that_are_not_what_they_say_are_refused(fast: Path) -> None:
             with pytest.raises(CorruptionError):
                 store.dead_letters.restore(directory)
         path.write_bytes(good)
-        path.rename(path.with_name(f"1-{0:020d}-{6:020d}.parquet"))
-        with pytest.raises(CorruptionError, match="another one"):
-            store.dead_letters.restore(directory)
+        (directory / OTHER).mkdir()
+        for wrong in (f"{GROUP}/1-{0:020d}-{6:020d}", f"{GROUP}/0-{1:020d}-{7:020d}", f"{OTHER}/0-{0:020d}-{6:020d}"):
+            moved = path.rename(directory / f"{wrong}.parquet")
+            with pytest.raises(CorruptionError, match="another one"):
+                store.dead_letters.restore(directory)
+            moved.rename(path)
         assert len(dead_letters(store)) == 6
         with pytest.raises(UsageError, match="no dead letters of group"):
             store.dead_letters.restore(directory, "cg_none")
