@@ -175,7 +175,10 @@ class Query:
         """
         if isinstance(keys, str):
             raise UsageError(f"keys={keys!r}: a sequence of keys is expected, not one text")
-        wanted = pa.array(list(dict.fromkeys(keys)), pa.string())
+        try:
+            wanted = pa.array(list(dict.fromkeys(keys)), pa.string())
+        except (UnicodeEncodeError, pa.ArrowTypeError) as error:
+            raise UsageError(f"a key is no text that can be stored: {error}") from error
         search = self._search()
         log_range = (self._log.start(), self._queues.end())
         hashes = np.unique(topic_key_hashes(topic, wanted))
@@ -183,7 +186,10 @@ class Query:
         for offsets in _blocks(search.candidates(hashes, log_range)):
             found += self._matches(topic, offsets, wanted, (begin_ms, end_ms), log_range[1], unique)
         # Rows: number of the key, log offset, queue id, queue offset. A broker may index its last record twice.
-        rows = np.unique(np.concatenate(found, axis=1), axis=1)
+        rows = np.concatenate(found, axis=1)
+        rows = rows[:, np.lexsort((rows[1], rows[0]))]
+        again = (rows[:2, 1:] == rows[:2, :-1]).all(axis=0)
+        rows = np.delete(rows, np.flatnonzero(again), axis=1)
         columns = [wanted.take(pa.array(rows[0])), rows[1], rows[2].astype(np.int32), rows[3]]
         return pa.Table.from_arrays(columns, schema=FOUND_SCHEMA)
 

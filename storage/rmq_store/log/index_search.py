@@ -178,7 +178,10 @@ class _View:
     def _in_a_row(self, key_hashes: Int32, last_number: int, log_range: tuple[int, int]) -> Iterator[Int64]:
         for first in range(1, last_number + 1, _BLOCK_ENTRIES):
             count = min(_BLOCK_ENTRIES, last_number + 1 - first)
-            entries = np.frombuffer(self._map, layout.ENTRY, count, self._entries_at + layout.ENTRY_BYTES * first)
+            at = self._entries_at + layout.ENTRY_BYTES * first
+            page_at = at - at % mmap.PAGESIZE
+            self._map.madvise(mmap.MADV_WILLNEED, page_at, at - page_at + layout.ENTRY_BYTES * count)
+            entries = np.frombuffer(self._map, layout.ENTRY, count, at)
             hits = entries["phy_offset"][np.isin(entries["key_hash"].astype(np.int32), key_hashes)].astype(np.int64)
             yield hits[(hits >= log_range[0]) & (hits < log_range[1])]
 

@@ -50,8 +50,12 @@ def live_page(log: CommitLog) -> StatePage | None:
 
 
 def index_is_whole(log: CommitLog) -> bool:
-    """Whether the index has the keys of all that can be read: its writer lives, or has left nothing undone."""
-    return live_page(log) is not None or starting_point(log, _page(log)).trust not in (Trust.OWN, Trust.COPY)
+    """Whether the index has the keys of all that can be read: its writer lives, or has left nothing undone. What a
+    broker wrote is taken as it is.
+    """
+    if lock_text(log) != OUR_LOCK_TEXT or live_page(log) is not None:
+        return True
+    return starting_point(log, _page(log)).trust not in (Trust.OWN, Trust.COPY)
 
 
 def read_only_end(log: CommitLog) -> ReadOnlyEnd | StatePage:

@@ -222,6 +222,14 @@ def test_what_is_found_is_what_a_scan_finds(
         shutil.rmtree(directory)
 
 
+def test_a_half_message_has_no_place_in_a_queue(golden_small: Path) -> None:
+    """PREPARED is indexed, ROLLBACK is not (store-format.md 3.5); neither is in a queue."""
+    with Store.open(golden_small / "normal", read_only=True) as store:
+        assert offsets(store.query.by_key("HALF", "pk")) == [566]
+        assert store.query.by_key("HALF", "rk") == []
+        assert store.query.find("HALF", ["pk", "rk"]).num_rows == 0
+
+
 # -- limits and times -------------------------------------------------------------------------------------------------
 
 
@@ -296,6 +304,8 @@ def test_questions_that_make_no_sense_are_refused(shop: Shop) -> None:
         store.send(Message("T", b""))
         for ask in (
             lambda: store.query.find("T", "one text"),
+            lambda: store.query.find("T", ["\udcff"]),
+            lambda: store.query.find("T", [7]),
             lambda: store.query.by_key("T", ""),
             lambda: store.query.by_key("T", "k", max_num=0),
             lambda: store.query.by_offset_id("7F00"),

@@ -96,7 +96,7 @@ def java_query(bench: Bench, key_hash: int, begin: int, end: int) -> list[int]:
 
 
 rows_lists = st.lists(
-    st.tuples(st.sampled_from([0, 1, 5, 6, 2**31 - 1]), st.integers(0, 2), st.integers(0, 2500)), max_size=60
+    st.tuples(st.sampled_from([0, 1, 5, 6, 2**31 - 1]), st.integers(0, 2), st.integers(-1500, 2500)), max_size=60
 )
 
 
