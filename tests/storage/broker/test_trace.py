@@ -250,6 +250,21 @@ def test_a_message_is_followed_into_dead_letters_and_back(parking: Any, scratch:
         assert events(life())[-1] == "RESTORED"
 
 
+def test_a_retry_after_a_redrive_is_a_retry(parking: Any) -> None:
+    """Its copies have the properties of the redrive, too."""
+    with parking.open() as store:
+        sent = store.send(Message("T", b"tea", queue_id=0))
+        fail(store, "T", 0, 0, max_reconsume_times=0)
+        rows = pa.RecordBatch.from_pydict({"queueId": pa.array([0], pa.int32()), "queueOffset": pa.array([0])})
+        store.dead_letters.redrive(GROUP, rows)
+        fail(store, RETRY, 0, 0)
+        parking.now_ms += 10_000
+        store.schedule.deliver_due()
+        (life,) = Trace(store).by_unique_keys([sent.msg_id])
+        assert events(life) == ["STORED", "DEAD", "REDRIVEN", "FAILED", "RETRY"]
+        assert [step.attempt for step in life.steps] == [None, 1, 1, 1, 2]
+
+
 def test_a_redrive_to_another_topic_belongs_to_the_group_of_the_dead_letter(parking: Any) -> None:
     with parking.open() as store:
         store.create_topic("Other", 1)

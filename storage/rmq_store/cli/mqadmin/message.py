@@ -223,11 +223,10 @@ def decode_message_id(msg_id: str, as_json: bool) -> None:
 
     A unique id holds its time within a month only: the latest month that is not in the future is shown.
     """
-    import time
-
+    from rmq_store import clock
     from rmq_store.format.ids import month_start_ms, parse_offset_message_id, parse_unique_id
 
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = clock.system_clock()
     unique = parse_unique_id(msg_id.strip())
     start_ms = month_start_ms(now_ms)
     made_ms = unique.time_ms(now_ms, start_ms, month_start_ms(start_ms - 1))

@@ -1,0 +1,78 @@
+"""The text of commands that write, or that know the time: on copies of a real broker's store, places and ids replaced.
+
+The texts are kept in `expected/`. To renew one, look at what the failing test shows and put it there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from rmq_store import Message, Store, clock
+from rmq_store.broker import disk_space
+
+Run = Callable[..., Result]
+EXPECTED = Path(__file__).parent / "expected"
+UNIQUE_ID = "C0000202371F5FFD2B2767134429005D"
+_NEW_ID = re.compile(r"\b(?:[0-9A-F]{56}|[0-9A-F]{32})\b")
+
+
+@pytest.fixture
+def copied(broker_store: Any, copy_store: Callable[[Path, Path], Path], scratch: Path) -> Path:
+    return copy_store(broker_store.path, scratch / "store")
+
+
+def check(result: Result, name: str, scratch: Path) -> None:
+    """The command ended well and printed what is kept."""
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    assert result.stdout.replace(str(scratch), "SCRATCH") == (EXPECTED / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def test_backup_and_repair(run: Run, copied: Path, scratch: Path) -> None:
+    check(run("backup", str(copied), str(scratch / "copy")), "backup", scratch)
+    check(run("repair", str(copied), "--dry-run"), "repair", scratch)
+
+
+def test_dead_letters_leave_and_come_back(run: Run, copied: Path, scratch: Path) -> None:
+    archived = run("dlq", "archive", "cg_fifo", "--to", str(scratch / "archive"), store=copied)
+    check(archived, "dlq-archive", scratch)
+    check(run("dlq", "restore", str(scratch / "archive"), "--again", store=copied), "dlq-restore", scratch)
+
+
+def test_retention(run: Run, copied: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_space, "usage_percent", lambda root: 23)
+    check(run("retention", "status", store=copied), "retention-status", scratch)
+    for path in (copied / "commitlog").iterdir():
+        os.utime(path, (0, 0))
+    check(run("retention", "run", "--manual", "--dry-run", store=copied), "retention-run", scratch)
+
+
+def test_a_message_that_is_sent(run: Run, copied: Path) -> None:
+    result = run("sendMessage", "-t", "OrderTopic", "-p", "tea for two", "-k", "ORD-1", "-i", "0", store=copied)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert _NEW_ID.sub("ID", result.stdout) == (EXPECTED / "sendMessage.txt").read_text(encoding="utf-8")
+
+
+def test_an_id_within_a_month(run: Run, monkeypatch: pytest.MonkeyPatch, scratch: Path) -> None:
+    monkeypatch.setattr(clock, "system_clock", lambda: 1_795_300_000_000)
+    check(run("DecodeMessageId", "-i", UNIQUE_ID), "DecodeMessageId", scratch)
+
+
+def test_what_clients_traced(run: Run, scratch: Path) -> None:
+    entries = [
+        ["Pub", "1795220515881", "Region", "pg", "T", UNIQUE_ID, "TagA", "K1", "127.0.0.1:1", "5", "7", "0", "true"],
+        ["SubAfter", "R1", UNIQUE_ID, "12", "true", "K1", "0", "1795220516000", "cg"],
+    ]  # fmt: skip
+    with Store.open(scratch / "store", create=True) as store:
+        store.create_topic("Traces", 1)
+        body = "".join("\x01".join(entry) + "\x02" for entry in entries)
+        store.send(Message("Traces", body.encode(), keys=UNIQUE_ID))
+    result = run("queryMsgTraceById", "-i", UNIQUE_ID, "-t", "Traces", store=scratch / "store")
+    host = re.compile(r"(?<=  )[0-9.]+ +(?=2026)")
+    assert host.sub(f"{'HOST':21}", result.stdout) == (EXPECTED / "queryMsgTraceById.txt").read_text(encoding="utf-8")
