@@ -26,9 +26,10 @@ class Clock:
         return self.now_ms
 
 
-def make_store(root: Path, config: StoreConfig) -> Path:
-    """T (2 queues) with four messages in queue 0, a second apart; the group g is behind the second of them."""
+def make_store(root: Path) -> Path:
+    """T (2 queues) with four messages in queue 0, a second apart; the group g is behind the second. Small files."""
     clock = Clock()
+    config = StoreConfig(1 << 18, 2000, 100, 400)
     with Store.open(root, create=True, config=config, clock=clock) as store:
         store.create_topic("T", queue_count=2)
         for number in range(4):

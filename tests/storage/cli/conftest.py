@@ -17,6 +17,8 @@ from click.testing import CliRunner, Result
 
 from rmq_store.cli import commands
 
+from .changing import make_store
+
 Run = Callable[..., Result]
 RunInTerminal = Callable[..., tuple[int, str]]
 
@@ -30,6 +32,12 @@ def run(golden: Path) -> Run:
         return CliRunner().invoke(commands, list(arguments), env=environment, prog_name="rmq", catch_exceptions=False)
 
     return invoke
+
+
+@pytest.fixture(scope="session")
+def made_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store of `changing.make_store`, to be copied."""
+    return make_store(tmp_path_factory.mktemp("made") / "store")
 
 
 @pytest.fixture

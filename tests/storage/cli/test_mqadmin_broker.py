@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from rmq_store.cli import commands
 from rmq_store.format.config_json import loads
 from rmq_store.format.consume_queue import ENTRY
 
-from .changing import NOW_MS, command, make_store
+from .changing import NOW_MS, command
 
 Run = Callable[..., Result]
 EXPECTED = Path(__file__).parent / "expected"
@@ -25,9 +26,9 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-def root(scratch: Path, small: StoreConfig) -> Path:
+def root(scratch: Path, made_store: Path) -> Path:
     """Its clock stands an hour behind the first message."""
-    path = make_store(scratch / "store", small)
+    path = shutil.copytree(made_store, scratch / "store")
     ClockFile.create(path / "pyrmq" / "clock", NOW_MS + HOUR_MS)
     return path
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,21 +12,21 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from rmq_store import Message, Store, StoreConfig, SubscriptionGroup
+from rmq_store import Message, Store, SubscriptionGroup
 from rmq_store.broker.leases import Lease
 from rmq_store.client.backend import MessageQueue
 from rmq_store.client.local_groups import LocalGroups
 from rmq_store.clock import system_clock
 
-from .changing import command, make_store
+from .changing import command
 
 Run = Callable[..., Result]
 EXPECTED = Path(__file__).parent / "expected"
 
 
 @pytest.fixture
-def root(scratch: Path, small: StoreConfig) -> Path:
-    return make_store(scratch / "store", small)
+def root(scratch: Path, made_store: Path) -> Path:
+    return shutil.copytree(made_store, scratch / "store")
 
 
 @pytest.fixture

@@ -6,22 +6,23 @@ What is asked, refused and dry is tested with `rmq offsets reset`; here that the
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from rmq_store import Store, StoreConfig
+from rmq_store import Store
 from rmq_store.broker.leases import Lease
 
-from .changing import NOW_MS, command, make_store
+from .changing import NOW_MS, command
 
 EXPECTED = Path(__file__).parent / "expected"
 
 
 @pytest.fixture
-def root(scratch: Path, small: StoreConfig) -> Path:
-    return make_store(scratch / "store", small)
+def root(scratch: Path, made_store: Path) -> Path:
+    return shutil.copytree(made_store, scratch / "store")
 
 
 def committed(root: Path, group: str = "g") -> dict[tuple[str, int], int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,18 +11,18 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from rmq_store import Message, Store, StoreConfig, TopicConfig
+from rmq_store import Message, Store, TopicConfig
 from rmq_store.broker.leases import Lease
 
-from .changing import command, make_store
+from .changing import command
 
 Run = Callable[..., Result]
 EXPECTED = Path(__file__).parent / "expected"
 
 
 @pytest.fixture
-def root(scratch: Path, small: StoreConfig) -> Path:
-    return make_store(scratch / "store", small)
+def root(scratch: Path, made_store: Path) -> Path:
+    return shutil.copytree(made_store, scratch / "store")
 
 
 def topics(root: Path) -> dict[str, TopicConfig]:

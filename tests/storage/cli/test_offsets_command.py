@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,20 +14,20 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from rmq_store import Message, Store, StoreConfig
+from rmq_store import Message, Store
 from rmq_store.broker.leases import Lease
 from rmq_store.client.local_groups import LocalGroups
 from rmq_store.clock import system_clock
 
-from .changing import NOW_MS, command, make_store
+from .changing import NOW_MS, command
 
 Run = Callable[..., Result]
 EXPECTED = Path(__file__).parent / "expected"
 
 
 @pytest.fixture
-def root(scratch: Path, small: StoreConfig) -> Path:
-    return make_store(scratch / "store", small)
+def root(scratch: Path, made_store: Path) -> Path:
+    return shutil.copytree(made_store, scratch / "store")
 
 
 def committed(root: Path, group: str = "g") -> dict[tuple[str, int], int]:
