@@ -29,10 +29,10 @@ from crash.protections import protection
 if TYPE_CHECKING:
     from rmq_store import Store
 
-# Openings for each roll and deletion; and how many there are before anything is counted.
 OPENINGS_PER_ROLL = 5
-WARM_UP = 100
-# Beyond this growth something is kept. Python's table of names alone moves by 2 MiB when it is made anew.
+# A fifth of the openings comes before anything is counted: Python's table of names alone grows by 2 MiB on the way.
+WARM_UP_PART = 5
+# Beyond this growth something is kept.
 GROWTH_BYTES_MAX = 4 << 20
 
 QUEUES_PER_TOPIC = 1000
@@ -114,7 +114,7 @@ def _cycles(trial: Trial, tick: Callable[[int], Any]) -> dict[str, Any]:
     roots.mkdir()
     rolls = _Rolls(roots / "rolled", chance)
     opened = _Openings(roots / "opened", chance)
-    warm_up = min(WARM_UP, trial.cycles // 3)
+    warm_up = trial.cycles // WARM_UP_PART
     before = None
     for cycle in range(trial.cycles):
         opened.cycle()
@@ -290,7 +290,7 @@ def _no_forgotten_files() -> Iterator[None]:
 PARTS = (
     Part(
         "leaks", "22", "descriptors, maps, threads and memory after openings, rolls and deletions", "openings",
-        harness=500, crash=5000, soak=10_000, chunk=5000, run=run,
+        harness=500, crash=2500, soak=10_000, chunk=2500, run=run,
         protections=("bounded_files", "closed_locks", "forgotten_files"), bites_within=60,
     ),
 )  # fmt: skip
