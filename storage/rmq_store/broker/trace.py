@@ -34,7 +34,6 @@ SCAN_MAX: Final = 1_000_000
 
 _TIMER_TOPICS = (names.TIMER_TOPIC, names.PYRMQ_TIMER_TOPIC)
 _COPIES = (Event.FAILED, Event.RETRY, Event.DEAD, Event.RESTORED, Event.REDRIVEN)
-_MARKER = "d"  # TransactionalMessageUtil.REMOVE_TAG
 
 
 class State(StrEnum):
@@ -193,11 +192,11 @@ class Trace:
         first, last = self._store.queue_range(name, queue_id)
         start = self._store.offset_by_time(name, queue_id, half.time_ms) if first < last else last
         end = min(last, start + self._scan_max)
-        columns = ["tags", "body", "storeTimestamp"]
+        columns = ["body", "storeTimestamp"]
         for batch in self._store.read(name, queue_id, start, end, columns=columns) if start < end else ():
             times = batch.column("storeTimestamp").cast(pa.int64()).to_pylist()
-            for tags, body, time_us in zip(*(batch.column(c).to_pylist() for c in columns[:2]), times, strict=True):
-                if tags == _MARKER and str(half.queue_offset).encode() in (body or b"").split(b","):
+            for body, time_us in zip(batch.column("body").to_pylist(), times, strict=True):
+                if str(half.queue_offset).encode() in (body or b"").split(b","):
                     return Step(time_us // 1000, Event.ROLLED_BACK, name, queue_id)
         return None
 

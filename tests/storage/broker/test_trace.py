@@ -21,8 +21,10 @@ from rmq_store import Message, Store, UsageError, failure
 from rmq_store.broker.message_track import MessageTrack, Tracker, TrackType
 from rmq_store.broker.trace import Life, Standing, State, Trace
 from rmq_store.broker.trace_life import MEANINGS, Event
+from rmq_store.broker.trace_records import Copies
 
 GROUP, RETRY, DLQ = "CG1", "%RETRY%CG1", "%DLQ%CG1"
+RETRY_OF_ORDERS, DLQ_OF_ORDERS = "%RETRY%cg_orders", "%DLQ%cg_orders"
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +152,17 @@ def test_without_an_index_the_queues_are_read_up_to_a_limit(golden: Path, golden
         assert not short.complete
         assert len(short.steps) < len(life.steps)
         assert short.steps[0] == life.steps[0]
+
+
+def test_queues_are_read_from_the_time_of_the_message_on(golden_store: Store) -> None:
+    """A message without a UNIQ_KEY is followed by its offset id alone; what was stored before it cannot be its copy."""
+    origin = "7F000001000051AF0000000000009E67"
+    copies = Copies(golden_store, 1_000_000)
+    everything, _ = copies.scan([], [origin], None, 0)
+    later, complete = copies.scan([], [origin], None, 1795220564000)
+    assert (len(everything), len(later), complete) == (8, 5, True)
+    assert {record.store_timestamp_ms >= 1795220564000 for record in later} == {True, False}  # and the original
+    assert {record.topic for record in later} == {"SCHEDULE_TOPIC_XXXX", RETRY_OF_ORDERS, DLQ_OF_ORDERS, "OrderTopic"}
 
 
 def _no_index(*arguments: Any, **options: Any) -> Any:
@@ -292,6 +305,14 @@ def test_delays_and_times_are_told_before_and_after(parking: Any) -> None:
         after = Trace(store).by_unique_keys(ids)
         assert [events(life) for life in after] == [["DELAYED", "DELIVERED"], ["TIMED", "DELIVERED"]]
         assert standing(after[0], None) == Standing(None, State.NOT_CONSUME_YET, "T")
+
+
+def test_a_key_leads_to_what_waits_for_its_topic_and_not_for_others(parking: Any) -> None:
+    with parking.open() as store:
+        store.create_topic("Other", 1)
+        sent = [store.send(Message(topic, b"x", keys="K1", delay_level=level)) for topic, level in
+                (("T", 0), ("T", 3), ("Other", 3), ("Other", 0))]  # fmt: skip
+        assert [life.msg_id for life in Trace(store).by_key("T", "K1")] == [sent[0].msg_id, sent[1].msg_id]
 
 
 def test_a_send_that_its_producer_repeated_is_told_as_such(parking: Any) -> None:

@@ -90,6 +90,7 @@ def test_every_command_has_examples_that_parse_and_json(path: str, command: clic
         (["topcis"], "Did you mean topics"),
         (["consumerprogres"], "Did you mean consumerProgress"),
         (["QUERYMSGBYKY"], "Did you mean queryMsgByKey"),
+        (["qcq"], "Did you mean queryCq"),
         (["topics", "--quees"], "--queues"),
         (["queryMsgByKey", "--topik", "x"], "--topic"),
     ],
