@@ -16,11 +16,13 @@ from rmq_store import (
     ReadOnlyError,
     Store,
     StoreConfig,
+    StoreLockedError,
     SubscriptionGroup,
     TopicConfig,
     UnknownTopicError,
     UsageError,
 )
+from rmq_store.broker import pop_journal
 from rmq_store.files import durable
 from rmq_store.format.config_json import loads
 from rmq_store.verify import verify_store
@@ -181,6 +183,22 @@ def test_a_simple_consumer_at_work_begins_anew_when_its_group_is_deleted(store: 
     store.admin.delete_group("g", remove_offsets=True)
     store.commit_offsets("g", {("T", 0): 0})
     assert len(store.pop.receive("g", "T", 2, 60_000)) == 2
+
+
+def test_pop_state_is_not_taken_from_under_a_consumer_that_is_changing_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pop_journal, "LOCK_TIMEOUT_MS", 20)
+    store.create_topic("T", queue_count=1)
+    send(store, "T", 1)
+    store.pop.receive("g", "T", 1, 60_000)
+    journal = pop_journal.PopJournal(store.path / "pyrmq" / "pop" / "g" / "T", sync=False)
+    with journal.exclusive(), pytest.raises(StoreLockedError):
+        store.admin.delete_topic("T")
+    assert journal.exists()
+    assert store.admin.clean_unused_topics().pops == (("g", "T"),)
+    assert not journal.exists()
+    journal.close()
 
 
 def test_what_a_deletion_that_died_has_left_goes_with_its_repetition_and_with_a_cleaning(

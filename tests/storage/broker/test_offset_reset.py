@@ -20,6 +20,7 @@ from rmq_store.broker.offset_reset import (
     plan_reset,
     shifted,
 )
+from rmq_store.client.local_groups import LocalGroups
 
 
 class Clock:
@@ -106,3 +107,12 @@ def test_nothing_is_reset_under_a_live_consumer_even_one_that_came_after_the_pla
     assert store.committed_offsets("g") == {("T", 0): 2}
     stream.release()
     assert live_consumers(store, "g") == []  # the lease on T was given back
+
+
+def test_nothing_is_reset_under_a_push_consumer_which_holds_no_lease_of_a_topic(store: Store) -> None:
+    members = LocalGroups(store.path, store.clock)
+    members.heartbeat("g", "10.0.0.1@4711#1")
+    with pytest.raises(LeaseHeldError, match="@4711#1"):
+        apply_reset(store, "g", plan_reset(store, "g", ["T"], earliest))
+    assert store.committed_offsets("g") == {("T", 0): 2}
+    members.close()

@@ -115,6 +115,7 @@ def test_each_asks_or_is_dry_and_refuses_while_a_consumer_would_overwrite_it(
     refused = command(root, *arguments, "--yes")
     assert refused.exit_code == 1
     assert "query 'orders'" in refused.stderr
+    assert "[y/N]" not in command(root, *arguments, answer="y").stderr
     lease.release()
     assert committed(root) == {("T", 0): 2}
     assert command(root, *arguments, answer="y").exit_code == 0

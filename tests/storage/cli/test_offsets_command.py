@@ -168,6 +168,8 @@ def test_a_live_consumer_is_named_and_nothing_is_moved_under_it(root: Path, kind
     assert "rmq: group 'g' is being consumed and would overwrite this: stop it first: " in result.stderr
     assert who in result.stderr
     assert committed(root) == {("T", 0): 2}
+    unasked = command(root, "offsets", "reset", "g", "--to-earliest", answer="y")
+    assert (unasked.exit_code, "[y/N]" in unasked.stderr) == (1, False)
     dry = command(root, "offsets", "reset", "g", "--to-earliest", "--dry-run")
     assert dry.exit_code == 0
     assert "it would be refused now: at work as the group is" in dry.stderr
