@@ -14,6 +14,7 @@
 """
 
 from rmq_store.broker import failure
+from rmq_store.broker.administration import Administration, Deletion
 from rmq_store.broker.archive import ArchiveReport, DeadLetterArchive
 from rmq_store.broker.archive_restore import RestoreReport
 from rmq_store.broker.archive_schema import ARCHIVE_SCHEMA
@@ -69,6 +70,7 @@ __all__ = [
     "INPUT_SCHEMA",
     "MESSAGE_SCHEMA",
     "SEND_BACK_SCHEMA",
+    "Administration",
     "AppendResult",
     "ArchiveReport",
     "BackupReport",
@@ -83,6 +85,7 @@ __all__ = [
     "DataLossError",
     "DeadLetterArchive",
     "DeadLetters",
+    "Deletion",
     "Delivery",
     "InvalidReceiptHandleError",
     "Lease",
