@@ -44,7 +44,7 @@ _HEAD = (
 )
 @click.option("-f", "--file", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="A file of records: a segment of a commit log, or a compaction log.")  # fmt: skip
-@click.option("--at", "offset", type=click.IntRange(min=0), metavar="BYTE",
+@click.option("--at", "offset", type=click.IntRange(0, (1 << 62) - 1), metavar="BYTE",
               help="One record, field by field: its place in the file, without -f in the log of --store.")  # fmt: skip
 @click.option("--store", "root", metavar="PATH", envvar="RMQ_STORE", show_envvar=True,
               type=click.Path(exists=True, file_okay=False, path_type=Path), help="Directory of a store.")  # fmt: skip

@@ -31,10 +31,11 @@ _COMPRESSED = 1
 
 
 def charset(name: str) -> str:
-    """`name` if Python knows the encoding. UsageError."""
+    """`name` if Python knows the encoding, and can show what is not of it. UsageError."""
     try:
-        return codecs.lookup(name.strip()).name
-    except LookupError:
+        b"x".decode(found := codecs.lookup(name.strip()).name, "backslashreplace")
+        return found
+    except (LookupError, UnicodeError):
         raise UsageError(f"unknown character set {name!r}: UTF-8, GBK, ...") from None
 
 
