@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 # ResponseCode.java
 _NO_MESSAGE = 208
 
-_STEP_COLUMNS = ("TIME", "EVENT", "WHERE", "GROUP", "ATTEMPT", "DUE", "NOTE")
-_STANDING_COLUMNS = ("GROUP", "NOW", "WHERE", "ATTEMPT", "DUE")
+_STEP_COLUMNS = ("TIME", "EVENT", "WHERE", "GROUP", "TRY", "NOTE")
+_STANDING_COLUMNS = ("GROUP", "NOW", "WHERE", "TRY", "DUE")
 
 
 @click.command(
@@ -114,7 +114,10 @@ def _step_row(step: Step) -> tuple[str | int, ...]:
     if step.queue_id is not None and step.queue_offset is not None:
         place += f" {step.queue_id}:{step.queue_offset}"
     attempt = "-" if step.attempt is None else step.attempt
-    return _time(step.time_ms), str(step.event), place, step.group or "-", attempt, _time(step.due_ms), step.note
+    notes = [step.note] if step.note else []
+    if step.due_ms is not None:
+        notes.append(f"due {_time(step.due_ms)}")
+    return _time(step.time_ms), str(step.event), place, step.group or "-", attempt, ", ".join(notes)
 
 
 def _standing_row(standing: Standing) -> tuple[str | int, ...]:

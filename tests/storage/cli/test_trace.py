@@ -37,10 +37,11 @@ def test_the_text_of_a_life_is_as_kept(run: Run, name: str, arguments: list[str]
 
 
 def test_the_tables_fit_a_terminal(run_in_terminal: RunInTerminal) -> None:
-    code, text = run_in_terminal("trace", "--uniq-key", DEAD, columns=130)
+    code, text = run_in_terminal("trace", "--uniq-key", DEAD, columns=80)
     lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).splitlines()
     assert code == 0
-    assert max(map(cell_len, lines)) <= 130
+    assert max(map(cell_len, lines)) <= 80
+    assert lines[1].split() == ["TIME", "EVENT", "WHERE", "GROUP", "TRY", "NOTE"]
     assert [line.split()[1] for line in lines[2:10]] == [
         "STORED", "FAILED", "RETRY", "FAILED", "RETRY", "FAILED", "RETRY", "DEAD",
     ]  # fmt: skip
