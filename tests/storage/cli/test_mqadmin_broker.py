@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import Result
 
-from rmq_store import ClockFile, Message, Store, StoreConfig, SubscriptionGroup
+from rmq_store import ClockFile, CorruptRecordError, Message, Store, StoreConfig, SubscriptionGroup
 from rmq_store.cli import commands
 from rmq_store.format.config_json import loads
 from rmq_store.format.consume_queue import ENTRY
@@ -74,6 +74,15 @@ def test_the_state_has_the_names_of_a_brokers_runtime_information(run: Run, gold
     text = run("brokerStatus").stdout.splitlines()
     assert [line.split()[0] for line in text] == sorted(state)
     assert all(line[32:34] == ": " for line in text)
+
+
+def test_a_damaged_oldest_record_leaves_its_time_out(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(*place: object) -> object:
+        raise CorruptRecordError("commitlog", 0, "damaged")
+
+    monkeypatch.setattr(Store, "message_at", damaged)
+    state = json.loads(command(root, "brokerStatus", "--json").stdout)
+    assert state["earliestMessageTimeStamp"] == "-1"  # as DefaultMessageStore#getEarliestMessageTime
 
 
 def test_settings_that_say_how_a_store_is_looked_after_can_be_changed(root: Path) -> None:

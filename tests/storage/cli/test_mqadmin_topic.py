@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from rmq_store import Message, Store, TopicConfig
+from rmq_store import CorruptRecordError, Message, Store, TopicConfig
 from rmq_store.broker.leases import Lease
 
 from .changing import command
@@ -179,3 +179,13 @@ def test_system_topics_and_unknown_ones_are_not_deleted(root: Path, topic: str, 
     result = command(root, "deleteTopic", "-t", topic, "--yes")
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr
+
+
+def test_a_damaged_newest_record_leaves_its_time_out(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(*place: object) -> int:
+        raise CorruptRecordError("commitlog", 0, "damaged")
+
+    monkeypatch.setattr(Store, "store_timestamp", damaged)
+    result = command(root, "topicStatus", "-t", "T")
+    assert result.exit_code == 0
+    assert [line.split()[1:] for line in result.stdout.splitlines()[1:]] == [["0", "0", "4"], ["1", "0", "0"]]

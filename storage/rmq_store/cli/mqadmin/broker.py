@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_store.cli.known import require_topic
-from rmq_store.cli.mqadmin.common import EMBEDDED, cluster_name, java_text, mqadmin_options, write_line
-from rmq_store.cli.mqadmin.topic import consumer_groups
+from rmq_store.cli.mqadmin.common import EMBEDDED, cluster_name, consumer_groups, java_text, mqadmin_options, write_line
 from rmq_store.cli.output import open_store, write_json
-from rmq_store.errors import UsageError
+from rmq_store.errors import CorruptRecordError, UsageError
 
 if TYPE_CHECKING:
     from rmq_store import Store
@@ -229,9 +228,12 @@ def _space(store: Store) -> float | None:
 
 
 def _earliest_ms(store: Store) -> int | None:
-    """When the oldest record of the log was stored."""
+    """When the oldest record of the log was stored; None if there is none, or if it is damaged or was just deleted."""
     start, end = store.log_range()
-    return store.message_at(start).store_timestamp_ms if start < end else None
+    try:
+        return store.message_at(start).store_timestamp_ms if start < end else None
+    except (CorruptRecordError, UsageError):
+        return None
 
 
 def _came_in(store: Store, topic: str, period_ms: int) -> int:

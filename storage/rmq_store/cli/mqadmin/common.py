@@ -62,6 +62,12 @@ def cluster_name(store: Store) -> str:
     return next(found, _DEFAULT_CLUSTER)
 
 
+def consumer_groups(store: Store, topic: str) -> list[str]:
+    """The groups that have committed on a topic (ConsumerOffsetManager#whichGroupByTopic), sorted."""
+    known = store.all_committed_offsets()
+    return sorted(group for group, offsets in known.items() if any(name == topic for name, _ in offsets))
+
+
 def perm_text(perm: int) -> str:
     """`RW-` (PermName#perm2String)."""
     return "".join(letter if perm & bit else "-" for bit, letter in _PERMS)

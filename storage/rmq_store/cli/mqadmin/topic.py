@@ -13,6 +13,7 @@ from rmq_store.cli.known import require_topic
 from rmq_store.cli.mqadmin.attributes import attribute_changes
 from rmq_store.cli.mqadmin.common import (
     cluster_name,
+    consumer_groups,
     date_text,
     deletion_json,
     java_text,
@@ -22,10 +23,10 @@ from rmq_store.cli.mqadmin.common import (
     write_line,
 )
 from rmq_store.cli.output import open_store, printable, write_json
-from rmq_store.errors import LeaseHeldError
+from rmq_store.errors import CorruptRecordError, LeaseHeldError, OffsetOutOfRangeError
 
 if TYPE_CHECKING:
-    from rmq_store import Store, TopicConfig
+    from rmq_store import QueueRange, Store, TopicConfig
 
 _CLUSTER_LINE = "%-20s  %-48s  %-48s"
 _STATUS_LINE = "%-32s  %-4s  %-20s  %-20s    %s"
@@ -75,9 +76,7 @@ def topic_status(root: Path, as_json: bool, topic: str) -> None:
     with open_store(root) as store:
         broker, rows = store.broker_name, []
         for queue_id, span in sorted(store.queue_ranges(require_topic(store, topic)).items()):
-            last = span.max_offset - 1
-            updated_ms = store.store_timestamp(topic, queue_id, last) if last >= span.min_offset else 0
-            rows.append((queue_id, *span, updated_ms))
+            rows.append((queue_id, *span, _newest_ms(store, topic, queue_id, span)))
     if as_json:
         names = ("queueId", "minOffset", "maxOffset", "lastUpdateTimestamp")
         write_json([{"brokerName": broker, **dict(zip(names, row, strict=True))} for row in rows])
@@ -243,10 +242,14 @@ def delete_topic(root: Path, as_json: bool, topic: str, dry_run: bool, yes: bool
         write_line("delete topic [%s] from cluster [%s] success.", topic, cluster)
 
 
-def consumer_groups(store: Store, topic: str) -> list[str]:
-    """The groups that have committed on a topic (ConsumerOffsetManager#whichGroupByTopic), sorted."""
-    known = store.all_committed_offsets()
-    return sorted(group for group, offsets in known.items() if any(name == topic for name, _ in offsets))
+def _newest_ms(store: Store, topic: str, queue_id: int, span: QueueRange) -> int:
+    """When the newest message of a queue was stored; 0 if there is none, or if its record is damaged."""
+    if span.min_offset == span.max_offset:
+        return 0
+    try:
+        return store.store_timestamp(topic, queue_id, span.max_offset - 1)
+    except (CorruptRecordError, OffsetOutOfRangeError):
+        return 0
 
 
 def _require_unused(store: Store, topic: str) -> None:
