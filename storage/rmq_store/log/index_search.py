@@ -11,8 +11,8 @@ Source: IndexService.java (queryOffset), IndexFile.java (selectPhyOffset, isTime
 from __future__ import annotations
 
 import mmap
+import os
 import struct
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
@@ -40,9 +40,6 @@ _STEPS_MAX = 1000
 _BLOCK_ENTRIES = 1 << 18
 
 _TRIES = 5
-# A file that is being made has not got its size yet.
-_SETTLE_TRIES = 1000
-_SETTLE_WAIT_S = 0.001
 
 
 class _BrokenChainError(Exception):
@@ -97,18 +94,21 @@ class IndexSearch:
                 yield path, _View(file, self._index.slot_count, self._index.entry_max)
 
     def _open(self, path: str, *, being_made: bool) -> OpenFile | None:
-        """None if the file is gone: retention took it, or the append that it was made for was taken back."""
+        """None if the file is gone (retention took it, or the append that it was made for was taken back), or has no
+        size yet: its first entries are of an append under way, or of one that was killed.
+        """
         size_bytes = layout.file_size(self._index.slot_count, self._index.entry_max)
-        for left in reversed(range(_SETTLE_TRIES if being_made else 1)):
+        for left in reversed(range(_TRIES)):
             try:
                 with durable.typed(path):
                     return self._files.get(path, size_bytes, writable=False, pin=False)
             except FileNotFoundError:
                 return None
             except CorruptionError as error:
+                if being_made and _is_blank(path):
+                    return None
                 if not left:
                     raise damaged_index(path, error.offset, error.reason) from error
-                time.sleep(_SETTLE_WAIT_S)
         raise AssertionError
 
 
@@ -189,6 +189,18 @@ class _View:
 def damaged_index(path: str, offset: int, reason: str) -> CorruptIndexError:
     """The error for an index that is not true; it says what helps."""
     return CorruptIndexError(path, offset, f"{reason}; `rmq repair --index` builds the index again")
+
+
+def _is_blank(path: str) -> bool:
+    """Whether nothing was written into the file yet."""
+    try:
+        fd = durable.open_nofollow(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return True
+    try:
+        return not any(os.pread(fd, layout.HEADER_BYTES, 0))
+    finally:
+        os.close(fd)
 
 
 def _refuse(bad: npt.NDArray[np.bool_], numbers: Int64) -> None:
