@@ -10,6 +10,7 @@ import json
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,25 @@ def test_without_an_index_the_queues_are_read_up_to_a_limit(golden: Path, golden
         assert not short.complete
         assert len(short.steps) < len(life.steps)
         assert short.steps[0] == life.steps[0]
+
+
+def test_a_store_that_keeps_no_index_tells_the_same(parking: Any) -> None:
+    """By its topic if that is named; otherwise the copies of a message lead to its original."""
+    parking.root = parking.root.with_name("unindexed")
+    parking.config = replace(parking.config, message_index_enable=False)
+    with parking.open() as store:
+        store.create_topic("T", 1)
+        quiet, failed = (store.send(Message("T", b"x", queue_id=0)) for _ in range(2))
+        fail(store, "T", 0, 1, max_reconsume_times=0)
+        trace = Trace(store)
+        assert [events(life) for life in trace.by_unique_keys([failed.msg_id])] == [["STORED", "DEAD"]]
+        assert trace.by_unique_keys([quiet.msg_id]) == []
+        assert [events(life) for life in trace.by_unique_keys([quiet.msg_id], "T")] == [["STORED"]]
+        by_id = trace.by_offset_id(failed.offset_msg_id)
+        assert by_id is not None
+        assert events(by_id) == ["STORED", "DEAD"]
+        with pytest.raises(UsageError, match="keeps no index"):
+            trace.by_key("T", "K")
 
 
 def test_queues_are_read_from_the_time_of_the_message_on(golden_store: Store) -> None:
