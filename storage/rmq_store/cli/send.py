@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 )
 @common_options
 @click.argument("topic")
+@click.argument("source", metavar="[FILE]", required=False, type=click.File("rb"))
 @click.option("--body", metavar="TEXT", help="The body as text (UTF-8).")
-@click.option("--file", metavar="FILE", type=click.File("rb"), help="One message: a whole file; - is standard input.")
+@click.option("--file", metavar="FILE", type=click.File("rb"), help="The same as FILE.")
 @click.option("--lines", metavar="FILE", type=click.File("rb"), help="One message per line, without its line end.")
 @click.option("--jsonl", metavar="FILE", type=click.File("rb"),
               help="One message per line, as a JSON object: body or bodyHex, and tags, keys, properties, queueId, "
@@ -40,6 +41,7 @@ def send(
     root: Path,
     as_json: bool,
     topic: str,
+    source: IO[bytes] | None,
     body: str | None,
     file: IO[bytes] | None,
     lines: IO[bytes] | None,
@@ -54,6 +56,7 @@ def send(
 ) -> None:
     """Store one message and print its id and place, or many and print how many there are.
 
+    FILE is one message; `-` as FILE is standard input, everywhere.
     With --lines and --jsonl the options hold for every message that does not say otherwise; messages become visible
     some thousands at a time, and those before a line with a mistake are stored. A topic that is missing is made
     (autoCreateTopicEnable). The store is opened for writing: no RocketMQ broker may run on it. Exit code 1 also if a
@@ -61,14 +64,16 @@ def send(
     """
     from rmq_store import Message, Store
 
-    given = [name for name, value in (("--body", body), ("--file", file), ("--lines", lines), ("--jsonl", jsonl))
-             if value is not None]  # fmt: skip
-    if len(given) != 1:
-        raise UsageError(f"one of --body, --file, --lines and --jsonl says what to send; given: {given or 'none'}")
+    given = {"FILE": source, "--body": body, "--file": file, "--lines": lines, "--jsonl": jsonl}
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) != 1:
+        raise UsageError(f"one of {', '.join(given)} says what to send; given: {', '.join(names) or 'none'}")
+    file = file or source
     with Store.open(root) as store:
         template = Message(
             topic,
-            body.encode() if body is not None else file.read() if file is not None else b"",
+            # Not more of a file than what is refused as too large.
+            body.encode() if body is not None else file.read(store.config.max_message_size + 1) if file else b"",
             tags=tags,
             keys=keys,
             properties=dict(_pair(text) for text in properties),

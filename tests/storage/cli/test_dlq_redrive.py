@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -221,6 +222,15 @@ def test_a_file_that_is_there_stays_unless_told_otherwise(run: Run, root: Path, 
     assert run("dlq", "export", "cg_a", "--to", str(path), "--overwrite", store=root).exit_code == 0
     assert len(path.read_text().splitlines()) == 6
     assert run("dlq", "export", "cg_a", "--to", str(tmp_path / "d.xml"), store=root).exit_code == 2
+
+
+def test_an_export_follows_no_link_that_somebody_put_in_its_way(run: Run, root: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    for suffix in ("jsonl", "csv", "parquet"):
+        (tmp_path / f".d.{suffix}.{os.getpid()}.part").symlink_to(victim)
+        result = run("dlq", "export", "cg_a", "--to", str(tmp_path / f"d.{suffix}"), store=root)
+        assert (result.exit_code, result.stderr.count("\n"), victim.read_text()) == (1, 1, "mine")
 
 
 def test_an_export_that_fails_leaves_nothing(

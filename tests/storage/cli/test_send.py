@@ -63,7 +63,16 @@ def test_the_table_has_id_queue_and_offset(run: Run, root: Path) -> None:
 def test_a_file_is_one_message_byte_for_byte(root: Path) -> None:
     data = bytes(range(256)) + b"\r\n"
     assert _fed(root, data, "Orders", "--file", "-").exit_code == 0
-    assert [row["body"] for row in _messages(root)] == [data]
+    assert _fed(root, data, "Orders", "-").exit_code == 0
+    assert [row["body"] for row in _messages(root)] == [data, data]
+
+
+def test_of_a_file_that_is_too_large_no_more_is_read(root: Path, tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    with path.open("wb") as file:
+        file.truncate(1 << 42)  # all holes; reading it would take all memory
+    result = _fed(root, b"", "Orders", "--file", str(path))
+    assert (result.exit_code, "4194304" in result.output) == (2, True)
 
 
 def test_lines_are_messages_and_share_the_options(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,8 +148,8 @@ def test_a_message_with_a_delay_is_not_there_yet(run: Run, root: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "one of --body, --file, --lines and --jsonl"),
-        (["--body", "x", "--lines", "-"], "one of --body"),
+        ([], "one of FILE, --body, --file, --lines, --jsonl"),
+        (["--body", "x", "--lines", "-"], "given: --body, --lines"),
         (["--body", "x", "--property", "novalue"], "NAME=VALUE"),
         (["--body", "x", "--queue", "2"], "2"),
         (["--body", "x", "--deliver-at", "soon"], "'soon' is no time"),
