@@ -702,6 +702,30 @@ def test_files_that_are_not_what_they_say_are_refused(fast: Path) -> None:
             store.dead_letters.restore(fast)
 
 
+def test_a_bit_that_flipped_in_a_file_is_noticed_or_harmless(fast: Path) -> None:
+    """The frame's checksum covers the body only; pages of the file have checksums of their own."""
+    with open_store(fast / "store") as store:
+        bury(store, 6)
+        wanted = _kept(dead_letters(store))
+        (name,) = archive_all(store, fast / "archive").files
+    path = fast / "archive" / name
+    good = path.read_bytes()
+    noticed = 0
+    with open_store(fast / "other") as other:
+        for position in range(4, len(good) - 8, len(good) // 250):
+            path.write_bytes(good[:position] + bytes([good[position] ^ 0x04]) + good[position + 1 :])
+            try:
+                other.dead_letters.restore(fast / "archive", again=True)
+            except CorruptionError:
+                noticed += 1
+                continue
+            first, last = other.queue_range(DLQ, 0)
+            rows = [row for batch in other.read(DLQ, 0, last - 6, last, raw_body=True) for row in batch.to_pylist()]
+            assert _kept(rows) == wanted, position
+            assert first == 0
+    assert noticed > 50
+
+
 def test_a_store_that_cannot_hold_a_record_says_how_many_it_left_out(fast: Path) -> None:
     large = StoreConfig(flush_interval_commit_log=10**9, enabled_append_prop_crc=False)
     with open_store(fast / "large", config=large) as store:
@@ -714,6 +738,10 @@ def test_a_store_that_cannot_hold_a_record_says_how_many_it_left_out(fast: Path)
         report = store.dead_letters.restore(fast / "archive")
         assert (report.restored_count, report.refused_count) == (1, 2)
         assert [row["body"] for row in dead_letters(store)] == [b"fits"]
+    with open_store(fast / "with checksums", config=StoreConfig(flush_interval_commit_log=10**9)) as store:
+        report = store.dead_letters.restore(fast / "archive")
+        assert (report.restored_count, report.refused_count) == (2, 1)
+        assert [len(row["body"]) for row in dead_letters(store)] == [20_000, 4]
 
 
 def test_names_of_files_are_whole_ranges_and_nothing_else_is_believed(fast: Path) -> None:
