@@ -245,6 +245,20 @@ def test_by_key_gives_the_newest_64_and_collisions_do_not_count(shop: Shop) -> N
         assert offsets(store.query.by_unique_key("T", unique)) == found[-1:]
 
 
+def test_topics_of_one_hash_are_kept_apart(shop: Shop) -> None:
+    with shop.open() as store:
+        places_by_topic = {}
+        for topic in ("Aa", "BB"):
+            store.create_topic(topic, 1)
+            sent = store.send(Message(topic, b"", keys="k", properties={"UNIQ_KEY": "u"}))
+            places_by_topic[topic] = [sent.commit_log_offset]
+        for topic, place in places_by_topic.items():
+            assert offsets(store.query.by_key(topic, "k")) == offsets(store.query.by_unique_key(topic, "u")) == place
+            for key, unique in (("k", False), ("u", True)):
+                found = store.query.find(topic, [key], unique=unique)
+                assert found["commit_log_offset"].to_pylist() == place
+
+
 def test_by_unique_key_gives_the_newest_32(shop: Shop) -> None:
     with shop.open() as store:
         store.create_topic("T", 1)
