@@ -53,6 +53,28 @@ def test_retention(run: Run, copied: Path, scratch: Path, monkeypatch: pytest.Mo
     check(run("retention", "run", "--manual", "--dry-run", store=copied), "retention-run", scratch)
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("dlq-export", ["dlq", "export", "cg_fifo", "--to", "SCRATCH/dead.jsonl"]),
+        ("dlq-redrive", ["dlq", "redrive", "cg_fifo", "--dry-run"]),
+        ("mqadmin-cleanExpiredCQ", ["cleanExpiredCQ"]),
+        ("mqadmin-exportConfigs", ["exportConfigs", "-f", "SCRATCH/out"]),
+        ("mqadmin-exportMetadata", ["exportMetadata", "-f", "SCRATCH/out"]),
+        ("mqadmin-updateBrokerConfig", ["updateBrokerConfig", "-k", "fileReservedTime", "-v", "48"]),
+        ("mqadmin-updateTopicPerm", ["updateTopicPerm", "-t", "OrderTopic", "-p", "4"]),
+    ],
+)
+def test_one_change(run: Run, copied: Path, scratch: Path, name: str, arguments: list[str]) -> None:
+    words = [word.replace("SCRATCH", str(scratch)) for word in arguments]
+    check(run(*words, store=copied), name, scratch)
+
+
+def test_messages_that_are_sent(run: Run, copied: Path, scratch: Path) -> None:
+    (scratch / "lines").write_text("tea\nmilk\n")
+    check(run("send", "OrderTopic", "--lines", str(scratch / "lines"), store=copied), "send", scratch)
+
+
 def test_a_message_that_is_sent(run: Run, copied: Path) -> None:
     result = run("sendMessage", "-t", "OrderTopic", "-p", "tea for two", "-k", "ORD-1", "-i", "0", store=copied)
     assert (result.exit_code, result.stderr) == (0, "")
