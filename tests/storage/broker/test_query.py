@@ -495,6 +495,9 @@ def test_a_damaged_message_is_an_error_and_a_lost_one_that_was_kept_is_not(shop:
         assert store.recovery.bad_ranges
         assert store.query.find("T", ["k"])["commit_log_offset"].to_pylist() == [sent[0], sent[2]]
         assert offsets(store.query.by_key("T", "k")) == [sent[2], sent[0]]
+        store._log.views.index.put_one([index_hash(java_hash("T#lost"))], sent[1], shop.now_ms)
+        assert store.query.find("T", ["lost"]).num_rows == 0
+        assert store.query.by_key("T", "lost") == []
 
 
 def test_a_record_that_is_indexed_twice_is_found_once(shop: Shop) -> None:
