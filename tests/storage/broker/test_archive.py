@@ -731,7 +731,7 @@ def test_a_store_that_cannot_hold_a_record_says_how_many_it_left_out(fast: Path)
     with open_store(fast / "large", config=large) as store:
         store.create_topic(DLQ, 1)
         store.send(Message(DLQ, b"." * 20_000, queue_id=0))
-        store.send(Message(DLQ, b"long", properties={"p": "v" * 32_690}, queue_id=0))
+        store.send(Message(DLQ, b"long", properties={"p": "v" * 32_710}, queue_id=0))
         store.send(Message(DLQ, b"fits", queue_id=0))
         archive_all(store, fast / "archive")
     with open_store(fast / "small") as store:
