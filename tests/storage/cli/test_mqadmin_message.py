@@ -299,3 +299,18 @@ def test_traces_of_clients_are_shown_by_group(run: Run, scratch: Path) -> None:
     text = run(*arguments, store=scratch / "store").stdout
     assert "Pub        pg                   " in text
     assert "2026-11-21 00:21:55  7ms        success\n" in text
+
+
+def test_looking_changes_nothing_below_the_store(
+    run: Run, golden: Path, tree_hash: Callable[[Path], str]
+) -> None:
+    before = tree_hash(golden / "store")
+    for arguments in (
+        ["queryMsgById", "-i", OFFSET_ID],
+        ["queryMsgByUniqueKey", "-t", "OrderTopic", "-i", UNIQUE_ID],
+        ["consumeMessage", "-t", "PopTopic", "-g", "cg_pop"],
+        ["dumpCompactionLog", "--at", "40551"],
+        ["trace", "--uniq-key", UNIQUE_ID],
+    ):
+        assert run(*arguments).exit_code == 0
+    assert tree_hash(golden / "store") == before
