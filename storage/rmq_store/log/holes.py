@@ -15,6 +15,7 @@ from rmq_store.files.segments import SegmentRun
 from rmq_store.format.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
 from rmq_store.format.frame_check import FRAME_BYTES_MIN
 from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.consume_queue import ConsumeQueue
 from rmq_store.log.kept import BadRange, Kept
 from rmq_store.log.views import QueueKey, entries_of
 
@@ -61,6 +62,17 @@ def _known_end(log: CommitLog, key: QueueKey) -> int:
     entries = _entries_in(queue.run, bases[-1])
     rows = np.flatnonzero(entries["frame_size"] > 0)
     return bases[-1] // ENTRY_BYTES + (int(rows[-1]) + 1 if len(rows) else 0)
+
+
+def is_retired(log: CommitLog, queue: ConsumeQueue) -> bool:
+    """Whether retention took all messages of a queue, as far as its newest file can be believed: its entries ascend."""
+    bases = queue.run.bases()
+    if not bases:
+        return False
+    entries = _entries_in(queue.run, bases[-1])
+    used = (entries["frame_size"] > 0) & (entries["frame_size"] != PRE_BLANK_SIZE)
+    ends = entries["commit_log_offset"][used].astype(np.int64) + entries["frame_size"][used]
+    return bool(len(ends) and ends[0] > 0 and (np.diff(ends) > 0).all() and ends[-1] <= log.start())
 
 
 def _entries_in(run: SegmentRun, base: int) -> np.ndarray:

@@ -22,7 +22,7 @@ from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.damage import find_damage, kept_of_broker, last_message_end, refusal
 from rmq_store.log.flush import sync_filesystem
 from rmq_store.log.hash_index import EMPTY, IndexState
-from rmq_store.log.holes import close_ends, close_gap, queue_ends
+from rmq_store.log.holes import close_ends, close_gap, is_retired, queue_ends
 from rmq_store.log.index_repair import cut_entries, keep_whole_entries
 from rmq_store.log.kept import BadRange, Kept
 from rmq_store.log.recovery_table import Action, Follows, decide
@@ -121,11 +121,13 @@ def recover(log: CommitLog, create_abort: Callable[[], None], wishes: Wishes = R
 
 
 def _remove_queues(log: CommitLog) -> None:
+    """Except for the newest file of a queue without messages: nothing else knows the next offset of that queue."""
     for topic, queue_id in log.views.keys():
         if not topic.startswith(LMQ_PREFIX):
-            run = log.views.queue(topic, queue_id).run
-            for base in run.bases():
-                run.remove(base)
+            queue = log.views.queue(topic, queue_id)
+            bases = queue.run.bases()
+            for base in bases[:-1] if is_retired(log, queue) else bases:
+                queue.run.remove(base)
 
 
 def _judge(log: CommitLog, start: StartingPoint, wishes: Wishes) -> Kept:

@@ -375,6 +375,23 @@ def test_queue_and_index_files_follow_and_never_the_last_one(shop: Any) -> None:
         assert store.queue_range("Old", 0) == (1, 2)
 
 
+def test_queues_that_are_built_anew_go_on_where_retention_left_them(shop: Any) -> None:
+    """A group that has consumed all of a queue would pass over what is given its offsets once more."""
+    with shop.open() as store:
+        store.send(Message("Old", b"%08d" % 0 + b"." * 100))
+        shop.fill(store, 12)
+        shop.age(100, *shop.bases()[:8])
+        store.retention.run(manual=True)
+        first, last = store.queue_range("T", 0)
+    shop.open(rebuild_views=True).close()
+    with shop.open() as store:
+        assert store.queue_range("T", 0) == (first, last)
+        assert shop.numbers(store) == list(range(first, last))
+        assert store.queue_range("Old", 0) == (1, 1)
+        assert store.send(Message("Old", b"x")).queue_offset == 1
+    assert shop.is_sound()
+
+
 def test_queue_files_left_by_a_killed_pass_go_with_the_next_one(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with shop.open() as store:
         shop.fill(store, 8)
