@@ -62,13 +62,17 @@ class Trial(NamedTuple):
     tick: Callable[[int], None] = lambda cycles: None
 
 
+# One seed may never come to the place where a protection counts.
+TEETH_SEEDS = 8
+
+
 class Part(NamedTuple):
     """One line of the test list: `number` there, cycles in each of the three scales, cycles between two savings of the
     state (what an interrupted soak repeats at most).
 
     `protections`: names of `protections.PROTECTIONS`; without any one of them the part must count violations within
-    `bites_within` cycles. `cannot_run`: why not on this machine ("" = it can). `on_disk`: needs a real file system.
-    `alone`: takes so much of the machine (a JVM) that no other part runs beside it.
+    `bites_within` cycles of one of TEETH_SEEDS seeds. `cannot_run`: why not on this machine ("" = it can). `on_disk`:
+    needs a real file system. `alone`: no other part runs beside it.
     """
 
     name: str

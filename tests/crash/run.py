@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from crash.part import Counters, Part
+from crash.part import TEETH_SEEDS, Counters, Part
 from crash.state import ROOT, Record, State, counters_of
 
 # Chunk i of seed s has the seed s * SEEDS + i: it can be shown again alone, and chunks of two seeds never meet.
@@ -43,7 +43,8 @@ class Job:
 
     @property
     def ended(self) -> bool:
-        return self.record.done or bool(self.problem)
+        has_bitten = bool(self.record.without and self.record.violations)
+        return has_bitten or self.record.done or bool(self.problem)
 
 
 class Display(Protocol):
@@ -135,8 +136,9 @@ class Runner:
         return len(self._running) < (1 if alone else self.slots)
 
     def _begin(self, job: Job, selector: selectors.BaseSelector) -> None:
-        chunk = begin_chunk(job, chunk_seed(job.record), chunk_cycles(job))
-        self._running.append(chunk)
+        with _ctrl_c_later():
+            chunk = begin_chunk(job, chunk_seed(job.record), chunk_cycles(job))
+            self._running.append(chunk)
         selector.register(chunk.pipe, selectors.EVENT_READ, chunk)
 
     def _read(self, chunk: Chunk, selector: selectors.BaseSelector) -> None:
@@ -170,6 +172,19 @@ class Runner:
         return f"chunk seed {chunk_seed(job.record)}, {chunk_cycles(job)} cycles"
 
 
+@contextlib.contextmanager
+def _ctrl_c_later() -> Iterator[None]:
+    """A process that was started and is in no list would outlive this one."""
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
+
+
 def chunk_seed(record: Record) -> int:
     """The seed of the chunk that comes next."""
     return record.seed * SEEDS + record.chunks
@@ -177,7 +192,8 @@ def chunk_seed(record: Record) -> int:
 
 def chunk_cycles(job: Job) -> int:
     """How many cycles that one has."""
-    return min(job.part.chunk, job.record.target - job.record.cycles)
+    chunk = job.part.bites_within if job.record.without else job.part.chunk
+    return min(chunk, job.record.target - job.record.cycles)
 
 
 def begin_chunk(job: Job, seed: int, cycles: int) -> Chunk:
@@ -215,7 +231,7 @@ def plan(
     for part in parts:
         targets = {} if without else {"": getattr(part, scale)}
         if teeth or without:
-            targets |= {name: part.bites_within for name in part.protections if without in ("", name)}
+            targets |= {name: TEETH_SEEDS * part.bites_within for name in part.protections if without in ("", name)}
         for name, target in targets.items():
             if target:
                 yield Job(part, state.record(part, name, scale, seed, target))
