@@ -59,10 +59,11 @@ _RETENTION_LIMITS = {
     "unit_marker_reserved_time": (0, _INT_MAX),
 }
 
-# Spelling of early versions (4.4 and before): one p.
+# Spelling of early versions (4.4 and before, one p), and of early stores of ours.
 _OLD_NAMES = {
     "mapedFileSizeCommitLog": "mappedFileSizeCommitLog",
     "mapedFileSizeConsumeQueue": "mappedFileSizeConsumeQueue",
+    "retryAnotherBrokerWhenNotStoreOk": "retryAnotherBrokerWhenNotStoreOK",
 }
 
 
@@ -199,7 +200,7 @@ class StoreConfig:
 
 
 def _java_name(name: str) -> str:
-    return re.sub(r"_(\w)", lambda match: match[1].upper(), name).replace("PropCrc", "PropCRC")
+    return re.sub(r"_(\w)", lambda match: match[1].upper(), name).replace("PropCrc", "PropCRC").replace("StoreOk", "StoreOK")
 
 
 _JAVA_NAMES = {_java_name(field.name): field for field in fields(StoreConfig)}
