@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
@@ -29,7 +30,7 @@ Run = Callable[..., Counters]
 
 
 @pytest.fixture
-def run_part(fast_directory: Path, tmp_path: Path) -> Run:
+def run_part(fast_directory: Path, tmp_path: Path) -> Iterator[Run]:
     """run_part(part, cycles=None, without_protection=None): the counters of a short run; without a protection, of as
     many as it takes.
     """
@@ -49,4 +50,7 @@ def run_part(fast_directory: Path, tmp_path: Path) -> Run:
                     break
         return found
 
-    return run
+    log = logging.getLogger("rmq_store")
+    level = log.level
+    yield run
+    log.setLevel(level)  # parts make it quiet for their process
