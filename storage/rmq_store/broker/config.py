@@ -200,7 +200,8 @@ class StoreConfig:
 
 
 def _java_name(name: str) -> str:
-    return re.sub(r"_(\w)", lambda match: match[1].upper(), name).replace("PropCrc", "PropCRC").replace("StoreOk", "StoreOK")
+    camel = re.sub(r"_(\w)", lambda match: match[1].upper(), name)
+    return camel.replace("PropCrc", "PropCRC").replace("StoreOk", "StoreOK")
 
 
 _JAVA_NAMES = {_java_name(field.name): field for field in fields(StoreConfig)}

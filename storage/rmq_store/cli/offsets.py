@@ -98,7 +98,7 @@ def reset(
 
     Without -t all topics on which the group has committed, its %RETRY% topic excepted. An offset outside of its queue
     becomes the queue's first or last one. Refused while somebody consumes as the group, who would overwrite it; only
-    SimpleConsumers follow by themselves. A stream that has a checkpoint begins there: `rmq checkpoint` moves that.
+    SimpleConsumers follow by themselves. A stream that has a checkpoint begins there.
     """
     from rmq_store import Store
     from rmq_store.broker.live import live_consumers, require_idle
