@@ -39,13 +39,16 @@ def run_part(fast_directory: Path, tmp_path: Path) -> Iterator[Run]:
         if reason := part.cannot_run():
             pytest.skip(reason)
         directory = tmp_path if part.on_disk else fast_directory
+
+        def trial(count: int, seed: int) -> Trial:
+            return Trial(cycles or count, seed, Path(tempfile.mkdtemp(dir=directory)))
+
         if without_protection is None:
-            return part.run(Trial(cycles or part.harness, SEED, directory))
+            return part.run(trial(part.harness, SEED))
         found = Counters()
         with without(without_protection):
             for number in range(TEETH_SEEDS):
-                (directory / str(number)).mkdir()
-                found.add(part.run(Trial(cycles or part.bites_within, SEED + number, directory / str(number))))
+                found.add(part.run(trial(part.bites_within, SEED + number)))
                 if found.violations:
                     break
         return found

@@ -25,6 +25,8 @@ def crash(*arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "crash", *map(str, arguments)], env={**os.environ, "PYTHONPATH": roots},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # What a job in the background starts is born deaf to Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
 
 
