@@ -67,21 +67,28 @@ def test_a_frame_fits_a_terminal(run_in_terminal: RunInTerminal) -> None:
 
 
 def test_keys_find_what_mqadmin_found(run: Run, manifest: Any) -> None:
-    """All keys of the manifest; colliding ones (DUP-AaBB, DUP-BBAa) find their own messages only, absent ones none."""
-    compared, absent = 0, 0
+    """All keys of the manifest, in the same order; colliding ones (DUP-AaBB, DUP-BBAa) find their own messages only,
+    absent ones none.
+    """
+    compared, absent, longest = 0, 0, 0
     for query in manifest["keyQueries"]:
         window = ["-b", str(query["begin"]), "-e", str(query["end"]), "-m", str(query["maxNum"])]
-        result = run("queryMsgByKey", "-t", query["topic"], "-k", query["key"], *window, "--json")
+        arguments = ["queryMsgByKey", "-t", query["topic"], "-k", query["key"], *window]
+        result = run(*arguments, "--json")
         if not query["offsetMsgIds"]:
             assert (result.exit_code, result.stdout) == (1, "")
             assert result.stderr == "rmq: CODE: 208  DESC: query message by key finished, but no message.\n"
             absent += 1
             continue
-        found = [message["offsetMsgId"] for message in json.loads(result.stdout)]
-        assert sorted(found) == sorted(query["offsetMsgIds"]), query["key"]
+        shown = json.loads(result.stdout)
+        assert [message["offsetMsgId"] for message in shown] == query["offsetMsgIds"], query["key"]
+        printed = [line.split() for line in run(*arguments).stdout.splitlines()[1:]]
+        assert printed == [[m["msgId"], str(m["queueId"]), str(m["queueOffset"])] for m in shown]
+        longest = max(longest, len(shown))
         compared += 1
     assert compared >= 10
     assert absent
+    assert longest > 2
 
 
 def test_unique_keys_find_what_mqadmin_found(run: Run, manifest: Any) -> None:

@@ -66,12 +66,16 @@ def no_message(text: str = "query message by key finished, but no message.") -> 
 def query_msg_by_key(
     root: Path, as_json: bool, topic: str, key: str, begin_ms: int, end_ms: int, max_num: int
 ) -> None:
-    """Messages with a key, the newest 64 of them: unique id, queue and offset of each."""
+    """Messages with a key, the newest 64 of them: unique id, queue and offset of each.
+
+    They are in the order in which they were stored, as mqadmin prints them.
+    """
     with open_store(root) as store:
         require_topic(store, topic)
         found = store.query.by_key(topic, key.strip(), begin_ms=begin_ms, end_ms=end_ms, max_num=max_num)
     if not found:
         raise no_message()
+    found.reverse()  # a broker sorts by place in the log (DefaultMessageStore#queryMessage)
     if as_json:
         write_json([message_json(message, None) for message in found])
         return
