@@ -182,9 +182,34 @@ def test_the_connector_still_imports_where_its_dependencies_are_broken() -> None
 
 
 def test_importing_the_engine_does_not_load_spark_or_the_command() -> None:
-    loaded = loaded_by("import rmq_store")
-    assert "rmq_store" in loaded
+    loaded = loaded_by("from rmq_store import *")
+    assert {"rmq_store", "numpy", "pyarrow"} <= loaded
     assert not loaded & {"pyspark", "pyspark_rmq", "py4j", "click", "rich", "pandas"}
+
+
+def test_the_package_itself_loads_nothing_heavy() -> None:
+    assert not loaded_by("import rmq_store; dir(rmq_store)") & {"numpy", "pyarrow"}
+
+
+@pytest.mark.parametrize("key", ["the TAB of a shell", "--help", "--help of a command"])
+def test_a_shell_that_asks_the_command_loads_nothing_heavy(key: str) -> None:
+    """Completion runs the whole command for every key; numpy and pyarrow would take four times as long as the rest."""
+    line = {"--help": ["--help"], "--help of a command": ["queryMsgByKey", "--help"]}.get(key, [])
+    words = {} if line else {"_RMQ_COMPLETE": "bash_complete", "COMP_WORDS": "rmq queryMsgBy", "COMP_CWORD": "1"}
+    code = f"""
+import atexit, sys
+sys.path[:0] = [{str(ROOTS["rmq_store"])!r}]
+atexit.register(lambda: print("loaded:", *sys.modules))
+from rmq_store.cli import commands
+commands({line}, prog_name="rmq")
+"""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], check=True, capture_output=True, text=True, env=words, timeout=60
+    )
+    answer, _, loaded = done.stdout.partition("loaded: ")
+    assert "queryMsgByKey" in answer
+    assert "rmq_store.cli.mqadmin.message" in loaded.split()
+    assert not {module.split(".")[0] for module in loaded.split()} & {"numpy", "pyarrow", "pandas", "rich"}
 
 
 @pytest.mark.parametrize(

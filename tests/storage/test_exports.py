@@ -24,14 +24,25 @@ def test_the_examples_in_the_package_docstring_are_true() -> None:
 
 
 def test_all_names_what_the_package_offers_and_nothing_else() -> None:
-    imported = {
-        alias.asname or alias.name
-        for node in ast.parse(inspect.getsource(rmq_store)).body
+    """What a type checker sees is what is imported when it is asked for."""
+    (for_checkers,) = (node for node in ast.parse(inspect.getsource(rmq_store)).body if isinstance(node, ast.If))
+    seen = {
+        alias.name: node.module
+        for node in for_checkers.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert set(rmq_store.__all__) == imported
-    assert len(rmq_store.__all__) == len(imported)
+    assert seen.pop("failure") == "rmq_store.broker"
+    assert {name: f"rmq_store.{home}" for name, home in rmq_store._HOME_OF.items() if name != "failure"} == seen
+    assert sorted(rmq_store.__all__) == sorted([*seen, "failure"])
+    assert set(rmq_store.__all__) <= set(dir(rmq_store))
+
+
+def test_a_name_that_is_not_offered_is_no_attribute() -> None:
+    with pytest.raises(AttributeError, match="'rmq_store' has no attribute 'Stroe'"):
+        rmq_store.Stroe  # noqa: B018 - the look is what is tested
+    with pytest.raises(ImportError, match="cannot import name 'Stroe'"):
+        from rmq_store import Stroe  # noqa: F401
 
 
 @pytest.mark.parametrize("name", rmq_store.__all__)
@@ -58,7 +69,8 @@ def test_every_error_is_offered() -> None:
 
 def test_importing_the_package_starts_nothing_and_needs_no_spark() -> None:
     code = (
-        "import sys, threading, rmq_store; "
+        "import sys, threading; "
+        "from rmq_store import *; "
         "assert threading.active_count() == 1; "
         "assert not {'pyspark', 'py4j', 'pandas', 'click', 'rich'} & set(sys.modules)"
     )

@@ -1,8 +1,8 @@
-"""The `rmq` command: look at a store, check it, copy it, and deliver its delayed messages, without a broker.
+"""The `rmq` command: look at a store, look after it, and change what is in it, without a broker.
 
-Every command but `broker run` and `retention run` opens the store read-only. Exit codes: 0 all is well, 1 problems
-found or the store cannot be used, 2 the caller's mistake. A mistake is one line on stderr. Modules of the commands
-import numpy and pyarrow only when they run, because a shell calls this module for every TAB.
+Commands that only look open the store read-only. Exit codes: 0 all is well, 1 problems found or the store cannot be
+used, 2 the caller's mistake. A mistake is one line on stderr. Modules of the commands import numpy and pyarrow only
+when they run, because a shell calls this module for every TAB.
 """
 
 from __future__ import annotations
