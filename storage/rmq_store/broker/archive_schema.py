@@ -1,5 +1,5 @@
-"""A row of an archive of dead letters, and the columns of it that come from properties: where the message was consumed,
-and why it failed. Who writes these properties: `failure`, `send_back`; docs/operations.md, section Dead letters.
+"""A dead letter as a row, in its topic and in an archive, and the columns of it that come from properties: where the
+message was consumed, and why it failed. Who writes these: `failure`, `send_back`; docs/operations.md, Dead letters.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rmq_store.broker import failure
 from rmq_store.format import properties
 from rmq_store.format.schema import MESSAGE_SCHEMA, TIMESTAMP_TYPE
 
-ARCHIVE_SCHEMA: Final = pa.schema(
+DEAD_LETTER_SCHEMA: Final = pa.schema(
     [
         *MESSAGE_SCHEMA,
         ("originTopic", pa.string()),
@@ -26,14 +26,15 @@ ARCHIVE_SCHEMA: Final = pa.schema(
         ("firstFailureTime", TIMESTAMP_TYPE),
         ("lastFailureTime", TIMESTAMP_TYPE),
         ("redriven", pa.bool_()),
-        ("damage", pa.string()),
-        ("frame", pa.binary()),
     ]
 )
-"""A row of an archive. Reasons and origin as `pyspark_rmq` gives them, null where nobody kept them. `redriven`: moved
-on before it was archived; null if that could not be told. `frame`: the record as it lay in the log. `body` is null if
-it could not be decompressed. `damage`: null, or why the record is not whole; then most columns are null, and it is not
-restored."""
+"""MESSAGE_SCHEMA, reasons and origin as `pyspark_rmq` gives them (null where nobody kept them), and whether the message
+was moved on."""
+
+ARCHIVE_SCHEMA: Final = pa.schema([*DEAD_LETTER_SCHEMA, ("damage", pa.string()), ("frame", pa.binary())])
+"""A row of an archive. `redriven`: moved on before it was archived; null if that could not be told. `frame`: the record
+as it lay in the log. `body` is null if it could not be decompressed. `damage`: null, or why the record is not whole;
+then most columns are null, and it is not restored."""
 
 # Until the year 9999, which is where Python's times end. Longer numbers are none of ours.
 _TIME_MS_MAX = 253_402_300_799_999
@@ -41,7 +42,7 @@ _DIGITS_MAX = {pa.int32(): 9, pa.int64(): 18}
 
 
 def columns_of_properties(batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    """The columns of ARCHIVE_SCHEMA that only properties know, null where they say nothing (that can be read)."""
+    """The columns of DEAD_LETTER_SCHEMA that only properties know, null where they say nothing (that can be read)."""
     found = batch.column("properties")
     return {
         "originTopic": pc.coalesce(_text(found, failure.ORIGIN_TOPIC), _text(found, properties.RETRY_TOPIC)),

@@ -9,39 +9,22 @@ import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.broker.archive_schema import columns_of_properties
+from rmq_store.broker.archive_schema import DEAD_LETTER_SCHEMA, columns_of_properties
 from rmq_store.broker.redriven import OffsetRanges, RedrivenTable
 from rmq_store.broker.results import QueueRange
 from rmq_store.broker.sql92 import Selector
 from rmq_store.errors import OffsetOutOfRangeError, UsageError
 from rmq_store.format import names
-from rmq_store.format.schema import MESSAGE_SCHEMA, TIMESTAMP_TYPE
+from rmq_store.format.schema import MESSAGE_SCHEMA
 
 if TYPE_CHECKING:
     from rmq_store.broker.store import Store
-
-DEAD_LETTER_SCHEMA: Final = pa.schema(
-    [
-        *MESSAGE_SCHEMA,
-        ("originTopic", pa.string()),
-        ("originQueueId", pa.int32()),
-        ("originQueueOffset", pa.int64()),
-        ("originMsgId", pa.string()),
-        ("errorClass", pa.string()),
-        ("errorMessage", pa.string()),
-        ("stackHash", pa.string()),
-        ("firstFailureTime", TIMESTAMP_TYPE),
-        ("lastFailureTime", TIMESTAMP_TYPE),
-        ("redriven", pa.bool_()),
-    ]
-)
-"""MESSAGE_SCHEMA, origin and reasons as in an archive (null where nobody kept them), and whether it was moved on."""
 
 _STEP_ROWS = 16_384
 _STEP_BYTES = 16 << 20

@@ -77,7 +77,7 @@ def export(
 def _parquet(path: Path) -> Iterator[Write]:
     import pyarrow.parquet as pq
 
-    from rmq_store.broker.dead_letter_rows import DEAD_LETTER_SCHEMA
+    from rmq_store.broker.archive_schema import DEAD_LETTER_SCHEMA
 
     with path.open("xb") as file, pq.ParquetWriter(file, DEAD_LETTER_SCHEMA, compression="zstd") as writer:
         yield writer.write_batch
@@ -93,7 +93,7 @@ def _jsonl(path: Path) -> Iterator[Write]:
 
 @contextmanager
 def _csv(path: Path) -> Iterator[Write]:
-    from rmq_store.broker.dead_letter_rows import DEAD_LETTER_SCHEMA
+    from rmq_store.broker.archive_schema import DEAD_LETTER_SCHEMA
 
     with path.open("x", encoding="utf-8", errors="backslashreplace", newline="") as file:
         writer = csv.DictWriter(file, [*DEAD_LETTER_SCHEMA.names, "bodyHex"])

@@ -123,7 +123,8 @@ def show(
     ORIGIN is topic, queue and offset of the first message, as far as it is known. QUEUE and OFFSET are its place among
     the dead letters. With --json every one is a line, with all columns.
     """
-    from rmq_store.broker.dead_letter_rows import DEAD_LETTER_SCHEMA, DeadLetterRows, Wanted
+    from rmq_store.broker.archive_schema import DEAD_LETTER_SCHEMA
+    from rmq_store.broker.dead_letter_rows import DeadLetterRows, Wanted
 
     columns = [name for name in DEAD_LETTER_SCHEMA.names if body != "none" or name != "body"]
     with open_store(root) as store:
