@@ -1,9 +1,10 @@
 """Finding places in the log by key hash, newest first: one key as RocketMQ walks, thousands at once with arrays.
 
-A file is mapped whole and read at a few places: header, slot, and one entry for each step of the slot's chain. Nothing
-is believed: a chain has to stay in its slot and in the file, and to go back with every step. While somebody appends, or
-takes an append back, a slot may lead for a moment to an entry that another one has taken; then the slot is read again.
-What is found are candidates, since other keys have the same hash: the caller asks the records.
+A file is mapped whole and read at a few places: the header if times were asked for, the slot, and one entry for each
+step of the slot's chain. Nothing is believed: a chain has to stay in its slot and in the file, and to go back with
+every step. While somebody appends, or takes an append back, a slot may lead for a moment to an entry that another one
+has taken; then the slot is read again. What is found are candidates, since other keys have the same hash: the caller
+asks the records.
 
 Source: IndexService.java (queryOffset), IndexFile.java (selectPhyOffset, isTimeMatched); store-format.md 3.6.
 """
@@ -25,6 +26,7 @@ from rmq_store.files import durable
 from rmq_store.files.segments import OpenFile, OpenFiles
 from rmq_store.format import index as layout
 from rmq_store.format.gather import gather_fields
+from rmq_store.format.ids import UNBOUNDED_MS
 from rmq_store.log.hash_index import HashIndex
 
 Int32 = npt.NDArray[np.int32]
@@ -64,6 +66,10 @@ class IndexSearch:
         The time of an entry is known to a second only, counted from the file's first: of a message less than a second
         younger than `begin_ms` RocketMQ may find that it is too old. Raises as `candidates`.
         """
+        if begin_ms <= 0 and end_ms == UNBOUNDED_MS:
+            for path, view in self._newest_views():  # no header is looked at: a page of each file less
+                yield from _settled(path, partial(view.chain, key_hash, (begin_ms, end_ms, 0), log_range))
+            return
         for path, view in self._newest_views():
             header = view.header()
             first_ms, last_ms = header.begin_timestamp, header.end_timestamp
@@ -82,7 +88,22 @@ class IndexSearch:
             CorruptIndexError: a file is damaged.
         """
         for path, view in self._newest_views():
+            header = view.header()
+            if header.end_phy_offset < log_range[0] or header.begin_phy_offset >= log_range[1]:
+                continue
             yield from _settled(path, partial(view.chains, key_hashes, log_range))
+
+    def covered(self) -> list[tuple[int, int]]:
+        """The log offsets of the first and of the last record that have entries, of each file; newest file first.
+
+        What the headers say of a file's begin does not help: Java writes the end of the file before there.
+        Raises as `candidates`.
+        """
+        return [
+            (view.first_offset(), view.header().end_phy_offset)
+            for _, view in self._newest_views()
+            if view.header().index_count > 1
+        ]
 
     def _newest_views(self) -> Iterator[tuple[str, _View]]:
         """The files there are now, newest first. Of those that come later no record is visible to the caller yet."""
@@ -127,6 +148,11 @@ class _View:
 
     def header(self) -> layout.IndexHeader:
         return layout.IndexHeader.unpack(self._map[: layout.HEADER_BYTES])
+
+    def first_offset(self) -> int:
+        """Log offset in the first entry."""
+        _, offset, _, _ = _ENTRY.unpack_from(self._map, self._entries_at + layout.ENTRY_BYTES)
+        return int(offset)
 
     def chain(self, key_hash: int, window: tuple[int, int, int], log_range: tuple[int, int]) -> Iterator[int]:
         """IndexFile#selectPhyOffset; `window`: (begin ms, end ms, begin ms of the file)."""
