@@ -4,6 +4,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 CHECK_HOST := sh tools/check_host.sh
+# Two processes, one of which takes everything that needs a JVM (tests/conftest.py).
+IN_PARALLEL := -n 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -31,7 +33,7 @@ demo: java $(STAMP) ## show the main job on a store that a real RocketMQ broker 
 	@$(PY) examples/demo.py
 
 test: java $(STAMP) ## run the tests (less than ten minutes)
-	@$(PY) -m pytest -m "not slow and not compat and not harness" $(PYTEST_ARGS)
+	@$(PY) -m pytest $(IN_PARALLEL) -m "not slow and not compat and not harness" $(PYTEST_ARGS)
 
 slow: java $(STAMP) ## run the tests that `make test` leaves out because they take long
 	@$(PY) -m pytest -m "slow and not harness" $(PYTEST_ARGS)
@@ -40,7 +42,7 @@ compat: java $(STAMP) ## let RocketMQ's own Java classes read and write our stor
 	@$(PY) -m pytest -m "compat" $(PYTEST_ARGS)
 
 harness: java $(STAMP) ## the short forms of the crash, fuzz and security proof, and their teeth (8 minutes)
-	@$(PY) -m pytest -m "harness and not slow" -o timeout=900 $(PYTEST_ARGS)
+	@$(PY) -m pytest $(IN_PARALLEL) -m "harness and not slow" -o timeout=900 $(PYTEST_ARGS)
 
 crash: java $(STAMP) ## break stores on purpose for up to an hour, and count what they lost (docs/reliability.md)
 	@PYTHONPATH=tests $(PY) -m crash run --scale crash --teeth $(CRASH_ARGS)

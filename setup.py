@@ -37,6 +37,7 @@ EXTRAS = {
         "pandas>=2.2",
         "pytest>=9",
         "pytest-timeout>=2.4",
+        "pytest-xdist>=3.8",
         "ruff>=0.17",
         "setuptools>=77",
         "wheel>=0.45",
