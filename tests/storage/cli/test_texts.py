@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import Result
 
-from rmq_store import Message, Store, clock
+from rmq_store import ClockFile, Message, Store, clock
 from rmq_store.broker import disk_space
+from rmq_store.cli.checks import directory, machine, spark
 
 Run = Callable[..., Result]
 EXPECTED = Path(__file__).parent / "expected"
@@ -32,6 +35,16 @@ def check(result: Result, name: str, scratch: Path) -> None:
     """The command ended well and printed what is kept."""
     assert (result.exit_code, result.stderr) == (0, ""), result.output
     assert result.stdout.replace(str(scratch), "SCRATCH") == (EXPECTED / f"{name}.txt").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def at_noon(copied: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The broker's store at a time of its own, on a disk of a known size."""
+    (copied / "pyrmq").mkdir()
+    ClockFile.create(copied / "pyrmq" / "clock", 1_795_262_400_000)
+    monkeypatch.setattr(disk_space, "_used_percent", lambda path: 23)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(total=100 << 30, free=77 << 30))
+    return copied
 
 
 def test_backup_and_repair(run: Run, copied: Path, scratch: Path) -> None:
@@ -98,3 +111,43 @@ def test_what_clients_traced(run: Run, scratch: Path) -> None:
     result = run("queryMsgTraceById", "-i", UNIQUE_ID, "-t", "Traces", store=scratch / "store")
     host = re.compile(r"(?<=  )[0-9.]+ +(?=2026)")
     assert host.sub(f"{'HOST':21}", result.stdout) == (EXPECTED / "queryMsgTraceById.txt").read_text(encoding="utf-8")
+
+
+# ---- this machine, this moment
+
+
+@pytest.mark.parametrize("name", ["brokerStatus", "clusterList", "top"])
+def test_what_is_now(run: Run, at_noon: Path, scratch: Path, name: str) -> None:
+    words = ["top", "--every", "0.01", "--max", "5"] if name == "top" else [name]
+    check(run(*words, store=at_noon), name, scratch)
+
+
+def test_cleaning_shows_first_what_it_will_do(run: Run, at_noon: Path, scratch: Path) -> None:
+    with Store.open(at_noon) as store:
+        store.commit_offsets("cg_orders", {("GoneTopic", 0): 5})
+    result = run("cleanUnusedTopic", "--dry-run", store=at_noon)
+    assert (result.exit_code, result.stdout + result.stderr) == (0, (EXPECTED / "cleanUnusedTopic.txt").read_text())
+    for path in (at_noon / "commitlog").iterdir():
+        os.utime(path, (0, 0))
+    check(run("deleteExpiredCommitLog", "--dry-run", store=at_noon), "deleteExpiredCommitLog", scratch)
+
+
+def test_what_the_doctor_says(run: Run, monkeypatch: pytest.MonkeyPatch, scratch: Path) -> None:
+    """The same on every machine: what it looks at is given, and well, in doubt or bad."""
+    with Store.open(scratch / "store", create=True):
+        pass
+    maps = scratch / "max_map_count"
+    maps.write_text("65530\n")
+    versions = {"numpy": "2.1.3", "pyarrow": "18.0.0", "click": "8.1.7", "rich": "13.9.4"}
+    for module, name, found in (
+        (machine, "python", machine.python((3, 11, 7))),
+        (machine, "packages", machine.packages(versions.__getitem__)),
+        (machine, "limits", machine.limits(512, maps)),
+        (machine, "time_zone", machine.time_zone({"TZ": "Europe/Nowhere"})),
+        (spark, "checks", [spark.java({})]),
+        (directory, "checks", [directory.disk(scratch / "store", lambda path: 96)]),
+    ):
+        monkeypatch.setattr(module, name, lambda *given, found=found: found)
+    result = run("doctor", str(scratch / "store"))
+    assert (result.exit_code, result.stderr) == (1, "")
+    assert result.stdout.replace(sys.executable, "PYTHON") == (EXPECTED / "doctor.txt").read_text(encoding="utf-8")
