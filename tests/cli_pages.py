@@ -105,6 +105,8 @@ def run_on(store: Path) -> Callable[[list[str]], str]:
 
 def main(arguments: list[str]) -> None:
     """Write the pages, and with a store the cookbook."""
+    if arguments and not Path(arguments[0], "commitlog").is_dir():
+        sys.exit(__doc__)
     (DOCS / "cli").mkdir(exist_ok=True)
     made = pages()
     for old in (DOCS / "cli").glob("*.md"):
