@@ -35,6 +35,7 @@ EXTRAS = {
         "hypothesis>=6.100",
         "mypy>=2",
         "pandas>=2.2",
+        "prometheus-client>=0.21",
         "pytest>=9",
         "pytest-timeout>=2.4",
         "pytest-xdist>=3.8",

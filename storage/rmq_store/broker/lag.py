@@ -31,7 +31,7 @@ class QueueLag:
 
     `consumer_offset`: None if the group has committed none of this queue. `last_timestamp_ms`: when the newest consumed
     message was stored, 0 if there is none (any more). `lag_ms`: how long the oldest message that is left has been
-    there, 0 if none is left, None if its record cannot be read.
+    there, 0 if none is left, None if its record cannot be read. `queueing_ms`: the same of those that nobody was given.
     """
 
     topic: str
@@ -42,6 +42,7 @@ class QueueLag:
     inflight: int
     last_timestamp_ms: int
     lag_ms: int | None
+    queueing_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +103,22 @@ def _queue_lag(
     store: Store, topic: str, queue_id: int, found: QueueRange, committed: int | None, next_offset: int, now_ms: int
 ) -> QueueLag:
     consumed = max(0, committed or 0)
-    diff = found.max_offset - consumed
     last_ms = _stored_ms(store, topic, queue_id, consumed - 1) if consumed else None
-    lag_ms: int | None = 0
-    if diff > 0:
-        oldest_ms = _stored_ms(store, topic, queue_id, max(consumed, found.min_offset))
-        lag_ms = None if oldest_ms is None else max(0, now_ms - oldest_ms)
-    inflight = max(0, next_offset - consumed)
-    return QueueLag(topic, queue_id, found.max_offset, committed, diff, inflight, last_ms or 0, lag_ms)
+    lag_ms = queueing_ms = _age_ms(store, topic, queue_id, found, consumed, now_ms)
+    if next_offset > consumed:
+        queueing_ms = _age_ms(store, topic, queue_id, found, next_offset, now_ms)
+    return QueueLag(
+        topic, queue_id, found.max_offset, committed, found.max_offset - consumed, max(0, next_offset - consumed),
+        last_ms or 0, lag_ms, queueing_ms,
+    )  # fmt: skip
+
+
+def _age_ms(store: Store, topic: str, queue_id: int, found: QueueRange, offset: int, now_ms: int) -> int | None:
+    """How long the first message from `offset` on has been there; 0 if there is none, None if it cannot be read."""
+    if offset >= found.max_offset:
+        return 0
+    stored_ms = _stored_ms(store, topic, queue_id, max(offset, found.min_offset))
+    return None if stored_ms is None else max(0, now_ms - stored_ms)
 
 
 def _stored_ms(store: Store, topic: str, queue_id: int, queue_offset: int) -> int | None:

@@ -38,6 +38,7 @@ from rmq_store.broker.send_back import PURPOSE as SEND_BACK_PURPOSE
 from rmq_store.broker.staging import StagedFile
 from rmq_store.broker.stored_frames import message_at
 from rmq_store.broker.topics import DEFAULT_TOPICS, TopicConfig, TopicTable
+from rmq_store.broker.waiting import Backlog, backlogs
 from rmq_store.broker.writing import Writer
 from rmq_store.clock import store_clock
 from rmq_store.errors import CorruptionError, NotAStoreError, ReadOnlyError, StoreLockedError, UsageError
@@ -353,6 +354,11 @@ class Store:
     def log_range(self) -> tuple[int, int]:
         """[start, end) of the commit log as this store sees it now."""
         return self._log.start(), self._reading().end()
+
+    def waiting(self) -> list[Backlog]:
+        """What waits for each delay level, and for times of their own: as it is at the moment. CorruptionError."""
+        newest_unit = None if self._writer is None else self._writer.newest_unit
+        return backlogs(self._log, newest_unit, self._reading().end())
 
     def pin(self, start_offset: int, end_offset: int) -> Pin:
         """Keep retention from deleting [start_offset, end_offset) of the commit log, until the pin is released or the

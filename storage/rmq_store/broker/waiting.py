@@ -1,4 +1,4 @@
-"""Which segments hold messages that are not delivered yet: they wait for a delay level or for a time.
+"""Messages that are not delivered yet, because they wait for a delay level or for a time: where, and how many.
 
 Only what lies behind the progress of each level and timer queue is looked at, and only up to the segments asked for:
 queue entries give place and due time. Source: `delay_levels`, `timer_queue`; docs/design.md section 12.
@@ -17,6 +17,7 @@ from rmq_store.broker.offsets import DelayOffsetTable
 from rmq_store.broker.parked import ParkedReader
 from rmq_store.broker.timer import TIMER_QUEUES
 from rmq_store.broker.timer_queue import Mark, timer_rows
+from rmq_store.broker.unit_table import UnitTable
 from rmq_store.format.consume_queue import PRE_BLANK_SIZE
 from rmq_store.format.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
 from rmq_store.log.commit_log import CommitLog
@@ -24,6 +25,8 @@ from rmq_store.log.units import UnitRecord
 
 # Entries looked at per step: 20 bytes each.
 _STEP = 1 << 20
+
+_TRIES = 3
 
 NewestUnit = Callable[[str, str], UnitRecord | None]
 """(purpose, key) -> what the newest unit of it says."""
@@ -37,6 +40,48 @@ class Waiting(NamedTuple):
 
     messages: int
     until_ms: int
+
+
+class Backlog(NamedTuple):
+    """What waits for one delay level (None: for times of their own): how many messages, and when the first of them is
+    due (ms), perhaps long ago.
+    """
+
+    level: int | None
+    messages: int
+    first_due_ms: int
+
+
+def backlogs(log: CommitLog, newest_unit: NewestUnit | None, end: int) -> list[Backlog]:
+    """What waits below the end of the log, by level; levels for which nothing waits are left out. `newest_unit`: None
+    for a store that is only read.
+
+    A level costs two looks into its queue; of the messages that wait for a time each is looked at. Raises as
+    `waiting_by_segment`, FileNotFoundError only if it happens again and again.
+    """
+    units = UnitTable(log)
+    look_up = newest_unit or (lambda purpose, key: units.newest(purpose, key, end))
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            return _backlogs(log, look_up, end)
+        except FileNotFoundError:  # retention was faster
+            if not tries_left:
+                raise
+    raise AssertionError
+
+
+def _backlogs(log: CommitLog, newest_unit: NewestUnit, end: int) -> list[Backlog]:
+    found: list[Backlog] = []
+    for level, done in _levels(log, newest_unit):
+        queue = log.views.queue(SCHEDULE_TOPIC, level - 1)
+        last = log.queue_max(SCHEDULE_TOPIC, level - 1, end)
+        first = max(done, queue.min_offset(log.start(), last))
+        if first < last:
+            found.append(Backlog(level, last - first, queue.entry(first)[2]))
+    timers = [(len(due_ms), int(due_ms.min())) for _, due_ms in _timers(log, newest_unit, end) if len(due_ms)]
+    if timers:
+        found.append(Backlog(None, sum(count for count, _ in timers), min(due_ms for _, due_ms in timers)))
+    return found
 
 
 def waiting_by_segment(log: CommitLog, newest_unit: NewestUnit, start: int, end: int) -> dict[int, Waiting]:
@@ -64,12 +109,21 @@ def waiting_by_segment(log: CommitLog, newest_unit: NewestUnit, start: int, end:
 
 def _places(log: CommitLog, newest_unit: NewestUnit, end: int) -> Iterator[_Places]:
     """What waits below `end`, a step of a queue at a time."""
+    for level, done in _levels(log, newest_unit):
+        yield from _of_level(log, level - 1, done, end)
+    yield from _timers(log, newest_unit, end)
+
+
+def _levels(log: CommitLog, newest_unit: NewestUnit) -> Iterator[tuple[int, int]]:
+    """The delay levels in use, and below which queue offset the messages of each were delivered."""
     progress = DelayOffsetTable(log.root).all()
     for queue_id in log.views.queue_ids(SCHEDULE_TOPIC):
         level = queue_id + 1
         unit = newest_unit(delay_levels.PURPOSE, str(level))
-        done = max(unit.value if unit and unit.value else 0, progress.get(level, 0))
-        yield from _of_level(log, queue_id, done, end)
+        yield level, max(unit.value if unit and unit.value else 0, progress.get(level, 0))
+
+
+def _timers(log: CommitLog, newest_unit: NewestUnit, end: int) -> Iterator[_Places]:
     reader = ParkedReader(log)
     for queue_id in range(TIMER_QUEUES):
         yield from _of_timers(log, reader, queue_id, Mark.of(newest_unit(timer_queue.PURPOSE, str(queue_id))), end)

@@ -21,6 +21,7 @@ from rmq_store.cli import (
     doctor,
     groups,
     lag,
+    metrics,
     mqadmin,
     offsets,
     output,
@@ -111,6 +112,7 @@ _CARE = [
     retention.retention,
     broker.broker,
     doctor.doctor,
+    metrics.metrics,
 ]
 _MQADMIN: dict[str, Sequence[click.Command]] = {
     "messages": (*message.COMMANDS, *message_flow.COMMANDS, *message_dump.COMMANDS),

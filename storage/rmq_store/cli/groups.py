@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from rmq_store.cli.output import common_options, open_store, write_json, write_t
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
-    from rmq_store import Store
+    from rmq_store.broker.lag import GroupLag
 
 
 @click.command(
@@ -32,15 +31,15 @@ def groups(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, s
     names of groups, the queues are shown. Filters are what consumers asked a broker to select by (consumerFilter.json).
     """
     from rmq_store.broker.groups import FilterTable
-    from rmq_store.broker.offsets import OffsetTable
+    from rmq_store.broker.lag import group_lag
 
     with open_store(root) as store:
-        committed = OffsetTable(root).all()
+        committed = store.all_committed_offsets()
         known = set(committed) | set(store.groups())
         if unknown := sorted(set(names) - known):
             raise UsageError(f"no such group: {', '.join(unknown)}")
         shown = sorted(names or (known if show_all else committed))
-        found = [_progress(store, name, committed.get(name, {})) for name in shown]
+        found = [_json(group_lag(store, name)) for name in shown]
     filters = [entry for entry in FilterTable(root).all() if entry.group in shown]
     for group in found:
         group["filters"] = [
@@ -67,24 +66,22 @@ def groups(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, s
         write_table(("GROUP", "TOPIC", "TYPE", "FILTER"), asked)
 
 
-def _progress(store: Store, group: str, committed: Mapping[tuple[str, int], int]) -> dict[str, Any]:
-    """One group as AdminBrokerProcessor#getConsumeStats counts it; topics that are gone are left out."""
-    from rmq_store.format.names import RETRY_PREFIX, dlq_topic
-
-    known = store.topics()
-    queues: list[dict[str, Any]] = []
-    for topic in sorted({topic for topic, _ in committed} & known.keys()):
-        for queue_id, queue in sorted(store.queue_ranges(topic).items()):
-            offset = committed.get((topic, queue_id))
-            place = {"topic": topic, "queueId": queue_id, "committedOffset": offset, "maxOffset": queue.max_offset}
-            queues.append({**place, "lag": queue.max_offset - max(0, offset or 0)})
-    dead = store.queue_ranges(dlq_topic(group)).values() if dlq_topic(group) in known else ()
+def _json(lag: GroupLag) -> dict[str, Any]:
     return {
-        "group": group,
-        "lag": sum(queue["lag"] for queue in queues),
-        "retries": sum(queue["lag"] for queue in queues if queue["topic"].startswith(RETRY_PREFIX)),
-        "dead": sum(queue.max_offset - queue.min_offset for queue in dead),
-        "queues": queues,
+        "group": lag.group,
+        "lag": lag.diff_total,
+        "retries": lag.retry_diff,
+        "dead": lag.dead,
+        "queues": [
+            {
+                "topic": queue.topic,
+                "queueId": queue.queue_id,
+                "committedOffset": queue.consumer_offset,
+                "maxOffset": queue.broker_offset,
+                "lag": queue.diff,
+            }
+            for queue in lag.queues
+        ],
     }
 
 

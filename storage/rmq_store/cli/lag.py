@@ -48,8 +48,8 @@ class _Line(NamedTuple):
 def lag(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, every_s: float | None) -> None:
     """How far consumer groups are behind: for each queue of a group that is named, else for each topic of all groups.
 
-    LAG counts as mqadmin's consumerProgress does. LAG TIME is the age of what was consumed last, - if nothing is left
-    or nothing was consumed. With --watch: RATE is messages consumed per second since the look before, and ETA when the
+    LAG counts as mqadmin's consumerProgress does. LAG TIME is how long the oldest message that is left has been there;
+    `-` if none is left. With --watch: RATE is messages consumed per second since the look before, and ETA when the
     group will have caught up if it goes on like this. On a terminal the screen is drawn again until q or Ctrl-C; in a
     pipe every look is a table, with --json a line.
     """

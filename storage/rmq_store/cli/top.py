@@ -66,6 +66,7 @@ class _Look:
     def take(self) -> dict[str, Any]:
         """One look, as plain values."""
         from rmq_store.broker.disk_space import usage_percent
+        from rmq_store.broker.metrics import not_flushed_bytes
         from rmq_store.format.names import is_system_topic
 
         store = self._store
@@ -95,7 +96,7 @@ class _Look:
             "logEnd": end,
             "bytesPerSecond": self._log.look(now_ms, {"log": end}).get("log"),
             "diskUsedPercent": usage_percent(store.path),
-            "notFlushedBytes": _not_flushed(store.path),
+            "notFlushedBytes": not_flushed_bytes(store.path),
             "topics": found[: self._limit],
             "groups": self._groups(now_ms),
         }
@@ -118,18 +119,6 @@ class _Look:
         ]
         found.sort(key=lambda group: (-group["lag"], group["group"]))
         return found[: self._limit]
-
-
-def _not_flushed(root: Path) -> int | None:
-    """Bytes that a power cut would take now; None if no process of ours has it open."""
-    from rmq_store.errors import StoreError
-    from rmq_store.files.state_page import StatePage
-
-    try:
-        page = StatePage(root / "pyrmq" / "state", writable=False)
-    except (OSError, StoreError):
-        return None
-    return page.appended_end - page.flushed_end if page.counts() else None
 
 
 def _head(found: dict[str, Any]) -> list[str]:

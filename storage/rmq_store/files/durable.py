@@ -204,7 +204,9 @@ def _read_limited(path: str | Path, limit_bytes: int) -> bytes:
     raise CorruptConfigError(str(path), limit_bytes, f"larger than {limit_bytes} bytes")
 
 
-def write_atomically(path: str | Path, data: bytes, *, backup: str | Path | None = None) -> None:
+def write_atomically(
+    path: str | Path, data: bytes, *, backup: str | Path | None = None, mode: int = FILE_MODE
+) -> None:
     """Replace (or create) a file so that a crash at any point leaves the old or the new content, never a mixture.
 
     On return the new content is durable. `path` names a whole file at every moment. With `backup`, that name (same
@@ -221,7 +223,7 @@ def write_atomically(path: str | Path, data: bytes, *, backup: str | Path | None
     temporary = path.with_name(f"{path.name}.{os.getpid()}-{next(_temporary_numbers)}.tmp")
     with typed(path):
         try:
-            _write_new(temporary, data)
+            _write_new(temporary, data, mode)
             if backup is not None:
                 _keep_as(path, Path(backup))
             before("rename", path)
@@ -233,11 +235,11 @@ def write_atomically(path: str | Path, data: bytes, *, backup: str | Path | None
         fsync_directory(path.parent)
 
 
-def _write_new(path: Path, data: bytes) -> None:
+def _write_new(path: Path, data: bytes, mode: int = FILE_MODE) -> None:
     # A leftover of this name can only be of a dead process whose pid we got: nobody else writes it.
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
-    fd = open_nofollow(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    fd = open_nofollow(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         write_fully(fd, data, 0, path)
         fsync_file(fd, path)

@@ -64,8 +64,9 @@ def test_a_queue_is_behind_by_its_messages_and_by_the_age_of_the_oldest_one_left
     store.commit_offsets("G", {("Orders", 0): 2})
     lag = group_lag(store, "G", now_ms=NOW_MS + 10_000)
     assert lag.queues == (
-        QueueLag("Orders", 0, 5, 2, diff=3, inflight=0, last_timestamp_ms=NOW_MS + 2000, lag_ms=7000),
-        QueueLag("Orders", 1, 0, None, diff=0, inflight=0, last_timestamp_ms=0, lag_ms=0),
+        QueueLag("Orders", 0, 5, 2, diff=3, inflight=0, last_timestamp_ms=NOW_MS + 2000, lag_ms=7000,
+                 queueing_ms=7000),
+        QueueLag("Orders", 1, 0, None, diff=0, inflight=0, last_timestamp_ms=0, lag_ms=0, queueing_ms=0),
     )
     assert (lag.diff_total, lag.retry_diff, lag.dead) == (3, 0, 0)
 

@@ -16,7 +16,7 @@ import click
 from rmq_store.cli.known import require_topic
 from rmq_store.cli.mqadmin.common import EMBEDDED, cluster_name, consumer_groups, java_text, mqadmin_options, write_line
 from rmq_store.cli.output import open_store, write_json
-from rmq_store.errors import CorruptRecordError, UsageError
+from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
     from rmq_store import Store
@@ -113,9 +113,11 @@ def update_broker_config(root: Path, as_json: bool, key: str, value: str) -> Non
 @click.option("-m", "--moreStats", hidden=True, is_flag=True, expose_value=False)
 def cluster_list(root: Path, as_json: bool) -> None:
     """The store as a cluster of one broker: #Hour is the age of its oldest message, #SPACE how full the disk is."""
+    from rmq_store.broker.metrics import earliest_message_ms
+
     with open_store(root) as store:
         cluster, broker, address = cluster_name(store), store.broker_name, store.config.broker_host
-        earliest_ms, space = _earliest_ms(store), _space(store)
+        earliest_ms, space = earliest_message_ms(store), _space(store)
         hours = 0.0 if earliest_ms is None else (store.clock() - earliest_ms) / _HOUR_MS
     if as_json:
         names = {"cluster": cluster, "brokerName": broker, "brokerId": _MASTER_ID, "address": address}
@@ -192,11 +194,12 @@ def _state(store: Store) -> dict[str, str]:
     """DefaultMessageStore#getRuntimeInfo, AdminBrokerProcessor#prepareRuntimeInfo, ScheduleMessageService
     #buildRunningStats.
     """
+    from rmq_store.broker.metrics import earliest_message_ms
     from rmq_store.broker.offsets import DelayOffsetTable
     from rmq_store.format.names import SCHEDULE_TOPIC
 
     start, end = store.log_range()
-    space, disk, earliest_ms = _space(store), shutil.disk_usage(store.path), _earliest_ms(store)
+    space, disk, earliest_ms = _space(store), shutil.disk_usage(store.path), earliest_message_ms(store)
     ratio = _UNKNOWN if space is None else str(space)
     delayed = DelayOffsetTable(store.path).all()
     levels = {
@@ -225,15 +228,6 @@ def _space(store: Store) -> float | None:
 
     percent = usage_percent(store.path)
     return None if percent is None else percent / 100
-
-
-def _earliest_ms(store: Store) -> int | None:
-    """When the oldest record of the log was stored; None if there is none, or if it is damaged or was just deleted."""
-    start, end = store.log_range()
-    try:
-        return store.message_at(start).store_timestamp_ms if start < end else None
-    except (CorruptRecordError, UsageError):
-        return None
 
 
 def _came_in(store: Store, topic: str, period_ms: int) -> int:

@@ -1,0 +1,102 @@
+"""The metrics of a store: their names, labels and meanings.
+
+`rocketmq_...` are metrics of a RocketMQ 5 broker, under the names and labels that its Prometheus exporter gives them;
+`rmq_...` are ours. docs/metrics.md says where a meaning differs. Source: BrokerMetricsConstant, BrokerMetricsManager,
+DefaultStoreMetricsManager (5.x).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rmq_store.format.openmetrics import Metric
+
+_NODE = ("cluster", "node_type", "node_id")
+_STORAGE = (*_NODE, "storage_type", "storage_medium")
+_GROUP = (*_NODE, "consumer_group", "is_system")
+_TOPIC = (*_NODE, "topic", "is_retry", "is_system")
+_LAG = (*_NODE, "consumer_group", "topic", "is_retry", "is_system")
+_QUEUE = (*_NODE, "topic", "queue_id")
+_GROUP_QUEUE = (*_NODE, "consumer_group", "topic", "queue_id")
+
+TOPIC_NUMBER = Metric("rocketmq_topic_number", "gauge", "Topics.", _NODE)
+GROUP_NUMBER = Metric("rocketmq_consumer_group_number", "gauge", "Consumer groups with settings.", _NODE)
+CONNECTIONS = Metric(
+    "rocketmq_consumer_connections", "gauge",
+    "Streams, push and lite pull consumers that are at work as the group.", _GROUP,
+)  # fmt: skip
+LAG_MESSAGES = Metric(
+    "rocketmq_consumer_lag_messages", "gauge", "Messages between the committed offset and the end.", _LAG
+)
+LAG_LATENCY = Metric(
+    "rocketmq_consumer_lag_latency_milliseconds", "gauge",
+    "How long the oldest message that is not consumed has been there.", _LAG, "milliseconds",
+)  # fmt: skip
+INFLIGHT = Metric(
+    "rocketmq_consumer_inflight_messages", "gauge", "Messages that pops gave out and that are not committed.", _LAG
+)
+QUEUEING_LATENCY = Metric(
+    "rocketmq_consumer_queueing_latency_milliseconds", "gauge",
+    "How long the oldest message that nobody was given has been there.", _LAG, "milliseconds",
+)  # fmt: skip
+READY = Metric("rocketmq_consumer_ready_messages", "gauge", "Messages that nobody was given.", _LAG)
+SENT_TO_DLQ = Metric(
+    "rocketmq_send_to_dlq_messages", "counter", "Messages that ever became dead letters of the group.", _GROUP
+)
+STORAGE_SIZE = Metric(
+    "rocketmq_storage_size_bytes", "gauge", "Bytes in use on the file system that holds the store.", _STORAGE, "bytes"
+)
+FLUSH_BEHIND = Metric(
+    "rocketmq_storage_flush_behind_bytes", "gauge",
+    "Bytes of the log that a power cut would take; only while a process of ours has the store open.", _STORAGE, "bytes",
+)  # fmt: skip
+RESERVE_TIME = Metric(
+    "rocketmq_storage_message_reserve_time_milliseconds", "gauge", "Age of the oldest message of the log.", _STORAGE,
+    "milliseconds",
+)  # fmt: skip
+TOPIC_MESSAGES = Metric("rmq_topic_messages", "gauge", "Messages of the topic that can be read.", _TOPIC)
+TOPIC_PUT = Metric(
+    "rmq_topic_put_messages", "counter", "Messages that were ever put into the queues of the topic.", _TOPIC
+)
+DEAD_LETTERS = Metric("rmq_dead_letters", "gauge", "Dead letters of the group that can be read.", _GROUP)
+DELAYED = Metric(
+    "rmq_delayed_messages", "gauge", "Messages that wait for a delay level; level timer: for a time of their own.",
+    (*_NODE, "delay_level"),
+)  # fmt: skip
+OVERDUE = Metric(
+    "rmq_delayed_overdue_seconds", "gauge",
+    "How long the first waiting message has been due; grows while no process delivers.", (*_NODE, "delay_level"),
+    "seconds",
+)  # fmt: skip
+LOG_MIN_OFFSET = Metric("rmq_commit_log_min_offset_bytes", "gauge", "Where the commit log begins.", _NODE, "bytes")
+LOG_MAX_OFFSET = Metric("rmq_commit_log_max_offset_bytes", "gauge", "Where the commit log ends.", _NODE, "bytes")
+FILES = Metric("rmq_storage_files", "gauge", "Files of a part of the store.", (*_NODE, "part"))
+FILE_BYTES = Metric("rmq_storage_bytes", "gauge", "Disk space of a part of the store.", (*_NODE, "part"), "bytes")
+DISK_USAGE = Metric(
+    "rmq_disk_usage_ratio", "gauge", "Used part of the disk as diskSpaceWarningLevelRatio counts it, 0 to 1.", _NODE,
+    "ratio",
+)  # fmt: skip
+UNREADABLE = Metric(
+    "rmq_consumer_group_unreadable", "gauge",
+    "1 for a group whose lag cannot be told, because a queue or the journal of its pops is damaged.", _GROUP,
+)  # fmt: skip
+QUEUE_MIN_OFFSET = Metric("rmq_queue_min_offset", "gauge", "The first queue offset that can be read.", _QUEUE)
+QUEUE_MAX_OFFSET = Metric("rmq_queue_max_offset", "gauge", "The queue offset that the next message gets.", _QUEUE)
+QUEUE_COMMITTED = Metric("rmq_consumer_queue_offset", "gauge", "The committed offset.", _GROUP_QUEUE)
+QUEUE_LAG = Metric(
+    "rmq_consumer_queue_lag_messages", "gauge", "Messages between the committed offset and the end.", _GROUP_QUEUE
+)
+QUEUE_LAG_TIME = Metric(
+    "rmq_consumer_queue_lag_seconds", "gauge", "How long the oldest message that is not consumed has been there.",
+    _GROUP_QUEUE, "seconds",
+)  # fmt: skip
+
+STORE_METRICS: Final = (
+    LAG_MESSAGES, LAG_LATENCY, INFLIGHT, QUEUEING_LATENCY, READY, SENT_TO_DLQ, CONNECTIONS, GROUP_NUMBER, TOPIC_NUMBER,
+    STORAGE_SIZE, FLUSH_BEHIND, RESERVE_TIME, TOPIC_MESSAGES, TOPIC_PUT, DEAD_LETTERS, DELAYED, OVERDUE,
+    LOG_MIN_OFFSET, LOG_MAX_OFFSET, FILES, FILE_BYTES, DISK_USAGE, UNREADABLE,
+)  # fmt: skip
+"""What every look gives."""
+
+QUEUE_METRICS: Final = (QUEUE_MIN_OFFSET, QUEUE_MAX_OFFSET, QUEUE_COMMITTED, QUEUE_LAG, QUEUE_LAG_TIME)
+"""What a look at every queue gives as well."""

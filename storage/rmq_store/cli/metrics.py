@@ -1,0 +1,83 @@
+"""`rmq metrics`: the state of a store as OpenMetrics text, for Prometheus and what understands it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rmq_store.cli.output import common_options, open_store, write_json
+from rmq_store.errors import UsageError
+
+if TYPE_CHECKING:
+    from rmq_store import Store
+    from rmq_store.format.openmetrics import MetricFamily
+
+
+@click.command(
+    short_help="State and lag as OpenMetrics text, for Prometheus.",
+    epilog="\b\nExamples:\n  rmq metrics --store /data/rocketmq/store\n"
+    "  rmq metrics --output /var/lib/node_exporter/rmq.prom\n"
+    "  rmq metrics --listen 127.0.0.1:5557",
+)
+@common_options
+@click.option("--queues", is_flag=True, help="Offsets and lag of every queue, too: a series for each.")
+@click.option("--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+              help="Replace this file instead of printing: always whole, and readable for every user.")  # fmt: skip
+@click.option("--listen", "address", metavar="HOST:PORT", help="Serve /metrics over HTTP until Ctrl-C. Port 0: any.")
+@click.option("--expose", is_flag=True, help="Let --listen take an address that other machines can reach.")
+def metrics(root: Path, as_json: bool, queues: bool, output: Path | None, address: str | None, expose: bool) -> None:
+    """State and lag as OpenMetrics text: once, to a file, or over HTTP.
+
+    Names and labels are those of a RocketMQ 5 broker where they mean the same, others begin with rmq_: docs/metrics.md
+    has them all. Over HTTP each request looks at the store anew. There is no password and no encryption: only this
+    machine is served, unless --expose says otherwise. With --json: a list of metrics, each with its samples.
+    """
+    if sum((as_json, output is not None, address is not None)) > 1:
+        raise UsageError("--json, --output and --listen: one of them at a time")
+    if expose and address is None:
+        raise UsageError("--expose goes with --listen")
+    if address is not None:
+        from rmq_store.cli.metrics_server import parse_address, serve
+
+        host, port = parse_address(address, expose=expose)
+        with open_store(root) as store:
+            serve(host, port, lambda: _look(store, queues))
+        return
+    with open_store(root) as store:
+        families = _look(store, queues)
+    if as_json:
+        write_json([_json(family) for family in families])
+    elif output is not None:
+        from rmq_store.broker.metrics import write_openmetrics
+
+        try:
+            write_openmetrics(output, families)
+        except FileNotFoundError as error:
+            raise UsageError(f"{output}: there is no directory {output.parent}") from error
+    else:
+        from rmq_store.format.openmetrics import openmetrics_text
+
+        click.echo(openmetrics_text(families), nl=False)
+
+
+def _look(store: Store, queues: bool) -> list[MetricFamily]:
+    from rmq_store.broker.metrics import store_metrics
+    from rmq_store.cli.mqadmin.common import cluster_name
+
+    store.refresh()
+    return store_metrics(store, cluster_name(store), queues=queues)
+
+
+def _json(family: MetricFamily) -> dict[str, Any]:
+    metric, samples = family
+    return {
+        "name": metric.sample_name,
+        "type": metric.kind,
+        "unit": metric.unit,
+        "help": metric.help,
+        "samples": [
+            {"labels": dict(zip(metric.labels, values, strict=True)), "value": number} for values, number in samples
+        ],
+    }
