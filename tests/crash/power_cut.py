@@ -171,9 +171,9 @@ def take_for_the_same_disk(root: Path) -> None:
             file.write(b"another boot id." + device.to_bytes(8, "little"))
     if progress.exists():
         data = bytearray(progress.read_bytes())
-        if len(data) >= 116 and zlib.crc32(data[:112]) == int.from_bytes(data[112:116], "little"):
+        if len(data) >= 124 and zlib.crc32(data[:120]) == int.from_bytes(data[120:124], "little"):
             data[8:16] = device.to_bytes(8, "little")
-            data[112:116] = zlib.crc32(data[:112]).to_bytes(4, "little")
+            data[120:124] = zlib.crc32(data[:120]).to_bytes(4, "little")
             progress.write_bytes(data)
 
 

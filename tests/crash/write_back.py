@@ -4,11 +4,13 @@
                  Once: the kernel takes the pages for clean afterwards, and shows them until they are evicted.
     read_error   a loop device that is made smaller than its file system: what lies behind its end cannot be read.
                  Segments are read through maps, so the kernel answers with SIGBUS; the reader dies, and it alone.
+                 The verifier then names every page that cannot be read, and no other.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import random
 import signal
@@ -31,6 +33,7 @@ _ROOM_BYTES = 1 << 20  # at most so much can be written before the disk is full
 _CALLS_AFTER = 5
 _CALLS_MAX = 20_000
 _FIBMAP = 1
+_PAGE_BYTES = 4096
 _LOOP_SET_CAPACITY = 0x4C07
 _PATIENCE_S = 120
 
@@ -197,6 +200,39 @@ def _read_beyond_the_end(directory: Path, chance: random.Random, counters: Count
             counters.note("a reader has read what cannot be read")
         else:
             counters.seen["readers told"] += 1
+        verdict = directory / "verdict.json"
+        ended = Child(partial(_verify, root, verdict), directory / "error").wait()
+        expected = {f"commitlog/{segment.name}": pages for segment in segments if (pages := _lost(segment, end))}
+        counters.seen["unreadable pages"] += sum(map(len, expected.values()))
+        named: dict[str, list[int]] = {}
+        for path, first, last in json.loads(verdict.read_text()) if ended == 0 else ():
+            if path.startswith("commitlog/"):
+                named.setdefault(path, []).extend(range(first // _PAGE_BYTES, -(-last // _PAGE_BYTES)))
+        if named != expected:
+            counters.broken += 1
+            counters.note(f"the verifier ended with {ended} and named {named}, which is not {expected}")
+
+
+def _verify(root: Path, verdict: Path, pipe: int) -> None:
+    from rmq_store.verify import verify_store
+
+    loops.die_with_parent()
+    report = verify_store(root)
+    verdict.write_text(json.dumps([(bad.path, bad.offset, bad.end) for bad in report.unreadable]))
+
+
+def _lost(path: Path, end: int) -> list[int]:
+    """The pages of a file of which a block lies behind byte `end` of the device."""
+    block_bytes = os.statvfs(path).f_bsize
+    with path.open("rb") as file:
+        blocks = [_block(file.fileno(), number) for number in range(path.stat().st_size // block_bytes)]
+    gone = [number for number, block in enumerate(blocks) if (block + 1) * block_bytes > end]
+    return sorted({number * block_bytes // _PAGE_BYTES for number in gone})
+
+
+def _block(fd: int, number: int) -> int:
+    """Where on the device a block of a file lies, in blocks; 0 in a hole."""
+    return int(struct.unpack("i", fcntl.ioctl(fd, _FIBMAP, struct.pack("i", number)))[0])
 
 
 def _write_segments(root: Path, chance: random.Random) -> int:
@@ -220,8 +256,7 @@ def _read_everything(root: Path, pipe: int) -> None:
 def _first_byte(path: Path) -> int:
     """Where on the device the first block of a file lies."""
     with path.open("rb") as file:
-        block = struct.unpack("i", fcntl.ioctl(file.fileno(), _FIBMAP, struct.pack("i", 0)))[0]
-    return int(block) * os.statvfs(path).f_bsize
+        return _block(file.fileno(), 0) * os.statvfs(path).f_bsize
 
 
 @protection("no_renewal", "after a failed write-back, the next opener makes the files anew")

@@ -324,10 +324,11 @@ def run_progress(data: bytes) -> None:
     """The first byte says which of the two, and whether its checksum is put right."""
     kind, data = data[0] % 3 if data else 0, data[1:]
     if kind < 2:
-        if kind == 1 and len(data) >= 116:
-            data = data[:112] + struct.pack("<I", zlib.crc32(data[:112])) + data[116:]
+        crc_at = 112 if data.startswith(b"pyrmqpr1") else 120
+        if kind == 1 and len(data) >= crc_at + 4:
+            data = data[:crc_at] + struct.pack("<I", zlib.crc32(data[:crc_at])) + data[crc_at + 4 :]
         found = Progress(scratch_file("progress", data)).load()
-        assert found is None or min(found[0].end, found[0].flushed_end) >= 0
+        assert found is None or min(found[0].end, found[0].flushed_end, found[0].crc_from or 0) >= 0
     elif len(data) < STATE_BYTES:
         page = StatePage(scratch_file("state", data.ljust(STATE_BYTES, b"\0")), writable=False)
         assert not page.counts() or page.belongs_here()
@@ -336,11 +337,12 @@ def run_progress(data: bytes) -> None:
 
 def progress_seeds() -> list[bytes]:
     path = scratch_file("written", b"")
-    Progress(path).write(ProgressRecord(100, 50, 100, 0, bytes(40), True, 5))
+    Progress(path).write(ProgressRecord(100, 50, 100, 0, bytes(40), True, 5, 20))
     record = path.read_bytes()
     state = StatePage(scratch() / "page", writable=True)
     state.publish(100, 100, 50, 5)
-    return [b"\0" + record, b"\1" + record, b"\2" + (scratch() / "page").read_bytes()[:160]]
+    old = b"pyrmqpr1" + record[8:112] + bytes(400)
+    return [b"\0" + record, b"\1" + record, b"\1" + old, b"\2" + (scratch() / "page").read_bytes()[:160]]
 
 
 def run_unit(data: bytes) -> None:

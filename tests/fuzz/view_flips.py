@@ -216,11 +216,11 @@ def _regions(lab: _Lab) -> list[Region]:
         Region("rebooted", queue, 100, 120, open_for_writing),
         Region("rebooted", index, 0, 40, open_for_writing),
         Region("rebooted", index, 40, 44, open_for_writing),
-        Region("rebooted", "pyrmq/progress", 0, 116, open_for_writing),
+        Region("rebooted", "pyrmq/progress", 0, 124, open_for_writing),
         Region("rebooted", "pyrmq/progress", 24, 26, open_for_writing),  # where the scan starts
         Region("rebooted", "pyrmq/state", 0, 19 * 8, open_for_writing),
         Region("killed", "pyrmq/state", 0, 19 * 8, open_for_writing),
-        Region("clean", "pyrmq/progress", 0, 116, open_for_writing),
+        Region("clean", "pyrmq/progress", 0, 124, open_for_writing),
         Region("broker", "checkpoint", 0, 48, open_for_writing),
         Region("clean", "lock", 0, 4, open_for_writing),
         Region("clean", "pyrmq/units.json", 0, -1, _units),

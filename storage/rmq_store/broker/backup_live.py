@@ -83,6 +83,8 @@ class LiveBackup:
         )  # fmt: skip
         copy_tree(root / "pyrmq", self._made / "pyrmq", _is_kept)
         self._kept = Kept.load(self._copy.own)
+        known = self._source.progress.load()
+        self._copy.crc_from = known[0].crc_from if known is not None else None
         self._store.refresh()
         end = self._store.log_range()[1]
         segments, start = self._pinned(end)
@@ -176,8 +178,11 @@ class LiveBackup:
         """
         index, last, done = self._copy.views.index_state(), self._last_record, start if self._kept else end
         self._copy.progress.write(
-            ProgressRecord(done, last, end, index.file, index.header, clean=False, timestamp=self._timestamp)
-        )
+            ProgressRecord(
+                done, last, end, index.file, index.header, clean=False, timestamp=self._timestamp,
+                crc_from=self._copy.crc_from,
+            )
+        )  # fmt: skip
         durable.write_atomically(self._made / LOCK_FILE, OUR_LOCK_TEXT)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rmq_store.broker.config import StoreFile
-from rmq_store.broker.repair_files import Finding, Trash, find
+from rmq_store.broker.repair_files import Finding, Trash, find, find_unreadable
 from rmq_store.broker.store import Store
 from rmq_store.broker.topics import TopicConfig, TopicTable
 from rmq_store.clock import system_clock
@@ -85,6 +85,8 @@ def examine(
     trash = Trash(root, target)
     findings = list(find(root, trash))
     report = verify_store(root, progress)
+    known = {finding.path for finding in findings}
+    findings += find_unreadable(root, trash, (bad for bad in report.unreadable if bad.path not in known))
     rebuild = {"queues"} if queues else set()
     rebuild |= {"index"} if index else set()
     if report.damaged.get("consumequeue") or any(finding.area == "queues" for finding in findings):

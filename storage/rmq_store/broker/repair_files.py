@@ -5,17 +5,18 @@ Nothing is deleted: what has to go is moved, what is changed is copied, to a dir
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from rmq_store.broker.config import StoreFile
-from rmq_store.errors import CorruptionError, NotAStoreError, UsageError
+from rmq_store.errors import CorruptionError, NotAStoreError, StoreFailedError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.progress import Progress
 from rmq_store.files.segments import NAME_DIGITS
@@ -25,10 +26,13 @@ from rmq_store.format.config_json import SIZE_MAX, ConfigJsonError, loads
 from rmq_store.format.names import validate_topic
 from rmq_store.log.kept import Kept
 from rmq_store.log.recovery import LMQ_PREFIX, free_name
+from rmq_store.verify import Problem
 
 Area = Literal["config", "own files", "log", "queues", "index"]
 
 _STEP_BYTES = 1 << 20
+_PAGE_BYTES = 4096
+_PLACES_NAMED = 3
 
 
 class Finding(NamedTuple):
@@ -49,13 +53,13 @@ class Trash:
     target: Path
 
     def copy(self, path: Path) -> None:
-        """Keep a copy of a file, durably."""
+        """Keep a copy of a file, durably; with zeros where it cannot be read."""
         place = self._place(path)
         fd = durable.open_nofollow(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             with path.open("rb") as source:
                 for position in range(0, os.fstat(source.fileno()).st_size, _STEP_BYTES):
-                    durable.write_fully(fd, os.pread(source.fileno(), _STEP_BYTES, position), position, place)
+                    durable.write_fully(fd, _read(source.fileno(), _STEP_BYTES, position), position, place)
             durable.fsync_file(fd, place)
         finally:
             os.close(fd)
@@ -93,6 +97,42 @@ class Trash:
         for parent in reversed(missing):
             durable.make_directory(parent)
         return free_name(place)
+
+
+def _read(fd: int, size_bytes: int, position: int) -> bytes:
+    """Bytes of a file; zeros for each page that the disk does not give back."""
+    try:
+        return os.pread(fd, size_bytes, position)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+    if size_bytes <= _PAGE_BYTES:
+        return bytes(size_bytes)
+    end = position + size_bytes
+    return b"".join(_read(fd, min(_PAGE_BYTES, end - page), page) for page in range(position, end, _PAGE_BYTES))
+
+
+def find_unreadable(root: Path, trash: Trash, unreadable: Iterable[Problem]) -> Iterator[Finding]:
+    """What is to be done about segments and queue files that the disk does not give back as a whole; the index is
+    built again anyway.
+    """
+    by_path: dict[str, list[Problem]] = {}
+    for bad in unreadable:
+        by_path.setdefault(bad.path, []).append(bad)
+    for name, places in by_path.items():
+        text = "cannot be read: bytes " + ", ".join(f"{bad.offset} to {bad.end}" for bad in places[:_PLACES_NAMED])
+        text += f" and {len(places) - _PLACES_NAMED} more ranges" if len(places) > _PLACES_NAMED else ""
+        path = root / name
+        if name.startswith("commitlog/"):
+            yield Finding(
+                "log", name, text, "a copy takes its place, with zeros there: whole records in it are kept",
+                lambda path=path: _resize(path, path.stat().st_size, trash),  # type: ignore[misc]
+            )  # fmt: skip
+        elif name.startswith("consumequeue/"):
+            yield Finding(
+                "queues", name, text, "it is moved away, and the queues are built again from the log",
+                lambda path=path: trash.move(path),  # type: ignore[misc]
+            )  # fmt: skip
 
 
 def find(root: Path, trash: Trash) -> Iterator[Finding]:
@@ -144,7 +184,7 @@ def _why_bad(path: Path) -> str:
         loads(text)
     except FileNotFoundError:
         return "missing"
-    except (CorruptionError, ConfigJsonError, NotAStoreError) as error:
+    except (CorruptionError, ConfigJsonError, NotAStoreError, StoreFailedError) as error:
         return f"no table: {error}"
     return ""
 
@@ -171,19 +211,20 @@ def _own_files(root: Path, trash: Trash) -> Iterator[Finding]:
             if "newer version" in str(error):
                 raise
             yield Finding("own files", name, str(error), action, lambda name=name: trash.move(root / name))  # type: ignore[misc]
-        except (CorruptionError, ConfigJsonError) as error:
+        except (CorruptionError, ConfigJsonError, StoreFailedError) as error:
             yield Finding("own files", name, str(error), action, lambda name=name: trash.move(root / name))  # type: ignore[misc]
 
 
 def _check_progress(root: Path) -> None:
     path = root / "pyrmq" / "progress"
-    if path.lstat() and Progress(path).load() is None:
+    durable.read_limited(path, _STEP_BYTES)
+    if Progress(path).load() is None:
         raise CorruptionError(str(path), 0, "the record does not have its checksum")
 
 
 def _check_page(root: Path) -> None:
     path = root / "pyrmq" / "state"
-    path.lstat()
+    durable.read_limited(path, _STEP_BYTES)  # before it is mapped: a page that cannot be read would kill us
     page = StatePage(path, writable=False)
     words = page.flushed_end, page.appended_end, page.last_record + 1
     if page.belongs_here() and (min(words) < 0 or page.flushed_end > page.appended_end):
@@ -236,7 +277,7 @@ def _resize(path: Path, size: int, trash: Trash) -> None:
         os.posix_fallocate(fd, 0, size)
         with path.open("rb") as source:
             for position in range(0, min(size, path.stat().st_size), _STEP_BYTES):
-                piece = os.pread(source.fileno(), min(_STEP_BYTES, size - position), position)
+                piece = _read(source.fileno(), min(_STEP_BYTES, size - position), position)
                 durable.write_fully(fd, piece, position, new)
         durable.fsync_file(fd, new)
     finally:

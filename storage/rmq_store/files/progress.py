@@ -1,7 +1,7 @@
 """Up to where everything is on disk: the progress record in `<root>/pyrmq/progress`.
 
     bytes    field         meaning
-    0-7      magic         "pyrmqpr1"
+    0-7      magic         "pyrmqpr2"
     8-15     device        st_dev of this file when it was written: a copied store has another device or
     16-23    inode         another inode
     24-31    end           records, queue entries and index entries below it are on disk
@@ -11,10 +11,11 @@
     56-95    index_header  its 40 header bytes
     96-103   clean         1: the last closer wrote this and nothing was appended since
     104-111  timestamp     storeTimestamp of the newest record, ms
-    112-115  crc           CRC-32 of bytes 0-111
+    112-119  crc_from      every record from here on was written by us with a CRC property; -1: not known
+    120-123  crc           CRC-32 of bytes 0-119
 
 Little-endian. It fits one sector, so a power cut leaves the old record or the new one; a damaged one reads as
-missing, and recovery then starts at the beginning of the log.
+missing, and recovery then starts at the beginning of the log. "pyrmqpr1" (0.1.0) had no crc_from: its CRC comes at 112.
 """
 
 from __future__ import annotations
@@ -27,16 +28,18 @@ from pathlib import Path
 
 from rmq_store.files import durable
 
-_RECORD = struct.Struct("<8sqqqqqq40sqq")
+_RECORD = struct.Struct("<8sqqqqqq40sqqq")
 _CRC = struct.Struct("<I")
-_MAGIC = b"pyrmqpr1"
+_MAGIC = b"pyrmqpr2"
+_MAGIC_WITHOUT_CRC_FROM = b"pyrmqpr1"
 _FILE_BYTES = 512
-assert _RECORD.size == 112
+_NOT_KNOWN = -1
+assert _RECORD.size == 120
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressRecord:
-    """The record without its identity; see the module's table."""
+    """The record without its identity; see the module's table. `crc_from` is None if it is not known."""
 
     end: int
     last_record: int
@@ -45,6 +48,7 @@ class ProgressRecord:
     index_header: bytes
     clean: bool
     timestamp: int
+    crc_from: int | None = None
 
 
 class Progress:
@@ -64,13 +68,18 @@ class Progress:
             status = os.fstat(fd)
         finally:
             os.close(fd)
-        body = data[: _RECORD.size]
-        if len(data) < _RECORD.size + _CRC.size or zlib.crc32(body) != _CRC.unpack_from(data, _RECORD.size)[0]:
+        is_old = data.startswith(_MAGIC_WITHOUT_CRC_FROM)
+        body = data[: _RECORD.size - 8 * is_old]
+        if len(data) < len(body) + _CRC.size or zlib.crc32(body) != _CRC.unpack_from(data, len(body))[0]:
             return None
-        magic, device, inode, end, last, flushed, index_file, header, clean, timestamp = _RECORD.unpack(body)
-        if magic != _MAGIC or min(end, flushed, index_file + 1) < 0:
+        if is_old:
+            body += _NOT_KNOWN.to_bytes(8, "little", signed=True)
+        magic, device, inode, end, last, flushed, index_file, header, clean, timestamp, crc_from = _RECORD.unpack(body)
+        if magic not in (_MAGIC, _MAGIC_WITHOUT_CRC_FROM) or min(end, flushed, index_file + 1, crc_from + 1) < 0:
             return None
-        record = ProgressRecord(end, last, flushed, index_file, header, clean == 1, timestamp)
+        record = ProgressRecord(
+            end, last, flushed, index_file, header, clean == 1, timestamp, None if crc_from == _NOT_KNOWN else crc_from
+        )
         return record, (device, inode) == (status.st_dev, status.st_ino)
 
     def write(self, record: ProgressRecord) -> None:
@@ -81,9 +90,10 @@ class Progress:
                 durable.before("allocate", self.path)
                 os.posix_fallocate(fd, 0, _FILE_BYTES)
                 status = os.fstat(fd)
+                crc_from = _NOT_KNOWN if record.crc_from is None else record.crc_from
                 body = _RECORD.pack(
                     _MAGIC, status.st_dev, status.st_ino, record.end, record.last_record, record.flushed_end,
-                    record.index_file, record.index_header, int(record.clean), record.timestamp,
+                    record.index_file, record.index_header, int(record.clean), record.timestamp, crc_from,
                 )  # fmt: skip
                 durable.write_fully(fd, body + _CRC.pack(zlib.crc32(body)), 0, self.path)
                 durable.fsync_file(fd, self.path)

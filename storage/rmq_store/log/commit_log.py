@@ -79,6 +79,8 @@ class CommitLog:
         self.views = Views(root, geometry.mapped_file_size_consume_queue, self.files, index, writable=writable)
         self.own = root / "pyrmq"
         self.kept = Kept()
+        self.crc_from: int | None = None
+        """From here on a record must have a CRC property to count as whole. Set by whoever judges the log."""
         self.progress = Progress(self.own / "progress")
         self.store_lock = OfdLock(root / "lock")
         self.append_lock = OfdLock(self.own / "append.lock")
@@ -104,9 +106,11 @@ class CommitLog:
         return page.flushed_end if self.sync_flush else page.appended_end
 
     def progress_record(self, *, clean: bool = False) -> ProgressRecord:
-        """What the progress record says at this moment; the caller holds the append lock, or is alone."""
+        """What the progress record says at this moment, with the `crc_from` that is written there; the caller holds the
+        append lock, or is alone.
+        """
         page = self.writing_page
-        state = self.views.index_state()
+        state, known = self.views.index_state(), self.progress.load()
         return ProgressRecord(
             end=page.appended_end,
             last_record=page.last_record,
@@ -115,6 +119,7 @@ class CommitLog:
             index_header=state.header,
             clean=clean,
             timestamp=page.store_timestamp,
+            crc_from=known[0].crc_from if known else None,
         )
 
     def is_record_of(self, topic: str, queue_id: int, offset: int, size: int, queue_offset: int) -> bool:

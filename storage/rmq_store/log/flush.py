@@ -93,7 +93,8 @@ def save_progress(log: CommitLog) -> None:
         known = log.progress.load()
         if known is None or known[0].end <= record.end:
             write_checkpoint(log, record)
-            log.progress.write(replace(record, flushed_end=log.writing_page.flushed_end))
+            crc_from = known[0].crc_from if known else None
+            log.progress.write(replace(record, flushed_end=log.writing_page.flushed_end, crc_from=crc_from))
 
 
 def sync_filesystem(log: CommitLog) -> None:

@@ -83,7 +83,7 @@ def read_on(log: CommitLog, found: ReadOnlyEnd) -> ReadOnlyEnd | StatePage:
     if _behind(log, found.end) == found.behind:
         return found
     if found.foreign and lock_text(log) != OUR_LOCK_TEXT:
-        return _walk(log, found.end, None, foreign=True, crc_from=None, missing=dict(found.missing))
+        return _walk(log, found.end, None, foreign=True, missing=dict(found.missing))
     return read_only_end(log)
 
 
@@ -105,6 +105,7 @@ def _page(log: CommitLog) -> StatePage | None:
 def _scan(log: CommitLog) -> ReadOnlyEnd:
     page = _page(log)
     start = starting_point(log, page)
+    log.crc_from = start.crc_from(log)
     if start.trust is Trust.CLEAN:
         return ReadOnlyEnd(start.offset, _behind(log, start.offset))
     if start.trust is Trust.SAME_BOOT:
@@ -113,8 +114,7 @@ def _scan(log: CommitLog) -> ReadOnlyEnd:
         return ReadOnlyEnd(end, _behind(log, end))
     # Of this boot: what lies above its end is an append that the next writer takes back.
     limit = page.appended_end if page is not None and page.counts() and not start.foreign else None
-    crc_from = start.crc_from(log)
-    return _walk(log, start.offset, limit, foreign=start.foreign, crc_from=crc_from, missing={})
+    return _walk(log, start.offset, limit, foreign=start.foreign, missing={})
 
 
 def _walk(
@@ -123,12 +123,11 @@ def _walk(
     limit: int | None,
     *,
     foreign: bool,
-    crc_from: int | None,
     missing: dict[QueueKey, MissingEntries],
 ) -> ReadOnlyEnd:
     """Walk the log from `offset` on; `missing` is what is known of the queues below it."""
     end, stretches, units = offset, [], UnitScan()
-    for stretch in scan.walk(log, offset, limit, crc_from=crc_from):
+    for stretch in scan.walk(log, offset, limit):
         for _ in units.split(log, stretch):
             pass
         stretches.append(stretch)

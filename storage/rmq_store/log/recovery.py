@@ -86,6 +86,7 @@ def recover(log: CommitLog, create_abort: Callable[[], None], wishes: Wishes = R
     page = log.writing_page
     log.kept = Kept.load(log.own)
     start = starting_point(log, page)
+    log.crc_from = start.crc_from(log)
     if wishes.rebuild:
         trust = Trust.BROKER_UNCLEAN if start.foreign else Trust.COPY
         start = replace(start, trust=trust, offset=log.start(), record=None)
@@ -111,8 +112,11 @@ def recover(log: CommitLog, create_abort: Callable[[], None], wishes: Wishes = R
     if start.trust is Trust.COPY and start.vouched:
         # If we are killed in the middle, half-written views are there, and must not be taken for whole ones.
         log.progress.write(
-            ProgressRecord(log.start(), -1, start.durable_point, EMPTY.file, EMPTY.header, clean=False, timestamp=0)
-        )
+            ProgressRecord(
+                log.start(), -1, start.durable_point, EMPTY.file, EMPTY.header, clean=False, timestamp=0,
+                crc_from=log.crc_from,
+            )
+        )  # fmt: skip
     if in_doubt and not start.foreign:
         renew(log)
     if wishes.rebuild:
@@ -195,7 +199,7 @@ def _scan_and_repair(log: CommitLog, start: StartingPoint, wishes: Wishes) -> Re
     timestamp = start.record.timestamp if start.record else 0
     units = UnitScan()
     before_unit = last_record, timestamp
-    for stretch in scan.walk(log, first, crc_from=start.crc_from(log)):
+    for stretch in scan.walk(log, first):
         for piece, opened in units.split(log, stretch):
             if opened is not None:
                 before_unit = last_record, timestamp
@@ -315,9 +319,14 @@ def _publish(
         sync_filesystem(log)
         page.flushing = 0
     state = log.views.index_state()
+    if log.crc_from is None and log.crc_property:
+        log.crc_from = report.end  # a broker's records lie below it
     log.progress.write(
-        ProgressRecord(report.end, last_record, report.end, state.file, state.header, clean=False, timestamp=timestamp)
-    )
+        ProgressRecord(
+            report.end, last_record, report.end, state.file, state.header, clean=False, timestamp=timestamp,
+            crc_from=log.crc_from,
+        )
+    )  # fmt: skip
     fd = durable.open_nofollow(log.root / "lock", os.O_RDWR | os.O_CREAT)
     try:
         durable.write_fully(fd, OUR_LOCK_TEXT, 0, log.root / "lock")

@@ -13,7 +13,7 @@ import numpy as np
 
 from rmq_store.errors import CorruptRecordError, UsageError
 from rmq_store.format.consume_queue import ENTRY_BYTES
-from rmq_store.format.frame_check import check_frame
+from rmq_store.format.frame_check import FrameCheck, check_frame
 from rmq_store.format.frame_decoder import DispatchColumns, dispatch_columns
 from rmq_store.format.names import validate_topic
 from rmq_store.log.commit_log import CommitLog
@@ -35,12 +35,12 @@ class Stretch(NamedTuple):
     gap: bool = False
 
 
-def walk(log: CommitLog, start: int, limit: int | None = None, *, crc_from: int | None = None) -> Iterator[Stretch]:
+def walk(log: CommitLog, start: int, limit: int | None = None) -> Iterator[Stretch]:
     """Walk whole frames from `start` on, a frame boundary, up to the first bad one or `limit`.
 
     Every rule of CommitLog#checkMessageAndReturnSize holds, and more: the record must know its own offset, and from
-    `crc_from` on it must have a CRC property. Without one nothing tells whether its properties are torn. Damage that
-    was kept (`log.kept`) is passed over where it begins, unless a whole frame begins there.
+    `log.crc_from` on it must have a CRC property. Without one nothing tells whether its properties are torn, or were
+    destroyed. Damage that was kept (`log.kept`) is passed over where it begins, unless a whole frame begins there.
     """
     segment_bytes = log.segments.size_bytes
     offset = start
@@ -62,11 +62,7 @@ def walk(log: CommitLog, start: int, limit: int | None = None, *, crc_from: int 
         position, stopped = offset - base, ""
         high = segment_bytes if limit is None else min(segment_bytes, limit - base)
         while position < high:
-            must_have_crc = crc_from is not None and base + position >= crc_from
-            check = check_frame(
-                view, position, segment_bytes,
-                expect_offset=base + position, check_crc=True, force_prop_crc=must_have_crc,
-            )  # fmt: skip
+            check = _check(log, view, base, position)
             if check.kind == "message":
                 positions.append(position)
                 sizes.append(check.size)
@@ -108,11 +104,19 @@ def next_message(log: CommitLog, base: int, position: int) -> int:
     window = memoryview(view)
     at = view.find(_MESSAGE_MAGIC, position + 4)
     while at >= 0:
-        check = check_frame(window, at - 4, len(view), expect_offset=base + at - 4, check_crc=True)
+        check = _check(log, window, base, at - 4)
         if check.kind == "message":
             return at - 4
         at = view.find(_MESSAGE_MAGIC, at + 1)
     return len(view)
+
+
+def _check(log: CommitLog, view: memoryview, base: int, position: int) -> FrameCheck:
+    offset = base + position
+    must_have_crc = log.crc_from is not None and offset >= log.crc_from
+    return check_frame(
+        view, position, len(view), expect_offset=offset, check_crc=True, force_prop_crc=must_have_crc
+    )
 
 
 _MESSAGE_MAGIC = b"\xda\xa3\x20"  # of both versions

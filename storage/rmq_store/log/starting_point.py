@@ -54,11 +54,15 @@ class StartingPoint:
         return self.trust in (Trust.BROKER_CLEAN, Trust.BROKER_UNCLEAN)
 
     def crc_from(self, log: CommitLog) -> int | None:
-        """From which offset on every record has a CRC property: what we wrote since the store was last recovered.
-
-        Not below the durable point: those records are whole, whatever the setting was when they were written.
+        """From which offset on every record must have a CRC property: what we wrote since a broker was last here. Where
+        no progress record tells (it is damaged, or of 0.1.0), what lies above the durable point. None: none must.
         """
-        return self.durable_point if self.vouched and log.crc_property else None
+        if self.foreign or not log.crc_property:
+            return None
+        known = log.progress.load()
+        if known is not None and known[0].crc_from is not None:
+            return known[0].crc_from
+        return self.durable_point if self.vouched else None
 
 
 def starting_point(log: CommitLog, page: StatePage | None) -> StartingPoint:
@@ -119,7 +123,8 @@ def _ends_at(log: CommitLog, record: ProgressRecord) -> bool:
         return log.kept.skip(log.start()) == record.end if log.kept else not bases
     try:
         bad = log.kept.covering(record.last_record)
-        behind = bad.start if bad is not None else _end_of(log, record.last_record)
+        must_have_crc = log.crc_property and record.crc_from is not None and record.last_record >= record.crc_from
+        behind = bad.start if bad is not None else _end_of(log, record.last_record, must_have_crc=must_have_crc)
         if log.kept.skip(behind) != record.end:
             return False
         base = log.segments.base_of(record.end)
@@ -129,11 +134,13 @@ def _ends_at(log: CommitLog, record: ProgressRecord) -> bool:
     return not any(at_end) and (not bases or bases[-1] <= base)
 
 
-def _end_of(log: CommitLog, offset: int) -> int:
+def _end_of(log: CommitLog, offset: int, *, must_have_crc: bool) -> int:
     """The end of the record at `offset`; -1 if it is not whole."""
     base = log.segments.base_of(offset)
     view = memoryview(log.segments.open(base).map)
-    check = check_frame(view, offset - base, len(view), expect_offset=offset, check_crc=True)
+    check = check_frame(
+        view, offset - base, len(view), expect_offset=offset, check_crc=True, force_prop_crc=must_have_crc
+    )
     return offset + check.size if check.kind == "message" else -1
 
 

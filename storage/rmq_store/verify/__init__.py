@@ -1,9 +1,10 @@
 """Check a whole store against itself in one pass over the log; nothing is written. Control plane.
 
-Only the standard library (struct, zlib, mmap, array, json), nothing of the engine: a mistake shared by writer and
+Only the standard library (struct, zlib, mmap, os, array, json), nothing of the engine: a mistake shared by writer and
 reader would be invisible to a checker built from their classes. Queue and index entries are compared while the log is
 scanned, so memory holds a few counters per queue and one slot table, never an object per message.
 
+    files     bytes of files, and which of them cannot be read
     records   is this a record, and what do queues and index have to say about it
     queues    consume queues <-> log
     index     hash index files <-> log
@@ -16,10 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from .files import Bytes
 from .index import IndexCheck
-from .known import BadRange, kept_ranges, log_end
+from .known import BadRange, crc_from, kept_ranges, log_end
 from .queues import QueueCheck
-from .records import MAGIC_START, Bytes, Frame, map_file, numbered_files, read_frame
+from .records import MAGIC_START, Frame, numbered_files, read_frame
 from .report import Ledger, Problem, Report
 
 __all__ = ["BadRange", "Problem", "Report", "verify_store"]
@@ -53,6 +55,7 @@ class _Scan:
         self.newest_ms = 0
         self.kept: list[BadRange] = []
         self.limit = log_end(ledger.root) if ledger.unclean else None
+        self.crc_from = crc_from(ledger.root)
 
     def run(self) -> Report:
         if self.ledger.unclean:
@@ -66,7 +69,7 @@ class _Scan:
         else:
             self.kept = kept
         for number, (base, path) in enumerate(self.segments):
-            log = map_file(self.ledger.root / path)  # not kept: one segment at a time is in memory
+            log = self.ledger.map_once(path)  # not kept: one segment at a time is in memory
             start = self._pass_over_missing(base) if number else base
             if len(log) != self.segment_bytes or (base - self.segments[0][0]) % self.segment_bytes:
                 text = f"{len(log)} bytes in a file named {base}, the first segment has {self.segment_bytes}"
@@ -84,7 +87,7 @@ class _Scan:
         while position < len(log):
             if self.limit is not None and base + position >= self.limit:
                 return False
-            item = read_frame(log, position, base)
+            item = read_frame(log, position, base, self.crc_from)
             if isinstance(item, Frame):
                 self._message(path, position, base + position, item)
                 position += item.size
@@ -158,7 +161,7 @@ class _Scan:
         """The next record behind bad bytes. One older than the last good record is what Java truncated, not erased."""
         found = log.find(MAGIC_START, start + 4)
         while found != -1:
-            item = read_frame(log, found - 4, base)
+            item = read_frame(log, found - 4, base, self.crc_from)
             if isinstance(item, Frame) and item.store_ms >= self.newest_ms:
                 return found - 4
             found = log.find(MAGIC_START, found + 1)

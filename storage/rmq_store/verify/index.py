@@ -14,7 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from .records import POSITIVE, Bytes, Frame, key_hashes, numbered_files, read_frame, tag_hash
+from .files import Bytes
+from .records import POSITIVE, Frame, key_hashes, numbered_files, read_frame, tag_hash
 from .report import Ledger
 
 HEADER = struct.Struct(">qqqqii")  # begin ms, end ms, begin log offset, end log offset, slots in use, next number

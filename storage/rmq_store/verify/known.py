@@ -1,18 +1,23 @@
-"""What a store says about itself: where its log ends while writers are at work, and which damage was kept.
+"""What a store says about itself: where its log ends while writers are at work, from where on records have checksums,
+and which damage was kept.
 
-Source of the layouts: docs/design.md sections 3 and 8.5; read here by hand, as everything else in this package.
+Source of the layouts: docs/design.md sections 3, 8.1 and 8.5; read here by hand, as everything else in this package.
 """
 
 from __future__ import annotations
 
 import json
 import struct
+import zlib
 from pathlib import Path
 from typing import NamedTuple
 
 PAGE = struct.Struct("<8s16sqqq")  # magic, boot id, device, inode, appended end
 PAGE_MAGIC = b"pyrmqst1"
 LOCK_TEXT = b"rmq\n"
+# The progress record: magic and much else, crc_from, CRC-32 of what comes before.
+PROGRESS = struct.Struct("<8s104xqI")
+PROGRESS_MAGIC = b"pyrmqpr2"
 FILE_BYTES_MAX = 64 << 20
 
 
@@ -33,12 +38,32 @@ def log_end(root: Path) -> int | None:
             magic, boot, device, inode, end = PAGE.unpack(file.read(PAGE.size))
         status = path.stat()
         boot_id = bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""))
-        with (root / "lock").open("rb") as lock:
-            is_ours = lock.read(4) == LOCK_TEXT
+        is_ours = _is_ours(root)
     except (OSError, struct.error):
         return None
     counts = magic == PAGE_MAGIC and boot == boot_id and (device, inode) == (status.st_dev, status.st_ino)
     return end if counts and is_ours and end >= 0 else None
+
+
+def crc_from(root: Path) -> int | None:
+    """The offset of the log from which on every record has a CRC property, because one of ours wrote it; None if the
+    store does not say so.
+    """
+    try:
+        with (root / "pyrmq" / "progress").open("rb") as file:
+            raw = file.read(PROGRESS.size)
+        magic, offset, crc = PROGRESS.unpack(raw)
+        is_ours = _is_ours(root)
+    except (OSError, struct.error):
+        return None
+    whole = magic == PROGRESS_MAGIC and crc == zlib.crc32(raw[:-4])
+    return offset if whole and is_ours and offset >= 0 else None
+
+
+def _is_ours(root: Path) -> bool:
+    """Whether one of ours used the store last; a broker writes another text at every start."""
+    with (root / "lock").open("rb") as lock:
+        return lock.read(len(LOCK_TEXT)) == LOCK_TEXT
 
 
 def kept_ranges(root: Path) -> list[BadRange] | str:

@@ -5,14 +5,13 @@ Source of the rules: CommitLog#checkMessageAndReturnSize, MessageDecoder, Messag
 
 from __future__ import annotations
 
-import mmap
 import struct
 import zlib
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-Bytes = mmap.mmap | bytes
+from .files import Bytes
 
 # HEAD: total size, magic, body CRC, queue id, flag, queue offset, physical offset, sysFlag, born timestamp
 HEAD, I16, I32, I64 = (struct.Struct(f) for f in (">i4siiiqqiq", ">h", ">i", ">q"))
@@ -33,15 +32,6 @@ class Frame(NamedTuple):
     properties: dict[bytes, bytes]
     unique_keys: list[bytes]
     has_crc: bool
-
-
-def map_file(path: Path) -> Bytes:
-    """The file mapped for reading; empty bytes if it is missing (retention) or has no bytes."""
-    try:
-        with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (FileNotFoundError, ValueError):  # ValueError: an empty file cannot be mapped
-        return b""
 
 
 def numbered_files(directory: Path) -> list[Path]:
@@ -108,8 +98,11 @@ def _record_crc(raw: bytes) -> str | bool:
     return tail[9:19] == digits[::-1] or "record CRC is wrong"
 
 
-def read_frame(log: Bytes, position: int, base: int) -> Frame | int | str:
-    """The message at `position` of a segment that starts at `base`; the size of a blank; or why it is neither."""
+def read_frame(log: Bytes, position: int, base: int, crc_from: int | None = None) -> Frame | int | str:
+    """The message at `position` of a segment that starts at `base`; the size of a blank; or why it is neither.
+
+    From `crc_from` on a message must have the record CRC.
+    """
     left = len(log) - position
     if log[position + 4 : position + 8] == BLANK_MAGIC:
         blank_bytes = int(I32.unpack_from(log, position)[0])
@@ -139,6 +132,8 @@ def read_frame(log: Bytes, position: int, base: int) -> Frame | int | str:
     has_crc = properties_bytes >= 20 and _record_crc(raw)
     if isinstance(has_crc, str):
         return has_crc
+    if not has_crc and crc_from is not None and offset >= crc_from:
+        return "the record CRC is missing"
     pieces = [piece.partition(b"\x01") for piece in raw[properties_at:].split(b"\x02")]
     properties = {name: value for name, _, value in pieces if name and value}
     unique_keys = [value for name, _, value in pieces if name == b"UNIQ_KEY" and value]

@@ -7,8 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from .files import Bytes, map_file
 from .known import BadRange
-from .records import Bytes, map_file
 
 FINDINGS_KEPT, MAPS_KEPT = 100, 256
 
@@ -28,6 +28,7 @@ class Report:
 
     problems    damage: bytes that contradict each other and that no crash explains. `bad_ranges`: what of it is in the
                 log, as offsets of the log; `damaged`: how many problems there are by directory
+    unreadable  bytes that the disk does not give back, damage too; the check goes on as if they were zeros
     kept        damage of the log that somebody decided to live with (on_corruption="keep", `rmq repair`)
     recovery    what an unclean stop leaves (`abort`, views behind or ahead of the log, a torn last record) and the next
                 opening for writing repairs
@@ -49,6 +50,7 @@ class Report:
     problems: list[Problem] = field(default_factory=list)
     damaged: dict[str, int] = field(default_factory=dict)
     bad_ranges: list[BadRange] = field(default_factory=list)
+    unreadable: list[Problem] = field(default_factory=list)
     kept: list[BadRange] = field(default_factory=list)
     recovery: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -62,7 +64,8 @@ class Report:
 
     def to_dict(self) -> dict[str, object]:
         """Plain data for JSON, `status` included."""
-        rows = {name: [row._asdict() for row in getattr(self, name)] for name in ("problems", "bad_ranges", "kept")}
+        tables = ("problems", "bad_ranges", "unreadable", "kept")
+        rows = {name: [row._asdict() for row in getattr(self, name)] for name in tables}
         return {"status": self.status, **asdict(self), **rows}
 
 
@@ -74,10 +77,17 @@ class Ledger:
         self.report = Report(str(root))
         self.unclean = (root / "abort").exists()
         self.bad_ranges: list[tuple[int, int]] = []  # of the log; reported once, so views into them are no news
-        self.map = lru_cache(MAPS_KEPT)(self._map)
+        self.map = lru_cache(MAPS_KEPT)(self.map_once)
 
-    def _map(self, path: str) -> Bytes:
-        return map_file(self.root / path)
+    def map_once(self, path: str) -> Bytes:
+        """The file `path` of the store, mapped; `map` keeps it for the next time."""
+        data, unreadable = map_file(self.root / path)
+        told = any(bad.path == path for bad in self.report.unreadable) if unreadable else True
+        for start, end, why in unreadable if not told else ():
+            text = f"{end - start} bytes cannot be read: {why}"
+            self.report.unreadable.append(Problem(path, start, text, end))
+            self.problem(path, start, text, end - start)
+        return data
 
     def problem(self, path: str, offset: int, text: str, size_bytes: int = 0) -> None:
         """Note damage."""

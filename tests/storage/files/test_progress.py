@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import struct
+import zlib
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +18,7 @@ from rmq_store.files.progress import Progress, ProgressRecord
 
 RECORD = ProgressRecord(
     end=1000, last_record=900, flushed_end=950, index_file=20230101000000000, index_header=bytes(range(40)),
-    clean=True, timestamp=1_700_000_000_000,
+    clean=True, timestamp=1_700_000_000_000, crc_from=700,
 )  # fmt: skip
 
 
@@ -34,7 +36,12 @@ def test_the_table_of_the_module_covers_the_record_without_gaps() -> None:
 
 
 @pytest.mark.parametrize(
-    "record", [RECORD, replace(RECORD, clean=False, last_record=-1, end=0, flushed_end=0, index_file=-1)]
+    "record",
+    [
+        RECORD,
+        replace(RECORD, crc_from=None),
+        replace(RECORD, clean=False, last_record=-1, end=0, flushed_end=0, index_file=-1, crc_from=0),
+    ],
 )
 def test_what_was_written_is_read_and_known_to_be_of_this_file(path: Path, record: ProgressRecord) -> None:
     Progress(path).write(record)
@@ -58,7 +65,16 @@ def test_every_flipped_bit_of_the_record_makes_it_missing(path: Path) -> None:
         assert Progress(path).load() is None
 
 
-@pytest.mark.parametrize("size", [0, 1, 100, 115])
+def test_the_record_of_version_0_1_0_says_nothing_of_checksums(path: Path) -> None:
+    Progress(path).write(RECORD)
+    body = b"pyrmqpr1" + path.read_bytes()[8:112]
+    path.write_bytes((body + struct.pack("<I", zlib.crc32(body))).ljust(512, b"\0"))
+    assert Progress(path).load() == (replace(RECORD, crc_from=None), True)
+    path.write_bytes(b"pyrmqpr2" + path.read_bytes()[8:])
+    assert Progress(path).load() is None
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 115, 123])
 def test_a_missing_or_short_record_is_missing(path: Path, size: int) -> None:
     assert Progress(path).load() is None
     Progress(path).write(RECORD)
@@ -71,7 +87,7 @@ def test_zeros_are_no_record(path: Path) -> None:
     assert Progress(path).load() is None
 
 
-@pytest.mark.parametrize("name", ["end", "flushed_end", "index_file"])
+@pytest.mark.parametrize("name", ["end", "flushed_end", "index_file", "crc_from"])
 def test_negative_offsets_are_refused_even_with_a_good_checksum(path: Path, name: str) -> None:
     Progress(path).write(replace(RECORD, **{name: -2}))
     assert Progress(path).load() is None

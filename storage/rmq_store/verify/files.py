@@ -1,0 +1,75 @@
+"""Files as bytes, also those of which the disk cannot give back all.
+
+To touch an unreadable page of a map is death by SIGBUS. So each file is read once before it is mapped, and one that
+cannot be read as a whole is copied into memory, with zeros where nothing is known.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+Bytes = mmap.mmap | bytes
+
+Unreadable = tuple[int, int, str]
+"""Bytes [start, end) of a file, and why."""
+
+_STEP_BYTES = 1 << 20
+_BLOCK_BYTES = 4096  # a page: what the kernel reads at once, and gives up at once
+
+
+def map_file(path: Path) -> tuple[Bytes, list[Unreadable]]:
+    """The file mapped for reading, and what of it cannot be read; no bytes if it is missing (retention), or empty."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return b"", []
+    try:
+        size = os.fstat(fd).st_size
+        if not size:
+            return b"", []
+        bad = list(unreadable(fd, size))
+        if not bad:
+            return mmap.mmap(fd, size, access=mmap.ACCESS_READ), []
+        memory, position = mmap.mmap(-1, size), 0
+        for start, end, _ in [*bad, (size, size, "")]:
+            while position < start:
+                piece = os.pread(fd, min(_STEP_BYTES, start - position), position)
+                memory[position : position + len(piece)] = piece
+                position += len(piece)
+            position = end
+        return memory, bad
+    finally:
+        os.close(fd)
+
+
+def unreadable(fd: int, size_bytes: int) -> Iterator[Unreadable]:
+    """The parts of a file that cannot be read, ascending, neighbours as one."""
+    buffer, bad = memoryview(bytearray(_STEP_BYTES)), None
+    for position in range(0, size_bytes, _STEP_BYTES):
+        end = min(position + _STEP_BYTES, size_bytes)
+        if not _why(fd, buffer, position, end):
+            continue
+        for block in range(position, end, _BLOCK_BYTES):
+            block_end = min(block + _BLOCK_BYTES, end)
+            if why := _why(fd, buffer, block, block_end):
+                if bad is not None and bad[1:] == (block, why):
+                    bad = bad[0], block_end, why
+                    continue
+                if bad is not None:
+                    yield bad
+                bad = block, block_end, why
+    if bad is not None:
+        yield bad
+
+
+def _why(fd: int, buffer: memoryview, start: int, end: int) -> str:
+    """Why [start, end) cannot be read; "" if it can."""
+    try:
+        while start < end and (count := os.preadv(fd, [buffer[: end - start]], start)):
+            start += count
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
