@@ -45,10 +45,10 @@ harness: java $(STAMP) ## the short forms of the crash, fuzz and security proof,
 	@$(PY) -m pytest $(IN_PARALLEL) -m "harness and not slow" -o timeout=900 $(PYTEST_ARGS)
 
 crash: java $(STAMP) ## break stores on purpose for up to an hour, and count what they lost (docs/reliability.md)
-	@PYTHONPATH=tests $(PY) -m crash run --scale crash --teeth $(CRASH_ARGS)
+	@PYTHONPATH=tests $(PY) -m crash run --scale crash --teeth --jobs 2 $(CRASH_ARGS)
 
 soak: java $(STAMP) ## the same with the full figures: hours; goes on where it was interrupted
-	@PYTHONPATH=tests $(PY) -m crash run --scale soak --teeth $(CRASH_ARGS)
+	@PYTHONPATH=tests $(PY) -m crash run --scale soak --teeth --jobs 2 $(CRASH_ARGS)
 
 bench: java $(STAMP) ## measure store, source and sink beside Spark's null source and sink
 	@PYTHONPATH=tests $(PY) -m bench
