@@ -12,6 +12,7 @@ MODULES = (
     "crash.processes",
     "crash.locks",
     "crash.clocks",
+    "crash.system_clock",
     "crash.points",
     "crash.power_cut",
     "crash.simulated_disk",

@@ -143,7 +143,7 @@ final class Dump {
         return (text.contains(":") ? "[" + text + "]" : text) + ":" + internet.getPort();
     }
 
-    private static String sha256(byte[] bytes) throws Exception {
+    static String sha256(byte[] bytes) throws Exception {
         return HexFormat.of().formatHex(MessageDigest.getInstance("SHA-256").digest(bytes));
     }
 }

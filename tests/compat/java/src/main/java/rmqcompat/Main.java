@@ -19,6 +19,7 @@ import java.util.Map;
  * <pre>
  *   dump     storeDir conf               recover the store and print every queue, message and answer
  *   append   storeDir conf count topic.. put messages of every kind, then stop cleanly
+ *   random   storeDir conf count seed topic.. put random messages, say of each what was put, then stop cleanly
  *   dispatch storeDir conf               start, let the dispatch catch up, stop cleanly
  *   hold     storeDir conf               start and stay until standard input ends
  *   broker   storeDir conf               let a whole broker load the store and print the tables it sees
@@ -70,6 +71,8 @@ public final class Main {
         switch (command) {
             case "dump" -> new Dump(setup.loadedStore(), questions()).run();
             case "append" -> setup.withStartedStore(store -> new Appender(store).run(Integer.parseInt(rest.get(0)), rest.subList(1, rest.size())));
+            case "random" -> setup.withStartedStore(store ->
+                new RandomAppender(store, Long.parseLong(rest.get(1)), rest.subList(2, rest.size())).run(Integer.parseInt(rest.get(0))));
             case "dispatch" -> setup.withStartedStore(store -> answer(Map.of("kind", "dispatched", "maxPhyOffset", store.getMaxPhyOffset())));
             case "hold" -> setup.withStartedStore(store -> {
                 answer(Map.of("kind", "ready"));
