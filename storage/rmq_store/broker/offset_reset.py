@@ -36,6 +36,10 @@ class QueuePlace:
         """Messages to come, as mqadmin counts them: without an offset from 0 on."""
         return self.max_offset - (self.committed or 0)
 
+    def nearest(self, offset: int) -> int:
+        """`offset`, if a consumer finds it in the queue; else the end of the queue that is nearer."""
+        return min(max(offset, self.min_offset), self.max_offset)
+
 
 Target = Callable[[QueuePlace], int | None]
 """Which offset a queue gets; None: it stays as it is."""
@@ -112,7 +116,7 @@ def plan_reset(
             place = QueuePlace(topic, number, *ranges[number], committed.get((topic, number)))
             wanted = target(place)
             if wanted is not None:
-                changes.append(OffsetChange(place, wanted, min(max(wanted, place.min_offset), place.max_offset)))
+                changes.append(OffsetChange(place, wanted, place.nearest(wanted)))
     return changes
 
 

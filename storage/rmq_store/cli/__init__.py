@@ -16,6 +16,7 @@ import click
 from rmq_store.cli import (
     backup,
     broker,
+    checkpoint,
     consume,
     dlq,
     doctor,
@@ -101,6 +102,7 @@ _CONSUMERS = [
     groups.groups,
     lag.lag,
     offsets.offsets,
+    checkpoint.checkpoint,
 ]
 _DEAD_LETTERS = [
     dlq.dlq,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +12,12 @@ import click
 from rmq_store.cli.confirm import changing_options, confirm
 from rmq_store.cli.known import require_group, require_topic
 from rmq_store.cli.output import common_options, open_store, printable, write_json, write_table
-from rmq_store.cli.times import TIMES, parse_time
+from rmq_store.cli.targets import one_of, target, target_options
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
     from rmq_store import Store
-    from rmq_store.broker.offset_reset import OffsetChange, Target
+    from rmq_store.broker.offset_reset import OffsetChange
 
 _FILE_BYTES_MAX = 64 << 20
 _COLUMNS = ("TOPIC", "QUEUE", "MIN", "MAX", "NOW", "THEN", "LAG NOW", "LAG THEN")
@@ -83,16 +83,12 @@ def export(root: Path, as_json: bool, group: str) -> None:
 @click.argument("group")
 @click.option("-t", "--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
 @click.option("--queue", type=click.IntRange(0), help="Only this queue.")
-@click.option("--to-earliest", is_flag=True, help="To the first message that is there.")
-@click.option("--to-latest", is_flag=True, help="Behind the newest message.")
-@click.option("--to-time", metavar="TIME", help=f"To the first message stored then or later: now, {TIMES}.")
-@click.option("--to-offset", type=click.IntRange(0), metavar="N", help="To this offset.")
-@click.option("--shift", type=int, metavar="N", help="N messages forward, or back with -N.")
+@target_options
 @click.option("--to-offsets", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
               help="To those of `rmq offsets export`; queues that it does not name stay.")  # fmt: skip
 def reset(
     root: Path, as_json: bool, group: str, topics: tuple[str, ...], queue: int | None, dry_run: bool, yes: bool,
-    **target: Any,
+    **asked: Any,
 ) -> None:  # fmt: skip
     """Move a group to other offsets, and show first what that makes of its lag.
 
@@ -106,7 +102,7 @@ def reset(
 
     with open_store(root) as store:
         require_group(store, group)
-        changes = _plan(store, group, topics, queue, target)
+        changes = _plan(store, group, topics, queue, asked)
         if not as_json:
             _write_changes(changes)
         if not dry_run:
@@ -117,7 +113,7 @@ def reset(
     if moving and not dry_run:
         confirm(f"Set {moving} offsets of group {printable(group)}?", yes=yes)
         with Store.open(root) as store:
-            changes = _plan(store, group, topics, queue, target)
+            changes = _plan(store, group, topics, queue, asked)
             apply_reset(store, group, changes)
     if as_json:
         names = ("topic", "queueId", "minOffset", "maxOffset", "committedOffset", "newOffset", "lag", "newLag")
@@ -141,24 +137,14 @@ def _topics(store: Store, group: str, named: Sequence[str]) -> list[str]:
 
 
 def _plan(
-    store: Store, group: str, topics: Sequence[str], queue: int | None, target: Mapping[str, Any]
+    store: Store, group: str, topics: Sequence[str], queue: int | None, asked: Mapping[str, Any]
 ) -> list[OffsetChange]:
-    from rmq_store.broker import offset_reset
+    from rmq_store.broker.offset_reset import plan_reset
 
-    asked = {name: value for name, value in target.items() if value is not None and value is not False}
-    if len(asked) != 1:
-        raise UsageError(f"name one of {', '.join('--' + name.replace('_', '-') for name in target)}")
-    ((kind, value),) = asked.items()
-    if kind == "to_offsets":
+    name, value = one_of(asked)
+    if name == "to_offsets":
         return _plan_file(store, group, topics, queue, value)
-    targets: dict[str, Callable[[], Target]] = {
-        "to_earliest": lambda: offset_reset.earliest,
-        "to_latest": lambda: offset_reset.latest,
-        "to_time": lambda: offset_reset.at_time(store, parse_time(value, store.clock())),
-        "to_offset": lambda: offset_reset.at_offset(value),
-        "shift": lambda: offset_reset.shifted(value),
-    }
-    return offset_reset.plan_reset(store, group, _topics(store, group, topics), targets[kind](), queue_id=queue)
+    return plan_reset(store, group, _topics(store, group, topics), target(store, name, value), queue_id=queue)
 
 
 def _plan_file(

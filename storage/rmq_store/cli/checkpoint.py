@@ -1,0 +1,183 @@
+"""`rmq checkpoint`: the checkpoint of a stream that reads a store: look at it, compare it, begin elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rmq_store.cli.confirm import changing_options, confirm
+from rmq_store.cli.known import require_group
+from rmq_store.cli.output import common_options, open_store, printable, write_json
+from rmq_store.cli.targets import one_of, target, target_options
+
+if TYPE_CHECKING:
+    from rmq_store import Store
+    from rmq_store.cli.checkpoints.reading import Checkpoint
+    from rmq_store.cli.checkpoints.rewinding import Rewind
+
+@click.group(short_help="A stream's checkpoint: look, compare, begin elsewhere.")
+def checkpoint() -> None:
+    """The checkpoint of a Spark stream that reads a store: look at it, compare it, begin elsewhere.
+
+    Spark is not needed. A checkpoint is a local directory; one on another file system is copied to one first.
+    """
+
+
+@checkpoint.command(
+    short_help="Which batches it has, and where each source stands.",
+    epilog="\b\nExamples:\n  rmq checkpoint show /data/checkpoint\n  rmq checkpoint show /data/checkpoint --batch 41",
+)
+@click.argument("location", metavar="CHECKPOINT")
+@click.option("--batch", type=click.IntRange(0), metavar="N", help="Where this batch ended, instead.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def show(location: str, batch: int | None, as_json: bool) -> None:
+    """The query of a checkpoint, its batches, and where each source stands in each queue.
+
+    COMMITTED is the first message that was not read when the query was last done with a batch, PLANNED the same at
+    the end of the last batch that it began. If these are not one batch, the last one runs again when the query starts.
+    """
+    from rmq_store.cli.checkpoints.reading import open_checkpoint
+    from rmq_store.cli.checkpoints.showing import checkpoint_json, write_checkpoint
+
+    found = open_checkpoint(location)
+    number = found.last if batch is None else batch
+    planned = None if number is None else found.batch(number)
+    done = None if number is None else number if batch is not None else found.done
+    before = None if done is None else found.batch(done)
+    if as_json:
+        write_json(checkpoint_json(found, planned, before))
+    else:
+        write_checkpoint(found, planned, before)
+
+
+@checkpoint.command(
+    short_help="Whether a query can go on from it, queue by queue.",
+    epilog="\b\nExample:\n  rmq checkpoint diff /data/checkpoint --group cg_orders --store /data/rocketmq/store",
+)
+@common_options
+@click.argument("location", metavar="CHECKPOINT")
+@click.option("-g", "--group", metavar="GROUP", help="Show what this group has committed, and how far it is off.")
+def diff(root: Path, as_json: bool, location: str, group: str | None) -> None:
+    """Compare where a stream stands with what the store holds, and with what a group has committed.
+
+    POSITION is the first message that was not read, BEHIND the messages to come, AHEAD how far the checkpoint is
+    before the group. Sources of other stores are left out, unless all are.
+
+    \b
+    STATE
+      in range                the query can go on
+      overtaken by retention  messages that it has not read are gone
+      ahead of the log        it has read messages that are not there: the store was set back
+      other messages          where it has read, other messages are: the store was set back or replaced
+      no such topic           the topic was deleted
+      closed queue            messages that it has not read are in a queue beyond readQueueNums
+      other store             the checkpoint belongs to another store
+    Exit codes: 0 all queues can go on; 1 one cannot; 2 the caller's mistake.
+    """
+    from rmq_store.cli.checkpoints.comparing import IN_RANGE, compare
+    from rmq_store.cli.checkpoints.reading import open_checkpoint
+    from rmq_store.cli.checkpoints.showing import state_json, write_states
+
+    standings = open_checkpoint(location).standings()
+    with open_store(root) as store:
+        states = compare(store, standings, None if group is None else require_group(store, group))
+    if as_json:
+        write_json([state_json(state) for state in states])
+    else:
+        write_states(states, with_group=group is not None)
+    stuck = sum(state.state != IN_RANGE for state in states)
+    if stuck:
+        advice = "`rmq checkpoint rewind` makes one that can"
+        click.echo(f"rmq: {stuck} of {len(states)} queues cannot go on; {advice}", err=True)
+    sys.exit(1 if stuck else 0)
+
+
+@checkpoint.command(
+    short_help="Write a new checkpoint that begins elsewhere.",
+    epilog="\b\nExamples:\n  rmq checkpoint rewind /data/checkpoint /data/checkpoint-again --to-time 1h --dry-run\n"
+    "  rmq checkpoint rewind /data/checkpoint /data/checkpoint-again -t Orders --shift -100 --yes",
+)
+@common_options
+@changing_options
+@click.argument("location", metavar="CHECKPOINT")
+@click.argument("new", metavar="NEW_CHECKPOINT")
+@click.option("-t", "--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
+@click.option("--queue", type=click.IntRange(0), help="Only this queue.")
+@target_options
+@click.option("--to-batch", type=click.IntRange(0), metavar="N", help="To where this batch ended.")
+@click.option("--to-group", metavar="GROUP", help="To what this group has committed.")
+@click.option("--drop-state", is_flag=True, help="Of a query with state: begin without any, at batch 0.")
+def rewind(
+    root: Path, as_json: bool, location: str, new: str, topics: tuple[str, ...], queue: int | None, dry_run: bool,
+    yes: bool, drop_state: bool, **asked: Any,
+) -> None:  # fmt: skip
+    """Write a new checkpoint, with which the same query begins where it is told to. The old one stays as it is.
+
+    Without -t all topics, %RETRY% topics excepted; --to-batch takes those and sources of other formats along. --shift
+    counts from where the query stands; --shift 0 moves only what lies outside of its queue, to the nearest end. AGAIN
+    are messages that were read and come once more, SKIPPED such that were not and will not be.
+
+    The new checkpoint has a new query id, so a sink that writes each batch once writes what comes again once more. Its
+    batches go on behind the last number of the old one. Refused while somebody consumes as the group whose %RETRY%
+    topic the query reads; of a query without one it is not known whether it runs.
+    """
+    from rmq_store.cli.checkpoints.reading import local_path, open_checkpoint
+    from rmq_store.cli.checkpoints.rewinding import check_target, write_rewind
+    from rmq_store.cli.checkpoints.showing import move_json, notes, write_plan
+
+    found, path = open_checkpoint(location), local_path(new)
+    check_target(found, path)
+    with open_store(root) as store:
+        plan = _plan(store, found, topics, queue, drop_state, asked)
+        if not as_json:
+            write_plan(plan)
+        for note in notes(plan):
+            click.echo(f"rmq: {printable(note)}", err=True)
+        _require_idle(store, plan, asked["to_group"], dry_run=dry_run)
+    again, skipped = sum(move.again for move in plan.moves), sum(move.skipped for move in plan.moves)
+    query_id = None
+    if not dry_run:
+        confirm(f"Write {printable(str(path))}: {again} messages again, {skipped} skipped?", yes=yes)
+        query_id = write_rewind(plan, path)
+    if as_json:
+        queues = [move_json(move) for move in plan.moves]
+        write_json({"written": not dry_run, "queryId": query_id, "batch": plan.batch, "again": again,
+                    "skipped": skipped, "queues": queues})  # fmt: skip
+    elif query_id is not None:
+        click.echo(printable(f"{path}: query {query_id}, {again} messages again, {skipped} skipped"), err=True)
+
+
+def _plan(
+    store: Store, found: Checkpoint, topics: tuple[str, ...], queue: int | None, drop_state: bool, asked: dict[str, Any]
+) -> Rewind:
+    from rmq_store.broker.offset_reset import given
+    from rmq_store.cli.checkpoints.rewinding import Selection, plan_rewind
+
+    name, value = one_of(asked)
+    targets: dict[str, Callable[[], Any]] = {
+        "to_batch": lambda: found.batch(value),
+        "to_group": lambda: given(store.committed_offsets(require_group(store, value))),
+    }
+    aim = targets[name]() if name in targets else target(store, name, value)
+    return plan_rewind(store, found, aim, Selection(topics, queue), drop_state=drop_state)
+
+
+def _require_idle(store: Store, plan: Rewind, group: str | None, *, dry_run: bool) -> None:
+    """Of the groups that the query is known by: those of its retry topics, and `group`."""
+    from rmq_store.broker.live import live_consumers
+    from rmq_store.errors import LeaseHeldError
+    from rmq_store.format.names import RETRY_PREFIX
+
+    queues = {queue for standing in plan.checkpoint.standings() for queue in standing.begin.next}
+    groups = {queue.topic.removeprefix(RETRY_PREFIX) for queue in queues if queue.topic.startswith(RETRY_PREFIX)}
+    for name in sorted(groups | ({group} if group is not None else set())):
+        holders = live_consumers(store, name)
+        if holders and not dry_run:
+            who = "; ".join(holders)
+            raise LeaseHeldError(f"stop the query first: at work as its group {name!r} is {who}", holders[0])
+        for who in holders:
+            click.echo(printable(f"rmq: it would be refused now: at work as its group {name!r} is {who}"), err=True)

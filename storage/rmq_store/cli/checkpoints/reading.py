@@ -1,0 +1,267 @@
+"""What stands in a checkpoint: which query, which batches, and where each source was. Changes nothing.
+
+    metadata           {"id": UUID of the query}
+    offsets/<batch>    written when a batch is planned: what it knows of itself (JSON), then a line for each source:
+                       where the batch ends in it, or - if the source had given nothing yet. v2: `name:` before it
+    commits/<batch>    written when its sink is done with it
+    state/             what a stateful query remembers
+    sources/           what some sources keep besides; ours nothing
+
+A query that starts looks at the last planned batch. If that is the last committed one, too, it goes on behind it;
+otherwise it runs it again, from where the batch before it ended, whatever the other commits say.
+Sources: MicroBatchExecution.scala (populateStartOffsets), OffsetSeqLog.scala, CommitLog.scala, StreamMetadata.scala.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark_rmq.offsets import StreamPosition
+from rmq_store.cli.checkpoints.log_file import read_lines, read_text
+from rmq_store.errors import CorruptConfigError, UsageError
+from rmq_store.files import durable
+from rmq_store.format.names import validate_topic
+
+OFFSETS_VERSION_MAX = 2
+COMMITS_VERSION_MAX = 3
+
+NOTHING = "-"
+"""OffsetSeqLog.SERIALIZED_VOID_OFFSET: the source had given nothing yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One source of a query, as a batch has it: the `number`-th line; `name` only in v2.
+
+    `text` is where it stands, as Spark keeps it; `position` the same for a source of ours, None for others.
+    """
+
+    number: int
+    name: str | None
+    text: str
+    position: StreamPosition | None
+
+    @property
+    def key(self) -> int | str:
+        """What tells it from the other sources of the query, in all batches."""
+        return self.number if self.name is None else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A planned batch; `about` is what it knows of itself: batchWatermarkMs, batchTimestampMs, conf."""
+
+    number: int
+    version: int
+    about: dict[str, Any]
+    sources: tuple[Source, ...]
+
+    def position(self, key: int | str) -> StreamPosition | None:
+        """Where a source of ours ended; None if the batch had nothing of such a source."""
+        return next((source.position for source in self.sources if source.key == key), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a source of ours stands for a query that starts now: it reads from `begin` on; `end` is where the batch
+    that it runs again goes to, None if there is none.
+    """
+
+    source: Source
+    begin: StreamPosition
+    end: StreamPosition | None
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What the commit of a batch says: nextBatchWatermarkMs; from v3 on, sinkMetadataMap."""
+
+    version: int
+    about: dict[str, Any]
+
+    def sinks(self) -> list[str]:
+        """The sinks that it names, each with its provider; nothing before v3."""
+        found = self.about.get("sinkMetadataMap")
+        known = found.values() if isinstance(found, dict) else ()
+        names = [f"{sink.get('sinkName')} ({sink.get('providerName')})" for sink in known if isinstance(sink, dict)]
+        return [name.encode("utf-8", "backslashreplace").decode() for name in names]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint as it was found: ascending numbers of the batches, and whether the query has state."""
+
+    path: Path
+    query_id: str
+    planned: tuple[int, ...]
+    committed: tuple[int, ...]
+    has_state: bool
+
+    @property
+    def last(self) -> int | None:
+        """The last planned batch."""
+        return self.planned[-1] if self.planned else None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the last planned batch is committed; if not, a query that starts runs it again."""
+        return bool(self.planned) and self.committed[-1:] == self.planned[-1:]
+
+    @property
+    def done(self) -> int | None:
+        """The batch behind which a query that starts now begins to read; None: where its options say."""
+        if self.last is None or self.is_complete:
+            return self.last
+        return self.last - 1 if self.last else None
+
+    def batch(self, number: int) -> Batch:
+        """Read one batch.
+
+        Raises:
+            UsageError: it is not there: Spark keeps the last 100 (spark.sql.streaming.minBatchesToRetain).
+            CorruptConfigError, NotAStoreError: it is no file that Spark wrote.
+        """
+        path = self.path / "offsets" / str(number)
+        try:
+            version, lines = read_lines(path, OFFSETS_VERSION_MAX)
+        except FileNotFoundError as error:
+            kept = f"it has {span(self.planned)}" if self.planned else "none was planned"
+            raise UsageError(f"{self.path}: there is no batch {number}: {kept}") from error
+        if not lines:
+            raise CorruptConfigError(str(path), 0, "ends behind its first line: its writer was stopped")
+        about = _object(path, lines[0]) if lines[0].strip() else {}
+        return Batch(number, version, about, tuple(_sources(path, version, lines[1:])))
+
+    def standings(self) -> list[Standing]:
+        """Where each source of ours stands; empty if none is.
+
+        Raises:
+            UsageError: no batch was planned, so the query begins where its options say; or the batch before the one
+                that is to run again is gone, and Spark cannot start from it either.
+            CorruptConfigError, NotAStoreError: as `batch`.
+        """
+        if self.last is None:
+            raise UsageError(f"{self.path}: no batch was ever planned: the query begins where its options say")
+        last = self.batch(self.last)
+        before = self.batch(self.done) if self.done is not None else None
+        found = []
+        for source in last.sources:
+            if source.position is None:
+                continue
+            # Queues that this batch saw first, all those of a first batch: `began` in pyspark_rmq.offsets.
+            known = before.position(source.key) if before is not None else None
+            begin = known or StreamPosition(source.position.store, {})
+            begin = StreamPosition(begin.store, {**source.position.began, **begin.next}, begin.after)
+            found.append(Standing(source, begin, None if self.is_complete else source.position))
+        return found
+
+    def commit(self, number: int) -> Commit | None:
+        """Read the commit of a batch; None if there is none. CorruptConfigError, NotAStoreError."""
+        path = self.path / "commits" / str(number)
+        try:
+            version, lines = read_lines(path, COMMITS_VERSION_MAX)
+        except FileNotFoundError:
+            return None
+        if not lines:
+            raise CorruptConfigError(str(path), 0, "ends behind its first line: its writer was stopped")
+        return Commit(version, _object(path, lines[0]))
+
+
+def local_path(location: str) -> Path:
+    """The directory that Spark means by a location, which may be a file: URI.
+
+    Raises:
+        UsageError: it is on another file system.
+    """
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", location)
+    if scheme is None:
+        return Path(location)
+    # As Hadoop reads it: three slashes or one, and nothing is decoded.
+    local = re.fullmatch(r"file:(?://)?(/(?!/).*)", location, re.IGNORECASE | re.DOTALL)
+    if local is None:
+        raise UsageError(
+            f"{location!r} is no local directory: copy the checkpoint from {scheme[1]} to one, and what is written back"
+        )
+    return Path(local[1])
+
+
+def open_checkpoint(location: str) -> Checkpoint:
+    """Look at a checkpoint; a query may run on it meanwhile.
+
+    Raises:
+        UsageError: there is none.
+        CorruptConfigError: it has no query id. NotAStoreError: something in it is a symbolic link.
+    """
+    path = local_path(location)
+    if not path.is_dir():
+        raise UsageError(f"{location!r} is no directory")
+    offsets, commits, state = (path / name for name in ("offsets", "commits", "state"))
+    durable.refuse_links(offsets, commits, state)
+    try:
+        query_id = _object(path / "metadata", read_text(path / "metadata")).get("id")
+    except FileNotFoundError as error:
+        raise UsageError(f"{location!r} is no checkpoint of a streaming query: it has no file `metadata`") from error
+    try:
+        query_id = str(uuid.UUID(query_id))
+    except (ValueError, AttributeError, TypeError) as error:
+        raise CorruptConfigError(str(path / "metadata"), 0, f"{str(query_id)[:80]!r} is no query id") from error
+    # Commits first: a query that goes on meanwhile shows a batch that is not committed yet, never the reverse.
+    committed = _batch_numbers(commits)
+    return Checkpoint(path, query_id, _batch_numbers(offsets), committed, state.is_dir() and any(state.iterdir()))
+
+
+def span(batches: tuple[int, ...]) -> str:
+    """Ascending numbers as text: `none`, `3`, `0 to 3`."""
+    if not batches:
+        return "none"
+    return str(batches[0]) if len(batches) == 1 else f"{batches[0]} to {batches[-1]}"
+
+
+def _batch_numbers(directory: Path) -> tuple[int, ...]:
+    # HDFSMetadataLog: what is called otherwise is somebody's temporary file.
+    names = (entry.name for entry in directory.iterdir()) if directory.is_dir() else ()
+    return tuple(sorted(int(name) for name in names if re.fullmatch(r"0|[1-9][0-9]{0,17}", name, re.ASCII)))
+
+
+def _object(path: Path, text: str) -> dict[str, Any]:
+    found = _json(text)
+    if not isinstance(found, dict):
+        raise CorruptConfigError(str(path), 0, f"a JSON object is expected, not {text[:80]!r}")
+    return found
+
+
+def _json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):  # also integers of thousands of digits
+        return None
+
+
+def _sources(path: Path, version: int, lines: list[str]) -> Iterator[Source]:
+    for number, line in enumerate(lines):
+        name, colon, text = line.partition(":") if version > 1 else (None, ":", line)
+        if not colon:
+            raise CorruptConfigError(str(path), 0, f"line {number + 3} has no name of a source")
+        yield Source(number, name, text, _position(path, text))
+
+
+def _position(path: Path, text: str) -> StreamPosition | None:
+    """The position of a source of ours; None of others, whose offsets are theirs to read."""
+    found = _json(text)
+    if not (isinstance(found, dict) and isinstance(found.get("version"), int) and {"store", "topics"} <= found.keys()):
+        return None
+    try:
+        position = StreamPosition.from_json(found)
+        for topic in {queue.topic for queue in position.next}:
+            validate_topic(topic)
+    except UsageError as error:
+        raise CorruptConfigError(str(path), 0, str(error)) from error
+    if not position.store.isprintable():
+        raise CorruptConfigError(str(path), 0, f"{position.store!r} is no identity of a store")
+    return position

@@ -1,0 +1,251 @@
+"""A new checkpoint that begins at chosen positions; the old one is only read.
+
+The new query is another one for Spark and for every sink: it has a new id. With the old id a sink of ours would take
+what comes again for a repetition, and refuse it (MarkerError). Its batches go on behind the last number that the old
+query planned, because some sinks know batches by their number alone, and would pass over one that they have seen:
+Spark's file sink, and writes with txnVersion in foreachBatch.
+
+    offsets/<n>   n: the last batch that the old query planned; ends at the chosen positions
+    offsets/<n-1> the same once more: Spark looks there for the start of n
+    commits/<n>   n counts as done
+    sources/      as it was
+
+State cannot be set back: without it the new query is at batch 0, planned and not committed, as a state store without
+files wants it. That batch begins and ends at the chosen positions (`began` in pyspark_rmq.offsets).
+Sources: MicroBatchExecution.scala (populateStartOffsets), FileStreamSink.scala (addBatch).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+from pyspark_rmq.offsets import Queue, StreamPosition
+from rmq_store.broker.backup_files import copy_tree
+from rmq_store.broker.offset_reset import OffsetChange, QueuePlace, Target
+from rmq_store.cli.checkpoints.comparing import is_of
+from rmq_store.cli.checkpoints.log_file import write_text
+from rmq_store.cli.checkpoints.reading import Batch, Checkpoint, Commit, Standing
+from rmq_store.errors import UsageError
+from rmq_store.files import durable
+from rmq_store.format.names import RETRY_PREFIX
+
+if TYPE_CHECKING:
+    from rmq_store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A queue of a source that gets a new position; `change.place.committed` is the old one, None: it had none."""
+
+    source: int
+    change: OffsetChange
+
+    @property
+    def again(self) -> int:
+        """Messages that were read, are there, and will be read again."""
+        now = self.change.place.committed
+        return 0 if now is None else max(min(now, self.change.place.max_offset) - self.change.then, 0)
+
+    @property
+    def skipped(self) -> int:
+        """Messages that are there and will not be read, unless they were before."""
+        place = self.change.place
+        now = place.min_offset if place.committed is None else place.committed
+        return max(self.change.then - max(now, place.min_offset), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewind:
+    """What will be written: `base` with the positions of the sources that are moved, by their keys. `left_out`: queues
+    that the new checkpoint does not know, because their topic is gone or the batch gone back to did not know them.
+    """
+
+    checkpoint: Checkpoint
+    base: Batch
+    positions: Mapping[int | str, StreamPosition]
+    moves: tuple[Move, ...]
+    left_out: tuple[Queue, ...]
+    drop_state: bool
+
+    @property
+    def batch(self) -> int:
+        """The number of the last batch of the new checkpoint."""
+        return 0 if self.drop_state else self.checkpoint.planned[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which queues are moved: all but those of retry topics, those of some topics, one number of each."""
+
+    topics: Collection[str] = ()
+    queue_id: int | None = None
+
+    def has(self, queue: Queue, *, retry: bool) -> bool:
+        """Whether this one is; `retry`: retry topics that are not named, too."""
+        if self.queue_id not in (None, queue.queue_id):
+            return False
+        return queue.topic in self.topics if self.topics else retry or not queue.topic.startswith(RETRY_PREFIX)
+
+
+def plan_rewind(
+    store: Store,
+    checkpoint: Checkpoint,
+    target: Target | Batch,
+    selection: Selection,
+    *,
+    drop_state: bool,
+) -> Rewind:
+    """What to write so that a query begins where `target` says; changes nothing.
+
+    A batch as target is the place where it ended: with retry topics, and sources of other formats, unless `selection`
+    names something. Sources of other stores stay where they are, and so do queues that `selection` leaves out.
+
+    Raises:
+        UsageError: there is no committed batch; nothing is selected; the query has state and `drop_state` is not set;
+            state cannot be dropped, because there are other sources.
+        CorruptConfigError, NotAStoreError: as `Checkpoint.batch`.
+    """
+    if checkpoint.done is None:
+        raise UsageError(
+            f"{checkpoint.path}: no batch was committed: begin with a new checkpoint and startingOffsets instead"
+        )
+    if checkpoint.has_state and not drop_state:
+        raise UsageError(
+            f"{checkpoint.path}: the query has state (aggregations, joins, deduplication), which cannot be set back: "
+            "--drop-state begins without any"
+        )
+    earlier = target if isinstance(target, Batch) else None
+    base = earlier if earlier is not None and selection == Selection() else checkpoint.batch(checkpoint.done)
+    standings = [standing for standing in checkpoint.standings() if is_of(store, standing)]
+    if not standings:
+        raise UsageError(f"{checkpoint.path}: none of its sources reads the store {store.identity or store.path}")
+    if drop_state and len(standings) < len(base.sources):
+        raise UsageError(f"{checkpoint.path}: state can be dropped only if all sources read this store")
+    _require_topics(selection, standings)
+    positions: dict[int | str, StreamPosition] = {}
+    moves: list[Move] = []
+    left_out: list[Queue] = []
+    for standing in standings:
+        old = earlier.position(standing.source.key) if earlier is not None else standing.begin
+        if old is None:
+            continue
+        aim = _ends_of(old) if isinstance(target, Batch) else target
+        known = {*standing.begin.next, *old.next}
+        chosen = {queue for queue in known if selection.has(queue, retry=earlier is not None)}
+        there = {queue for queue in chosen if queue in old.next and queue.topic in store.topics()}
+        changes = {queue: _change(store, standing, queue, aim) for queue in sorted(there)}
+        positions[standing.source.key] = _position(store, standing.begin, chosen, changes)
+        moves += (Move(standing.source.number, change) for change in changes.values())
+        left_out += sorted(chosen - there)
+    if not moves:
+        raise UsageError(f"{checkpoint.path}: no queue is left to move")
+    return Rewind(checkpoint, base, positions, tuple(moves), tuple(left_out), drop_state)
+
+
+def write_rewind(rewind: Rewind, target: Path) -> str:
+    """Write the new checkpoint, and return the id of the new query; durable on return, and there as a whole or not.
+
+    Raises:
+        UsageError: something is there already; its directory is not there, or cannot be written.
+        StoreFullError, StoreFailedError: nothing was written. NotAStoreError: a symbolic link in `sources/`.
+    """
+    check_target(rewind.checkpoint, target)
+    query_id = str(uuid.uuid4())
+    partial = target.with_name(f".{target.name}.{query_id}.partial")
+    try:
+        durable.make_directory(partial)
+        for name, text in _files(rewind, query_id).items():
+            (partial / name).parent.mkdir(exist_ok=True)
+            write_text(partial / name, text)
+        if not rewind.drop_state and (rewind.checkpoint.path / "sources").is_dir():
+            durable.make_directory(partial / "sources")
+            copy_tree(rewind.checkpoint.path / "sources", partial / "sources", _no_link)
+        for directory, _, _ in os.walk(partial):
+            durable.fsync_directory(directory)
+        with durable.typed(target):
+            durable.before("rename", target)
+            partial.rename(target)
+            durable.fsync_directory(target.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return query_id
+
+
+def check_target(checkpoint: Checkpoint, target: Path) -> None:
+    """UsageError if the new checkpoint cannot be made at `target`."""
+    if target.exists() or target.is_symlink():
+        raise UsageError(f"{target} exists: a new checkpoint needs a directory of its own")
+    if not target.parent.is_dir():
+        raise UsageError(f"{target}: {target.parent} is no directory")
+    if target.parent.resolve().is_relative_to(checkpoint.path.resolve()):
+        raise UsageError(f"{target} lies in the old checkpoint")
+
+
+def _require_topics(selection: Selection, standings: Sequence[Standing]) -> None:
+    known = {queue.topic for standing in standings for queue in standing.begin.next}
+    for topic in selection.topics:
+        if topic not in known:
+            raise UsageError(f"the checkpoint has no topic {topic!r}; it has {', '.join(sorted(known))}")
+
+
+def _ends_of(position: StreamPosition) -> Target:
+    return lambda place: position.next.get(Queue(place.topic, place.queue_id))
+
+
+def _change(store: Store, standing: Standing, queue: Queue, aim: Target) -> OffsetChange:
+    now = standing.begin.next.get(queue)
+    place = QueuePlace(*queue, *store.queue_range(*queue), now)
+    wanted = aim(place)
+    if wanted is None:
+        wanted = place.min_offset if now is None else now
+    return OffsetChange(place, wanted, place.nearest(wanted))
+
+
+def _position(
+    store: Store, begin: StreamPosition, chosen: Collection[Queue], changes: Mapping[Queue, OffsetChange]
+) -> StreamPosition:
+    """`begin` with the chosen queues where the changes put them; those without a change are left out."""
+    following = {queue: offset for queue, offset in begin.next.items() if queue not in chosen}
+    after = {queue: place for queue, place in begin.after.items() if queue in following}
+    for queue, change in changes.items():
+        following[queue] = change.then
+        before = store.commit_log_offset_before(*queue, change.then)
+        if before >= 0:
+            after[queue] = before
+    return StreamPosition(begin.store, following, after)
+
+
+def _files(rewind: Rewind, query_id: str) -> dict[str, str]:
+    """{name: text} of the new checkpoint. Watermarks begin anew: what is read again would be too late for the old."""
+    base, number = rewind.base, rewind.batch
+    lines = [f"v{base.version}", _compact(base.about | {"batchWatermarkMs": 0}) if base.about else ""]
+    for source in base.sources:
+        position = rewind.positions.get(source.key)
+        if position is not None and rewind.drop_state:
+            position = replace(position, began=position.next)
+        text = source.text if position is None else json.dumps(position.to_json())
+        lines.append(text if source.name is None else f"{source.name}:{text}")
+    offsets = "\n".join(lines)
+    files = {"metadata": _compact({"id": query_id}), f"offsets/{number}": offsets}
+    if rewind.drop_state:
+        return files
+    if number:
+        files[f"offsets/{number - 1}"] = offsets
+    commit = rewind.checkpoint.commit(rewind.checkpoint.done or 0) or Commit(1, {})
+    return files | {f"commits/{number}": f"v{commit.version}\n{_compact(commit.about | {'nextBatchWatermarkMs': 0})}"}
+
+
+def _no_link(path: PurePath) -> bool:
+    durable.refuse_links(Path(path))
+    return True
+
+
+def _compact(value: dict[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":"))

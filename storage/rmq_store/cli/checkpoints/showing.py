@@ -1,0 +1,159 @@
+"""What `rmq checkpoint` prints, as text and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from rmq_store.cli.checkpoints.comparing import QueueState
+from rmq_store.cli.checkpoints.reading import Batch, Checkpoint, span
+from rmq_store.cli.checkpoints.rewinding import Move, Rewind
+from rmq_store.cli.output import printable, time_text, write_table
+
+_OTHER_SHOWN = 60
+
+
+def write_checkpoint(found: Checkpoint, planned: Batch | None, done: Batch | None) -> None:
+    """The query, its batches, and a table of where `planned` ends; with where `done` ended beside it."""
+    for label, text in _facts(found, planned):
+        click.echo(f"{label:<10}{printable(text)}")
+    rows = [] if planned is None else _rows(planned, done)
+    if rows:
+        click.echo()
+        write_table(("SOURCE", "TOPIC", "QUEUE", "COMMITTED", "PLANNED"), rows, flexible=("TOPIC",))
+
+
+def _facts(found: Checkpoint, planned: Batch | None) -> list[tuple[str, str]]:
+    facts = [
+        ("query", found.query_id),
+        ("planned", f"batches {span(found.planned)}"),
+        ("committed", f"batches {span(found.committed)}"),
+    ]
+    if found.last is None:
+        facts.append(("next", "batch 0, from where the options of the query say"))
+    elif found.is_complete:
+        facts.append(("next", f"batch {found.last + 1}"))
+    else:
+        facts.append(("next", f"batch {found.last} again: it is planned and not committed"))
+    facts.append(("state", "yes" if found.has_state else "none"))
+    commit = found.commit(found.committed[-1]) if found.committed else None
+    facts += [("sink", sink) for sink in (commit.sinks() if commit is not None else ())]
+    if planned is not None:
+        facts.append((f"batch {planned.number}", f"planned {_time(planned) or 'at an unknown time'}"))
+        for source in planned.sources:
+            name = "" if source.name in (None, str(source.number)) else f"{source.name}, "
+            if source.position is not None:
+                what = f"rmq, store {source.position.store or 'of a broker'}"
+            else:
+                what = f"other source: {source.text[:_OTHER_SHOWN]}{'...' * (len(source.text) > _OTHER_SHOWN)}"
+            facts.append((f"source {source.number}", name + what))
+    return facts
+
+
+def _time(batch: Batch) -> str:
+    time_ms = batch.about.get("batchTimestampMs")
+    return time_text(time_ms * 1000) if type(time_ms) is int else ""
+
+
+def _rows(planned: Batch, done: Batch | None) -> list[tuple[int | str, ...]]:
+    rows: list[tuple[int | str, ...]] = []
+    for source in planned.sources:
+        before = done.position(source.key) if done is not None else None
+        for queue, end in sorted(source.position.next.items() if source.position is not None else ()):
+            rows.append((source.number, *queue, "-" if before is None else before.next.get(queue, "-"), end))
+    return rows
+
+
+def checkpoint_json(found: Checkpoint, planned: Batch | None, done: Batch | None) -> dict[str, Any]:
+    """What `write_checkpoint` prints, and where in the log the message before each position lies."""
+    commit = found.commit(found.committed[-1]) if found.committed else None
+    shown: dict[str, Any] = {
+        "queryId": found.query_id, "planned": found.planned, "committed": found.committed,
+        "runsAgain": None if found.is_complete else found.last, "state": found.has_state,
+        "sinks": commit.sinks() if commit is not None else [],
+    }  # fmt: skip
+    if planned is None:
+        return shown | {"batch": None, "sources": []}
+    sources: list[dict[str, Any]] = []
+    for source in planned.sources:
+        about: dict[str, Any] = {"source": source.number, "name": source.name}
+        if source.position is None:
+            sources.append(about | {"offset": source.text})
+            continue
+        position, before = source.position, done.position(source.key) if done is not None else None
+        queues = [
+            {"topic": queue.topic, "queueId": queue.queue_id,
+             "committed": None if before is None else before.next.get(queue), "planned": end,
+             "began": position.began.get(queue), "lastCommitLogOffset": position.after.get(queue)}
+            for queue, end in sorted(position.next.items())
+        ]  # fmt: skip
+        sources.append(about | {"store": position.store, "queues": queues})
+    return shown | {"batch": planned.number, "time": _time(planned), "sources": sources}
+
+
+def state_json(state: QueueState) -> dict[str, Any]:
+    """One queue of `rmq checkpoint diff`."""
+    return {
+        "source": state.source, "topic": state.topic, "queueId": state.queue_id, "minOffset": state.min_offset,
+        "maxOffset": state.max_offset, "position": state.position, "planned": state.planned,
+        "committedOffset": state.committed, "behind": state.behind, "lost": state.lost, "state": state.state,
+    }  # fmt: skip
+
+
+def write_states(states: list[QueueState], *, with_group: bool) -> None:
+    """The table of `rmq checkpoint diff`."""
+    columns = ["SOURCE", "TOPIC", "QUEUE", "MIN", "MAX", "POSITION", "BEHIND"]
+    rows: list[list[Any]] = [
+        [s.source, s.topic, s.queue_id, s.min_offset, s.max_offset, s.position, s.behind] for s in states
+    ]
+    if with_group:
+        columns += ["GROUP", "AHEAD"]
+        for row, s in zip(rows, states, strict=True):
+            row += [s.committed, None if s.committed is None else s.position - s.committed]
+    shown = [[*("-" if cell is None else cell for cell in row), s.state] for row, s in zip(rows, states, strict=True)]
+    write_table([*columns, "STATE"], shown, flexible=("TOPIC",))
+
+
+def write_plan(plan: Rewind) -> None:
+    """The table of `rmq checkpoint rewind`."""
+    rows = []
+    for move in plan.moves:
+        place = move.change.place
+        now = "-" if place.committed is None else place.committed
+        rows.append((move.source, place.topic, place.queue_id, place.min_offset, place.max_offset, now,
+                     move.change.then, move.again, move.skipped))  # fmt: skip
+    columns = ("SOURCE", "TOPIC", "QUEUE", "MIN", "MAX", "NOW", "THEN", "AGAIN", "SKIPPED")
+    write_table(columns, rows, flexible=("TOPIC",))
+
+
+def notes(plan: Rewind) -> list[str]:
+    """What else there is to know before it is written."""
+    found = []
+    outside = sum(move.change.wanted != move.change.then for move in plan.moves)
+    if outside:
+        found.append(f"{outside} positions lay outside of their queues and became the nearest ones")
+    if plan.left_out:
+        names = ", ".join(map(str, plan.left_out))
+        found.append(f"left out, because they are gone or were not read then; new ones begin at their start: {names}")
+    if not plan.checkpoint.is_complete:
+        found.append(
+            f"batch {plan.checkpoint.last} is planned and not committed: what a sink has of it, it gets again, unless "
+            "the query finishes it first"
+        )
+    if plan.drop_state:
+        found.append(
+            "batches begin at 0 again: a sink that knows them by their number (Spark's file sink, txnVersion in "
+            "foreachBatch) needs a new place or txnAppId, or it passes over them"
+        )
+    return found
+
+
+def move_json(move: Move) -> dict[str, Any]:
+    """One queue of `rmq checkpoint rewind`."""
+    place = move.change.place
+    return {
+        "source": move.source, "topic": place.topic, "queueId": place.queue_id, "minOffset": place.min_offset,
+        "maxOffset": place.max_offset, "position": place.committed, "newPosition": move.change.then,
+        "again": move.again, "skipped": move.skipped,
+    }  # fmt: skip
