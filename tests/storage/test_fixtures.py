@@ -10,7 +10,7 @@ import json
 import shutil
 import tarfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -30,30 +30,39 @@ def _contents(root: Path) -> Any:
     return module.contents(root)
 
 
+class Release(NamedTuple):
+    """The unpacked fixture of a version, and what it must hold."""
+
+    version: str
+    root: Path
+    manifest: Any
+
+
 @pytest.fixture(scope="module", params=VERSIONS)
-def release(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """The unpacked fixture of a version, and its manifest."""
+def release(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Release:
     target = tmp_path_factory.mktemp("release")
     with tarfile.open(FIXTURES / f"store-{request.param}.tar.xz") as tar:
         tar.extraction_filter = getattr(tarfile, "data_filter", None)  # absent before 3.11.4
         tar.extractall(target)
-    return target, json.loads((FIXTURES / f"store-{request.param}.json").read_text(encoding="utf-8"))
+    manifest = json.loads((FIXTURES / f"store-{request.param}.json").read_text(encoding="utf-8"))
+    return Release(request.param, target, manifest)
 
 
 def test_there_is_a_fixture_and_none_is_large() -> None:
-    assert "0.1.0" in VERSIONS
+    assert {"0.1.0", "0.1.0-2"} <= set(VERSIONS)
     assert all((FIXTURES / f"store-{version}.tar.xz").stat().st_size < 200_000 for version in VERSIONS)
 
 
 @pytest.mark.parametrize("state", ["clean", "unclean"])
 def test_every_message_is_read_and_the_store_goes_on(
-    release: tuple[Path, Any], tmp_path: Path, state: str
+    release: Release, tmp_path: Path, state: str
 ) -> None:
-    source, manifest = release
     root = tmp_path / "store"
-    shutil.copytree(source / state, root)
-    expected = manifest[state]
+    shutil.copytree(release.root / state, root)
+    expected = release.manifest[state]
     assert {"Orders", "%DLQ%cg_orders", "SCHEDULE_TOPIC_XXXX", "rmq_sys_pyrmq_units"} <= expected["topics"].keys()
+    if release.version != "0.1.0":
+        assert expected["topics"]["%RETRY%cg_orders"]["0"][:3] == [0, 1, 1]
     assert verify_store(root).status == state
     assert _contents(root) == expected  # as a reader, which changes nothing
     with Store.open(root) as store:  # recovers the one that was killed

@@ -15,7 +15,8 @@
     120-123  crc           CRC-32 of bytes 0-119
 
 Little-endian. It fits one sector, so a power cut leaves the old record or the new one; a damaged one reads as
-missing, and recovery then starts at the beginning of the log. "pyrmqpr1" (0.1.0) had no crc_from: its CRC comes at 112.
+missing, and recovery then starts at the beginning of the log. "pyrmqpr1" (early stores of 0.1.0) had no
+crc_from: its CRC comes at 112.
 """
 
 from __future__ import annotations
