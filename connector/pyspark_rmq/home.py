@@ -10,12 +10,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pyspark_rmq.offsets import Queue
 from pyspark_rmq.options import SinkOptions, SourceOptions
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
 
     from rmq_store import Loss, SendBackArea, StagedFile, StagingArea
@@ -66,6 +67,39 @@ class Schedule(Protocol):
         """Deliver what is due, `limit` messages or a few more; cheap if nothing is."""
 
 
+class FoundRows(Protocol):
+    """By queue id: queue offsets that were found, (n,) int64, and ranges of which only reading them tells."""
+
+    @property
+    def found(self) -> Mapping[int, np.ndarray]:
+        """Ascending."""
+
+    @property
+    def untold(self) -> Mapping[int, Sequence[tuple[int, int]]]:
+        """[start, end), ascending; nothing in them is in `found`."""
+
+
+class Rows(Protocol):
+    """What is found without reading all messages."""
+
+    def find(
+        self,
+        topic: str,
+        texts: Sequence[str],
+        spans: Mapping[int, tuple[int, int]],
+        by: Literal["key", "unique key", "id"],
+    ) -> FoundRows:
+        """The messages of some ranges (queue id -> [start, end)) with one of these keys, unique keys or ids."""
+
+
+class Query(Protocol):
+    """The home's index."""
+
+    @property
+    def rows(self) -> Rows:
+        """Of queues."""
+
+
 class Home(Protocol):
     """The part of `rmq_store.Store` that reading needs. Offsets are queue offsets unless a name says otherwise."""
 
@@ -95,6 +129,9 @@ class Home(Protocol):
     def commit_log_offset_before(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """Commit-log offset of the message before `queue_offset`; -1 if it does not exist (any more)."""
 
+    def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """When a message was stored, ms. `OffsetOutOfRangeError`, `CorruptRecordError`."""
+
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """The first message stored at `timestamp_ms` or later; the end of the queue if there is none."""
 
@@ -114,8 +151,13 @@ class Home(Protocol):
         columns: Sequence[str],
         tags: str | None,
         raw_body: bool,
+        only: np.ndarray | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The messages `[start, end)`, in order."""
+        """The messages `[start, end)`, in order; of these just the queue offsets `only`, (n,) int64, ascending."""
+
+    @property
+    def query(self) -> Query:
+        """Finds messages without reading all of them."""
 
     def pin(self, start_offset: int, end_offset: int) -> Pin:
         """Keep the commit-log offsets `[start_offset, end_offset)` from being deleted, as far as they are there."""
@@ -162,6 +204,14 @@ def open_to_read(options: SourceOptions) -> Home:
     from rmq_store import Store
 
     home: Any = Store.open(options.path, read_only=True, broker_name=options.broker_name)
+    return home  # type: ignore[no-any-return]
+
+
+def open_to_watch(path: str) -> Home:
+    """Open the home at `path` to look at it from time to time. Raises what `Store.open` raises."""
+    from rmq_store import Store
+
+    home: Any = Store.open(path, read_only=True)
     return home  # type: ignore[no-any-return]
 
 

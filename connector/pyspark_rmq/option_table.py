@@ -108,6 +108,13 @@ def _topics(text: str, name: str) -> tuple[str, ...]:
     return topics
 
 
+def _words(text: str, name: str) -> tuple[str, ...]:
+    words = tuple(dict.fromkeys(word for word in re.split(r"[ \t\r\n]+", text) if word))
+    if not words:
+        refuse(f"option {name} is empty")
+    return words
+
+
 def _pattern(text: str, name: str) -> str:
     try:
         re.compile(text)
@@ -199,6 +206,33 @@ _WHAT = (
         "none",
         "The dead letters of this consumer group, with the topic that they were sent to, where they come from and why "
         "they failed. No rows if the group has none.",
+    ),
+    Option(
+        "key",
+        BATCH_READ,
+        _words,
+        "string",
+        "none",
+        "Only messages with one of these keys (`keys`), which are separated by spaces or line ends: as many as you "
+        "like. They are looked up in the store's index; what the index does not cover is read. Only one of `key`, "
+        "`uniqKey` and `msgId`; all other options hold as well.",
+    ),
+    Option(
+        "uniqKey",
+        BATCH_READ,
+        _words,
+        "string",
+        "none",
+        "The same for unique keys: the property `UNIQ_KEY`, which clients show as the message id.",
+    ),
+    Option(
+        "msgId",
+        BATCH_READ,
+        _words,
+        "string",
+        "none",
+        "The same for ids of both kinds: unique keys, as in the column `msgId`, and offset message ids of 32 or 56 hex "
+        "digits, as `mqadmin` shows them.",
     ),
     Option(
         "tags",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from pyspark_rmq.offsets import LATEST, Position, refuse
 from pyspark_rmq.option_table import FROM_LAST, FROM_TIMESTAMP, OPTIONS, SKIP, Use
@@ -33,6 +33,9 @@ _CALLED_ELSEWHERE = {
     "topics": "subscribe",
 }
 
+# Options that name messages, and by what.
+_LOOKUPS: Mapping[str, Literal["key", "unique key", "id"]] = {"key": "key", "uniqKey": "unique key", "msgId": "id"}
+
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}
 
 
@@ -51,6 +54,14 @@ class Subscription:
 
 
 @dataclass(frozen=True, slots=True)
+class Lookup:
+    """Which messages a batch is about: those with one of `texts` among their keys, or as their unique key or id."""
+
+    by: Literal["key", "unique key", "id"]
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SourceOptions:
     """What a read was asked for; `starting` is None if no starting option was given."""
 
@@ -64,6 +75,7 @@ class SourceOptions:
     consume_timestamp_ms: int = 0
     commit_offsets: bool = True
     consumer_name: str | None = None
+    lookup: Lookup | None = None
     tags: str | None = None
     raw_body: bool = False
     fail_on_data_loss: bool = True
@@ -131,6 +143,7 @@ def source_options(options: Mapping[str, str], use: Use, now_ms: int) -> SourceO
         consume_timestamp_ms=values.get("consumeTimestamp", now_ms - _CONSUME_TIMESTAMP_AGO_MS),
         commit_offsets=values.get("commitOffsets", True),
         consumer_name=values.get("consumerName"),
+        lookup=_lookup(values),
         tags=values.get("tags"),
         raw_body=values.get("rawBody", False),
         fail_on_data_loss=values.get("failOnDataLoss", True),
@@ -204,6 +217,13 @@ def _subscription(values: Mapping[str, Any], use: Use) -> Subscription:
     if commits and values.get("retryTopic", True):
         of_group = RETRY_PREFIX + values["group"]
     return Subscription(values.get("subscribe", ()), values.get("subscribePattern"), values.get("assign"), of_group)
+
+
+def _lookup(values: Mapping[str, Any]) -> Lookup | None:
+    given = [name for name in _LOOKUPS if name in values]
+    if len(given) > 1:
+        refuse(f"the options {' and '.join(given)} are not possible together: each names the messages to find")
+    return Lookup(_LOOKUPS[given[0]], values[given[0]]) if given else None
 
 
 def _check_batch_start(starting: Position | None) -> None:

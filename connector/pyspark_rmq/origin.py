@@ -109,12 +109,17 @@ class _Rows:
         return pc.coalesce(kept.cast(own.type), pc.if_else(never_failed, own, pa.scalar(None, own.type)))
 
     def offset_message_id(self) -> pa.StringArray:
-        """The id of the record's own place: host and commit-log offset, in hex."""
-        hosts = self._batch.column("storeHost").dictionary_encode()
-        prefixes = pa.array([_host_hex(host) for host in hosts.dictionary.to_pylist()], pa.string())
-        offsets = self._batch.column("commitLogOffset").to_numpy().astype(">i8").view(np.uint8).reshape(-1, 8)
-        digits = _HEX[offsets].view("S16").ravel()
-        return pc.binary_join_element_wise(prefixes.take(hosts.indices), pa.array(digits).cast(pa.string()), "")
+        """The id of the record's own place."""
+        return offset_message_ids(self._batch.column("storeHost"), self._batch.column("commitLogOffset"))
+
+
+def offset_message_ids(store_hosts: pa.StringArray, commit_log_offsets: pa.Int64Array) -> pa.StringArray:
+    """The ids of these places, (n,): host and commit-log offset, in hex."""
+    hosts = store_hosts.dictionary_encode()
+    prefixes = pa.array([_host_hex(host) for host in hosts.dictionary.to_pylist()], pa.string())
+    offsets = commit_log_offsets.to_numpy().astype(">i8").view(np.uint8).reshape(-1, 8)
+    digits = _HEX[offsets].view("S16").ravel()
+    return pc.binary_join_element_wise(prefixes.take(hosts.indices), pa.array(digits).cast(pa.string()), "")
 
 
 def _host_hex(host: str) -> str:

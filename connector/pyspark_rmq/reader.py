@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,15 +17,21 @@ from pyspark_rmq.planning import QueueSlice, split
 from pyspark_rmq.schema import source_columns
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+
+    from pyspark_rmq.conditions import Condition
+
+    Read = Callable[[QueueSlice], Iterator[pa.RecordBatch]]
 
 
 class SlicePartition(InputPartition):
-    """The part of a queue that one task reads."""
+    """The part of a queue that one task reads: all of it, or just the queue offsets `rows`, (n,) int64, ascending."""
 
-    def __init__(self, part: QueueSlice) -> None:
+    def __init__(self, part: QueueSlice, rows: np.ndarray | None = None) -> None:
         super().__init__(tuple(part))
         self.part = part
+        self.rows = rows
 
 
 class RmqReader(DataSourceReader):
@@ -34,6 +40,8 @@ class RmqReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
+        self._lookup = options.lookup
+        self._conditions: Sequence[Condition] = ()
         source_columns(schema)
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -44,16 +52,31 @@ class RmqReader(DataSourceReader):
             start = positions.batch_start(home, options, ranges)
             end = positions.batch_end(home, options, ranges)
             wanted = [QueueSlice(*queue, start[queue], end[queue]) for queue in ranges]
-        kept = keep_or_fail(wanted, ranges, options)
+            kept = self._narrow(keep_or_fail(wanted, ranges, options))
+            if self._lookup is not None:
+                from pyspark_rmq.lookup import found_partitions
+
+                return found_partitions(home, options, self._lookup, kept)
         return [SlicePartition(part) for part in split(kept, options.min_partitions)]
+
+    def _narrow(self, parts: list[QueueSlice]) -> list[QueueSlice]:
+        """Leave out what is certainly not wanted."""
+        return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task as record batches of the declared schema."""
-        return read_partition(self._options, self._schema, partition)
+        conditions = self._conditions
+        if self._lookup is not None and isinstance(partition, SlicePartition) and partition.rows is None:
+            from pyspark_rmq.conditions import IsSought
+
+            conditions = [IsSought(self._lookup), *conditions]
+        return read_partition(self._options, self._schema, partition, conditions)
 
 
-def read_partition(options: SourceOptions, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a partition, in queue order.
+def read_partition(
+    options: SourceOptions, schema: StructType, partition: InputPartition, conditions: Sequence[Condition] = ()
+) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a partition for which all conditions hold, in queue order.
 
     Spark checks the first batch against the declared schema: types, order and nullability must be exactly those.
     """
@@ -64,87 +87,140 @@ def read_partition(options: SourceOptions, schema: StructType, partition: InputP
 
     expected = to_arrow_schema(schema, timezone="UTC")
     with open_to_read(options) as home:
-        for batch in _read_columns(home, options, partition.part, schema.fieldNames()):
+        for batch in _read_columns(home, options, partition, conditions, schema.fieldNames()):
             yield batch if batch.schema.equals(expected) else batch.cast(expected)
 
 
 def _read_columns(
-    home: Home, options: SourceOptions, part: QueueSlice, names: Sequence[str]
+    home: Home,
+    options: SourceOptions,
+    partition: SlicePartition,
+    conditions: Sequence[Condition],
+    names: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the columns `names` of a slice, also those that the store does not have by itself."""
+    """Yield the columns `names` of a partition, also those that the store does not have by itself."""
     from pyspark_rmq import origin
 
+    part = partition.part
     own = part.topic == options.subscription.of_group
     if own and options.group is not None:
         # DefaultMQPushConsumerImpl.copySubscription: all of it. It has passed the filter before.
         options = replace(options, tags=None)
     stored = origin.stored_columns(names, restore_topic=own)
-    for batch in _read_what_exists(home, options, part, stored):
+    for batch in read_matching(home, options, part, stored, conditions, partition.rows):
         if stored == list(names):
             yield batch
         else:
             yield origin.complete(batch, names, store_topic=part.topic, restore_topic=own)
 
 
+def read_matching(
+    home: Home,
+    options: SourceOptions,
+    part: QueueSlice,
+    columns: Sequence[str],
+    conditions: Sequence[Condition],
+    rows: np.ndarray | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a slice (of these just `rows`) for which all conditions hold.
+
+    What the conditions look at is read of all of them, the rest only where they hold.
+    """
+    if not conditions:
+        yield from _read_what_exists(home, options, part, columns, rows)
+        return
+    from pyspark_rmq.conditions import where_all_hold
+
+    looked_at = dict.fromkeys(["queueOffset", *(name for condition in conditions for name in condition.columns)])
+    if not _HEAVY.intersection(columns):
+        looked_at |= dict.fromkeys(columns)
+    for batch in _read_what_exists(home, options, part, list(looked_at), rows):
+        batch = where_all_hold(conditions, batch)
+        if not batch.num_rows:
+            continue
+        if looked_at.keys() >= set(columns):
+            yield batch.select(columns)
+            continue
+        offsets = batch.column("queueOffset").to_numpy()
+        rest = part._replace(start=int(offsets[0]), end=int(offsets[-1]) + 1)
+        yield from _read_what_exists(home, options, rest, columns, offsets)
+
+
 def _read_what_exists(
-    home: Home, options: SourceOptions, part: QueueSlice, columns: Sequence[str]
+    home: Home, options: SourceOptions, part: QueueSlice, columns: Sequence[str], rows: np.ndarray | None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a slice. What was removed since it was planned is reported, and the rest is read."""
     from rmq_store.errors import OffsetOutOfRangeError
 
-    read = _read_around_damage if options.skip_corruption else _read
+    def read(part: QueueSlice) -> Iterator[pa.RecordBatch]:
+        return home.read(*part, columns=columns, tags=options.tags, raw_body=options.raw_body, only=rows)
+
     rest = [part]
     while rest:
         part = rest.pop()
         try:
-            yield from read(home, options, part, columns)
+            yield from _read_around_damage(home, options, part, rows, read) if options.skip_corruption else read(part)
         except OffsetOutOfRangeError as error:
             # In the middle of the slice: the first message that was not read. Before it: an end of the slice itself.
             if error.requested < part.end:
                 part = part._replace(start=max(part.start, error.requested))
-            rest = keep_within([part], {part.queue: (error.minimum, error.maximum)}, options)
+            kept = keep_within(_asked(part, rows), {part.queue: (error.minimum, error.maximum)}, options)
+            rest = [part._replace(start=kept[0].start, end=kept[-1].end)] if kept else []
             if rest == [part]:
                 raise
 
 
-def _read(home: Home, options: SourceOptions, part: QueueSlice, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    return home.read(*part, columns=columns, tags=options.tags, raw_body=options.raw_body)
+def _asked(part: QueueSlice, rows: np.ndarray | None) -> list[QueueSlice]:
+    """What of a slice is to be read."""
+    if rows is None:
+        return [part]
+    import numpy as np
+
+    rows = rows[np.searchsorted(rows, part.start) : np.searchsorted(rows, part.end)]
+    runs = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
+    return [part._replace(start=int(run[0]), end=int(run[-1]) + 1) for run in runs if len(run)]
 
 
 def _read_around_damage(
-    home: Home, options: SourceOptions, part: QueueSlice, columns: Sequence[str]
+    home: Home, options: SourceOptions, part: QueueSlice, rows: np.ndarray | None, read: Read
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a slice but the damaged ones, which are reported. Pieces are held in memory, because only
     one that was read to its end is known to be sound.
     """
     start = part.start
     while start < part.end:
+        if rows is not None:
+            behind = rows[rows.searchsorted(start) :]
+            if not len(behind) or behind[0] >= part.end:
+                return
+            start = int(behind[0])
         end = home.offset_after_bytes(*part.queue, start, min(start + _PIECE_ROWS, part.end), _PIECE_BYTES)
         damaged: list[int] = []
-        yield from _sound(home, options, part._replace(start=start, end=end), columns, damaged)
+        yield from _sound(part._replace(start=start, end=end), read, damaged)
         if damaged:
             report_damage(part.queue, damaged, options)
         start = end
 
 
-def _sound(
-    home: Home, options: SourceOptions, part: QueueSlice, columns: Sequence[str], damaged: list[int]
-) -> Iterator[pa.RecordBatch]:
+def _sound(part: QueueSlice, read: Read, damaged: list[int]) -> Iterator[pa.RecordBatch]:
     """Yield what can be read of a slice, halving it around what can not; adds the offsets of that to `damaged`."""
     from rmq_store.errors import CorruptionError
 
     try:
-        batches = list(_read(home, options, part, columns))
+        batches = list(read(part))
     except CorruptionError:
         if part.end - part.start == 1:
             damaged.append(part.start)
             return
         middle = (part.start + part.end) // 2
-        yield from _sound(home, options, part._replace(end=middle), columns, damaged)
-        yield from _sound(home, options, part._replace(start=middle), columns, damaged)
+        yield from _sound(part._replace(end=middle), read, damaged)
+        yield from _sound(part._replace(start=middle), read, damaged)
         return
     yield from batches
 
+
+# What is worth a second look at the rows that are wanted.
+_HEAVY = frozenset({"body", "properties"})
 
 # What is read at once around damage.
 _PIECE_ROWS = 8192

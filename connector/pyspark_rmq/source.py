@@ -5,6 +5,7 @@ Spark imports this module in every process that looks for data sources, so it mu
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
         DataSourceStreamWriter,
         DataSourceWriter,
     )
+
+
+_PUSHING_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class DefaultSource(DataSource):
@@ -56,7 +60,12 @@ class DefaultSource(DataSource):
             from pyspark_rmq.losses import LossReader
 
             return LossReader(path, schema)
-        return RmqReader(source_options(self.options, "batch read", _now_ms()), schema)
+        options = source_options(self.options, "batch read", _now_ms())
+        if _spark_pushes_filters():
+            from pyspark_rmq.pushdown import PushingReader
+
+            return PushingReader(options, schema)
+        return RmqReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For `spark.readStream`."""
@@ -84,6 +93,14 @@ class DefaultSource(DataSource):
         options = sink_options(self.options, "stream write")
         make = stream_writer if options.send_back is None else stream_send_back_writer
         return make(options, schema, overwrite)
+
+
+def _spark_pushes_filters() -> bool:
+    """Whether this process pushes filters down. Spark starts such processes only if the setting
+    `spark.sql.python.filterPushdown.enabled` is on, and elsewhere refuses a reader that takes filters.
+    """
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    return _PUSHING_WORKER in sys.modules or getattr(main, "name", None) == _PUSHING_WORKER
 
 
 def _now_ms() -> int:

@@ -403,9 +403,9 @@ def test_columns_that_nobody_selects_cost_no_look_at_properties(
     asked: list[list[str]] = []
     read = reader._read_what_exists
 
-    def spy(home: Any, options: Any, part: Any, columns: Any) -> Any:
+    def spy(home: Any, options: Any, part: Any, columns: Any, rows: Any) -> Any:
         asked.append(list(columns))
-        return read(home, options, part, columns)
+        return read(home, options, part, columns, rows)
 
     monkeypatch.setattr(reader, "_read_what_exists", spy)
     options = source_options({"path": str(path), "subscribe": "Orders"}, "batch read", 0)

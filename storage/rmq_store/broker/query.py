@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.broker.key_rows import KeyRows
 from rmq_store.broker.queues import Queues
 from rmq_store.broker.stored_frames import FrameRun, StoredFrames, message_at
 from rmq_store.errors import (
@@ -50,6 +51,7 @@ UNIQUE_KEY_MESSAGES_MAX = 32
 
 # Candidates that are looked at together.
 _BLOCK_ROWS = 1 << 16
+_LOG_END = 1 << 62
 _TRIES = 3
 
 Int64 = npt.NDArray[np.int64]
@@ -62,6 +64,7 @@ class Query:
         self._log = log
         self._queues = queues
         self._frames = StoredFrames(log)
+        self._key_rows = KeyRows(log, queues, self)
         self._whole_end = -1  # the end of the log for which a read-only store's index was found to be whole
 
     def by_key(
@@ -162,12 +165,14 @@ class Query:
         begin_ms: int = 0,
         end_ms: int = UNBOUNDED_MS,
         unique: bool = False,
+        within: tuple[int, int] = (0, _LOG_END),
     ) -> pa.Table:
         """All messages of the topic that have one of `keys` among their KEYS (or, if `unique`, as their UNIQ_KEY) and
         were stored in [begin_ms, end_ms], both included: FOUND_SCHEMA, sorted by the keys' first places in `keys`, then
         by place in the log. A message comes once for each of its keys.
 
-        Thousands of keys are looked up together; memory is that of the answer and of one block of candidates.
+        Thousands of keys are looked up together; memory is that of the answer and of one block of candidates. `within`:
+        only records that begin in [start, end) of the log; index files without any are passed over.
 
         Raises:
             UsageError: `keys` is one text, or the store keeps no index.
@@ -179,12 +184,12 @@ class Query:
             wanted = pa.array(list(dict.fromkeys(keys)), pa.string())
         except (UnicodeEncodeError, pa.ArrowTypeError) as error:
             raise UsageError(f"a key is no text that can be stored: {error}") from error
-        search = self._search()
-        log_range = (self._log.start(), self._queues.end())
+        search = self.search()
+        log_range = (max(self._log.start(), within[0]), min(self._queues.end(), within[1]))
         hashes = np.unique(topic_key_hashes(topic, wanted))
         found = [np.empty((4, 0), np.int64)]
         for offsets in _blocks(search.candidates(hashes, log_range)):
-            found += self._matches(topic, offsets, wanted, (begin_ms, end_ms), log_range[1], unique)
+            found += self._matches(topic, offsets, wanted, (begin_ms, end_ms), unique)
         # Rows: number of the key, log offset, queue id, queue offset. A broker may index its last record twice.
         rows = np.concatenate(found, axis=1)
         rows = rows[:, np.lexsort((rows[1], rows[0]))]
@@ -193,7 +198,13 @@ class Query:
         columns = [wanted.take(pa.array(rows[0])), rows[1], rows[2].astype(np.int32), rows[3]]
         return pa.Table.from_arrays(columns, schema=FOUND_SCHEMA)
 
-    def _search(self) -> IndexSearch:
+    @property
+    def rows(self) -> KeyRows:
+        """What lies in queues under given keys, and what only reading them tells."""
+        return self._key_rows
+
+    def search(self) -> IndexSearch:
+        """The index, to be searched; raises as `find`."""
         index = self._log.views.index
         if index is None or (self._is_a_brokers() and not index.names()):
             raise UsageError(
@@ -219,7 +230,7 @@ class Query:
             raise UsageError("an empty key: no message has it")
         if limit < 1:
             raise UsageError(f"max_num={limit}: at least one message has to be asked for")
-        search = self._search()
+        search = self.search()
         log_range = (self._log.start(), self._queues.end())
         last = end = log_range[1]
         found: list[StoredMessage] = []
@@ -248,9 +259,10 @@ class Query:
             raise
 
     def _matches(
-        self, topic: str, offsets: Int64, wanted: pa.StringArray, window: tuple[int, int], end: int, unique: bool
+        self, topic: str, offsets: Int64, wanted: pa.StringArray, window: tuple[int, int], unique: bool
     ) -> list[Int64]:
         """Of the records at `offsets` (n,), those that match: (4, m) arrays as in `find`."""
+        end = self._queues.end()
         offsets = offsets[~self._log.kept.mask(offsets)]
         for _ in range(_TRIES):
             offsets = offsets[offsets >= self._log.start()]

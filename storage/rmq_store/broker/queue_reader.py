@@ -49,8 +49,10 @@ class QueueReader:
         batch_rows: int = BATCH_ROWS,
         batch_bytes: int = BATCH_BYTES,
         over_holes: bool = False,
+        rows: np.ndarray | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of `entries` (dtype ENTRY, queue offsets from `start` on) in queue order.
+        """Yield the messages of `entries` (dtype ENTRY) in queue order: their queue offsets are `rows` (n,) int64,
+        ascending, or without them those from `start` on.
 
         Raises:
             CorruptQueueError: an entry and the record it points at disagree.
@@ -59,8 +61,8 @@ class QueueReader:
             CorruptRecordError: a record is damaged, or its segment is missing in the middle of the log. Of damage that
                 was kept, it names all messages that are lost; with `over_holes` they are passed over.
         """
-        end = start + len(entries)
-        queue_offsets = np.arange(start, end, dtype=np.int64)
+        queue_offsets = np.arange(start, start + len(entries), dtype=np.int64) if rows is None else rows
+        end = int(queue_offsets[-1]) + 1 if len(entries) else start
         wanted = entries["frame_size"] != PRE_BLANK_SIZE
         lost = self._log.kept.mask(entries["commit_log_offset"].astype(np.int64)) & wanted
         if tags is not None:
@@ -70,7 +72,7 @@ class QueueReader:
         if lost.any() and not over_holes:
             stop = int(lost.argmax())  # whatever its tag was
             wanted[stop:] = False
-        hole = None if stop is None else self._hole(topic, queue_id, start + stop, entries[stop])
+        hole = None if stop is None else self._hole(topic, queue_id, int(queue_offsets[stop]), entries[stop])
         entries, queue_offsets = entries[wanted], queue_offsets[wanted]
         offsets = entries["commit_log_offset"].astype(np.int64)
         sizes = entries["frame_size"].astype(np.int32)

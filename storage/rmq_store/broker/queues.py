@@ -91,6 +91,7 @@ class Queues:
         *,
         tags: str | None,
         raw_body: bool,
+        only: np.ndarray | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """See `Store.read`."""
         unknown = [name for name in columns if name not in MESSAGE_SCHEMA.names]
@@ -98,6 +99,9 @@ class Queues:
             raise UsageError(f"unknown column {unknown[0]!r}; known are {', '.join(MESSAGE_SCHEMA.names)}")
         tag_filter = TagFilter.parse(tags)
         self._check_range(topic, queue_id, start, end)
+        if only is not None:
+            only = only[np.searchsorted(only, start) : np.searchsorted(only, end)]
+            return self._read_rows(topic, queue_id, only, columns, tag_filter, raw_body)
         return self._read(topic, queue_id, start, end, columns, tag_filter, raw_body)
 
     def _read(
@@ -117,6 +121,25 @@ class Queues:
             except OffsetOutOfRangeError as error:
                 raise self._removed(topic, queue_id, error.requested) from error
 
+    def _read_rows(
+        self,
+        topic: str,
+        queue_id: int,
+        rows: np.ndarray,
+        columns: Sequence[str],
+        tags: TagFilter | None,
+        raw_body: bool,
+    ) -> Iterator[pa.RecordBatch]:
+        for first in range(0, len(rows), _STEP):
+            part = rows[first : first + _STEP]
+            entries = self.entries_at(topic, queue_id, part)
+            try:
+                yield from self._reader.read(
+                    topic, queue_id, int(part[0]), entries, columns, tags=tags, raw_body=raw_body, rows=part
+                )
+            except OffsetOutOfRangeError as error:
+                raise self._removed(topic, queue_id, error.requested) from error
+
     def commit_log_offset_before(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """See `Store.commit_log_offset_before`."""
         first, last = self.range(topic, queue_id)
@@ -128,6 +151,21 @@ class Queues:
         """See `Store.queue_entries`."""
         self._check_range(topic, queue_id, start, end)
         return self._entries(topic, queue_id, start, end)
+
+    def entries_at(self, topic: str, queue_id: int, rows: np.ndarray) -> np.ndarray:
+        """The entries of the queue offsets `rows` (n,) int64, ascending and in the queue's range: dtype ENTRY (n,).
+
+        Raises:
+            OffsetOutOfRangeError: retention was faster.
+            CorruptQueueError: one of the queue's files is missing.
+        """
+        missing = self._missing(topic, queue_id)
+        split = int(np.searchsorted(rows, missing[0])) if missing else len(rows)
+        try:
+            entries = self._log.views.queue(topic, queue_id).entries_at(rows[:split])
+        except FileNotFoundError as error:
+            raise self._file_is_gone(topic, queue_id, int(rows[0])) from error
+        return np.concatenate([entries, missing[1][rows[split:] - missing[0]]]) if missing else entries
 
     def bytes_between(self, topic: str, queue_id: int, start: int, end: int) -> int:
         """See `Store.bytes_between`."""
@@ -228,11 +266,15 @@ class Queues:
                 self._log.views.queue(topic, queue_id).entries(start, split) if start < split else np.empty(0, ENTRY)
             )
         except FileNotFoundError as error:
-            if start >= self.range(topic, queue_id).min_offset:
-                directory = self._log.views.queue(topic, queue_id).run.directory
-                raise CorruptQueueError(str(directory), 0, "one of the queue's files is missing") from error
-            raise self._removed(topic, queue_id, start) from error
+            raise self._file_is_gone(topic, queue_id, start) from error
         if missing and end > split:
             extra = missing[1][max(start, split) - missing[0] : end - missing[0]]
             entries = np.concatenate([entries, extra])
         return entries
+
+    def _file_is_gone(self, topic: str, queue_id: int, queue_offset: int) -> OffsetOutOfRangeError | CorruptQueueError:
+        """The error for a file of the queue that holds messages from `queue_offset` on."""
+        if queue_offset < self.range(topic, queue_id).min_offset:
+            return self._removed(topic, queue_id, queue_offset)
+        directory = self._log.views.queue(topic, queue_id).run.directory
+        return CorruptQueueError(str(directory), 0, "one of the queue's files is missing")

@@ -89,6 +89,18 @@ class ConsumeQueue:
             start = last
         return np.concatenate(parts) if parts else np.empty(0, dtype=ENTRY)
 
+    def entries_at(self, rows: np.ndarray) -> np.ndarray:
+        """The entries of the queue offsets `rows` (n,) int64, ascending, dtype ENTRY (n,); raises as `entries`."""
+        found = np.empty(len(rows), dtype=ENTRY)
+        first = 0
+        while first < len(rows):
+            base = int(rows[first]) - int(rows[first]) % self._per_file
+            last = int(np.searchsorted(rows, base + self._per_file))
+            view = np.frombuffer(self.run.open(base * ENTRY_BYTES).map, dtype=ENTRY, count=self._per_file)
+            found[first:last] = view[rows[first:last] - base]
+            first = last
+        return found
+
     def put(self, start: int, entries: np.ndarray) -> None:
         """Write `entries` (dtype ENTRY) at queue offsets [start, start + n), creating files.
 

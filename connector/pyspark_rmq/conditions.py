@@ -1,0 +1,125 @@
+"""Which rows are wanted: conditions that are checked before a body is read. Data plane.
+
+A condition says what it looks at, and answers for a whole batch. NULL is not wanted, as in SQL's WHERE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_rmq.options import Lookup
+from pyspark_rmq.origin import offset_message_ids
+
+Mask = npt.NDArray[np.bool_]
+
+_UNIQUE_KEY = "UNIQ_KEY"
+_KEY_SEPARATOR = " "
+
+
+class Condition(Protocol):
+    """Can be sent to tasks."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """What it looks at: columns that the store has."""
+
+    def holds(self, batch: pa.RecordBatch) -> Mask:
+        """For which rows it is true, (n,); the batch has the columns."""
+
+
+def where_all_hold(conditions: Sequence[Condition], batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows for which all of them are true."""
+    wanted = np.ones(batch.num_rows, np.bool_)
+    for condition in conditions:
+        wanted &= condition.holds(batch)
+    return batch.filter(pa.array(wanted))
+
+
+@dataclass(frozen=True)
+class IsSought:
+    """The message is one of those that were asked for: the same answer as the store's `query.rows`."""
+
+    lookup: Lookup
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """Of the message, what it is looked up by."""
+        return {"key": ("keys",), "unique key": ("properties",), "id": ("msgId", "storeHost", "commitLogOffset")}[
+            self.lookup.by
+        ]
+
+    def holds(self, batch: pa.RecordBatch) -> Mask:
+        """See `Condition`."""
+        texts = pa.array(self.lookup.texts, pa.string())
+        if self.lookup.by == "key":
+            pieces = pc.split_pattern(batch.column("keys"), _KEY_SEPARATOR)
+            hits = pc.is_in(pieces.flatten(), texts).to_numpy(zero_copy_only=False)
+            found = np.zeros(batch.num_rows, np.bool_)
+            found[pc.list_parent_indices(pieces).to_numpy()[hits]] = True
+            return found
+        if self.lookup.by == "unique key":
+            return _mask(pc.is_in(pc.map_lookup(batch.column("properties"), pa.scalar(_UNIQUE_KEY), "first"), texts))
+        ids = offset_message_ids(batch.column("storeHost"), batch.column("commitLogOffset"))
+        upper = pa.array([text.upper() for text in self.lookup.texts], pa.string())
+        return _mask(pc.is_in(batch.column("msgId"), texts)) | _mask(pc.is_in(ids, upper))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`operation` of a column and a value that is not None: one of OPERATIONS. `negated`: NOT of it."""
+
+    column: str
+    operation: str
+    value: Any
+    negated: bool = False
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The one."""
+        return (self.column,)
+
+    def holds(self, batch: pa.RecordBatch) -> Mask:
+        """See `Condition`."""
+        values = batch.column(self.column)
+        if pa.types.is_integer(values.type):
+            values = values.cast(pa.int64())  # a value may be larger than the column's type
+        answer = OPERATIONS[self.operation](values, self.value)
+        return _mask(pc.invert(answer) if self.negated else answer)
+
+
+def _in(values: pa.Array, wanted: Sequence[Any]) -> pa.BooleanArray:
+    hits = pc.is_in(values, pa.array(wanted, values.type))
+    return pc.if_else(pc.is_valid(values), hits, pa.scalar(None, pa.bool_()))
+
+
+def _compared(compare: Callable[..., pa.BooleanArray]) -> Callable[[pa.Array, Any], pa.BooleanArray]:
+    return lambda values, value: compare(values, pa.scalar(value, values.type))
+
+
+# As Spark's filters of these names: NULL compared with something is NULL, but for the last three.
+OPERATIONS: dict[str, Callable[[pa.Array, Any], pa.BooleanArray]] = {
+    "EqualTo": _compared(pc.equal),
+    "GreaterThan": _compared(pc.greater),
+    "GreaterThanOrEqual": _compared(pc.greater_equal),
+    "LessThan": _compared(pc.less),
+    "LessThanOrEqual": _compared(pc.less_equal),
+    "In": _in,
+    "StringStartsWith": lambda values, value: pc.starts_with(values, value),
+    "StringEndsWith": lambda values, value: pc.ends_with(values, value),
+    "StringContains": lambda values, value: pc.match_substring(values, value),
+    "EqualNullSafe": lambda values, value: pc.fill_null(_compared(pc.equal)(values, value), False),
+    "IsNull": lambda values, value: pc.is_null(values),
+    "IsNotNull": lambda values, value: pc.is_valid(values),
+}
+
+
+def _mask(answer: pa.BooleanArray) -> Mask:
+    mask: Mask = pc.fill_null(answer, False).to_numpy(zero_copy_only=False)
+    return mask

@@ -1,0 +1,75 @@
+"""Planning a batch that is about certain messages: rows from the index, and a look at what the index does not tell."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from pyspark.sql.datasource import InputPartition
+
+from pyspark_rmq.conditions import IsSought
+from pyspark_rmq.home import Home
+from pyspark_rmq.offsets import Queue
+from pyspark_rmq.options import Lookup, SourceOptions
+from pyspark_rmq.planning import QueueSlice, split
+from pyspark_rmq.reader import SlicePartition, read_matching
+
+_log = logging.getLogger(__name__)
+
+Rows = npt.NDArray[np.int64]
+
+# So many messages that the index does not tell of are looked at while planning: cheaper than a task.
+_LOOK_AT_ROWS = 10_000
+
+
+def found_partitions(
+    home: Home, options: SourceOptions, lookup: Lookup, wanted: Sequence[QueueSlice]
+) -> list[InputPartition]:
+    """Return the tasks that read what `lookup` finds in the slices `wanted`, of each queue one at most: with `rows`
+    what was found, without them a slice in which the task has to look.
+    """
+    found, untold = _look_up(home, options, lookup, wanted)
+    if sum(part.end - part.start for part in untold) <= _LOOK_AT_ROWS:
+        for part in untold:
+            looked = read_matching(home, options, part, ["queueOffset"], [IsSought(lookup)])
+            rows = [found.get(part.queue, _NONE), *(batch.column(0).to_numpy() for batch in looked)]
+            found[part.queue] = np.sort(np.concatenate(rows))
+        untold = []
+    # Cut by the number of rows, not by how far they are from each other.
+    pieces = split([QueueSlice(*queue, 0, len(rows)) for queue, rows in found.items()], options.min_partitions)
+    return [
+        *(_rows_partition(piece.queue, found[piece.queue][piece.start : piece.end]) for piece in pieces),
+        *(SlicePartition(part) for part in split(untold, options.min_partitions)),
+    ]
+
+
+def _look_up(
+    home: Home, options: SourceOptions, lookup: Lookup, wanted: Sequence[QueueSlice]
+) -> tuple[dict[Queue, Rows], list[QueueSlice]]:
+    from rmq_store.errors import CorruptionError
+
+    found: dict[Queue, Rows] = {}
+    untold: list[QueueSlice] = []
+    for topic in dict.fromkeys(part.topic for part in wanted):
+        parts = [part for part in wanted if part.topic == topic]
+        spans = {part.queue_id: (part.start, part.end) for part in parts}
+        try:
+            answer = home.query.rows.find(topic, lookup.texts, spans, lookup.by)
+        except CorruptionError as error:
+            if not options.skip_corruption:
+                raise
+            _log.warning("%s; onCorruption=skip: reading all messages of %s", error, topic)
+            untold += parts
+            continue
+        found |= {Queue(topic, queue_id): rows for queue_id, rows in answer.found.items()}
+        untold += [QueueSlice(topic, queue_id, *span) for queue_id, spans in answer.untold.items() for span in spans]
+    return found, untold
+
+
+def _rows_partition(queue: Queue, rows: Rows) -> SlicePartition:
+    return SlicePartition(QueueSlice(*queue, int(rows[0]), int(rows[-1]) + 1), rows)
+
+
+_NONE = np.empty(0, np.int64)

@@ -1,0 +1,165 @@
+"""Filters that Spark leaves to the source (`spark.sql.python.filterPushdown.enabled`): fewer rows, never other ones.
+
+A filter on a column that is stored as it is shown is taken, if Arrow decides it as Spark does: comparisons with whole
+numbers and times, equality and patterns of text, NULL or not. Where it allows, less is planned: queues by `topic` and
+`queueId`, offsets by `queueOffset`; `keys` and `msgId` that are equal to something are looked up in the index. Each
+filter is checked before the body is read. Times do not narrow the plan: a broker's clock may have been set back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringContains,
+    StringEndsWith,
+    StringStartsWith,
+)
+from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructType, TimestampType
+
+from pyspark_rmq.conditions import Comparison, where_all_hold
+from pyspark_rmq.options import Lookup, SourceOptions
+from pyspark_rmq.planning import QueueSlice
+from pyspark_rmq.reader import RmqReader
+from pyspark_rmq.schema import SOURCE_SCHEMA
+
+_EQUALITY = (EqualTo, EqualNullSafe, In)
+_ORDER = (GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
+_PATTERN = (StringStartsWith, StringEndsWith, StringContains)
+_NULL = (IsNull, IsNotNull)
+
+_COMPARED: Mapping[type[DataType], tuple[type, tuple[type[Filter], ...]]] = {
+    IntegerType: (int, (*_EQUALITY, *_ORDER)),
+    LongType: (int, (*_EQUALITY, *_ORDER)),
+    TimestampType: (datetime, (*_EQUALITY, *_ORDER)),
+    StringType: (str, (*_EQUALITY, *_PATTERN)),
+}
+
+_PLACE = ("topic", "queueId")
+_INT64_MAX = (1 << 63) - 1
+
+
+class PushingReader(RmqReader):
+    """A reader that takes filters. Spark refuses it where the setting is off."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._places: list[Comparison] = []
+        self._offsets = (0, _INT64_MAX)
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take what can be taken, and return the rest."""
+        # Of rows that come back, or are dead letters, the topic that is shown is not that of the queue.
+        restored = self._options.subscription.of_group is not None
+        left: list[Filter] = []
+        for pushed in filters:
+            comparison = _comparison(pushed)
+            if comparison is None or (comparison.column == "topic" and restored):
+                left.append(pushed)
+            else:
+                self._take(comparison)
+        return left
+
+    def _take(self, comparison: Comparison) -> None:
+        if comparison.column in _PLACE:
+            self._places.append(comparison)
+            return
+        offsets = _offsets(comparison)
+        if offsets is not None:
+            self._offsets = max(self._offsets[0], offsets[0]), min(self._offsets[1], offsets[1])
+            if comparison.operation != "In":
+                return
+        self._conditions = [*self._conditions, comparison]
+        if self._lookup is None:
+            self._lookup = _lookup(comparison)
+
+    def _narrow(self, parts: list[QueueSlice]) -> list[QueueSlice]:
+        first, last = self._offsets
+        parts = [part._replace(start=max(part.start, first), end=min(part.end, last)) for part in parts]
+        topics, queue_ids = [part.topic for part in parts], [part.queue_id for part in parts]
+        places = {"topic": pa.array(topics, pa.string()), "queueId": pa.array(queue_ids, pa.int32())}
+        numbers = pa.array(range(len(parts)), pa.int64())
+        wanted = where_all_hold(self._places, pa.record_batch(places | {"number": numbers}))
+        return [part for part in map(parts.__getitem__, wanted.column("number").to_pylist()) if part.start < part.end]
+
+
+def _comparison(pushed: Filter) -> Comparison | None:
+    """What can be decided here of a filter; None: Spark has to."""
+    negated = isinstance(pushed, Not)
+    inner: Any = pushed.child if isinstance(pushed, Not) else pushed
+    if type(inner) not in (*_EQUALITY, *_ORDER, *_PATTERN, *_NULL) or len(inner.attribute) != 1:
+        return None
+    (column,) = inner.attribute
+    kind: type[Filter] = type(inner)
+    operation = kind.__name__
+    compared = _COMPARED.get(type(SOURCE_SCHEMA[column].dataType)) if column in SOURCE_SCHEMA.names else None
+    if compared is None:
+        return None
+    if kind in _NULL:
+        return Comparison(column, operation, None, negated)
+    value_type, kinds = compared
+    values = inner.value if kind is In else (inner.value,)
+    if kind not in kinds or not all(_is_plain(value, value_type) for value in values):
+        return None
+    return Comparison(column, operation, tuple(values) if kind is In else inner.value, negated)
+
+
+def _is_plain(value: object, value_type: type) -> bool:
+    """Whether a value is of the column's type for certain: no NULL, which makes a comparison NULL."""
+    if type(value) is not value_type:
+        return False
+    if isinstance(value, int):
+        return -_INT64_MAX <= value <= _INT64_MAX
+    return not isinstance(value, datetime) or value.tzinfo is not None
+
+
+def _offsets(comparison: Comparison) -> tuple[int, int] | None:
+    """Queue offsets [start, end) outside of which a comparison of `queueOffset` does not hold; inside it does, but for
+    IN. None: of another column, or no such range.
+    """
+    if comparison.column != "queueOffset" or comparison.negated:
+        return None
+    value = comparison.value
+    match comparison.operation:
+        case "EqualTo" | "EqualNullSafe":
+            return value, value + 1
+        case "In":
+            return min(value, default=0), max(value, default=-1) + 1
+        case "GreaterThan":
+            return value + 1, _INT64_MAX
+        case "GreaterThanOrEqual":
+            return value, _INT64_MAX
+        case "LessThan":
+            return 0, value
+        case "LessThanOrEqual":
+            return 0, value + 1
+        case "IsNotNull":
+            return 0, _INT64_MAX
+    return None
+
+
+def _lookup(comparison: Comparison) -> Lookup | None:
+    """What the index can be asked for: every row for which the comparison holds is among the answers."""
+    if comparison.negated or comparison.operation not in ("EqualTo", "EqualNullSafe", "In"):
+        return None
+    texts: Sequence[Any] = comparison.value if comparison.operation == "In" else (comparison.value,)
+    if comparison.column == "keys":
+        # KEYS that are equal to a text have each of its keys; the first will do.
+        texts = [next(filter(None, text.split(" ")), "") for text in texts]
+    elif comparison.column != "msgId":
+        return None
+    return Lookup("key" if comparison.column == "keys" else "id", tuple(dict.fromkeys(texts))) if all(texts) else None

@@ -1,0 +1,195 @@
+"""Which messages of some queues have given keys or ids, as far as the index tells, and where it does not (data plane).
+
+An index may begin later than its log (messageIndexEnable came late), end before it (a broker was killed), or lack a
+file in between (IndexService#load deletes one that its checkpoint does not vouch for). So each file is asked for its
+first and last record; what lies between two files, behind the last one, or in damage that was kept, has to be read.
+A record counts only if the queue's own entry points at it: a topic may have been deleted and made again. So the rows
+found, and those of the untold ranges that match, are exactly the rows of a read of the whole queues that match.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.broker.queues import Queues
+from rmq_store.broker.stored_frames import FrameRun, StoredFrames
+from rmq_store.errors import CorruptIndexError, UsageError
+from rmq_store.format.consume_queue import PRE_BLANK_SIZE
+from rmq_store.format.ids import parse_offset_message_id
+from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.starting_point import OUR_LOCK_TEXT, lock_text
+
+if TYPE_CHECKING:
+    from rmq_store.broker.query import Query
+
+_LOG = logging.getLogger(__name__)
+
+Int64 = npt.NDArray[np.int64]
+Span = tuple[int, int]
+By = Literal["key", "unique key", "id"]
+
+_TRIES = 3
+
+
+class FoundRows(NamedTuple):
+    """By queue id: `found` queue offsets (n,), ascending; `untold` ranges [start, end) of queue offsets, ascending, of
+    which none is in `found`. Queues without any are left out.
+    """
+
+    found: dict[int, Int64]
+    untold: dict[int, list[Span]]
+
+
+class KeyRows:
+    """Looks up rows of one open store."""
+
+    def __init__(self, log: CommitLog, queues: Queues, query: Query) -> None:
+        self._log = log
+        self._queues = queues
+        self._query = query
+        self._frames = StoredFrames(log)
+
+    def find(self, topic: str, texts: Sequence[str], spans: Mapping[int, Span], by: By) -> FoundRows:
+        """The rows of [start, end) of each queue (`spans`: queue id -> queue offsets) that have one of `texts` `by`
+        "key" (one of its KEYS), by "unique key" (its UNIQ_KEY), or by "id" (its UNIQ_KEY or its offset id, as
+        MQAdmin.viewMessage takes both).
+
+        A store without an index, or with one that cannot be believed as a whole, tells nothing: all is untold.
+
+        Raises:
+            OffsetOutOfRangeError: retention was faster.
+            CorruptIndexError, CorruptRecordError: the index, or a message that it leads to, is damaged.
+        """
+        spans = {queue_id: span for queue_id, span in spans.items() if span[0] < span[1]}
+        if not spans or not texts:
+            return FoundRows({}, {})
+        try:
+            covered = self._query.search().covered()
+        except (UsageError, CorruptIndexError) as error:
+            _LOG.warning("all messages of %s have to be looked at: %s", topic, error)
+            return FoundRows({}, {queue_id: [span] for queue_id, span in spans.items()})
+        gaps = self._gaps(covered)
+        found = self._query.find(topic, texts, unique=by != "key", within=self._places(topic, spans))
+        rows = np.stack([found[name].to_numpy() for name in ("queue_id", "queue_offset", "commit_log_offset")])
+        if by == "id":
+            rows = np.concatenate([rows, self._with_offset_ids(topic, texts)], axis=1)
+        answer = FoundRows({}, {})
+        for queue_id, span in spans.items():
+            borders = self._lower_bounds(topic, queue_id, span, gaps.ravel()).reshape(-1, 2)
+            untold = borders[borders[:, 0] < borders[:, 1]]
+            offsets = self._confirmed(topic, queue_id, span, rows[1:, rows[0] == queue_id])
+            offsets = offsets[~_inside(offsets, untold)]
+            if len(offsets):
+                answer.found[queue_id] = offsets
+            if len(untold):
+                answer.untold[queue_id] = [(start, end) for start, end in untold.tolist()]
+        return answer
+
+    def _gaps(self, covered: list[Span]) -> Int64:
+        """[start, end) of the log of which the index does not tell, (n, 2), ascending and disjoint.
+
+        Beside a gap, the last record before and the first one behind it are looked at, too: what else they have may be
+        in a file that is gone, or never came.
+        """
+        if lock_text(self._log) != OUR_LOCK_TEXT and (self._log.root / "abort").exists():
+            # A broker that runs, or was killed, has not synced the file that it writes to; a copy of it may be torn.
+            covered = covered[1:]
+        start, end = self._log.start(), self._queues.end()
+        gaps = [(bad.start, bad.end) for bad in self._log.kept.ranges]
+        reached = start - 1
+        for first, last in sorted(covered):
+            if first > reached:
+                gaps.append((reached, first + 1))
+            reached = max(reached, last)
+        return _joined([*gaps, (reached, end)])
+
+    def _places(self, topic: str, spans: Mapping[int, Span]) -> Span:
+        """Of the log, what holds all records of the rows."""
+        ends = {queue_id: np.array([first, last - 1]) for queue_id, (first, last) in spans.items()}
+        entries = [self._entries(topic, queue_id, rows) for queue_id, rows in ends.items()]
+        places = np.stack([both["commit_log_offset"].astype(np.int64) for both in entries])
+        return int(places[:, 0].min()), int(places[:, 1].max()) + 1
+
+    def _lower_bounds(self, topic: str, queue_id: int, span: Span, places: Int64) -> Int64:
+        """For each of `places` (n,), ascending, the first row of the span whose record lies there or above, (n,)."""
+        low = np.full(len(places), span[0], np.int64)
+        high = np.full(len(places), span[1], np.int64)
+        while len(going := np.flatnonzero(low < high)):
+            middle = (low[going] + high[going]) // 2
+            entries = self._entries(topic, queue_id, middle)
+            below = (entries["commit_log_offset"] < places[going]) | (entries["frame_size"] == PRE_BLANK_SIZE)
+            low[going[below]] = middle[below] + 1
+            high[going[~below]] = middle[~below]
+        return low
+
+    def _confirmed(self, topic: str, queue_id: int, span: Span, rows: Int64) -> Int64:
+        """Of `rows` (queue offsets and places, (2, n)), the queue offsets that lie in the span and whose entry points
+        there; ascending, each once.
+        """
+        rows = rows[:, (rows[0] >= span[0]) & (rows[0] < span[1])]
+        offsets, places = rows[:, np.argsort(rows[0], kind="stable")]
+        entries = self._entries(topic, queue_id, offsets)
+        return np.unique(offsets[entries["commit_log_offset"] == places])
+
+    def _entries(self, topic: str, queue_id: int, rows: Int64) -> np.ndarray:
+        return self._queues.entries_at(topic, queue_id, rows)
+
+    def _with_offset_ids(self, topic: str, texts: Sequence[str]) -> Int64:
+        """Queue id, queue offset and place of the topic's messages with these offset ids: (3, n)."""
+        ids = dict(parsed for text in texts if (parsed := _offset_id(text)) is not None)
+        offsets = np.array(sorted(ids.values()), np.int64)
+        offsets = np.unique(offsets[~self._log.kept.mask(offsets)])
+        for _ in range(_TRIES):
+            end = self._queues.end()
+            offsets = offsets[(offsets >= self._log.start()) & (offsets < end)]
+            sizes = self._frames.sizes(offsets, end)
+            offsets, sizes = offsets[sizes > 0], sizes[sizes > 0]
+            try:
+                found = [_with_ids(run, topic, pa.array(list(ids))) for run in self._frames.runs(offsets, sizes)]
+            except FileNotFoundError:
+                continue  # retention was faster
+            return np.concatenate([np.empty((3, 0), np.int64), *found], axis=1)
+        raise self._log.missing_segment(int(offsets[0]))
+
+
+def _with_ids(run: FrameRun, topic: str, ids: pa.StringArray) -> Int64:
+    headers = run.headers
+    good = headers.dispatchable & pc.equal(headers.topics(), topic).to_numpy(zero_copy_only=False)
+    good &= pc.is_in(run.offset_message_ids(), ids).to_numpy(zero_copy_only=False)
+    parts = (headers.queue_id, headers.queue_offset, headers.physical_offset)
+    return np.stack([part[good].astype(np.int64) for part in parts])
+
+
+def _offset_id(text: str) -> tuple[str, int] | None:
+    """The id as this engine writes it, and the place that it names; None for what is no offset id."""
+    try:
+        _, offset = parse_offset_message_id(text)
+    except UsageError:
+        return None
+    return text.upper(), offset
+
+
+def _joined(spans: Iterable[Span]) -> Int64:
+    """Overlapping spans made one, (n, 2), ascending."""
+    joined: list[Span] = []
+    for start, end in sorted(spans):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return np.array(joined, np.int64).reshape(-1, 2)
+
+
+def _inside(offsets: Int64, spans: Int64) -> npt.NDArray[np.bool_]:
+    """Which of `offsets` (n,) lie in one of `spans` (m, 2), ascending and disjoint."""
+    at = np.searchsorted(spans[:, 0], offsets, side="right") - 1
+    ends = np.append(spans[:, 1], 0)  # at -1: before all of them
+    inside: npt.NDArray[np.bool_] = offsets < ends[at]
+    return inside
