@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark_rmq.judge import DLQ as DLQ
     from pyspark_rmq.judge import RECONSUME_LATER as RECONSUME_LATER
     from pyspark_rmq.judge import SUCCESS as SUCCESS
+    from pyspark_rmq.lag_listener import LagListener as LagListener
     from pyspark_rmq.redriving import redrive as redrive
     from pyspark_rmq.source import DefaultSource as DefaultSource
 
@@ -29,6 +30,7 @@ _HOMES = {
     "DefaultSource": "source",
     "FloodBreaker": "breaker",
     "FloodBreakerError": "breaker",
+    "LagListener": "lag_listener",
     "RECONSUME_LATER": "judge",
     "SUCCESS": "judge",
     "consume": "consuming",

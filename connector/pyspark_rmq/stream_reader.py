@@ -147,10 +147,14 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamPosition(home.identity or begin.store, end, after, began).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the ends of the queues, without limits, as `latestOffset` last saw them; for the query's progress."""
-        if self._home is None or not self._latest:
+        """Return the ends of the queues, without limits, as they were seen last, and where they are; for the query's
+        progress (`lag_tracking`).
+        """
+        if self._home is None or not self._ranges:
             return None
-        return StreamPosition(self._home.identity, self._latest).to_json()
+        ends = {queue: limits.max_offset for queue, limits in self._ranges.items()}
+        place = {"path": self._options.path} | ({"group": self._options.group} if self._options.group else {})
+        return StreamPosition(self._home.identity, ends).to_json() | place
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan the tasks of a batch, and pin what they read until it is completed or planned again.

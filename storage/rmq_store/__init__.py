@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rmq_store.broker.groups import SubscriptionGroup
     from rmq_store.broker.leases import Lease, live_leases
     from rmq_store.broker.losses import Loss, record_losses, recorded_losses
+    from rmq_store.broker.metrics import store_metrics, write_openmetrics
     from rmq_store.broker.redrive import DeadLetters
     from rmq_store.broker.results import AppendResult, CommitResult, QueueRange, SendResult, SendStatus
     from rmq_store.broker.retention import Retention, RetentionPlan, RetentionReport
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from rmq_store.files.pin import Pin
     from rmq_store.format.message import Message, StoredMessage
     from rmq_store.format.names import is_system_topic
+    from rmq_store.format.openmetrics import Metric, MetricFamily, openmetrics_text
     from rmq_store.format.schema import MESSAGE_SCHEMA
     from rmq_store.log.kept import BadRange
     from rmq_store.log.recovery import RecoveryReport
@@ -83,6 +85,7 @@ _HOMES = {
     "broker.groups": "SubscriptionGroup",
     "broker.leases": "Lease live_leases",
     "broker.losses": "Loss record_losses recorded_losses",
+    "broker.metrics": "store_metrics write_openmetrics",
     "broker.redrive": "DeadLetters",
     "broker.results": "AppendResult CommitResult QueueRange SendResult SendStatus",
     "broker.retention": "Retention RetentionPlan RetentionReport",
@@ -103,6 +106,7 @@ _HOMES = {
     "files.pin": "Pin",
     "format.message": "Message StoredMessage",
     "format.names": "is_system_topic",
+    "format.openmetrics": "Metric MetricFamily openmetrics_text",
     "format.schema": "MESSAGE_SCHEMA",
     "log.kept": "BadRange",
     "log.recovery": "RecoveryReport",
@@ -138,6 +142,8 @@ __all__ = [
     "Loss",
     "MarkerError",
     "Message",
+    "Metric",
+    "MetricFamily",
     "NotAStoreError",
     "OffsetOutOfRangeError",
     "Pin",
@@ -174,10 +180,13 @@ __all__ = [
     "failure",
     "is_system_topic",
     "live_leases",
+    "openmetrics_text",
     "record_losses",
     "recorded_losses",
     "store_clock",
+    "store_metrics",
     "sweep",
+    "write_openmetrics",
 ]
 
 

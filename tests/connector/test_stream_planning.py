@@ -477,7 +477,20 @@ def test_the_latest_offsets_are_reported_without_limits(fake_home: Make, stream_
     reader = stream_reader(fake_home({T0: (0, 100)}), startingOffsets="earliest", maxOffsetsPerTrigger="5")
     assert reader.reportLatestOffset() is None
     first_batch(reader)
-    assert reader.reportLatestOffset() == {"version": 1, "store": "store-1", "topics": {"T": {"0": 100}}}
+    ends = {"version": 1, "store": "store-1", "topics": {"T": {"0": 100}}}
+    assert reader.reportLatestOffset() == ends | {"path": reader._options.path}
+
+
+def test_who_watches_is_told_where_the_ends_are_and_which_group_reads(fake_home: Make, stream_reader: Make) -> None:
+    home = fake_home({T0: (0, 100)})
+    reader = stream_reader(home, group="g", startingOffsets="earliest")
+    begin, end = first_batch(reader)
+    reported = reader.reportLatestOffset()
+    assert (reported["path"], reported["group"]) == (reader._options.path, "g")
+    restarted = stream_reader(home, startingOffsets="earliest")
+    restarted.partitions(begin, end)  # a batch is repeated: nobody asks for its end
+    assert restarted.reportLatestOffset()["topics"] == {"T": {"0": 100}}
+    assert "group" not in restarted.reportLatestOffset()
 
 
 def test_min_partitions_cut_the_queues(fake_home: Make, stream_reader: Make) -> None:

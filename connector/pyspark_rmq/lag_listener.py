@@ -1,0 +1,194 @@
+"""`LagListener`: how far all streaming queries of a session are behind, as rows, log lines and metrics.
+
+Spark calls it from threads of its own, behind the query and without holding it up; nothing that goes wrong here reaches
+Spark. Source: StreamingQueryListener, StreamingQueryProgress (pyspark.sql.streaming.listener).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from pyspark_rmq.home import Home, clock_of, open_to_watch
+from pyspark_rmq.lag_metrics import stream_metrics
+from pyspark_rmq.lag_tracking import Batch, QueueRow, SourceRow, SourceTracker, batch_of, milliseconds
+from pyspark_rmq.offsets import refuse
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+    )
+
+_log = logging.getLogger("pyspark_rmq.lag")
+_own_log = logging.getLogger(__name__)
+
+
+class LagListener(StreamingQueryListener):
+    """Watches every streaming query that reads `format("rmq")`: `spark.streams.addListener(LagListener())`.
+
+    For each progress of a query it looks at the store, and writes one line of JSON to the logger `pyspark_rmq.lag`
+    (level INFO) for each source of this format; with `openmetrics_file` it replaces that file by the metrics of all
+    queries: whole at every moment, readable for every user. `rows`, `sources`, `table` and `openmetrics` give the same
+    at any time, of the queries that run: one that has ended is dropped. Sources of other formats are not looked at.
+
+    Safe for threads. What goes wrong is logged, once for each kind of error, and counted in
+    `rmq_listener_errors_total`; it never reaches Spark. A store that is not on this machine costs seconds and dead
+    letters (None): messages are then counted up to the end that the source has reported.
+
+    Raises:
+        UsageError: the directory of `openmetrics_file` does not exist.
+    """
+
+    def __init__(self, openmetrics_file: str | Path | None = None) -> None:
+        self._file = None if openmetrics_file is None else Path(openmetrics_file).absolute()
+        if self._file is not None and not self._file.parent.is_dir():
+            refuse(f"openmetrics_file={str(openmetrics_file)!r}: there is no directory {self._file.parent}")
+        self._lock = threading.Lock()
+        self._trackers: dict[tuple[str, str, int], SourceTracker] = {}
+        self._homes: dict[str, tuple[Home, Callable[[], int]]] = {}
+        self._error_count = 0
+        self._told: set[str] = set()
+
+    def rows(self) -> list[QueueRow]:
+        """One row for each queue of each source of each running query, as of its last progress; none before that."""
+        with self._lock:
+            return [row for tracker in self._trackers.values() for row in tracker.rows]
+
+    def sources(self) -> list[SourceRow]:
+        """One row for each source of each running query: sums, retries and dead letters of its last batch."""
+        with self._lock:
+            return [tracker.total for tracker in self._trackers.values() if tracker.total is not None]
+
+    def table(self) -> pa.Table:
+        """`rows` as a table of these columns; `spark.createDataFrame` takes it."""
+        import pyarrow as pa
+
+        types = {
+            "query": pa.string(), "query_id": pa.string(), "run_id": pa.string(), "batch_id": pa.int64(),
+            "source": pa.int32(), "path": pa.string(), "group": pa.string(), "topic": pa.string(),
+            "queue_id": pa.int32(), "position": pa.int64(), "end": pa.int64(), "messages": pa.int64(),
+            "lag": pa.int64(), "lag_seconds": pa.float64(), "rate": pa.float64(), "eta_seconds": pa.float64(),
+        }  # fmt: skip
+        columns = list(zip(*self.rows(), strict=True)) or [()] * len(types)
+        return pa.table({name: pa.array(columns[i], kind) for i, (name, kind) in enumerate(types.items())})
+
+    def openmetrics(self) -> str:
+        """The metrics of all running queries as OpenMetrics text: docs/metrics.md."""
+        from rmq_store import openmetrics_text
+
+        with self._lock:
+            return openmetrics_text(stream_metrics(self._trackers.values(), self._error_count))
+
+    def close(self) -> None:
+        """Let go of the stores; a listener that goes on listening opens them again."""
+        with self._lock:
+            self._close_all_but(())
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Nothing is known of its sources yet; an earlier run of it is over."""
+        with self._lock, self._guarded():
+            self._forget(lambda query_id, run_id: query_id == str(event.id) and run_id != str(event.runId))
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """A batch was completed, or there was nothing to read."""
+        with self._lock:
+            with self._guarded():
+                for number in range(len(event.progress.sources)):
+                    with self._guarded():
+                        batch = batch_of(event.progress, number)
+                        if batch is not None:
+                            self._completed(batch)
+            self._write()
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """There was nothing to read, for some seconds."""
+        with self._lock:
+            with self._guarded():
+                for tracker in [self._trackers[key] for key in self._trackers if key[1] == str(event.runId)]:
+                    with self._guarded():
+                        tracker.idle(milliseconds(event.timestamp), *self._look_at(tracker.path))
+            self._write()
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """The query has ended."""
+        with self._lock:
+            with self._guarded():
+                self._forget(lambda query_id, run_id: run_id == str(event.runId))
+                self._close_all_but({tracker.path for tracker in self._trackers.values()})
+            self._write()
+
+    def _completed(self, batch: Batch) -> None:
+        key = batch.query_id, batch.run_id, batch.source
+        if key not in self._trackers:
+            self._forget(lambda query_id, run_id: query_id == batch.query_id and run_id != batch.run_id)
+            self._trackers[key] = SourceTracker()
+        tracker = self._trackers[key]
+        tracker.completed(batch, *self._look_at(batch.path))
+        _log.info("%s", _line(tracker))
+
+    def _forget(self, is_over: Callable[[str, str], bool]) -> None:
+        self._trackers = {key: tracker for key, tracker in self._trackers.items() if not is_over(key[0], key[1])}
+
+    def _look_at(self, path: str | None) -> tuple[Home | None, int]:
+        """The store as it is now, and its time; None and the machine's time if it is not here."""
+        if path is not None:
+            with self._guarded():
+                if path not in self._homes:
+                    self._homes[path] = open_to_watch(path), clock_of(path)
+                home, clock = self._homes[path]
+                home.refresh()
+                return home, clock()
+        return None, time.time_ns() // 1_000_000
+
+    def _close_all_but(self, paths: Collection[str | None]) -> None:
+        for path in [path for path in self._homes if path not in paths]:
+            self._homes.pop(path)[0].close()
+
+    def _write(self) -> None:
+        if self._file is not None:
+            from rmq_store import write_openmetrics
+
+            with self._guarded():
+                write_openmetrics(self._file, stream_metrics(self._trackers.values(), self._error_count))
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Nothing that is raised in the block goes further: Spark would drop the listener's events, or print a trace
+        for each of them.
+        """
+        try:
+            yield
+        except Exception as error:
+            self._error_count += 1
+            kind = type(error).__qualname__
+            if kind not in self._told:
+                self._told.add(kind)
+                _own_log.exception("lag is not known; this kind of error, %s, is told once: %s", kind, error)
+
+
+def _line(tracker: SourceTracker) -> str:
+    """The JSON of a source: its sums, and those of its topics."""
+    total = tracker.total
+    assert total is not None  # a batch was just taken in
+    topics: dict[str, dict[str, Any]] = {}
+    for row in tracker.rows:
+        topic = topics.setdefault(row.topic, {"messages": 0, "lag": 0, "lagSeconds": 0.0})
+        topic["messages"] += row.messages
+        topic["lag"] += row.lag
+        known = row.lag_seconds is not None and topic["lagSeconds"] is not None
+        topic["lagSeconds"] = max(topic["lagSeconds"], row.lag_seconds) if known else None
+    names = ("query", "queryId", "runId", "batchId", "source", "path", "group", "messages", "retries", "deadLetters",
+             "lag", "lagSeconds", "rate", "etaSeconds")  # fmt: skip
+    return json.dumps({**dict(zip(names, total, strict=True)), "topics": topics}, ensure_ascii=False)

@@ -1,0 +1,54 @@
+"""What streaming queries are behind, as metrics: names, labels, meanings, samples. docs/metrics.md lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from pyspark_rmq.lag_tracking import SourceTracker
+from rmq_store import Metric, MetricFamily
+
+_SOURCE = ("query", "query_id", "source", "consumer_group")
+_QUEUE = (*_SOURCE, "topic", "queue_id")
+
+LAG = Metric("rmq_stream_lag_messages", "gauge", "Messages between the position of the query and the end.", _QUEUE)
+LAG_TIME = Metric(
+    "rmq_stream_lag_seconds", "gauge", "How long the oldest message that was not read has been there.", _QUEUE,
+    "seconds",
+)  # fmt: skip
+RATE = Metric("rmq_stream_messages_per_second", "gauge", "Messages read per second, of late.", _QUEUE)
+ETA = Metric(
+    "rmq_stream_catch_up_seconds", "gauge",
+    "When nothing will be left, if it goes on like this; no sample if it gets more.", _QUEUE, "seconds",
+)  # fmt: skip
+MESSAGES = Metric("rmq_stream_messages", "counter", "Messages read since the listener began.", _QUEUE)
+RETRIES = Metric("rmq_stream_retries", "counter", "Of these, messages that came back from a retry.", _SOURCE)
+DEAD_LETTERS = Metric(
+    "rmq_stream_dead_letters", "counter", "Messages that became dead letters of the group while the query ran.", _SOURCE
+)
+ERRORS = Metric("rmq_listener_errors", "counter", "Events of Spark that the listener could not take in.")
+
+STREAM_METRICS: Final = (LAG, LAG_TIME, RATE, ETA, MESSAGES, RETRIES, DEAD_LETTERS, ERRORS)
+
+
+def stream_metrics(trackers: Iterable[SourceTracker], error_count: int) -> list[MetricFamily]:
+    """Each of STREAM_METRICS, in that order."""
+    found: dict[Metric, list[tuple[tuple[str, ...], float]]] = {metric: [] for metric in STREAM_METRICS}
+    for tracker in trackers:
+        if tracker.total is None:
+            continue
+        total = tracker.total
+        source = total.query, total.query_id, str(total.source), total.group or ""
+        found[RETRIES].append((source, tracker.retries))
+        if total.dead_letters is not None:
+            found[DEAD_LETTERS].append((source, tracker.dead_letters))
+        for row in tracker.rows:
+            labels = *source, row.topic, str(row.queue_id)
+            found[LAG].append((labels, row.lag))
+            for metric, number in ((LAG_TIME, row.lag_seconds), (RATE, row.rate), (ETA, row.eta_seconds)):
+                if number is not None:
+                    found[metric].append((labels, number))
+        for (topic, queue_id), count in sorted(tracker.messages.items()):
+            found[MESSAGES].append(((*source, topic, str(queue_id)), count))
+    found[ERRORS].append(((), error_count))
+    return [MetricFamily(metric, samples) for metric, samples in found.items()]

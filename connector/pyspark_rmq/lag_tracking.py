@@ -1,0 +1,242 @@
+"""How far one source of one streaming query is behind: what Spark says of a batch, against the ends of the store.
+
+    lag              messages between the query's position and the end of the queue now
+    lag_seconds      how long the oldest of them has been there, by the store's clock; 0 if there is none
+    rate             messages read per second since the batch before was done (first batch: since it began)
+    eta_seconds      lag / (how much the lag shrinks per second); None if it does not, 0 if there is none
+    retries          messages of the batch that came from the group's %RETRY% topic
+    dead_letters     messages that became dead letters of the group since the look before (first look: since the batch
+                     began)
+
+Positions and times come from Spark's progress (`offsets`); path and group of the source from the ends that it reports
+there. If the store is not on this machine the ends are those, and what needs a look is None.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyspark_rmq.home import Home
+from pyspark_rmq.offsets import Queue, StreamPosition
+from pyspark_rmq.options import DLQ_PREFIX, RETRY_PREFIX
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+_FIELDS = frozenset(("version", "store", "topics"))
+
+
+class QueueRow(NamedTuple):
+    """One queue of one source of a query: see the docstring of this module. `position` is the next message to read,
+    `end` the queue's end, `messages` those of the last batch.
+    """
+
+    query: str
+    query_id: str
+    run_id: str
+    batch_id: int
+    source: int
+    path: str | None
+    group: str | None
+    topic: str
+    queue_id: int
+    position: int
+    end: int
+    messages: int
+    lag: int
+    lag_seconds: float | None
+    rate: float | None
+    eta_seconds: float | None
+
+
+class SourceRow(NamedTuple):
+    """One source of a query: the sums of its queues, the age of the oldest message of all."""
+
+    query: str
+    query_id: str
+    run_id: str
+    batch_id: int
+    source: int
+    path: str | None
+    group: str | None
+    messages: int
+    retries: int
+    dead_letters: int | None
+    lag: int
+    lag_seconds: float | None
+    rate: float | None
+    eta_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What Spark says of one source in one progress: of the trigger that began at `started_ms`, and where each queue
+    ended for the source (`reported`).
+    """
+
+    query: str
+    query_id: str
+    run_id: str
+    batch_id: int
+    source: int
+    begin: Mapping[Queue, int]
+    end: StreamPosition
+    reported: Mapping[Queue, int]
+    path: str | None
+    group: str | None
+    started_ms: int
+    done_ms: int
+
+    @property
+    def messages(self) -> dict[Queue, int]:
+        """How many messages of each queue were read."""
+        return {queue: max(0, offset - self.begin.get(queue, offset)) for queue, offset in self.end.next.items()}
+
+
+def batch_of(progress: StreamingQueryProgress, number: int) -> Batch | None:
+    """One of the sources in a progress; None if it is of another format, or has not reported where it ends.
+
+    Raises:
+        UsageError: a position of a newer version.
+    """
+    source = progress.sources[number]
+    begin, end, latest = (_object(text) for text in (source.startOffset, source.endOffset, source.latestOffset))
+    if not (_is_position(end) and _is_position(latest)):
+        return None
+    position = StreamPosition.from_json(end)
+    before = StreamPosition.from_json(begin).next if _is_position(begin) else {}
+    started_ms = milliseconds(progress.timestamp)
+    return Batch(
+        progress.name or "", str(progress.id), str(progress.runId), progress.batchId, number,
+        {**before, **position.began}, position, StreamPosition.from_json(latest).next,
+        _text(latest.get("path")), _text(latest.get("group")),
+        started_ms, started_ms + progress.durationMs.get("triggerExecution", 0),
+    )  # fmt: skip
+
+
+def milliseconds(timestamp: str) -> int:
+    """ISO 8601, as Spark writes it, in ms since the epoch."""
+    return int(datetime.fromisoformat(timestamp).timestamp() * 1000)
+
+
+class SourceTracker:
+    """Follows one source of one run of a query. `home` is its store, None if it is not here; `now_ms` its time."""
+
+    def __init__(self) -> None:
+        self.rows: list[QueueRow] = []
+        self.total: SourceRow | None = None
+        self.messages: dict[Queue, int] = {}
+        """Read so far; the next two: all so far."""
+        self.retries = 0
+        self.dead_letters = 0
+        self._batch: Batch | None = None
+        self._done_ms: int | None = None
+        self._dead_end: int | None = None
+
+    @property
+    def path(self) -> str | None:
+        """Where the store of the source is; None if nobody said so."""
+        return self._batch.path if self._batch is not None else None
+
+    def completed(self, batch: Batch, home: Home | None, now_ms: int) -> None:
+        """Take in a batch that Spark has completed."""
+        self._batch = batch
+        for queue, count in batch.messages.items():
+            self.messages[queue] = self.messages.get(queue, 0) + count
+        self._look(batch, batch.messages, batch.done_ms, home, now_ms)
+
+    def idle(self, at_ms: int, home: Home | None, now_ms: int) -> None:
+        """Nothing was read between the last call and `at_ms`, Spark's time; the queues may have grown."""
+        if self._batch is not None:
+            self._look(self._batch, {}, at_ms, home, now_ms)
+
+    def _look(
+        self, batch: Batch, messages: Mapping[Queue, int], done_ms: int, home: Home | None, now_ms: int
+    ) -> None:
+        passed_ms = done_ms - (batch.started_ms if self._done_ms is None else self._done_ms)
+        before = {(row.topic, row.queue_id): row.lag for row in self.rows}
+        rows = []
+        for queue, position in sorted(batch.end.next.items()):
+            end = batch.reported.get(queue, position) if home is None else home.queue_range(*queue).max_offset
+            lag, count = max(0, end - position), messages.get(queue, 0)
+            row = QueueRow(
+                *_place(batch), *queue, position, max(end, position), count, lag,
+                _age_s(home, queue, position, lag, now_ms), *_speed(count, lag, before.get(queue), passed_ms),
+            )  # fmt: skip
+            rows.append(row)
+        self.rows, self._done_ms = rows, done_ms
+        dead = self._dead_letters(batch, home)
+        retries = sum(count for queue, count in messages.items() if queue.topic.startswith(RETRY_PREFIX))
+        self.retries, self.dead_letters = self.retries + retries, self.dead_letters + (dead or 0)
+        count, lag = sum(messages.values()), sum(row.lag for row in rows)
+        ages = [row.lag_seconds for row in rows]
+        oldest = None if None in ages else max((age or 0.0 for age in ages), default=0.0)
+        speed = _speed(count, lag, sum(before.values()) if before else None, passed_ms)
+        self.total = SourceRow(*_place(batch), count, retries, dead, lag, oldest, *speed)
+
+    def _dead_letters(self, batch: Batch, home: Home | None) -> int | None:
+        """What became a dead letter of the group since the look before."""
+        if home is None or batch.group is None:
+            return None
+        topic = DLQ_PREFIX + batch.group
+        ranges = home.queue_ranges(topic) if topic in home.topics() else {}
+        end = sum(limits.max_offset for limits in ranges.values())
+        before, self._dead_end = self._dead_end, end
+        if before is not None:
+            return max(0, end - before)
+        return sum(
+            max(0, limits.max_offset - home.offset_by_time(topic, queue_id, batch.started_ms))
+            for queue_id, limits in ranges.items()
+        )
+
+
+def _place(batch: Batch) -> tuple[str, str, str, int, int, str | None, str | None]:
+    return (batch.query, batch.query_id, batch.run_id, batch.batch_id, batch.source, batch.path, batch.group)
+
+
+def _age_s(home: Home | None, queue: Queue, position: int, lag: int, now_ms: int) -> float | None:
+    """How long the first message from `position` on has been there; None if that is not known."""
+    from rmq_store import CorruptRecordError, OffsetOutOfRangeError
+
+    if not lag:
+        return 0.0
+    if home is None:
+        return None
+    try:
+        first = max(position, home.queue_range(*queue).min_offset)
+        return max(0, now_ms - home.store_timestamp(*queue, first)) / 1000
+    except (OffsetOutOfRangeError, CorruptRecordError):  # retention takes it at this moment, or it is damaged
+        return None
+
+
+def _speed(count: int, lag: int, lag_before: int | None, passed_ms: int) -> tuple[float | None, float | None]:
+    """Messages per second, and seconds until nothing is left if it goes on like this."""
+    if passed_ms <= 0:
+        return None, None if lag else 0.0
+    rate = count * 1000 / passed_ms
+    shrinking = rate if lag_before is None else (lag_before - lag) * 1000 / passed_ms
+    if not lag:
+        return rate, 0.0
+    return rate, lag / shrinking if shrinking > 0 else None
+
+
+def _is_position(value: Mapping[str, Any]) -> bool:
+    """Whether a JSON object is a position of this format; no other one that Spark comes with has these fields."""
+    return _FIELDS <= value.keys()
+
+
+def _object(text: str) -> dict[str, Any]:
+    """A JSON object; {} for everything else that sources of other formats say, `None` included."""
+    try:
+        value = json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
