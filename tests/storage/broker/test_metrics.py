@@ -7,12 +7,13 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 
-from rmq_store import Message, Store, StoreConfig, SubscriptionGroup
-from rmq_store.broker import metric_table
+from rmq_store import Message, Store, StoreConfig, SubscriptionGroup, UnknownTopicError
+from rmq_store.broker import metric_table, waiting
 from rmq_store.broker.metrics import store_metrics, write_openmetrics
 from rmq_store.format.openmetrics import MetricFamily, openmetrics_text
 
@@ -198,6 +199,40 @@ def test_messages_that_wait_are_counted_by_level_and_overdue_if_nobody_delivers(
         families = store_metrics(reader)
         assert numbers(families, "rmq_delayed_messages", by) == {("4",): 1}
         assert numbers(families, "rmq_topic_put_messages_total", "topic")["Orders",] == 8
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_retention_may_take_a_queue_file_while_the_waiting_messages_are_counted(
+    store: Store, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    store.send(Message("Orders", b"later", delay_level=3))
+    failing, levels = [FileNotFoundError("taken")] * times, waiting._levels
+
+    def taken(*arguments: Any) -> Any:
+        if failing:
+            raise failing.pop()
+        return levels(*arguments)
+
+    monkeypatch.setattr(waiting, "_levels", taken)
+    if times == 1:
+        assert store.waiting() == [waiting.Backlog(3, 1, NOW_MS + 15_000)]
+    else:
+        with pytest.raises(FileNotFoundError):
+            store.waiting()
+
+
+def test_a_topic_that_is_deleted_during_the_look_is_left_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranges = store.queue_ranges
+
+    def deleted(topic: str) -> Any:
+        if topic == "Orders":
+            raise UnknownTopicError(topic)
+        return ranges(topic)
+
+    monkeypatch.setattr(store, "queue_ranges", deleted)
+    shown = numbers(store_metrics(store), "rmq_topic_messages", "topic")
+    assert ("TBW102",) in shown
+    assert ("Orders",) not in shown
 
 
 # ---- disk

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import _thread
 import http.client
 import json
 import os
+import queue
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -19,6 +25,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_classic
 
 from rmq_store import Message, Store
+from rmq_store.cli import metrics_server
 from rmq_store.cli.metrics_server import parse_address
 
 Run = Callable[..., Result]
@@ -172,9 +179,13 @@ def test_each_request_looks_anew_in_the_format_that_it_asks_for_and_ctrl_c_ends_
     assert server.ask(path="/")[0] == 404
     assert server.ask(path="/../etc/passwd")[0] == 404
     assert server.ask("POST")[0] == 501
-    with socket.create_connection(("127.0.0.1", server.port)) as rude:
-        rude.sendall(b"GET /metrics HTTP/1.1\r\n")  # and gone: one slow client keeps nobody else waiting
+    with socket.create_connection(("127.0.0.1", server.port)) as slow:
+        slow.sendall(b"GET /metrics HTTP/1.1\r\n")  # and no more: nobody else waits for it
         assert server.ask()[0] == 200
+    with socket.create_connection(("127.0.0.1", server.port)) as rude:
+        rude.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, no goodbye
+        rude.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+    assert server.ask()[0] == 200
     assert server.end() == (0, "", "")
 
 
@@ -189,6 +200,50 @@ def test_a_look_that_fails_is_told_and_the_next_one_may_succeed(server: Server, 
         path.write_bytes(content)
     assert server.ask()[0] == 200
     assert server.end() == (0, "", "")
+
+
+def test_looks_follow_each_other_and_a_silent_client_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process: Ctrl-C comes when the clients are through."""
+    said: queue.Queue[str] = queue.Queue()
+    monkeypatch.setattr(metrics_server.click, "echo", said.put)
+    monkeypatch.setattr(metrics_server._Handler, "timeout", 0.02)
+    busy, overlaps, answers, closed = threading.Lock(), [], [], []
+
+    def look() -> list[Any]:
+        overlaps.append(not busy.acquire(blocking=False))
+        time.sleep(0.01)
+        if not overlaps[-1]:
+            busy.release()
+        return []
+
+    def ask(port: int) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection.request("GET", "/metrics")
+        answers.append(connection.getresponse().read())
+        connection.close()
+
+    def clients() -> None:
+        try:
+            found = re.search(r":(\d+)/", said.get(timeout=30))
+            assert found
+            port = int(found[1])
+            threads = [threading.Thread(target=ask, args=(port,)) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            with socket.create_connection(("127.0.0.1", port), timeout=30) as silent:
+                closed.append(silent.recv(1))
+        finally:
+            _thread.interrupt_main()
+
+    thread = threading.Thread(target=clients)
+    thread.start()
+    metrics_server.serve("127.0.0.1", 0, look)
+    thread.join()
+    assert answers == [b"# EOF\n"] * 4
+    assert overlaps == [False] * 4
+    assert closed == [b""]
 
 
 def test_a_port_that_is_taken_is_the_callers_mistake(server: Server, run: Run, store: Path) -> None:
