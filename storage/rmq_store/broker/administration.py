@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rmq_store.broker.deleted_topics import note_deletion
 from rmq_store.broker.groups import GroupTable, SubscriptionGroup
 from rmq_store.broker.offsets import OffsetTable
 from rmq_store.broker.pop_journal import PopJournal
@@ -178,6 +179,8 @@ class Administration:
         )
 
     def _delete(self, deletion: Deletion) -> None:
+        if deletion.topics:
+            note_deletion(self._log.root, deletion.topics, self._log.writing_page.appended_end)
         for topic in deletion.topics:
             self._topics.delete(topic)
         for group in deletion.groups:

@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rmq_store.broker.config import StoreFile
+from rmq_store.broker.deleted_topics import deleted_topics, was_used_since
 from rmq_store.broker.repair_files import Finding, Trash, find, find_unreadable
 from rmq_store.broker.store import Store
 from rmq_store.broker.topics import TopicConfig, TopicTable
 from rmq_store.clock import system_clock
-from rmq_store.errors import CorruptIndexError, NotAStoreError, StoreLockedError
+from rmq_store.errors import CorruptConfigError, CorruptIndexError, NotAStoreError, StoreFailedError, StoreLockedError
 from rmq_store.files import durable
 from rmq_store.files.lock import OfdLock
 from rmq_store.log.geometry import infer
@@ -168,9 +169,16 @@ def _save_views(repair: Repair) -> None:
 
 
 def _topics_of_queues(root: Path) -> list[TopicConfig]:
+    """Those that have queues, but for those that were deleted and not made again."""
+    try:
+        deleted = deleted_topics(root)
+    except (CorruptConfigError, StoreFailedError):
+        deleted = {}
     found = []
     for topic in sorted((root / "consumequeue").iterdir()) if (root / "consumequeue").is_dir() else ():
         ids = [int(queue.name) for queue in topic.iterdir() if queue.name.isdigit()] if topic.is_dir() else []
+        if topic.name in deleted and ids and not was_used_since(topic, deleted[topic.name]):
+            continue
         if ids and not topic.name.startswith(LMQ_PREFIX):
             found.append(TopicConfig(topic.name, max(ids) + 1, max(ids) + 1, 6))
     return found

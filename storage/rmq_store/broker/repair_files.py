@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from rmq_store.broker.config import StoreFile
+from rmq_store.broker.deleted_topics import deleted_topics
 from rmq_store.errors import CorruptionError, NotAStoreError, StoreFailedError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.progress import Progress
@@ -199,6 +200,8 @@ def _own_files(root: Path, trash: Trash) -> Iterator[Finding]:
         "pyrmq/state": (lambda: _check_page(root), "it is moved away; the progress record says what was on disk"),
         "pyrmq/units.json": (lambda: loads(durable.read_limited(root / "pyrmq/units.json", SIZE_MAX)),
                              "it is moved away: a cache, made anew from the log"),
+        "pyrmq/deleted_topics.json": (lambda: deleted_topics(root), "it is moved away: should config/topics.json be "
+                                      "lost, topics that were deleted are found, too"),
         "checkpoint": (lambda: Checkpoint.unpack(durable.read_limited(root / "checkpoint", _STEP_BYTES), "checkpoint"),
                        "it is moved away: the next clean stop writes it"),
     }  # fmt: skip

@@ -1,0 +1,82 @@
+"""Which topics were deleted on purpose: `pyrmq/deleted_topics.json`, for a repair that finds topics by their queues.
+
+    {"format": 1, "topics": {"<topic>": <end of the log when it was deleted>, ...}}
+
+A deleted topic leaves queue files behind (see `administration`), and so looks like one that was lost with
+config/topics.json. It was made again if a queue of it points at or above that end. Topics without queue files are
+forgotten. Nothing else reads this file: if it is lost, or cannot be read, deleted topics are found, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rmq_store.broker.config_files import LOCK_TIMEOUT_MS
+from rmq_store.errors import CorruptConfigError
+from rmq_store.files import durable
+from rmq_store.files.lock import OfdLock
+from rmq_store.format.consume_queue import ENTRY_BYTES
+
+_FORMAT = 1
+_BYTES_MAX = 16 << 20
+
+
+def note_deletion(root: Path, topics: Iterable[str], log_end: int) -> None:
+    """Remember that `topics` are deleted while the log ends at `log_end`; durable on return.
+
+    Raises:
+        StoreLockedError, StoreFullError, StoreFailedError: as a change of a table under `config/`.
+    """
+    lock = OfdLock(root / "pyrmq" / "config.lock")
+    try:
+        with lock.exclusive(LOCK_TIMEOUT_MS):
+            try:
+                known = deleted_topics(root)
+            except CorruptConfigError:
+                known = {}
+            known = {name: end for name, end in known.items() if (root / "consumequeue" / name).is_dir()}
+            known |= dict.fromkeys(topics, log_end)
+            path = _path(root)
+            durable.remove_leftovers(path)
+            durable.write_atomically(path, json.dumps({"format": _FORMAT, "topics": known}).encode())
+    finally:
+        lock.close()
+
+
+def deleted_topics(root: Path) -> Mapping[str, int]:
+    """{topic: where the log ended when it was deleted}; {} if none ever was. CorruptConfigError, StoreFailedError."""
+    path = _path(root)
+    try:
+        data: Any = json.loads(durable.read_limited(path, _BYTES_MAX))
+        topics: dict[str, int] = data["topics"]
+        if data["format"] != _FORMAT or not all(type(end) is int for end in topics.values()):
+            raise ValueError("another format")
+    except FileNotFoundError:
+        return {}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptConfigError(str(path), 0, f"no list of deleted topics ({error})") from error
+    return topics
+
+
+def was_used_since(directory: Path, log_end: int) -> bool:
+    """Whether a queue below `directory`, that of a topic, points at or above `log_end`."""
+    return any(_newest_offset(queue) >= log_end for queue in directory.iterdir() if queue.is_dir())
+
+
+def _newest_offset(queue: Path) -> int:
+    """Where the newest entry of a queue points; -1 if it has none."""
+    for path in sorted(queue.iterdir(), reverse=True):
+        if path.name.isdigit() and path.is_file():
+            data = path.read_bytes().rstrip(b"\0")
+            if data:
+                first = (len(data) - 1) // ENTRY_BYTES * ENTRY_BYTES
+                last = data[first:].ljust(ENTRY_BYTES, b"\0")
+                return int.from_bytes(last[:8], "big", signed=True)
+    return -1
+
+
+def _path(root: Path) -> Path:
+    return root / "pyrmq" / "deleted_topics.json"
