@@ -4,7 +4,7 @@
     python tests/cli_pages.py STORE     the cookbook too; STORE: a copy of the store in examples/data
 
 In the cookbook, what follows a line `$ rmq ...` of a `console` block, up to the next one or the end of the block, is
-what the command prints.
+what the command prints. /data/checkpoint is the one that Spark wrote for the tests of `rmq checkpoint`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from rmq_store.cli import commands
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 SHOWN_STORE = "/data/rocketmq/store"
+SHOWN_CHECKPOINT = "/data/checkpoint"
+CHECKPOINT = DOCS.parent / "tests" / "storage" / "cli" / "spark-checkpoint"
 
 _NOTE = "<!-- Generated from the commands: python tests/cli_pages.py -->"
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -93,10 +95,11 @@ def cookbook(text: str, run: Callable[[list[str]], str]) -> str:
 
 
 def run_on(store: Path) -> Callable[[list[str]], str]:
-    """Runs a command on a store, and returns what it prints, the store's place replaced by SHOWN_STORE."""
+    """Runs a command on a store, and returns what it prints, with the places that the page shows."""
 
     def run(words: list[str]) -> str:
         environment = {"RMQ_STORE": str(store), "COLUMNS": "100"}
+        words = [word.replace(SHOWN_CHECKPOINT, str(CHECKPOINT)) for word in words]
         result = CliRunner().invoke(commands, words, env=environment, prog_name="rmq", catch_exceptions=False)
         return result.output.replace(str(store), SHOWN_STORE)
 
