@@ -83,7 +83,7 @@ class StoreConfig:
 
     mapped_file_size_commit_log: int = 64 << 20
     mapped_file_size_consume_queue: int = 6_000_000
-    max_hash_slot_num: int = 4_000_000
+    max_hash_slot_num: int = 5_000_000
     max_index_num: int = 4_000_000
     message_index_enable: bool = True
     message_index_tags: bool = True

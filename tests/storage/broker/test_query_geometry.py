@@ -90,24 +90,23 @@ def looks_of_queries(store: Store, pages: Pages, key: str, **window: int) -> np.
 
 @pytest.mark.parametrize("key", ["order-{}", "absent-{}"])
 def test_a_query_looks_at_two_pages_of_each_index_file_and_one_per_hit(keyed: Store, pages: Pages, key: str) -> None:
-    """The slot, and in the mean one entry of another key. RocketMQ's geometry, with four entries to a slot, would make
-    that five. Over all files hardly a query looks at more than three.
+    """The slot, and in the mean 0.8 entries of other keys. With RocketMQ's geometry, four entries to a slot, it would be
+    five pages. Over all files no query in a hundred looks at more than three.
     """
     looks = looks_of_queries(keyed, pages, key)
-    assert 1.5 < looks.mean() <= 2.2
-    assert np.percentile(looks, 99) <= 3.5
-    assert (looks > 3).mean() < 0.05
+    assert 1.4 < looks.mean() <= 2
+    assert np.percentile(looks, 99) <= 3
 
 
 def test_a_query_with_times_looks_at_the_header_too(keyed: Store, pages: Pages) -> None:
     looks = looks_of_queries(keyed, pages, "order-{}", begin_ms=1)
-    assert 2.5 < looks.mean() <= 3
+    assert 2.4 < looks.mean() <= 3
 
 
 def test_ten_million_messages_with_two_keys_each_fill_few_files() -> None:
     """Entry 0 of a file is unused."""
     assert -(-20_000_000 // (DEFAULT.max_index_num - 1)) <= 6
-    assert layout.file_size(DEFAULT.max_hash_slot_num, DEFAULT.max_index_num) <= 96_000_040
+    assert layout.file_size(DEFAULT.max_hash_slot_num, DEFAULT.max_index_num) <= 100_000_040
 
 
 def test_a_store_with_the_geometry_of_earlier_versions_keeps_it(scratch: Path) -> None:
