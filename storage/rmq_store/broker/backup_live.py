@@ -21,7 +21,6 @@ from rmq_store.files import durable
 from rmq_store.files.copying import copy_start
 from rmq_store.files.progress import ProgressRecord
 from rmq_store.files.segments import OpenFile
-from rmq_store.format.consume_queue import ENTRY
 from rmq_store.format.names import COMMIT_LOG_DIRECTORY, CONFIG_DIRECTORY, LOCK_FILE
 from rmq_store.log import scan
 from rmq_store.log.hash_index import EMPTY
@@ -141,7 +140,7 @@ class LiveBackup:
             if last:
                 entry = self._source.views.queue(*key).entries(last - 1, last)
                 if entry["commit_log_offset"][0] < start:
-                    found.append((key, last - 1, entry.astype(ENTRY)))
+                    found.append((key, last - 1, entry))
         return found
 
     def _copy_segment(self, base: int, file: OpenFile, start: int, end: int) -> None:

@@ -165,7 +165,7 @@ class Queues:
             entries = self._log.views.queue(topic, queue_id).entries_at(rows[:split])
         except FileNotFoundError as error:
             raise self._file_is_gone(topic, queue_id, int(rows[0])) from error
-        return np.concatenate([entries, missing[1][rows[split:] - missing[0]]]) if missing else entries
+        return np.concatenate([entries, missing[1][rows[split:] - missing[0]]], dtype=ENTRY) if missing else entries
 
     def bytes_between(self, topic: str, queue_id: int, start: int, end: int) -> int:
         """See `Store.bytes_between`."""
@@ -269,7 +269,7 @@ class Queues:
             raise self._file_is_gone(topic, queue_id, start) from error
         if missing and end > split:
             extra = missing[1][max(start, split) - missing[0] : end - missing[0]]
-            entries = np.concatenate([entries, extra])
+            entries = np.concatenate([entries, extra], dtype=ENTRY)
         return entries
 
     def _file_is_gone(self, topic: str, queue_id: int, queue_offset: int) -> OffsetOutOfRangeError | CorruptQueueError:

@@ -87,7 +87,8 @@ class ConsumeQueue:
             view = np.frombuffer(file.map, dtype=ENTRY, count=self._per_file)
             parts.append(view[start - base : last - base])
             start = last
-        return np.concatenate(parts) if parts else np.empty(0, dtype=ENTRY)
+        # Without a dtype numpy makes the fields native, and what is written back would be in the wrong order.
+        return np.concatenate(parts, dtype=ENTRY) if parts else np.empty(0, dtype=ENTRY)
 
     def entries_at(self, rows: np.ndarray) -> np.ndarray:
         """The entries of the queue offsets `rows` (n,) int64, ascending, dtype ENTRY (n,); raises as `entries`."""
@@ -113,7 +114,7 @@ class ConsumeQueue:
             base = start - start % self._per_file
             count = min(len(entries) - done, base + self._per_file - start)
             self.run.create(base * ENTRY_BYTES)
-            self.run.write(start * ENTRY_BYTES, entries[done : done + count].tobytes())
+            self.run.write(start * ENTRY_BYTES, entries[done : done + count].astype(ENTRY, copy=False).tobytes())
             start += count
             done += count
         self._hint = start

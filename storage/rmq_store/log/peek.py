@@ -11,6 +11,7 @@ import numpy as np
 
 from rmq_store.errors import NotAStoreError
 from rmq_store.files.state_page import StatePage
+from rmq_store.format.consume_queue import ENTRY
 from rmq_store.log import scan
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.holes import hole_entries
@@ -148,7 +149,7 @@ def _lengthen(log: CommitLog, key: QueueKey, queue_end: int, found: ReadOnlyEnd)
     next_offset = known[0] + len(known[1]) if known else log.queue_max(*key, found.end)
     if next_offset < queue_end:
         holes = hole_entries(log.kept.behind(_newest(log, key, known, next_offset)), queue_end - next_offset)
-        found.missing[key] = (known[0], np.concatenate([known[1], holes])) if known else (next_offset, holes)
+        found.missing[key] = (known[0], _joined(known[1], holes)) if known else (next_offset, holes)
 
 
 def _newest(log: CommitLog, key: QueueKey, known: MissingEntries | None, next_offset: int) -> int:
@@ -184,10 +185,15 @@ def _add_missing(log: CommitLog, stretch: scan.Stretch, found: ReadOnlyEnd) -> N
             if not log.kept:
                 continue  # a gap: these queue offsets cannot be reached by reading on
             bad = log.kept.behind(_newest(log, key, known, next_offset))
-            first, new = next_offset, np.concatenate([hole_entries(bad, first - next_offset), new])
-        found.missing[key] = (known[0], np.concatenate([known[1], new])) if known else (max(first, next_offset), new)
+            first, new = next_offset, _joined(hole_entries(bad, first - next_offset), new)
+        found.missing[key] = (known[0], _joined(known[1], new)) if known else (max(first, next_offset), new)
         if sum(len(entries) for _, entries in found.missing.values()) > _MISSING_ENTRIES_MAX:
             raise NotAStoreError(
                 str(log.views.directory),
                 "most queue entries are missing: open the store for writing once to rebuild them",
             )
+
+
+def _joined(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    # Without a dtype numpy makes the fields native.
+    return np.concatenate([first, second], dtype=ENTRY)

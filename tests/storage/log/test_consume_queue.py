@@ -54,6 +54,17 @@ def test_a_queue_without_files_is_empty(queue: ConsumeQueue) -> None:
     assert queue.cut(0) == 0
 
 
+@pytest.mark.parametrize("count", [0, 3, PER_FILE, 3 * PER_FILE + 1])
+def test_entries_that_were_read_are_written_back_as_they_were(queue: ConsumeQueue, tmp_path: Path, count: int) -> None:
+    queue.put(0, entries(0, count))
+    found = queue.entries(0, count)
+    assert found.dtype == queue.entries_at(np.arange(count)).dtype == ENTRY
+    other = make_queue(tmp_path / "other")
+    other.put(0, found)
+    other.put(count, entries(count, 2).astype(ENTRY.newbyteorder("<")))
+    assert other.entries(0, count + 2).tobytes() == entries(0, count + 2).tobytes()
+
+
 @given(count=st.integers(0, 30), behind=st.integers(-1, 30))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 def test_the_end_is_behind_the_last_entry_whose_record_ends_in_the_log(
