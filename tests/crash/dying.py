@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -23,6 +24,7 @@ class Child:
         self._notes = notes
         self.pid = os.fork()
         if self.pid == 0:
+            gc.freeze()  # a collection would copy every page of the parent
             code = 1
             try:
                 work(self.told.pipe)

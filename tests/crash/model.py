@@ -16,6 +16,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -48,7 +49,8 @@ def run(trial: Trial) -> Counters:
     """One walk per cycle, each in a store of its own."""
     quiet()
     counters = Counters()
-    warm_up(trial.directory / "warm", _config(random.Random(0)))
+    everything = replace(_config(random.Random(0)), enabled_append_prop_crc=True, message_index_enable=True)
+    warm_up(trial.directory / "warm", everything)
     gc.collect()
     gc.freeze()  # a child that collects garbage would copy every page of this process
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Sequence
@@ -79,7 +80,9 @@ class Member:
 
 
 def warm_up(root: Path, config: Any) -> None:
-    """Make each call once in this process: what they import is not imported in every child then."""
+    """Make each call once in this process: what they import, and the tables of the CRC that long records need, is not
+    made in every child then.
+    """
     from rmq_store import Store
     from rmq_store.verify import verify_store
 
@@ -88,7 +91,7 @@ def warm_up(root: Path, config: Any) -> None:
         hands = _Hands(store, clock)
         hands.create()
         hands.send(("Alpha", 0), b"00000000", None, 1)
-        hands.append([(("Alpha", 0), b"00000000", "TagA"), ((POPPED, 0), b"00000000", None)])
+        hands.append([(("Alpha", 0), b"00000000" + bytes(1500), "TagA"), ((POPPED, 0), b"00000000", None)])
         hands.unit("q1", 1, [(("Alpha", 0), b"00000000", None)])
         hands.commit({("Alpha", 0): 1})
         hands.look_beside()
@@ -103,6 +106,7 @@ def warm_up(root: Path, config: Any) -> None:
 
 
 def _work(pipe: Connection, root: Path, config: Any, now_ms: int) -> None:
+    gc.disable()  # it dies young
     code = 0
     try:
         from rmq_store import Store

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from crash.dying import PATIENCE_S, Child, quiet
-from crash.oracle import ACK, OPENED, Ledger, compare, make_body, read_body, read_queues, tell, verify
+from crash.oracle import ACK, FAILED, OPENED, Ledger, compare, make_body, read_body, read_queues, tell, verify
 from crash.part import Counters, Part, Trial
 from crash.traffic import QUEUES, TOPIC, Traffic, tiny_config
 
@@ -25,9 +25,13 @@ READERS = 4
 GROUP = "readers"
 # Told like a producer: how far the group has got.
 COMMITTED = 1 << 31
+# Told by the cleaner: something was deleted.
+_DELETED = b"d"
 # Delayed messages wait a second of the store's clock.
 _CLOCK_SPEED = 40
 _KILLS_S = 0.04
+# Of the cleaner with readers, in milliseconds of the store's clock: a twentieth of a second.
+_PATIENCE_MS = 2000
 _ROLES = ("producer", "delayer", "deliverer", "committer", "cleaner")
 
 
@@ -63,8 +67,9 @@ class Life:
         self._ledger = Ledger()
         self._start_s = time.time()
         config = tiny_config(
-            mapped_file_size_commit_log=8 << 10, flush_interval_commit_log=3, delete_commit_log_files_interval=0
-        )
+            mapped_file_size_commit_log=8 << 10, flush_interval_commit_log=3, delete_commit_log_files_interval=0,
+            destroy_maped_file_interval_forcibly=_PATIENCE_MS,
+        )  # fmt: skip
         with Store.open(self.root, create=True, config=config, clock=self.clock) as store:
             store.create_topic(TOPIC, queue_count=QUEUES)
             # What these import is imported here, not in every child.
@@ -95,6 +100,8 @@ class Life:
         calls = chance.randrange(1, 12)
         for _, child in children:
             child.told.wait(lambda told: told.words[ACK] >= calls or told.words[OPENED] > 0, PATIENCE_S)
+        if self._cleans and (self.cycles == 1 or chance.random() < 0.5):
+            self._wait_for_deletion(dict(children)["cleaner"], found)
         moments = sorted(chance.uniform(0, _KILLS_S) for _ in children)
         begun_s = time.monotonic()
         for moment_s, (role, child) in zip(moments, children, strict=True):
@@ -112,6 +119,14 @@ class Life:
             found.note(f"{type(error).__name__}: {error}")
         found.acknowledged = sum(self._ledger.acknowledged.values()) - acknowledged
         return found
+
+    def _wait_for_deletion(self, cleaner: Child, found: Counters) -> None:
+        """The others go on: sooner or later there is something old enough."""
+        deleted = cleaner.told.wait(lambda told: told.words[_DELETED] > 0, PATIENCE_S)
+        found.seen["kills behind a deletion"] += deleted
+        if not deleted and not cleaner.told.words[FAILED]:
+            found.broken += 1
+            found.note(f"the cleaner has deleted nothing in {PATIENCE_S} s")
 
     # -- what the processes do, until they are killed ----------------------------------------------------------------
 
@@ -158,8 +173,10 @@ class Life:
 
         with Store.open(self.root, clock=self.clock) as store:
             while True:
-                store.retention.run(manual=True, file_reserved_time=0)
+                report = store.retention.run(manual=True, file_reserved_time=0)
                 tell(pipe, OPENED)
+                if report.removed:
+                    tell(pipe, _DELETED)
                 time.sleep(chance.uniform(0, 0.01))
 
     def _reader(self, pipe: int) -> None:

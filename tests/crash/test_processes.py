@@ -21,7 +21,9 @@ def test_processes_killed_in_random_combination_lose_nothing_and_leave_views_lik
     assert counters.acknowledged > 10 * counters.cycles
     for role in ("producer", "delayer", "deliverer", "committer", "cleaner", "reader"):
         assert counters.seen[f"{role} killed"] > counters.cycles // 3, counters.seen
-    # How much is old enough to be deleted in so few cycles is the scheduler's choice; see retention_race for that.
+    # Each life in which something is deleted begins with a deletion.
+    assert counters.seen["looks after deletions"] == processes.LIFE
+    assert counters.seen["kills behind a deletion"] > 0
     assert counters.seen["views compared byte for byte"] > counters.cycles // 3
 
 

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import fcntl
 import json
 import os
@@ -249,6 +250,7 @@ def _read_everything(root: Path, pipe: int) -> None:
     from rmq_store import Store
 
     loops.die_with_parent()
+    faulthandler.disable()  # it may be killed: that is no news
     with Store.open(root, read_only=True) as store:
         read_queues(store, TOPIC)
 
