@@ -209,6 +209,11 @@ class FakeHome:
         low, high = self.queues[Queue(topic, queue_id)]
         return max(low, min(high, -(-timestamp_ms // 1000)))
 
+    def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        low, high = self.queues[Queue(topic, queue_id)]
+        assert low <= queue_offset < high
+        return 1000 * queue_offset
+
     def bytes_between(self, topic: str, queue_id: int, start: int, end: int) -> int:
         assert self.queues[Queue(topic, queue_id)][0] <= start
         return 100 * (end - start)

@@ -22,6 +22,7 @@ from pyspark.sql.streaming.listener import (
 
 from pyspark_rmq import LagListener, lag_listener
 from pyspark_rmq.lag_metrics import STREAM_METRICS
+from pyspark_rmq.lag_tracking import SourceTracker, batch_of
 from pyspark_rmq.offsets import Queue, StreamPosition
 from rmq_store import Message, Store, StoreConfig, SubscriptionGroup, UsageError
 
@@ -180,17 +181,13 @@ def test_an_idle_query_is_looked_at_again(shop: Shop) -> None:
     listener.close()
 
 
-def test_what_retention_took_is_lag_and_the_oldest_that_is_left_gives_the_age(shop: Shop) -> None:
+def test_a_message_whose_record_is_damaged_has_no_age(shop: Shop) -> None:
     shop.send(4)
+    place = shop.store.query.by_queue_offset("T", 0, 1).commit_log_offset
     shop.store.close()
-    queue = next((shop.path / "consumequeue" / "T" / "0").iterdir())
-    log = next((shop.path / "commitlog").iterdir())
-    with Store.open(shop.path, read_only=True) as reader:
-        place = int(reader.queue_entries("T", 0, 1, 2)["commit_log_offset"][0])
-    assert queue.exists()
-    with log.open("r+b") as file:
+    with next((shop.path / "commitlog").iterdir()).open("r+b") as file:
         file.seek(place + 4)
-        file.write(b"\xff\xff\xff\xff")  # the second message is damaged: its age cannot be told
+        file.write(b"\xff\xff\xff\xff")
     listener, query = LagListener(), Query()
     listener.onQueryProgress(query.done(ours({T0: 0}, {T0: 1}, {T0: 4}, shop.path)))
     (row,) = listener.rows()
@@ -199,6 +196,36 @@ def test_what_retention_took_is_lag_and_the_oldest_that_is_left_gives_the_age(sh
     assert total.lag_seconds is None
     assert samples(listener, "rmq_stream_lag_seconds", "topic") == {}
     assert samples(listener, "rmq_listener_errors") == {(): 0}
+    listener.close()
+
+
+@pytest.mark.parametrize(
+    ("position", "expected"),
+    [
+        (2, (10, 8, 95.0)),  # retention took [2, 5): that is lag too, and the fifth message is the oldest that is left
+        (12, (12, 0, 0.0)),  # the store lost its tail
+    ],
+)
+def test_a_position_outside_of_the_queue(fake_home: Make, position: int, expected: tuple[int, int, float]) -> None:
+    tracker = SourceTracker()
+    batch = batch_of(Query().done(ours({T0: 0}, {T0: position}, {T0: 10}, None)).progress, 0)
+    assert batch is not None
+    tracker.completed(batch, fake_home({T0: (5, 10)}), now_ms=100_000)
+    (row,) = tracker.rows
+    assert (row.end, row.lag, row.lag_seconds) == expected
+
+
+def test_a_store_that_nobody_of_ours_has_open_is_looked_at_anew(shop: Shop) -> None:
+    """As one that a broker writes: its end is found by looking behind the last one."""
+    shop.send(2)
+    shop.store.close()
+    listener, query = LagListener(), Query()
+    for count in (2, 3):
+        listener.onQueryProgress(query.done(ours({T0: 0}, {T0: 1}, {T0: 1}, shop.path)))
+        (row,) = listener.rows()
+        assert row.end == count
+        with Store.open(shop.path) as writer:
+            writer.send(Message("T", b"x", queue_id=0))
     listener.close()
 
 
@@ -333,6 +360,14 @@ def test_the_metrics_are_those_of_the_table_and_go_to_a_file_at_each_event(shop:
     listener.onQueryTerminated(query.terminated())
     assert "rmq_stream_lag_messages{" not in target.read_text()
     assert list(parse(target.read_text()))[-1].samples[0].value == 0
+
+
+def test_a_name_that_is_no_text_spoils_no_file(shop: Shop, tmp_path: Path) -> None:
+    listener, query = LagListener(tmp_path / "stream.prom"), Query("half a pair: \ud83d")
+    listener.onQueryProgress(query.done(ours({T0: 0}, {T0: 0}, {T0: 0}, shop.path)))
+    (lag,) = next(found for found in parse((tmp_path / "stream.prom").read_text())).samples
+    assert lag.labels["query"] == "half a pair: ?"
+    listener.close()
 
 
 def test_a_file_in_no_directory_is_refused_at_once(tmp_path: Path) -> None:

@@ -149,6 +149,23 @@ def test_an_offset_beyond_the_end_is_no_lag(store: Store) -> None:
     assert numbers(families, "rmq_consumer_queue_offset", "queue_id") == {("0",): 9}
 
 
+def test_the_age_of_a_topic_is_not_known_if_that_of_one_queue_is_not(store: Store, clock: Clock) -> None:
+    store.send(Message("Orders", b"another queue", queue_id=1))
+    store.commit_offsets("G", {("Orders", 0): 2})
+    place = store.query.by_queue_offset("Orders", 0, 2).commit_log_offset
+    store.close()
+    with next((store.path / "commitlog").iterdir()).open("r+b") as file:
+        file.seek(place + 4)
+        file.write(b"\xff\xff\xff\xff")
+    with Store.open(store.path, read_only=True, clock=clock) as reader:
+        families = store_metrics(reader, queues=True)
+    assert numbers(families, "rocketmq_consumer_lag_messages", "topic") == {("Orders",): 4}
+    assert numbers(families, "rocketmq_consumer_lag_latency_milliseconds", "topic") == {}
+    assert numbers(families, "rmq_consumer_queue_lag_seconds", "queue_id") == {("1",): 0}
+    # Of the 1,024 queues of BenchmarkTest none was ever used.
+    assert numbers(families, "rmq_queue_max_offset", "topic", "queue_id") == {("Orders", "0"): 5, ("Orders", "1"): 1}
+
+
 def test_who_is_at_work_as_a_group_is_counted_also_before_it_commits(store: Store) -> None:
     store.commit_offsets("idle", {("Orders", 0): 1})
     with_lease = store.lease("busy", "Orders", "a stream")

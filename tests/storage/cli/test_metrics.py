@@ -206,6 +206,7 @@ def test_looks_follow_each_other_and_a_silent_client_is_let_go(monkeypatch: pyte
     """In this process: Ctrl-C comes when the clients are through."""
     said: queue.Queue[str] = queue.Queue()
     monkeypatch.setattr(metrics_server.click, "echo", said.put)
+    assert metrics_server._Handler.timeout == 10  # s
     monkeypatch.setattr(metrics_server._Handler, "timeout", 0.02)
     busy, overlaps, answers, closed = threading.Lock(), [], [], []
 
