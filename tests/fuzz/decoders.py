@@ -73,7 +73,7 @@ def _target(name: str) -> object:
 
 def _random(name: str, trial: Trial) -> Counters:
     target = _target(name)
-    target.run(target.corpus()[0])  # type: ignore[attr-defined]  # imports happen here, not in each child
+    complaint(target, target.corpus()[0])  # type: ignore[attr-defined]  # imports happen here, not in each child
     answers, answer = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Arrow's threads are not used by what the child runs
@@ -172,8 +172,11 @@ def _without_frame_check() -> Iterator[None]:
     from rmq_store.format import message
     from rmq_store.format.frame_check import FrameCheck
 
+    def believe(view: memoryview, position: int, limit: int, **_: object) -> FrameCheck:
+        return FrameCheck("message", int.from_bytes(view[position : position + 4], "big", signed=True), "")
+
     kept = message.check_frame
-    message.check_frame = lambda *_, **__: FrameCheck("message", 0, "")
+    message.check_frame = believe
     yield
     message.check_frame = kept
 
