@@ -90,8 +90,8 @@ def looks_of_queries(store: Store, pages: Pages, key: str, **window: int) -> np.
 
 @pytest.mark.parametrize("key", ["order-{}", "absent-{}"])
 def test_a_query_looks_at_two_pages_of_each_index_file_and_one_per_hit(keyed: Store, pages: Pages, key: str) -> None:
-    """The slot, and in the mean 0.8 entries of other keys. With RocketMQ's geometry, four entries to a slot, it would be
-    five pages. Over all files no query in a hundred looks at more than three.
+    """The slot, and in the mean 0.8 entries of other keys. With four entries to a slot, as RocketMQ has them, it would
+    be five pages. Over all files no query in a hundred looks at more than three.
     """
     looks = looks_of_queries(keyed, pages, key)
     assert 1.4 < looks.mean() <= 2

@@ -1,0 +1,145 @@
+"""Rules of the query service that only a contrived store shows: each test fails if its rule is taken out.
+
+Sources: as test_query.py, whose stores these are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from rmq_store import Message, OffsetOutOfRangeError, Store, StoreConfig, UsageError
+from rmq_store.broker import query as query_module
+from rmq_store.errors import CorruptIndexError, CorruptQueueError
+from rmq_store.format.consume_queue import ENTRY_BYTES
+
+from .test_query import Shop, offsets
+
+
+@pytest.fixture
+def shop(scratch: Path, tiny: StoreConfig) -> Shop:
+    return Shop(scratch / "store", tiny)
+
+
+def test_a_key_is_one_of_the_words_and_no_part_of_one(shop: Shop) -> None:
+    """BBBB brings the message into the chain of AaAa, and its other key holds that text."""
+    with shop.open() as store:
+        store.create_topic("T", 1)
+        store.send(Message("T", b"", keys="BBBB xAaAax"))
+        assert store.query.by_key("T", "AaAa") == []
+        assert store.query.find("T", ["AaAa"]).num_rows == 0
+        assert store.query.by_key("T", "BBBB")
+
+
+def test_the_error_of_an_offset_that_is_not_there_says_what_is(shop: Shop) -> None:
+    with shop.open() as store:
+        store.create_topic("T", 1)
+        for _ in range(40):
+            store.send(Message("T", b"." * 600))
+        for path in sorted((shop.root / "commitlog").iterdir())[:1]:
+            os.utime(path, (0, 0))
+        assert store.retention.run(manual=True).removed
+        first, last = store.queue_range("T", 0)
+        assert 0 < first < last == 40
+        for wanted in (first - 1, last):
+            with pytest.raises(OffsetOutOfRangeError, match=f"message {wanted} was asked for") as caught:
+                store.query.by_queue_offset("T", 0, wanted)
+            assert (caught.value.requested, caught.value.minimum, caught.value.maximum) == (wanted, first, last)
+        assert store.query.by_queue_offset("T", 0, first).queue_offset == first
+
+
+@pytest.mark.parametrize("other", ["offset", "queue", "topic"])
+def test_a_queue_entry_that_leads_to_another_message_is_an_error(shop: Shop, other: str) -> None:
+    """A whole message, of the right size; only its own words say that it is another one."""
+    with shop.open() as store:
+        places = {}
+        for topic in ("Tea", "Tee"):
+            store.create_topic(topic, 2)
+            for queue_id in (0, 1):
+                for offset in range(10):
+                    sent = store.send(Message(topic, b"same size", queue_id=queue_id))
+                    places[topic, queue_id, offset] = sent.commit_log_offset
+        wrong = places[{"offset": ("Tea", 0, 0), "queue": ("Tea", 1, 1), "topic": ("Tee", 0, 1)}[other]]
+        assert store.query.by_queue_offset("Tea", 0, 1).queue_offset == 1
+        with (shop.root / "consumequeue" / "Tea" / "0" / f"{0:020d}").open("r+b") as file:
+            file.seek(ENTRY_BYTES)
+            file.write(wrong.to_bytes(8, "big"))
+        with pytest.raises(CorruptQueueError, match=f"entry 1 points at another message .{wrong}."):
+            store.query.by_queue_offset("Tea", 0, 1)
+
+
+# -- whether the index of a store that is only read has all keys ------------------------------------------------------
+
+
+def test_a_reader_asks_once_for_each_end_of_the_log(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index that was whole may lack keys later, of a writer that died: see test_query.py."""
+    asked = []
+    is_whole = query_module.index_is_whole
+    monkeypatch.setattr(query_module, "index_is_whole", lambda log: (asked.append(1), is_whole(log))[1])
+    with shop.open() as store:
+        store.create_topic("T", 1)
+        first = store.send(Message("T", b"", keys="k")).commit_log_offset
+    with shop.open(read_only=True) as reader:
+        for _ in range(3):
+            assert offsets(reader.query.by_key("T", "k")) == [first]
+            assert reader.query.find("T", ["k"]).num_rows == 1
+        assert len(asked) == 1
+        with shop.open() as store:
+            store.send(Message("T", b"", keys="k"))
+            assert not asked[1:]
+            reader.refresh()
+            assert len(reader.query.by_key("T", "k")) == 2
+        assert len(asked) == 2
+
+
+def test_a_broker_that_has_stored_nothing_yet_is_a_store_without_messages(
+    golden: Path, copy_store: Callable[[Path, Path], Path], scratch: Path
+) -> None:
+    root = copy_store(golden / "store", scratch / "store")
+    for kind in ("index", "commitlog"):
+        for path in (root / kind).iterdir():
+            path.unlink()
+    for path in (root / "consumequeue").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    with Store.open(root, read_only=True) as store:
+        assert store.query.find("OrderTopic", ["ORD-000123"]).num_rows == 0
+        assert store.query.by_key("OrderTopic", "ORD-000123") == []
+
+
+# -- blocks -----------------------------------------------------------------------------------------------------------
+
+
+def test_candidates_are_looked_at_in_blocks(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the size that bounds memory, and none of them twice."""
+    monkeypatch.setattr(query_module, "_BLOCK_ROWS", 30)
+    seen: list[int] = []
+    with shop.open() as store:
+        store.create_topic("T", 1)
+        rows = 200
+        batch = {"topic": ["T"] * rows, "body": pa.array([b""] * rows, pa.binary()), "keys": ["k"] * rows}
+        store.append(pa.record_batch(batch))
+        matches = store.query._matches
+        monkeypatch.setattr(store.query, "_matches", lambda *a: (seen.append(len(a[1])), matches(*a))[1])
+        assert store.query.find("T", ["k"]).num_rows == rows
+    assert sum(seen) == rows
+    assert len(seen) > 3
+    # A file of the index has 39 entries, half of them of unique keys; a piece is a step of all chains of one file.
+    assert max(seen) < 30 + 40
+
+
+def test_an_unanswerable_question_says_of_which_place(shop: Shop) -> None:
+    with shop.open() as store:
+        store.create_topic("T", 1)
+        sent = [store.send(Message("T", b"", keys="k")).commit_log_offset for _ in range(3)]
+        index = store._log.views.index
+        index.put_one([query_module.index_hash(query_module.java_hash("T#k"))], sent[2] + 5, shop.now_ms)
+        for ask in (lambda: store.query.find("T", ["k"]), lambda: store.query.by_key("T", "k")):
+            with pytest.raises(CorruptIndexError, match=f"points at {sent[2] + 5} of the log"):
+                ask()
+        with pytest.raises(UsageError, match="one text"):
+            store.query.find("T", "k")
