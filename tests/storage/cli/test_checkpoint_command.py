@@ -184,6 +184,12 @@ def test_old_batches_that_spark_has_removed_are_named(root: Path) -> None:
     assert (result.exit_code, result.stderr) == (2, f"rmq: {path}: there is no batch 1: it has 2 to 3\n")
 
 
+def test_a_query_reads_from_the_batch_before_the_last_one_whatever_the_other_commits_say(root: Path) -> None:
+    """MicroBatchExecution: async progress tracking leaves out commits, people remove them."""
+    path = make(root.parent / "c", *[position(root, {"0": n}) for n in range(4)], committed=1)
+    assert [queue["position"] for queue in states(root, path)[1]] == [2]
+
+
 # ---- diff
 
 
@@ -420,6 +426,8 @@ def test_an_old_checkpoint_stays_as_it_is_and_a_failure_leaves_nothing(
     root: Path, tree_hash: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, new = make(root.parent / "c", position(root, {"0": 3})), root.parent / "new"
+    (path / "sources" / "1").mkdir(parents=True)
+    (path / "sources" / "1" / "0").write_text("v1\n{}")
     before = tree_hash(path)
     words = ["checkpoint", "rewind", str(path), str(new), "--to-earliest", "--yes"]
     calls: list[tuple[str, str]] = []
@@ -441,7 +449,9 @@ def test_an_old_checkpoint_stays_as_it_is_and_a_failure_leaves_nothing(
     assert fail_at(None).exit_code == 0
     last = [operation for operation, _ in calls].index("rename", len(calls) - 2)
     assert calls[last] == ("rename", "new")
-    assert {name for operation, name in calls[:last] if operation == "fsync_directory"} >= {"offsets", "commits"}
+    synced = {name for operation, name in calls[:last] if operation == "fsync_directory"}
+    assert synced >= {"offsets", "commits", "sources", "1"}
+    assert {name for operation, name in calls if operation == "mkdir"} >= {"offsets", "commits", "sources", "1"}
     shutil.rmtree(new)
     for number in range(last + 1):
         result = fail_at(number)

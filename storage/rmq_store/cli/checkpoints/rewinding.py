@@ -162,13 +162,13 @@ def write_rewind(rewind: Rewind, target: Path) -> str:
     try:
         durable.make_directory(partial)
         for name, text in _files(rewind, query_id).items():
-            (partial / name).parent.mkdir(exist_ok=True)
+            durable.make_directory((partial / name).parent)
             write_text(partial / name, text)
         if not rewind.drop_state and (rewind.checkpoint.path / "sources").is_dir():
             durable.make_directory(partial / "sources")
             copy_tree(rewind.checkpoint.path / "sources", partial / "sources", _no_link)
-        for directory, _, _ in os.walk(partial):
-            durable.fsync_directory(directory)
+            for directory, _, _ in os.walk(partial / "sources"):
+                durable.fsync_directory(directory)
         with durable.typed(target):
             durable.before("rename", target)
             partial.rename(target)
