@@ -49,7 +49,7 @@ class Life:
         self._root = root
         self._chance = chance
         self._true_ms = 0
-        self._clock_ms = 1_700_000_000_000
+        self._clock_ms = self._latest_ms = 1_700_000_000_000
         self._frozen = False
         self._moved_ms = 0
         self._sent = [0, 0, 0, 0]
@@ -76,8 +76,7 @@ class Life:
                     store.close()
                     store = self._open()
             self._frozen = False
-            self._clock_ms += 4 * _DAY_MS
-            self._moved_ms += 4 * _DAY_MS
+            self._move_to(self._latest_ms + _DAY_MS)  # whatever waits is due then
             while store.schedule.deliver_due().delivered:
                 pass
             queues, wrong = read_queues(store, TOPIC)
@@ -129,15 +128,20 @@ class Life:
             self._moved_ms += passed_ms
         else:
             self._clock_ms += passed_ms
+            self._latest_ms = max(self._latest_ms, self._clock_ms)
 
     def _move_clock(self, store: Any) -> None:
         kind = self._chance.choice(("back", "forward", "creeps back", "stands still"))
         self._found.seen[f"clock {kind}"] += 1
         jump_ms = {"back": -_DAY_MS, "forward": _DAY_MS, "creeps back": -1, "stands still": 0}[kind]
-        self._clock_ms += jump_ms
-        self._moved_ms += abs(jump_ms)
+        self._move_to(self._clock_ms + jump_ms)
         self._set_back += jump_ms < 0
         self._frozen = kind == "stands still" or (self._frozen and kind == "creeps back")
+
+    def _move_to(self, clock_ms: int) -> None:
+        self._moved_ms += abs(clock_ms - self._clock_ms)
+        self._clock_ms = clock_ms
+        self._latest_ms = max(self._latest_ms, clock_ms)
 
     def _deliver(self, store: Any) -> None:
         self._found.seen["delivered"] += store.schedule.deliver_due().delivered
