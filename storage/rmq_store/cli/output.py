@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Row = Sequence[str | int]
+
+# What is left of a column that is cut.
+_CUT_LEAST = 8
 
 
 def common_options(command: Command) -> Command:
@@ -66,41 +70,57 @@ def write_json(value: object, *, one_line: bool = False) -> None:
 def write_table(
     columns: Sequence[str], rows: Sequence[Row], *, flexible: Collection[str] = (), header: bool = True
 ) -> None:
-    """Print rows under their columns; integers (and `-`, for none) are aligned to the right.
+    """Print rows under their columns, two spaces apart; integers (and `-`, for none) are aligned to the right.
 
-    On a terminal the `flexible` columns are cut to fit its width. In a pipe nothing is cut: columns are two spaces
-    apart, and the only lines are the header and one per row.
+    On a terminal the `flexible` columns are cut to fit its width, never to nothing; all others are whole, and make long
+    lines if there is no room. In a pipe nothing is cut, and the only lines are the header and one per row.
     """
-    cells = [[printable(str(value)) for value in row] for row in rows]
     is_number = [
         bool(rows) and all(isinstance(row[i], int) or row[i] == "-" for row in rows) for i in range(len(columns))
     ]
-    if sys.stdout.isatty():
-        _write_fitted(columns, cells, is_number, flexible, header)
-        return
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    lines = table_lines(columns, rows, [name in flexible for name in columns], is_number, room, header=header)
+    for number, line in enumerate(lines):
+        click.echo(click.style(line, bold=True) if header and number == 0 else line)
+
+
+def table_lines(
+    columns: Sequence[str],
+    rows: Sequence[Row],
+    flexible: Sequence[bool],
+    right: Sequence[bool],
+    room: int | None,
+    *,
+    header: bool = True,
+) -> list[str]:
+    """The header, if it is wanted, and a line per row; flexible columns cut to fit `room` places, if it is given."""
     from rich.cells import cell_len  # CJK takes two places
 
-    lines = [list(columns), *cells] if header else cells
-    widths = [max((cell_len(line[i]) for line in lines), default=0) for i in range(len(columns))]
-    for line in lines:
-        spaces = [" " * (width - cell_len(text)) for width, text in zip(widths, line, strict=True)]
-        parts = [
-            space + text if right else text + space for text, space, right in zip(line, spaces, is_number, strict=True)
-        ]
-        click.echo("  ".join(parts).rstrip())
+    cells = [list(columns)] if header else []
+    cells += [[printable(str(value)) for value in row] for row in rows]
+    widths = [max((cell_len(line[i]) for line in cells), default=0) for i in range(len(columns))]
+    if room is not None:
+        widths = _fitted(widths, flexible, room)
+    return ["  ".join(map(_padded, line, widths, right)).rstrip() for line in cells]
 
 
-def _write_fitted(
-    columns: Sequence[str], cells: list[list[str]], is_number: list[bool], flexible: Collection[str], header: bool
-) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def _fitted(widths: Sequence[int], flexible: Sequence[bool], room: int) -> list[int]:
+    """`widths` of columns two places apart, the flexible ones cut until all fit into `room`: the widest first, none to
+    less than eight places.
+    """
+    found = [min(width, max(room, _CUT_LEAST)) if cut else width for width, cut in zip(widths, flexible, strict=True)]
+    for _ in range(sum(found) + 2 * (len(found) - 1) - room):
+        wide = [i for i, width in enumerate(found) if flexible[i] and width > _CUT_LEAST]
+        if not wide:
+            break
+        found[max(wide, key=lambda i: found[i])] -= 1
+    return found
 
-    table = Table(box=None, pad_edge=False, show_header=header, header_style="bold")
-    for name, right in zip(columns, is_number, strict=True):
-        # Rich narrows only columns that may wrap; the text itself says that it would rather be cut.
-        table.add_column(name, justify="right" if right else "left", no_wrap=name not in flexible)
-    for line in cells:
-        table.add_row(*(Text(text, no_wrap=True, overflow="ellipsis") for text in line))
-    Console(file=sys.stdout, markup=False, highlight=False, emoji=False).print(table)
+
+def _padded(text: str, width: int, right: bool) -> str:
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(text) > width:
+        text = set_cell_size(text, width - 1) + "…"
+    space = " " * (width - cell_len(text))
+    return space + text if right else text + space

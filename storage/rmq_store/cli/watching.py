@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import sys
 import termios
 import tty
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rmq_store.cli.output import printable
+from rmq_store.cli.output import Row, table_lines
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
 
 _QUIT = (b"q", b"Q", b"\x03", b"\x04")
 
@@ -36,17 +36,17 @@ def watch(frame: Callable[[], RenderableType], every_s: float) -> None:
             live.update(frame(), refresh=True)
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str | int]], *, left: int = 1) -> Table:
-    """A table whose first `left` columns are texts; the others are aligned to the right."""
-    from rich.table import Table
+def table(title: str, columns: Sequence[str], rows: Sequence[Row], *, left: int = 1) -> RenderableType:
+    """A table whose first `left` columns are texts; the others are aligned to the right. Where there is no room the
+    texts are cut, and then lines at the right edge.
+    """
+    from rich.console import Group
     from rich.text import Text
 
-    made = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for number, name in enumerate(columns):
-        made.add_column(name, justify="left" if number < left else "right", no_wrap=True)
-    for row in rows:
-        made.add_row(*(Text(printable(str(cell)), overflow="ellipsis") for cell in row))
-    return made
+    texts = [number < left for number in range(len(columns))]
+    head, *lines = table_lines(columns, rows, texts, [not text for text in texts], shutil.get_terminal_size().columns)
+    found = [Text(line, no_wrap=True, overflow="crop") for line in lines]
+    return Group(*([Text(title)] if title else []), Text(head, "bold", no_wrap=True, overflow="crop"), *found)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,10 @@ from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from rich.console import Console
 
-from rmq_store.cli.output import printable, time_text, write_table
+from rmq_store.cli.output import printable, table_lines, time_text, write_table
+from rmq_store.cli.watching import table
 
 Run = Callable[..., Result]
 RunInTerminal = Callable[..., tuple[int, str]]
@@ -27,6 +30,35 @@ def test_a_table_fits_its_terminal_and_only_bodies_and_keys_are_cut(run_in_termi
     assert all(cell_len(line) <= 90 for line in lines)
     assert lines[1].startswith("    0       0  2026-11-21T00:21:55.854Z")
     assert "…" in lines[2]
+
+
+def test_no_column_vanishes_in_a_narrow_terminal(run_in_terminal: RunInTerminal) -> None:
+    _, text = run_in_terminal("dlq", "show", "cg_orders", "--max", "1", columns=60)
+    head, line = _CONTROL.sub("", text).splitlines()
+    assert head.split() == ["QUEUE", "OFFSET", "DIED", "ORIGIN", "TRIES", "REDRIVEN", "REASON", "BODY"]
+    assert re.fullmatch(r"    0     296  2026-11-21T00:22:48.077Z  OrderTo…      4  no        \(unknow…  .+…", line)
+
+
+def test_columns_that_may_be_cut_are_cut_the_widest_first() -> None:
+    rows = [("订" * 12, "x" * 20, "y" * 6, 7)]
+    flexible, right = [True, True, True, False], [False, False, False, True]
+
+    def line(room: int | None) -> str:
+        return table_lines(("A", "B", "C", "D"), rows, flexible, right, room, header=False)[0]
+
+    assert line(None) == line(57) == f"{'订' * 12}  {'x' * 20}  {'y' * 6}  7"
+    assert line(47) == f"{'订' * 8}…  {'x' * 16}…  {'y' * 6}  7"
+    assert line(10) == f"{'订' * 3} …  {'x' * 7}…  {'y' * 6}  7"
+
+
+def test_a_screen_cuts_names_before_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    console = Console(width=30, file=io.StringIO())
+    rows = [("a_group_with_a_long_name", "a_topic_with_a_long_name", 123456, "1.5")]
+    console.print(table("", ("GROUP", "TOPIC", "LAG", "RATE"), rows, left=2))
+    assert console.file.getvalue() == (  # type: ignore[attr-defined]
+        "GROUP     TOPIC        LAG  RA\na_group…  a_topic…  123456   1\n"
+    )
 
 
 def test_the_header_is_bold_in_a_terminal_and_plain_in_a_pipe(run_in_terminal: RunInTerminal, run: Run) -> None:
