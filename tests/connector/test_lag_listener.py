@@ -22,7 +22,7 @@ from pyspark.sql.streaming.listener import (
 
 from pyspark_rmq import LagListener, lag_listener
 from pyspark_rmq.lag_metrics import STREAM_METRICS
-from pyspark_rmq.lag_tracking import SourceTracker, batch_of
+from pyspark_rmq.lag_tracking import SourceRow, SourceTracker, batch_of
 from pyspark_rmq.offsets import Queue, StreamPosition
 from rmq_store import Message, Store, StoreConfig, SubscriptionGroup, UsageError
 
@@ -459,15 +459,19 @@ def test_readers_and_callbacks_may_be_in_any_thread(shop: Shop) -> None:
 @pytest.mark.filterwarnings("default")  # Spark's own: unclosed sockets
 def test_a_real_query_is_watched_batch_by_batch(spark: Any, make_store: Make, tmp_path: Path) -> None:
     path = make_store(Orders=100)
+    with Store.open(path) as store:
+        store.create_group(SubscriptionGroup("cg"))
+        store.send(Message("%RETRY%cg", b"again"))
+        store.send(Message("%DLQ%cg", b"dead before the query began"))
     target = tmp_path / "stream.prom"
-    seen: list[tuple[int, int, int]] = []
+    seen: list[SourceRow] = []
     is_over = threading.Event()
 
     class Watching(LagListener):
         def onQueryProgress(self, event: Any) -> None:
             super().onQueryProgress(event)
-            seen.extend((row.batch_id, row.messages, row.lag) for row in self.sources())
-            if not seen[-1][2]:
+            seen.extend(self.sources())
+            if not seen[-1].lag:
                 tables.append(self.table())
                 texts.append(target.read_text())
 
@@ -489,13 +493,18 @@ def test_a_real_query_is_watched_batch_by_batch(spark: Any, make_store: Make, tm
         assert is_over.wait(30)
     finally:
         spark.streams.removeListener(listener)
-    assert [row for row in seen if row[1]] == [(0, 40, 60), (1, 40, 20), (2, 20, 0)]
-    table = spark.createDataFrame(tables[0])
-    assert {(row["query"], row["path"], row["group"], row["topic"]) for row in table.collect()} == {
-        ("orders", str(path), "cg", "Orders")
+    read = [row for row in seen if row.messages]
+    assert [(row.batch_id, row.messages, row.lag) for row in read] == [(0, 40, 61), (1, 40, 21), (2, 21, 0)]
+    assert (sum(row.retries for row in read), sum(row.dead_letters or 0 for row in read)) == (1, 0)
+    assert all(row.rate for row in read)
+    assert all((row.lag_seconds or 0) > 0 for row in read[:-1])
+    assert read[-1].eta_seconds == read[-1].lag_seconds == 0
+    rows_of_spark = spark.createDataFrame(tables[0]).collect()
+    assert {(row["query"], row["path"], row["group"], row["topic"]) for row in rows_of_spark} == {
+        ("orders", str(path), "cg", topic) for topic in ("Orders", "%RETRY%cg")
     }
-    assert table.selectExpr("sum(position)", "sum(lag)").head() == (100, 0)
+    assert (sum(row["position"] for row in rows_of_spark), sum(row["lag"] for row in rows_of_spark)) == (101, 0)
     shown = {found.name: found.samples for found in parse(texts[0])}
-    assert sum(sample.value for sample in shown["rmq_stream_messages"]) == 100
+    assert sum(sample.value for sample in shown["rmq_stream_messages"]) == 101
     assert [sample.value for sample in shown["rmq_listener_errors"]] == [0]
     assert listener.rows() == []
