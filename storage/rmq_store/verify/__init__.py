@@ -19,7 +19,7 @@ from pathlib import Path
 
 from .files import Bytes
 from .index import IndexCheck
-from .known import BadRange, crc_from, kept_ranges, log_end
+from .known import BadRange, kept_ranges, log_end, progress_record
 from .queues import QueueCheck
 from .records import MAGIC_START, Frame, numbered_files, read_frame
 from .report import Ledger, Problem, Report
@@ -51,11 +51,12 @@ class _Scan:
         self.segments = [(int(p.name), f"commitlog/{p.name}") for p in numbered_files(ledger.root / "commitlog")]
         self.segment_bytes = (ledger.root / self.segments[0][1]).stat().st_size if self.segments else 0
         self.report.log_start = self.report.log_end = self.segments[0][0] if self.segments else 0
+        # In this order, while others write: what is below an end that was read before is in the files behind it.
+        self.flushed_end, self.crc_from = progress_record(ledger.root)
+        self.limit = log_end(ledger.root) if ledger.unclean else None
         self.queues, self.index = QueueCheck(ledger), IndexCheck(ledger, self.segments)
         self.newest_ms = 0
         self.kept: list[BadRange] = []
-        self.limit = log_end(ledger.root) if ledger.unclean else None
-        self.crc_from = crc_from(ledger.root)
 
     def run(self) -> Report:
         if self.ledger.unclean:
@@ -71,12 +72,12 @@ class _Scan:
         for number, (base, path) in enumerate(self.segments):
             log = self.ledger.map_once(path)  # not kept: one segment at a time is in memory
             start = self._pass_over_missing(base) if number else base
-            if len(log) != self.segment_bytes or (base - self.segments[0][0]) % self.segment_bytes:
-                text = f"{len(log)} bytes in a file named {base}, the first segment has {self.segment_bytes}"
-                self.ledger.problem(path, 0, text)
+            self._check_size(base, path, len(log))
             if not self._scan_segment(number, base, path, log, start - base):
+                self._check_behind(number)
                 break
         self.report.log_end = self._skip(self.report.log_end)
+        self._check_flushed_end()
         self.queues.finish()
         self.index.finish()
         return self.report
@@ -114,6 +115,30 @@ class _Scan:
                 self._tell(number, position)
         self._tell(number, position)
         return True
+
+    def _check_size(self, base: int, path: str, size_bytes: int) -> None:
+        if size_bytes != self.segment_bytes or (base - self.segments[0][0]) % self.segment_bytes:
+            text = f"{size_bytes} bytes in a file named {base}, the first segment has {self.segment_bytes}"
+            self.ledger.problem(path, 0, text)
+
+    def _check_behind(self, number: int) -> None:
+        """Files behind the log's end hold no records, but with one of a wrong size nobody can open the store."""
+        for base, path in self.segments[number + 1 :]:
+            try:
+                size_bytes = (self.ledger.root / path).stat().st_size
+            except FileNotFoundError:  # the last closer has removed it
+                continue
+            if size_bytes or base != self.segments[-1][0]:  # an empty newest one was being made: an opener drops it
+                self._check_size(base, path, size_bytes)
+
+    def _check_flushed_end(self) -> None:
+        """What was on disk and is not in the log any more: its end is lost, whatever queues and index still say."""
+        end = self.report.log_end
+        if end < self.flushed_end:
+            base = end - end % self.segment_bytes if self.segment_bytes else 0
+            bad = BadRange(f"commitlog/{base:020d}", end, self.flushed_end, "the log's end is lost: this was on disk")
+            self.ledger.bad_range(bad, base)
+            self.report.log_end = self.flushed_end
 
     def _skip(self, offset: int) -> int:
         """Where the log goes on if damage that was kept begins at `offset`; that is known, and no news."""

@@ -1,7 +1,8 @@
 """Files as bytes, also those of which the disk cannot give back all.
 
 To touch an unreadable page of a map is death by SIGBUS. So each file is read once before it is mapped, and one that
-cannot be read as a whole is copied into memory, with zeros where nothing is known.
+cannot be read as a whole is copied into memory, with zeros where nothing is known. So is one with holes on a tmpfs,
+which gives memory to who looks at a hole through a map, and SIGBUS if it is full.
 """
 
 from __future__ import annotations
@@ -31,18 +32,42 @@ def map_file(path: Path) -> tuple[Bytes, list[Unreadable]]:
         if not size:
             return b"", []
         bad = list(unreadable(fd, size))
-        if not bad:
-            return mmap.mmap(fd, size, access=mmap.ACCESS_READ), []
-        memory, position = mmap.mmap(-1, size), 0
-        for start, end, _ in [*bad, (size, size, "")]:
-            while position < start:
-                piece = os.pread(fd, min(_STEP_BYTES, start - position), position)
-                memory[position : position + len(piece)] = piece
-                position += len(piece)
-            position = end
-        return memory, bad
+        without = [(start, end) for start, end, _ in bad] or (list(_holes(fd, size)) if _is_tmpfs(fd) else [])
+        return (_copy(fd, size, without) if without else mmap.mmap(fd, size, access=mmap.ACCESS_READ)), bad
     finally:
         os.close(fd)
+
+
+def _copy(fd: int, size_bytes: int, without: list[tuple[int, int]]) -> mmap.mmap:
+    """The file in memory, with zeros in some ranges; pages of zeros that nobody wrote cost nothing."""
+    memory, position = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), 0
+    for start, end in [*without, (size_bytes, size_bytes)]:
+        while position < start and (piece := os.pread(fd, min(_STEP_BYTES, start - position), position)):
+            memory[position : position + len(piece)] = piece
+            position += len(piece)
+        position = end
+    return memory
+
+
+def _is_tmpfs(fd: int) -> bool:
+    device = os.fstat(fd).st_dev
+    if os.major(device):  # a disk
+        return False
+    name = f"0:{os.minor(device)}"
+    with Path("/proc/self/mountinfo").open(encoding="utf-8", errors="surrogateescape") as mounts:
+        return any(mount.split(" ", 3)[2] == name and " - tmpfs " in mount for mount in mounts)
+
+
+def _holes(fd: int, size_bytes: int) -> Iterator[tuple[int, int]]:
+    end = 0
+    while (start := os.lseek(fd, end, os.SEEK_HOLE)) < size_bytes:
+        try:
+            end = os.lseek(fd, start, os.SEEK_DATA)
+        except OSError:  # ENXIO: no data behind it
+            end = size_bytes
+        yield start, end
+        if end == size_bytes:
+            return
 
 
 def unreadable(fd: int, size_bytes: int) -> Iterator[Unreadable]:

@@ -1,5 +1,5 @@
-"""What a store says about itself: where its log ends while writers are at work, from where on records have checksums,
-and which damage was kept.
+"""What a store says about itself: where its log ends while writers are at work, what of it is on disk for certain, from
+where on records have checksums, and which damage was kept.
 
 Source of the layouts: docs/design.md sections 3, 8.1 and 8.5; read here by hand, as everything else in this package.
 """
@@ -15,8 +15,8 @@ from typing import NamedTuple
 PAGE = struct.Struct("<8s16sqqq")  # magic, boot id, device, inode, appended end
 PAGE_MAGIC = b"pyrmqst1"
 LOCK_TEXT = b"rmq\n"
-# The progress record: magic and much else, crc_from, CRC-32 of what comes before.
-PROGRESS = struct.Struct("<8s104xqI")
+# The progress record: magic, flushed end, crc_from, CRC-32 of all before it; the rest is not needed here.
+PROGRESS = struct.Struct("<8s32xq64xqI")
 PROGRESS_MAGIC = b"pyrmqpr2"
 FILE_BYTES_MAX = 64 << 20
 
@@ -45,19 +45,20 @@ def log_end(root: Path) -> int | None:
     return end if counts and is_ours and end >= 0 else None
 
 
-def crc_from(root: Path) -> int | None:
-    """The offset of the log from which on every record has a CRC property, because one of ours wrote it; None if the
-    store does not say so.
+def progress_record(root: Path) -> tuple[int, int | None]:
+    """The offset of the log below which it was on disk, and the one from which on every record has a CRC property,
+    because one of ours wrote it; (0, None) if the store does not say so.
     """
     try:
         with (root / "pyrmq" / "progress").open("rb") as file:
             raw = file.read(PROGRESS.size)
-        magic, offset, crc = PROGRESS.unpack(raw)
+        magic, flushed_end, crc_from, crc = PROGRESS.unpack(raw)
         is_ours = _is_ours(root)
     except (OSError, struct.error):
-        return None
-    whole = magic == PROGRESS_MAGIC and crc == zlib.crc32(raw[:-4])
-    return offset if whole and is_ours and offset >= 0 else None
+        return 0, None
+    if magic != PROGRESS_MAGIC or crc != zlib.crc32(raw[:-4]) or not is_ours:
+        return 0, None
+    return flushed_end, crc_from if crc_from >= 0 else None
 
 
 def _is_ours(root: Path) -> bool:
