@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq_store.errors import CorruptIndexError
-from rmq_store.files.segments import OpenFiles
+from rmq_store.errors import CorruptIndexError, CorruptionError
+from rmq_store.files.segments import OpenFile, OpenFiles
 from rmq_store.format.index import IndexHeader, entry_position, slot_position
 from rmq_store.log import index_search
 from rmq_store.log.hash_index import HashIndex
@@ -141,6 +141,14 @@ def test_one_key_is_searched_up_to_the_first_entry_before_the_window(bench: Benc
     assert bench.candidates(1) == [10, 20, 30]
 
 
+def test_a_file_outside_the_window_is_not_searched_whatever_its_entries_say(bench: Bench) -> None:
+    """The first entry of a file counts from the end of the file before, so its time may lie behind the file's last."""
+    bench.put([(1, 10 * number, 1_000_000) for number in range(ENTRIES - 1)])
+    bench.put([(1, 500, 1_100_000), (2, 510, 1_101_000)])
+    assert list(bench.newest_first(1, 1_150_000)) == java_query(bench, 1, 1_150_000, UNBOUNDED) == []
+    assert list(bench.newest_first(1, 1_101_000)) == java_query(bench, 1, 1_101_000, UNBOUNDED) == [500]
+
+
 def filled(factory: pytest.TempPathFactory, steps: list[Row]) -> Bench:
     """`steps`: key hash, and by how much offset and time grow."""
     bench = Bench(factory.mktemp("search") / "index")
@@ -158,7 +166,9 @@ def test_a_store_without_index_files_has_no_candidates(bench: Bench) -> None:
     assert list(bench.newest_first(1)) == []
 
 
-@pytest.mark.parametrize("damage", ["slot behind the file", "negative slot", "entry of another slot", "forwards"])
+@pytest.mark.parametrize(
+    "damage", ["slot behind the file", "negative slot", "entry of another slot", "negative hash", "forwards"]
+)
 def test_a_damaged_chain_is_an_error_that_says_what_helps(bench: Bench, damage: str) -> None:
     bench.put([(1, 10, 5000), (6, 20, 6000), (2, 30, 7000)])
     if damage == "slot behind the file":
@@ -167,12 +177,23 @@ def test_a_damaged_chain_is_an_error_that_says_what_helps(bench: Bench, damage: 
         bench.write(slot_position(1), -1)
     elif damage == "entry of another slot":
         bench.write(slot_position(1), 3)
+    elif damage == "negative hash":
+        bench.write(entry_position(SLOTS, 2), 1 - SLOTS)  # of this slot as numpy and Python count, of none as Java does
     else:
         bench.write(entry_position(SLOTS, 2) + 16, 2)  # the older entry is itself
     for search in (lambda: bench.candidates(6), lambda: list(bench.newest_first(6))):
         with pytest.raises(CorruptIndexError, match="rmq repair --index"):
             search()
     assert bench.candidates(3) == []
+
+
+def test_a_negative_time_ends_the_walk_of_one_key(bench: Bench) -> None:
+    """As in RocketMQ; `candidates` looks at no times."""
+    bench.put([(1, 10, 5000), (6, 20, 6000), (1, 30, 7000)])
+    bench.write(entry_position(SLOTS, 2) + 12, -1)
+    assert list(bench.newest_first(1)) == java_query(bench, 1, 0, UNBOUNDED) == [30]
+    assert list(bench.newest_first(1, 1)) == java_query(bench, 1, 1, UNBOUNDED) == [30]
+    assert bench.candidates(1) == [10, 30]
 
 
 def test_a_chain_that_an_append_changes_is_read_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,6 +235,14 @@ def test_a_file_that_is_being_made_has_nothing_yet(bench: Bench, size_bytes: int
     assert bench.candidates(1) == [10 * number for number in range(ENTRIES - 1)]
 
 
+def test_an_older_file_is_not_being_made(bench: Bench) -> None:
+    bench.put([(1, 10 * number, 5000) for number in range(ENTRIES + 2)])
+    bench.path(0).write_bytes(bytes(60))
+    for search in (lambda: bench.candidates(1), lambda: list(bench.newest_first(1))):
+        with pytest.raises(CorruptIndexError, match="rmq repair --index"):
+            search()
+
+
 def test_a_file_of_a_wrong_size_is_an_error(bench: Bench) -> None:
     bench.put([(1, 10 * number, 5000) for number in range(2 * ENTRIES)])
     for number in (0, -1):
@@ -224,6 +253,22 @@ def test_a_file_of_a_wrong_size_is_an_error(bench: Bench) -> None:
             bench.candidates(1)
         path.write_bytes(whole)
     assert len(bench.candidates(1)) == 2 * ENTRIES
+
+
+def test_a_file_that_gets_its_size_meanwhile_is_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was too short when it was opened, and holds something when that is looked into."""
+    bench.put([(1, 10 * number, 5000) for number in range(3)])
+    opened, tries = OpenFiles.get, []
+
+    def late(files: OpenFiles, path: str, *size: int, **how: bool) -> OpenFile:
+        tries.append(path)
+        if len(tries) == 1:
+            raise CorruptionError(path, 0, "the file has 0 bytes")
+        return opened(files, path, *size, **how)
+
+    monkeypatch.setattr(OpenFiles, "get", late)
+    assert bench.candidates(1) == [0, 10, 20]
+    assert len(tries) == 2
 
 
 def test_a_file_that_retention_takes_meanwhile_is_passed_over(
