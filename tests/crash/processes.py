@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from crash.dying import PATIENCE_S, Child, quiet
+from crash.kill import dawdle
 from crash.oracle import ACK, FAILED, OPENED, Ledger, compare, make_body, read_body, read_queues, tell, verify
 from crash.part import Counters, Part, Trial
 from crash.traffic import QUEUES, TOPIC, Traffic, tiny_config
@@ -135,6 +136,7 @@ class Life:
 
         with Store.open(self.root, clock=self.clock) as store:
             traffic = Traffic(store, number, chance, large=False)
+            dawdle(chance)  # others look, and the kill comes, in the middle of an append
             while True:
                 tell(pipe, ACK, number, traffic.call())
 

@@ -24,7 +24,7 @@ from crash.protections import protection
 from fuzz import view_store
 from fuzz.view_store import Rows
 
-_HANG_S = 5
+_HANG_S = 60
 _REBUILD_EVERY = 200
 
 
