@@ -77,8 +77,8 @@ DISK_USAGE = Metric(
     "ratio",
 )  # fmt: skip
 UNREADABLE = Metric(
-    "rmq_consumer_group_unreadable", "gauge",
-    "1 for a group whose lag cannot be told, because a queue or the journal of its pops is damaged.", _GROUP,
+    "rmq_unreadable", "gauge", "1 for a group, or a topic, of which nothing else is told, because a file is damaged.",
+    (*_NODE, "consumer_group", "topic"),
 )  # fmt: skip
 QUEUE_MIN_OFFSET = Metric("rmq_queue_min_offset", "gauge", "The first queue offset that can be read.", _QUEUE)
 QUEUE_MAX_OFFSET = Metric("rmq_queue_max_offset", "gauge", "The queue offset that the next message gets.", _QUEUE)

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rmq_store.broker import metric_table as table
 from rmq_store.broker.disk_space import usage_percent
-from rmq_store.broker.lag import GroupLag, QueueLag, group_lag
+from rmq_store.broker.lag import GroupLag, LagLook, QueueLag
 from rmq_store.broker.leases import groups_with_leases
 from rmq_store.broker.live import live_consumers
-from rmq_store.errors import CorruptionError, CorruptRecordError, StoreError, UnknownTopicError, UsageError
+from rmq_store.errors import CorruptionError, CorruptRecordError, StoreError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.state_page import StatePage
 from rmq_store.format.names import DLQ_PREFIX, RETRY_PREFIX, is_group_name, is_system_topic
@@ -44,16 +45,16 @@ def store_metrics(store: Store, cluster: str = "DefaultCluster", *, queues: bool
     """Metrics of a store as it is now, all of STORE_METRICS (with `queues`: and QUEUE_METRICS) in that order.
 
     Changes nothing. Work is in proportion to queues, groups and files; of each queue of a group at most three records
-    are looked at. A group whose lag cannot be read has the sample `rmq_consumer_group_unreadable` instead.
+    are looked at. A group or a topic that cannot be read has the sample `rmq_unreadable` instead of all others.
 
     Raises:
-        CorruptionError: what does not belong to one group is unreadable: a queue of a topic, a table.
+        CorruptionError: what belongs to no single one is unreadable: a table of the store, the delayed messages.
     """
     node = cluster, "broker", store.broker_name
     found: dict[str, list[tuple[tuple[str, ...], float]]] = {}
-    for look in (_groups, _topics, _waiting, _disk):
-        for metric, labels, number in look(store):
-            found.setdefault(metric.name, []).append(((*node, *labels), number))
+    look = LagLook(store, last_timestamps=False)
+    for metric, labels, number in chain(_groups(store, look), _topics(store, look), _waiting(store), _disk(store)):
+        found.setdefault(metric.name, []).append(((*node, *labels), number))
     metrics = (*table.STORE_METRICS, *(table.QUEUE_METRICS if queues else ()))
     return [MetricFamily(metric, found.get(metric.name, [])) for metric in metrics]
 
@@ -68,17 +69,16 @@ def write_openmetrics(path: str | Path, families: Iterable[MetricFamily]) -> Non
     durable.write_atomically(path, openmetrics_text(families).encode("utf-8", "replace"), mode=_MODE)
 
 
-def _groups(store: Store) -> Iterator[_Sample]:
+def _groups(store: Store, look: LagLook) -> Iterator[_Sample]:
     yield _Sample(table.GROUP_NUMBER, (), len(store.groups()))
-    now_ms = store.clock()
     for group in sorted({*store.all_committed_offsets(), *groups_with_leases(store.path)}):
         labels = group, _flag(_is_system_group(group))
         if is_group_name(group):
             yield _Sample(table.CONNECTIONS, labels, len(live_consumers(store, group)))
         try:
-            lag = group_lag(store, group, now_ms)
+            lag = look.group(group)
         except CorruptionError:
-            yield _Sample(table.UNREADABLE, labels, 1)
+            yield _Sample(table.UNREADABLE, (group, ""), 1)
             continue
         yield from _lag(lag)
 
@@ -113,13 +113,16 @@ def _oldest(ages_ms: Iterable[int | None]) -> int | None:
     return None if None in known else max(age_ms or 0 for age_ms in known)
 
 
-def _topics(store: Store) -> Iterator[_Sample]:
+def _topics(store: Store, look: LagLook) -> Iterator[_Sample]:
     topics = store.topics()
     yield _Sample(table.TOPIC_NUMBER, (), len(topics))
     for topic in sorted(topics):
         try:
-            ranges = store.queue_ranges(topic)
-        except UnknownTopicError:  # deleted just now
+            ranges = look.ranges(topic)
+        except CorruptionError:
+            yield _Sample(table.UNREADABLE, ("", topic), 1)
+            continue
+        if not ranges:  # deleted just now
             continue
         for queue_id, found in sorted(ranges.items()):
             if found.max_offset:  # many were never used: the topic BenchmarkTest has 1,024 of them in every store

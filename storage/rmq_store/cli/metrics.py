@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 @click.option("--queues", is_flag=True, help="Offsets and lag of every queue, too: a series for each.")
 @click.option("--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
               help="Replace this file instead of printing: always whole, and readable for every user.")  # fmt: skip
-@click.option("--listen", "address", metavar="HOST:PORT", help="Serve /metrics over HTTP until Ctrl-C. Port 0: any.")
+@click.option("--listen", "address", metavar="HOST:PORT",
+              help="Serve /metrics over HTTP until Ctrl-C or SIGTERM. Port 0: any.")  # fmt: skip
 @click.option("--expose", is_flag=True, help="Let --listen take an address that other machines can reach.")
 def metrics(root: Path, as_json: bool, queues: bool, output: Path | None, address: str | None, expose: bool) -> None:
     """State and lag as OpenMetrics text: once, to a file, or over HTTP.

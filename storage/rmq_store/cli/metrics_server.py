@@ -7,6 +7,7 @@ looks again.
 from __future__ import annotations
 
 import ipaddress
+import signal
 import socket
 import sys
 import threading
@@ -51,7 +52,7 @@ def parse_address(text: str, *, expose: bool) -> tuple[str, int]:
 
 
 def serve(host: str, port: int, look: Look) -> None:
-    """Say where, and serve until Ctrl-C. UsageError if nobody can listen there."""
+    """Say where, and serve until Ctrl-C or SIGTERM. UsageError if nobody can listen there."""
     turn = threading.Lock()
 
     class Handler(_Handler):
@@ -73,11 +74,15 @@ def serve(host: str, port: int, look: Look) -> None:
         raise UsageError(f"--listen {host}:{port}: {error.strerror or error}") from error
     with server:
         shown = f"[{host}]" if ":" in host else host
-        click.echo(f"http://{shown}:{server.server_address[1]}/metrics (Ctrl-C ends)")
+        # Who stops services sends SIGTERM: it ends as Ctrl-C does.
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
+            click.echo(f"http://{shown}:{server.server_address[1]}/metrics (Ctrl-C ends)")
             server.serve_forever()
         except KeyboardInterrupt:
             return
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
 
 class _Handler(BaseHTTPRequestHandler):

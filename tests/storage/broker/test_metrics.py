@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 
-from rmq_store import Message, Store, StoreConfig, SubscriptionGroup, UnknownTopicError
+from rmq_store import CorruptQueueError, Message, Store, StoreConfig, SubscriptionGroup, UnknownTopicError
 from rmq_store.broker import metric_table, waiting
 from rmq_store.broker.metrics import store_metrics, write_openmetrics
 from rmq_store.format.openmetrics import MetricFamily, openmetrics_text
@@ -72,7 +72,7 @@ def test_a_parser_reads_back_every_metric_with_its_type_unit_and_labels(golden: 
     # Nobody of ours has it open, and nothing of it is damaged.
     assert [family.name for family in read if not family.samples] == [
         "rocketmq_storage_flush_behind_bytes",
-        "rmq_consumer_group_unreadable",
+        "rmq_unreadable",
     ]
 
 
@@ -181,7 +181,7 @@ def test_a_group_that_cannot_be_read_takes_no_other_group_along(store: Store) ->
     journal.parent.mkdir(parents=True)
     journal.write_bytes(b"x" * 128)
     families = store_metrics(store)
-    assert numbers(families, "rmq_consumer_group_unreadable", "consumer_group") == {("broken",): 1}
+    assert numbers(families, "rmq_unreadable", "consumer_group") == {("broken",): 1}
     assert numbers(families, "rocketmq_consumer_lag_messages", "consumer_group") == {("G",): 4}
 
 
@@ -236,6 +236,28 @@ def test_retention_may_take_a_queue_file_while_the_waiting_messages_are_counted(
     else:
         with pytest.raises(FileNotFoundError):
             store.waiting()
+
+
+def test_a_topic_that_cannot_be_read_takes_no_other_topic_along(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create_topic("Others")
+    for topic in ("Orders", "Others"):
+        store.commit_offsets(f"of_{topic}", {(topic, 0): 0})
+    ranges = store.queue_ranges
+
+    def damaged(topic: str) -> Any:
+        if topic == "Orders":
+            raise CorruptQueueError("queue", 0, "one of the queue's files is missing")
+        return ranges(topic)
+
+    monkeypatch.setattr(store, "queue_ranges", damaged)
+    families = store_metrics(store)
+    (unreadable,) = (found for found in parse(openmetrics_text(families)) if found.name == "rmq_unreadable")
+    told = [(sample.labels.get("consumer_group"), sample.labels.get("topic")) for sample in unreadable.samples]
+    assert told == [("of_Orders", None), (None, "Orders")]
+    assert ("Others",) in numbers(families, "rmq_topic_messages", "topic")
+    assert numbers(families, "rocketmq_consumer_lag_messages", "topic") == {("Others",): 0}
 
 
 def test_a_topic_that_is_deleted_during_the_look_is_left_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,8 +144,8 @@ class Server:
         connection.close()
         return answer.status, answer.headers.get("Content-Type", ""), body
 
-    def end(self) -> tuple[int, str, str]:
-        self.process.send_signal(signal.SIGINT)
+    def end(self, number: signal.Signals = signal.SIGINT) -> tuple[int, str, str]:
+        self.process.send_signal(number)
         out, err = self.process.communicate(timeout=30)
         return self.process.returncode, out, err
 
@@ -199,7 +199,7 @@ def test_a_look_that_fails_is_told_and_the_next_one_may_succeed(server: Server, 
     for path, content in good.items():
         path.write_bytes(content)
     assert server.ask()[0] == 200
-    assert server.end() == (0, "", "")
+    assert server.end(signal.SIGTERM) == (0, "", "")
 
 
 def test_looks_follow_each_other_and_a_silent_client_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
