@@ -161,6 +161,10 @@ class GroupTable:
         self._file.update(mutate)
         return found
 
+    def check(self, table: Table) -> None:
+        """CorruptConfigError if `table`, of this file or its backup, holds what cannot be a group."""
+        self._decode(table)
+
     def _decode(self, table: Table) -> Mapping[str, SubscriptionGroup]:
         entries = self._file.part(table, "subscriptionGroupTable")
         return MappingProxyType({name: self._decode_entry(name, entry) for name, entry in entries.items()})

@@ -108,6 +108,10 @@ class OffsetTable:
         self._file.update(mutate)
         return count
 
+    def check(self, table: Table) -> None:
+        """CorruptConfigError if `table`, of this file or its backup, holds what cannot be an offset."""
+        self._decode(table)
+
     def _decode(self, table: Table) -> Mapping[str, Mapping[QueueKey, int]]:
         found: dict[str, dict[QueueKey, int]] = {}
         for key, row in self._file.part(table, "offsetTable").items():
@@ -159,6 +163,10 @@ class DelayOffsetTable:
         current = self.all()
         if not merged(current).items() <= current.items():
             self._file.update(mutate)
+
+    def check(self, table: Table) -> None:
+        """CorruptConfigError if `table`, of this file or its backup, holds what cannot be an offset."""
+        self._decode(table)
 
     def _decode(self, table: Table) -> Mapping[int, int]:
         return MappingProxyType(_integer_map(self._file, "offsetTable", table.get("offsetTable", {})))

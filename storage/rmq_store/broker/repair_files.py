@@ -17,6 +17,9 @@ from typing import Literal, NamedTuple
 
 from rmq_store.broker.config import StoreFile
 from rmq_store.broker.deleted_topics import deleted_topics
+from rmq_store.broker.groups import GroupTable
+from rmq_store.broker.offsets import DelayOffsetTable, OffsetTable
+from rmq_store.broker.topics import TopicTable
 from rmq_store.errors import CorruptionError, NotAStoreError, StoreFailedError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.progress import Progress
@@ -34,6 +37,14 @@ Area = Literal["config", "own files", "log", "queues", "index"]
 _STEP_BYTES = 1 << 20
 _PAGE_BYTES = 4096
 _PLACES_NAMED = 3
+
+# Those that a process must understand before it reads or writes a message.
+_TABLES: dict[str, type[TopicTable | GroupTable | OffsetTable | DelayOffsetTable]] = {
+    "topics.json": TopicTable,
+    "subscriptionGroup.json": GroupTable,
+    "consumerOffset.json": OffsetTable,
+    "delayOffset.json": DelayOffsetTable,
+}
 
 
 class Finding(NamedTuple):
@@ -181,8 +192,10 @@ def _config(root: Path, trash: Trash) -> Iterator[Finding]:
 def _why_bad(path: Path) -> str:
     """Why a table cannot be read; "" if it can."""
     try:
-        text = durable.read_limited(path, SIZE_MAX)
-        loads(text)
+        table = loads(durable.read_limited(path, SIZE_MAX))
+        known = _TABLES.get(path.name.removesuffix(".bak"))
+        if known is not None:
+            known(path.parent.parent).check(table)
     except FileNotFoundError:
         return "missing"
     except (CorruptionError, ConfigJsonError, NotAStoreError, StoreFailedError) as error:

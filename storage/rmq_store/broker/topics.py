@@ -181,6 +181,10 @@ class TopicTable:
         self._file.update(mutate)
         return found
 
+    def check(self, table: Table) -> None:
+        """CorruptConfigError if `table`, of this file or its backup, holds what cannot be a topic."""
+        self._decode(table)
+
     def _decode(self, table: Table) -> Mapping[str, TopicConfig]:
         entries = self._file.part(table, "topicConfigTable")
         return MappingProxyType({name: self._decode_entry(name, entry) for name, entry in entries.items()})
