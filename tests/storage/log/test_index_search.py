@@ -167,7 +167,8 @@ def test_a_store_without_index_files_has_no_candidates(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", ["slot behind the file", "negative slot", "entry of another slot", "negative hash", "forwards"]
+    "damage",
+    ["slot behind the file", "negative slot", "slot before the file", "another slot's entry", "negative hash", "forwards"],
 )
 def test_a_damaged_chain_is_an_error_that_says_what_helps(bench: Bench, damage: str) -> None:
     bench.put([(1, 10, 5000), (6, 20, 6000), (2, 30, 7000)])
@@ -175,7 +176,9 @@ def test_a_damaged_chain_is_an_error_that_says_what_helps(bench: Bench, damage: 
         bench.write(slot_position(1), ENTRIES)
     elif damage == "negative slot":
         bench.write(slot_position(1), -1)
-    elif damage == "entry of another slot":
+    elif damage == "slot before the file":
+        bench.write(slot_position(1), -100_000_000)
+    elif damage == "another slot's entry":
         bench.write(slot_position(1), 3)
     elif damage == "negative hash":
         bench.write(entry_position(SLOTS, 2), 1 - SLOTS)  # of this slot as numpy and Python count, of none as Java does
