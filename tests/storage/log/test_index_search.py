@@ -168,7 +168,7 @@ def test_a_store_without_index_files_has_no_candidates(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    ["slot behind the file", "negative slot", "slot before the file", "another slot's entry", "negative hash", "forwards"],
+    ["slot behind the file", "negative slot", "slot before the file", "another slot's", "negative hash", "forwards"],
 )
 def test_a_damaged_chain_is_an_error_that_says_what_helps(bench: Bench, damage: str) -> None:
     bench.put([(1, 10, 5000), (6, 20, 6000), (2, 30, 7000)])
@@ -178,7 +178,7 @@ def test_a_damaged_chain_is_an_error_that_says_what_helps(bench: Bench, damage: 
         bench.write(slot_position(1), -1)
     elif damage == "slot before the file":
         bench.write(slot_position(1), -100_000_000)
-    elif damage == "another slot's entry":
+    elif damage == "another slot's":
         bench.write(slot_position(1), 3)
     elif damage == "negative hash":
         bench.write(entry_position(SLOTS, 2), 1 - SLOTS)  # of this slot as numpy and Python count, of none as Java does
