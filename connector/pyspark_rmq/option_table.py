@@ -235,6 +235,18 @@ _WHAT = (
         "digits, as `mqadmin` shows them.",
     ),
     Option(
+        "filterPushdown",
+        BATCH_READ,
+        _boolean,
+        "boolean",
+        "false",
+        "Take the filters that Spark pushes down, which needs `spark.sql.python.filterPushdown.enabled`: `keys` and "
+        "`msgId` that are equal to something are looked up as with `key` and `msgId`, `topic`, `queueId` and "
+        "`queueOffset` narrow what is read, and a body is read only where the filters hold. **Each query then needs a "
+        "`load()` of its own**: Spark 4.3.0 applies what one query of a DataFrame or view has pushed down to its other "
+        "queries, whatever they ask for.",
+    ),
+    Option(
         "tags",
         READ,
         _tags,

@@ -76,6 +76,7 @@ class SourceOptions:
     commit_offsets: bool = True
     consumer_name: str | None = None
     lookup: Lookup | None = None
+    filter_pushdown: bool = False
     tags: str | None = None
     raw_body: bool = False
     fail_on_data_loss: bool = True
@@ -144,6 +145,7 @@ def source_options(options: Mapping[str, str], use: Use, now_ms: int) -> SourceO
         commit_offsets=values.get("commitOffsets", True),
         consumer_name=values.get("consumerName"),
         lookup=_lookup(values),
+        filter_pushdown=values.get("filterPushdown", False),
         tags=values.get("tags"),
         raw_body=values.get("rawBody", False),
         fail_on_data_loss=values.get("failOnDataLoss", True),

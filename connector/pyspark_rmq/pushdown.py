@@ -1,4 +1,7 @@
-"""Filters that Spark leaves to the source (`spark.sql.python.filterPushdown.enabled`): fewer rows, never other ones.
+"""Filters that Spark leaves to the source: fewer rows are read, and in the end no other ones come out.
+
+Only for those who ask for it: Spark 4.3.0 keeps one plan for each DataFrame (PythonDataSourceV2.setReadInfo), so that
+all queries of it get the rows of whichever pushed its filters last.
 
 A filter on a column that is stored as it is shown is taken, if Arrow decides it as Spark does: comparisons with whole
 numbers and times, equality and patterns of text, NULL or not. Where it allows, less is planned: queues by `topic` and
@@ -54,7 +57,7 @@ _INT64_MAX = (1 << 63) - 1
 
 
 class PushingReader(RmqReader):
-    """A reader that takes filters. Spark refuses it where the setting is off."""
+    """A reader that takes filters. Spark refuses it where `spark.sql.python.filterPushdown.enabled` is off."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)

@@ -5,7 +5,6 @@ Spark imports this module in every process that looks for data sources, so it mu
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
         DataSourceStreamWriter,
         DataSourceWriter,
     )
-
-
-_PUSHING_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class DefaultSource(DataSource):
@@ -61,7 +57,7 @@ class DefaultSource(DataSource):
 
             return LossReader(path, schema)
         options = source_options(self.options, "batch read", _now_ms())
-        if _spark_pushes_filters():
+        if options.filter_pushdown:
             from pyspark_rmq.pushdown import PushingReader
 
             return PushingReader(options, schema)
@@ -93,14 +89,6 @@ class DefaultSource(DataSource):
         options = sink_options(self.options, "stream write")
         make = stream_writer if options.send_back is None else stream_send_back_writer
         return make(options, schema, overwrite)
-
-
-def _spark_pushes_filters() -> bool:
-    """Whether this process pushes filters down. Spark starts such processes only if the setting
-    `spark.sql.python.filterPushdown.enabled` is on, and elsewhere refuses a reader that takes filters.
-    """
-    main = getattr(sys.modules["__main__"], "__spec__", None)
-    return _PUSHING_WORKER in sys.modules or getattr(main, "name", None) == _PUSHING_WORKER
 
 
 def _now_ms() -> int:

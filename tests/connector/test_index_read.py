@@ -216,6 +216,28 @@ def test_what_is_found_is_what_a_filtered_read_of_everything_finds(
         shutil.rmtree(directory)
 
 
+@pytest.mark.parametrize("change", STATES)
+def test_no_key_is_missed_at_the_border_of_what_the_index_covers(
+    shop: Shop, change: Callable[[Shop], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files begin and end between the keys of one message; each message is asked for, in one question for all."""
+    count = 30
+    with shop.open() as store:
+        store.create_topic("Alpha", 2)
+        for number in range(count):
+            keys = [f"{part}-{number}" for part in ("a", "b", "c", "d", "e")]
+            store.send(Message("Alpha", b"", keys=keys))
+        assert len(index_files(shop)) > 4
+    change(shop)
+    ids = [row["msgId"] for row in shop.read(subscribe="Alpha")]
+    for look_at in (0, lookup._LOOK_AT_ROWS):
+        monkeypatch.setattr(lookup, "_LOOK_AT_ROWS", look_at)
+        for part in ("a", "e"):
+            found = shop.read(subscribe="Alpha", key=" ".join(f"{part}-{number}" for number in range(count)))
+            assert [row["msgId"] for row in found] == ids
+        assert [row["msgId"] for row in shop.read(subscribe="Alpha", uniqKey=" ".join(ids))] == ids
+
+
 def test_a_brokers_messages_are_found(golden: Path, copy_store: Callable[..., Path], scratch: Path) -> None:
     shop = Shop(copy_store(golden / "store", scratch / "store"))
     shop.now_ms = 1_900_000_000_000
@@ -278,6 +300,7 @@ def test_times_and_offsets_bound_the_search(shop: Shop, monkeypatch: pytest.Monk
         ({"endingTimestamp": str(times[1])}, 1),
         ({"startingTimestamp": str(times[1]), "endingTimestamp": str(times[2])}, 1),
         ({"startingOffsets": '{"Alpha":{"0":150}}'}, 1),
+        ({"endingOffsets": '{"Alpha":{"0":8}}'}, 1),
         ({"startingOffsets": '{"Alpha":{"0":8}}', "endingOffsets": '{"Alpha":{"0":57}}'}, 0),
     ):
         assert len(shop.read(subscribe="Alpha", key="k7", **bounds)) == found
@@ -303,7 +326,12 @@ def test_ten_thousands_of_keys_are_looked_up_together_and_cut_by_rows(shop: Shop
     assert pa.chunked_array(found).to_pylist() == wanted[: count // 2]
 
 
-def test_a_store_that_keeps_no_index_is_read_and_says_so(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("look_at", [0, 10_000])
+def test_a_store_that_keeps_no_index_is_read_and_says_so(
+    shop: Shop, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, look_at: int
+) -> None:
+    """Few messages are looked at while planning, many by the tasks."""
+    monkeypatch.setattr(lookup, "_LOOK_AT_ROWS", look_at)
     shop.config = replace(TINY, message_index_enable=False)
     with shop.open() as store:
         store.create_topic("Alpha", 2)
@@ -315,18 +343,21 @@ def test_a_store_that_keeps_no_index_is_read_and_says_so(shop: Shop, caplog: pyt
     assert "all messages of Alpha have to be looked at" in caplog.text
 
 
-def test_a_topic_that_was_made_again_has_only_its_new_messages(shop: Shop) -> None:
+def test_a_queue_that_was_made_again_has_only_its_new_messages(shop: Shop) -> None:
+    """As a broker deletes a topic: the next one of its name begins again at 0, and the log still has both."""
     with shop.open() as store:
-        store.create_topic("Alpha", 1)
-        send_some(store, count=20)
-        # As a broker deletes a topic: the next one of its name begins again at 0.
-        shutil.rmtree(shop.root / "consumequeue" / "Alpha")
+        store.create_topic("Alpha", 2)
+        store.send(Message("Alpha", b"", keys="first all", queue_id=1))
+        send_some(store, count=20, queue_id=0)
+        shutil.rmtree(shop.root / "consumequeue" / "Alpha" / "0")
         store._log.files.clear()
         store._log.views._queues.clear()
-        send_some(store, count=5)
-        assert store.query.find("Alpha", ["all"]).num_rows == 25, "the log still has them"
-    assert [row["queueOffset"] for row in shop.read(subscribe="Alpha", key="all")] == [0, 1, 2, 3, 4]
-    assert shop.read(subscribe="Alpha", key="k7") == []
+        for _ in range(5):
+            store.send(Message("Alpha", b"", keys="new all", queue_id=0))
+        assert store.query.find("Alpha", ["all"]).num_rows == 26
+    found = shop.read(subscribe="Alpha", key="all k2 k7")
+    assert [row["keys"] for row in found] == ["new all"] * 5 + ["first all"]
+    assert shop.read(subscribe="Alpha", key="k2 k7") == []
 
 
 def test_dead_letters_are_found_by_their_keys(shop: Shop) -> None:
@@ -344,12 +375,15 @@ def test_the_id_of_another_brokers_message_finds_nothing(shop: Shop) -> None:
     for host, name in (("10.1.2.3:10911", "a"), ("[2001:db8::7]:10911", "b")):
         own = Shop(shop.root.with_name(name), replace(TINY, broker_host=host))
         with own.open() as store:
-            store.create_topic("Alpha", 1)
-            sent = store.send(Message("Alpha", b""))
-        assert len(own.read(subscribe="Alpha", msgId=sent.offset_msg_id)) == 1
-        assert own.read(subscribe="Alpha", msgId=sent.offset_msg_id.replace("00002A9F", "00002A9E")) == []
-        assert own.read(subscribe="Alpha", msgId=sent.offset_msg_id[:-2] + "01") == []
-        assert own.read(subscribe="Alpha", uniqKey=sent.offset_msg_id) == []
+            for topic in ("Alpha", "Beta"):
+                store.create_topic(topic, 1)
+                sent = store.send(Message(topic, b""))
+            store.send(Message("Beta", b"", keys="the last one is always looked at"))
+        assert len(own.read(subscribe="Beta", msgId=sent.offset_msg_id)) == 1
+        assert own.read(subscribe="Beta", msgId=sent.offset_msg_id.replace("00002A9F", "00002A9E")) == []
+        assert own.read(subscribe="Alpha", msgId=sent.offset_msg_id) == []
+        assert own.read(subscribe="Beta", msgId=f"{int(sent.offset_msg_id, 16) + 1:0{len(sent.offset_msg_id)}X}") == []
+        assert own.read(subscribe="Beta", uniqKey=sent.offset_msg_id) == []
 
 
 # -- loss and damage --------------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ class KeyRows:
         found = self._query.find(topic, texts, unique=by != "key", within=self._places(topic, spans))
         rows = np.stack([found[name].to_numpy() for name in ("queue_id", "queue_offset", "commit_log_offset")])
         if by == "id":
-            rows = np.concatenate([rows, self._with_offset_ids(topic, texts)], axis=1)
+            rows = np.concatenate([rows, self._with_offset_ids(texts)], axis=1)
         answer = FoundRows({}, {})
         for queue_id, span in spans.items():
             borders = self._lower_bounds(topic, queue_id, span, gaps.ravel()).reshape(-1, 2)
@@ -141,8 +141,8 @@ class KeyRows:
     def _entries(self, topic: str, queue_id: int, rows: Int64) -> np.ndarray:
         return self._queues.entries_at(topic, queue_id, rows)
 
-    def _with_offset_ids(self, topic: str, texts: Sequence[str]) -> Int64:
-        """Queue id, queue offset and place of the topic's messages with these offset ids: (3, n)."""
+    def _with_offset_ids(self, texts: Sequence[str]) -> Int64:
+        """Queue id, queue offset and place of the records with these offset ids, whatever their topic: (3, n)."""
         ids = dict(parsed for text in texts if (parsed := _offset_id(text)) is not None)
         offsets = np.array(sorted(ids.values()), np.int64)
         offsets = np.unique(offsets[~self._log.kept.mask(offsets)])
@@ -152,17 +152,16 @@ class KeyRows:
             sizes = self._frames.sizes(offsets, end)
             offsets, sizes = offsets[sizes > 0], sizes[sizes > 0]
             try:
-                found = [_with_ids(run, topic, pa.array(list(ids))) for run in self._frames.runs(offsets, sizes)]
+                found = [_with_ids(run, pa.array(list(ids))) for run in self._frames.runs(offsets, sizes)]
             except FileNotFoundError:
                 continue  # retention was faster
             return np.concatenate([np.empty((3, 0), np.int64), *found], axis=1)
         raise self._log.missing_segment(int(offsets[0]))
 
 
-def _with_ids(run: FrameRun, topic: str, ids: pa.StringArray) -> Int64:
+def _with_ids(run: FrameRun, ids: pa.StringArray) -> Int64:
     headers = run.headers
-    good = headers.dispatchable & pc.equal(headers.topics(), topic).to_numpy(zero_copy_only=False)
-    good &= pc.is_in(run.offset_message_ids(), ids).to_numpy(zero_copy_only=False)
+    good = pc.is_in(run.offset_message_ids(), ids).to_numpy(zero_copy_only=False)
     parts = (headers.queue_id, headers.queue_offset, headers.physical_offset)
     return np.stack([part[good].astype(np.int64) for part in parts])
 
