@@ -141,6 +141,12 @@ def test_one_key_is_searched_up_to_the_first_entry_before_the_window(bench: Benc
     assert bench.candidates(1) == [10, 20, 30]
 
 
+def test_a_window_that_begins_with_a_file_goes_on_to_the_file_before(bench: Bench) -> None:
+    bench.put([(1, 10 * number, 1_000_000) for number in range(ENTRIES + 2)])
+    found = list(bench.newest_first(1, 1_000_000))
+    assert found == java_query(bench, 1, 1_000_000, UNBOUNDED) == [10 * n for n in reversed(range(ENTRIES + 2))]
+
+
 def test_a_file_outside_the_window_is_not_searched_whatever_its_entries_say(bench: Bench) -> None:
     """The first entry of a file counts from the end of the file before, so its time may lie behind the file's last."""
     bench.put([(1, 10 * number, 1_000_000) for number in range(ENTRIES - 1)])
