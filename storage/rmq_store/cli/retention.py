@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli.confirm import confirm
 from rmq_store.cli.output import common_options, open_store, printable, time_text, write_json, write_table
 
 if TYPE_CHECKING:
@@ -79,8 +80,8 @@ def run(
             _show_plan(store.retention.plan(**options), as_json)
         return
     with Store.open(root) as store:
-        if (manual or drop_waiting or file_reserved_time is not None) and not yes:
-            _ask(store, options)
+        if manual or drop_waiting or file_reserved_time is not None:
+            _ask(store, options, yes=yes)
         reports = _passes(store, options)
     _show_reports(reports, as_json)
     if not any(report.removed for report in reports) and reports[-1].stopped and _should_have(reports[-1]):
@@ -112,8 +113,14 @@ def status(root: Path, as_json: bool) -> None:
     if as_json:
         write_json(found)
         return
-    rows = [(name, "" if value is None else str(value)) for name, value in found.items() if name != "settings"]
-    write_table(("", ""), [*rows, *((name, str(value)) for name, value in values.items())], header=False)
+    shown = {name: value for name, value in found.items() if name != "settings"} | values
+    write_table(("", ""), [(name, _text(value)) for name, value in shown.items()], header=False)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else str(value)
 
 
 def _passes(store: Store, options: dict[str, Any]) -> list[RetentionReport]:
@@ -127,14 +134,14 @@ def _passes(store: Store, options: dict[str, Any]) -> list[RetentionReport]:
     return reports
 
 
-def _ask(store: Store, options: dict[str, Any]) -> None:
+def _ask(store: Store, options: dict[str, Any], *, yes: bool) -> None:
     plan = store.retention.plan(**options)
     if not plan.going:
         return
     lost = "; delayed messages that were not delivered among them" if options["drop_waiting"] else ""
     more = " at least" if len(plan.going) == store.retention.settings().delete_file_batch_max else ""
     bytes_ = f"bytes {plan.going[0].start} to {plan.going[-1].end} of the log"
-    click.confirm(f"Delete {len(plan.going)} segments{more}, {bytes_}{lost}?", abort=True, err=True)
+    confirm(f"Delete {len(plan.going)} segments{more}, {bytes_}{lost}?", yes=yes)
 
 
 def _should_have(report: RetentionReport) -> bool:

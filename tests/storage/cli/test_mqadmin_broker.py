@@ -155,6 +155,7 @@ def test_expired_files_of_the_log_are_deleted_by_retention(scratch: Path, tiny: 
     assert sorted((root / "commitlog").iterdir()) == before
     result = command(root, "deleteExpiredCommitLog", "-c", "DefaultCluster", answer="y")
     assert result.exit_code == 0, result.output
+    assert " segments, bytes 0 to " in result.stderr
     assert len(list((root / "commitlog").iterdir())) == 1
 
 

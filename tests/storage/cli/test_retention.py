@@ -16,6 +16,8 @@ from rmq_store.broker import disk_space
 from rmq_store.cli import commands
 from rmq_store.format.properties import DELAY_TIME_LEVEL
 
+from .changing import command
+
 SEGMENT_BYTES = 8192
 
 
@@ -48,8 +50,7 @@ def age(root: Path, hours: float) -> None:
 
 
 def rmq(root: Path, *arguments: str, answer: str | None = None) -> Result:
-    command = ["retention", *arguments, "--store", str(root)]
-    return CliRunner().invoke(commands, command, input=answer, prog_name="rmq", catch_exceptions=False)
+    return command(root, "retention", *arguments, answer=answer)
 
 
 def segments(root: Path) -> int:
@@ -96,14 +97,15 @@ def test_by_hand_everything_expired_goes_ten_at_a_time(root: Path) -> None:
     "arguments", [("--manual",), ("--file-reserved-time", "50", "--manual"), ("--manual", "--drop-waiting")], ids=str
 )
 def test_what_goes_beyond_the_settings_is_asked_for(root: Path, arguments: tuple[str, ...]) -> None:
-    result = rmq(root, "run", *arguments, answer="n\n")
+    result = rmq(root, "run", *arguments, answer="n")
     assert result.exit_code == 1
     assert "Delete 10 segments at least, bytes 0 to 81920 of the log" in result.stderr
     assert segments(root) == 15
     result = rmq(root, "run", *arguments)  # nobody is there to answer
-    assert result.exit_code == 1
+    assert result.exit_code == 2
+    assert result.stderr.endswith("There is no terminal to ask at: repeat it with --yes\n")
     assert segments(root) == 15
-    result = rmq(root, "run", *arguments, answer="y\n")
+    result = rmq(root, "run", *arguments, answer="y")
     assert result.exit_code == 0
     assert "deleted: 14 segments" in result.stdout
 
@@ -143,7 +145,7 @@ def test_waiting_messages_are_named_and_go_only_if_that_is_asked_for(root: Path)
     plan = json.loads(rmq(root, "run", "--manual", "--dry-run", "--json").stdout)
     assert plan["segments"][0]["waitingMessages"] == 1
     assert plan["segments"][0]["waitingUntil"]
-    result = rmq(root, "run", "--manual", "--drop-waiting", answer="y\n")
+    result = rmq(root, "run", "--manual", "--drop-waiting", answer="y")
     assert "delayed messages that were not delivered among them?" in result.stderr
     assert segments(root) == 1
 

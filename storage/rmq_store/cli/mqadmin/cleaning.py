@@ -25,9 +25,7 @@ from rmq_store.cli.output import open_store, write_json
 @click.pass_context
 def delete_expired_commit_log(context: click.Context, root: Path, as_json: bool, dry_run: bool, yes: bool) -> None:
     """Delete the files of the log that are older than fileReservedTime, at any hour: `rmq retention run --manual`."""
-    if not dry_run:
-        confirm("Delete all files of the log that are older than fileReservedTime?", yes=yes)
-    context.invoke(retention.run, root=root, as_json=as_json, dry_run=dry_run, manual=True, yes=True)
+    context.invoke(retention.run, root=root, as_json=as_json, dry_run=dry_run, manual=True, yes=yes)
 
 
 @click.command(
