@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.output import printable, time_text
+from rmq_store.cli.output import printable, store_argument, time_text
 from rmq_store.errors import StoreError, StoreFailedError, StoreLockedError
 
 if TYPE_CHECKING:
@@ -38,9 +38,7 @@ def broker() -> None:
     short_help="Deliver delayed messages and delete old ones, until stopped.",
     epilog="\b\nExample:\n  rmq broker run /data/rocketmq/store",
 )
-@click.argument(
-    "root", metavar="PATH", envvar="RMQ_STORE", type=click.Path(exists=True, file_okay=False, path_type=Path)
-)
+@store_argument
 @click.option(
     "--config",
     "conf",

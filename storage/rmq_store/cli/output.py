@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import sys
@@ -35,6 +36,21 @@ def common_options(command: Command) -> Command:
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         help="Directory of the store: the one that holds commitlog/.",
     )(command)
+
+
+def store_argument(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the argument PATH, and --store, which means the same; the command gets `root: Path`."""
+
+    @functools.wraps(command)
+    def with_root(path: Path | None, also_path: Path | None, **given: Any) -> None:
+        root = also_path or path
+        if root is None:
+            raise click.MissingParameter(param_hint="'PATH' (env var: 'RMQ_STORE')", param_type="argument")
+        command(root=root, **given)
+
+    kind = click.Path(exists=True, file_okay=False, path_type=Path)
+    option = click.option("--store", "also_path", metavar="PATH", type=kind, help="The same as PATH.")
+    return click.argument("path", metavar="PATH", required=False, envvar="RMQ_STORE", type=kind)(option(with_root))
 
 
 def open_store(root: Path) -> Store:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.output import printable, write_json
+from rmq_store.cli.output import printable, store_argument, write_json
 from rmq_store.cli.progress import progress_bar
 from rmq_store.errors import UsageError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     short_help="Put a damaged store right.",
     epilog="\b\nExamples:\n  rmq repair /data/rocketmq/store --dry-run\n  rmq repair /data/rocketmq/store --yes",
 )
-@click.argument("store", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@store_argument
 @click.option("--dry-run", is_flag=True, help="Say what is wrong and what would be done; change nothing.")
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 @click.option("--queues", is_flag=True, help="Build the consume queues again, whatever state they are in.")
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def repair(
-    store: Path, dry_run: bool, yes: bool, queues: bool, index: bool, removed: Path | None, as_json: bool
+    root: Path, dry_run: bool, yes: bool, queues: bool, index: bool, removed: Path | None, as_json: bool
 ) -> None:
-    """Find out what is wrong with the store in directory STORE, say what will be done, and do it.
+    """Find out what is wrong with the store in directory PATH, say what will be done, and do it.
 
     Queues and index are built again from the log; a damaged JSON table comes back from its .bak. Damaged bytes of the
     log stay where they are: they are written down as kept, and the store is used on both sides of them. Nothing is
@@ -47,7 +47,7 @@ def repair(
     from rmq_store.broker.repair import carry_out, examine
 
     with progress_bar("look") as tell:
-        found = examine(store, queues=queues, index=index, removed=removed, progress=tell)
+        found = examine(root, queues=queues, index=index, removed=removed, progress=tell)
     after = found.report
     if not as_json:
         _write_findings(found)

@@ -162,6 +162,10 @@ def test_nothing_is_done_without_yes_nor_while_somebody_has_the_store_open(lab: 
     result = CliRunner().invoke(commands, ["repair", str(lab.root)], prog_name="rmq")
     assert (result.exit_code, "add --yes" in result.stderr) == (2, True)
     assert lab.save() == before
+    same = CliRunner().invoke(commands, ["repair", "--store", str(lab.root)], prog_name="rmq")
+    assert (same.exit_code, same.stderr) == (2, result.stderr)
+    missing = CliRunner().invoke(commands, ["repair"], env={"RMQ_STORE": None}, prog_name="rmq")
+    assert (missing.exit_code, "Missing argument 'PATH' (env var: 'RMQ_STORE')" in missing.stderr) == (2, True)
     with lab.open():
         result = CliRunner().invoke(commands, ["repair", str(lab.root), "--yes"], prog_name="rmq")
         assert (result.exit_code, f"process {os.getpid()} has the store open" in result.stderr) == (1, True)
