@@ -192,7 +192,7 @@ def test_a_store_that_is_well(root: Path) -> None:
 
 
 def test_a_directory_that_is_no_store(tmp_path: Path) -> None:
-    _is(directory.opens(tmp_path), FAIL, "no RocketMQ store", "rmq verify")
+    _is(directory.opens(tmp_path), FAIL, "no RocketMQ store", "commitlog/")
     assert [finding.check for finding in directory.checks(tmp_path / "absent")] == ["store"]
 
 

@@ -15,7 +15,7 @@ from rmq_store.broker.config import StoreConfig, StoreFile
 from rmq_store.broker.disk_space import usage_percent
 from rmq_store.cli.checks import FAIL, OK, WARN, Finding
 from rmq_store.cli.output import time_text
-from rmq_store.errors import StoreError
+from rmq_store.errors import NotAStoreError, StoreError
 from rmq_store.files.lock import OfdLock
 from rmq_store.files.state_page import StatePage
 from rmq_store.log.kept import Kept
@@ -31,7 +31,7 @@ _FLEETING = {"overlay": "it goes with its container", "tmpfs": "it goes when the
 def checks(root: Path) -> list[Finding]:
     """All of them; only the first one if there is no store."""
     there = opens(root)
-    if there.status == FAIL and not root.is_dir():
+    if there.status == FAIL and not (root / "commitlog").is_dir():
         return [there]
     return [
         there, owner(root), file_system(root), disk(root), clock(root), writers(root), clean_stop(root), flushes(root),
@@ -47,6 +47,8 @@ def opens(root: Path) -> Finding:
         with Store.open(root, read_only=True) as store:
             start, end = store.log_range()
             return Finding("store", OK, f"{root}: {len(store.topics())} topics, bytes {start} to {end} of the log")
+    except NotAStoreError as error:
+        return Finding("store", FAIL, str(error), "name the directory that holds commitlog/")
     except (StoreError, OSError) as error:
         return Finding("store", FAIL, str(error), f"rmq verify --store {root} says what is wrong with it")
 
