@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -66,8 +67,8 @@ def consume(
     A message is consumed when it was printed, or when the command of --exec ended with 0. Other exit codes send it back
     (RECONSUME_LATER): it comes again after a delay, and after its retries it is a dead letter. The command runs without
     a shell, and has RMQ_TOPIC, RMQ_MSG_ID, RMQ_TAGS, RMQ_KEYS and RMQ_RECONSUME_TIMES in its environment. Other members
-    of the group share the queues as ever. Without --max and --until-empty it goes on until Ctrl-C. Exit code 1 if a
-    message was sent back.
+    of the group share the queues as ever. Without --max and --until-empty it goes on until Ctrl-C or SIGTERM. Exit code
+    1 if a message was sent back.
     """
     if peek:
         if command is not None:
@@ -80,10 +81,14 @@ def consume(
     with Store.open(root) as store:
         require_topic(store, topic)
         handler = _Handler(limit, words, as_json, body)
+        # Who stops services sends that: it ends as Ctrl-C does.
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             _run(store, handler, topic, group, tags, start, until_empty)
         except KeyboardInterrupt:
             pass  # the ordinary end; what was printed is committed
+        finally:
+            signal.signal(signal.SIGTERM, before)
         if handler.failure is not None:
             raise handler.failure
     if words and as_json:

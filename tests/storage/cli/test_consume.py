@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -127,6 +128,21 @@ def test_a_reader_that_leaves_does_not_send_messages_back(root: Path) -> None:
     assert 0 < _committed(root) < 2005
     with Store.open(root) as store:
         assert store.schedule.deliver_due().next_due_ms is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_is_told_to_stop_commits_and_closes_the_store(root: Path, number: signal.Signals) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "RMQ_STORE": str(root)}
+    command = [sys.executable, "-uc", "from rmq_store.cli import main; main()", "consume", "Orders", "-g", "cg"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        assert process.stdout
+        assert process.stderr
+        assert [process.stdout.readline()[-2:-1] for _ in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
+        process.send_signal(number)
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=60) == 0
+    assert _committed(root) >= 4  # the signal may have come before the last one was done
+    assert not (root / "abort").exists()
 
 
 def test_queues_are_shared_with_the_other_members_of_the_group(run: Run, root: Path) -> None:
