@@ -45,7 +45,7 @@ def parse_offset_message_id(text: str) -> tuple[Host, int]:
     Raises:
         UsageError: not 32 or 56 hex digits, or a negative offset.
     """
-    raw = _unhex("offset message id", text)
+    raw = _unhex("an offset message id", text)
     offset = int.from_bytes(raw[-8:], "big", signed=True)
     if offset < 0:
         raise UsageError(f"not an offset message id, its offset is negative: {text!r}")
@@ -79,7 +79,7 @@ def parse_unique_id(text: str) -> UniqueId:
     Raises:
         UsageError: not 32 or 56 hex digits.
     """
-    raw = _unhex("unique id", text)
+    raw = _unhex("a unique id", text)
     return UniqueId(raw[:-12], *_UNIQUE_TAIL.unpack(raw[-12:]))
 
 
@@ -153,7 +153,7 @@ def unique_id_window_ms(text: str, now_ms: int) -> tuple[int, int]:
 
 def _unhex(what: str, text: str) -> bytes:
     if not _HEX.fullmatch(text):
-        raise UsageError(f"not an {what} (32 or 56 hex digits): {text[:80]!r}")
+        raise UsageError(f"not {what} (32 or 56 hex digits): {text[:80]!r}")
     return bytes.fromhex(text)
 
 

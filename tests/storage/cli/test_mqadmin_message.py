@@ -170,12 +170,13 @@ def test_an_id_is_found_either_way(run: Run) -> None:
         (["queryMsgByOffset", "-t", "OrderTopic", "-i", "0", "-o", "1", "-f", "hex"], 2, "unknown character set"),
         (["queryMsgByOffset", "-t", "OrderTopic", "-i", "0", "-o", "1", "-f", "idna"], 2, "unknown character set"),
         (["queryMsgByOffset", "-t", "OrderTopic", "-i", "0", "-o", "9" * 30], 1, "CODE: 208"),
+        (["queryMsgTraceById", "-i", UNIQUE_ID, "-t", "Ordertopic"], 2, "did you mean 'OrderTopic'?"),
         (["queryMsgTraceById", "-i", UNIQUE_ID], 1, f"rmq trace --uniq-key {UNIQUE_ID}"),
         (["printMsg", "-t", "OrderTopic", "-b", "noon"], 2, "'noon' is no time"),
         (["printMsgByQueue", "-t", "OrderTopic", "-i", "9"], 2, "has no queue 9"),
         (["consumeMessage", "-t", "OrderTopic", "-o", "9"], 2, "please set queueId before offset!"),
         (["dumpCompactionLog", "--at", "40552"], 2, "no message begins at 40552"),
-        (["DecodeMessageId", "-i", "00"], 2, "not an unique id"),
+        (["DecodeMessageId", "-i", "00"], 2, "not a unique id"),
     ],
 )
 def test_mistakes_and_what_is_not_there_are_one_line(run: Run, arguments: list[str], code: int, words: str) -> None:
@@ -229,6 +230,7 @@ def test_consuming_moves_no_offset_and_keeps_to_its_number(run: Run) -> None:
     rows = run("consumeMessage", "-t", "OrderTopic", "-c", "760", "-g", "cg_orders", "--json").stdout.splitlines()
     queues = [json.loads(row)["queueId"] for row in rows]
     assert (len(queues), queues.count(0), queues.count(1)) == (760, 751, 9)
+    assert "NO_NEW_MSG" not in run("consumeMessage", "-t", "OrderTopic", "-i", "0", "-c", "2").stdout  # there are more
 
 
 # ---- writing and raw files
@@ -267,6 +269,16 @@ def test_all_records_of_a_segment_are_dumped(run: Run, golden: Path, manifest: A
     (field,) = [f for f in json.loads(run("dumpCompactionLog", "-f", str(path), "--at", "40551", "--json").stdout)
                 if f["field"] == "body"]  # fmt: skip
     assert (field["byte"], field["size"], len(field["hex"])) == (88, 2587, 2 * 2587)
+
+
+def test_a_dump_says_where_the_records_end_too_early(run: Run, golden: Path, scratch: Path) -> None:
+    records = (golden / "store" / "commitlog" / f"{0:020d}").read_bytes()
+    path = scratch / "segment"
+    for end, code, words in ((bytes(64), 0, ""), (b"\x01" * 64, 1, "at byte 385: no record begins here; 64 bytes are")):
+        path.write_bytes(records[:385] + end)
+        result = run("dumpCompactionLog", "-f", str(path), store=None)
+        assert (result.exit_code, len(result.stdout.splitlines())) == (code, 1)
+        assert words in result.stderr
 
 
 def test_a_frame_with_ipv6_hosts_and_a_long_topic_is_whole(run: Run, scratch: Path) -> None:

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli.known import require_topic
 from rmq_store.cli.mqadmin.common import mqadmin_options, write_line
 from rmq_store.cli.mqadmin.message import no_message
 from rmq_store.cli.mqadmin.message_print import PREVIEW_CHARACTERS, body_of, java_message, message_json
 from rmq_store.cli.output import open_store, printable, write_json, write_table
-from rmq_store.errors import UsageError
+from rmq_store.errors import CorruptRecordError, UsageError
 
 if TYPE_CHECKING:
     from rmq_store import Store, StoredMessage
@@ -28,6 +29,7 @@ _TRACE_LINE = "%-10s %-20s %-20s %-20s %-10s %-10s"
 _TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 _ENTRY_SEPARATOR, _FIELD_SEPARATOR = "\x02", "\x01"
 _SHOWN_BYTES = 32
+_PREFIX_BYTES = 8  # totalSize, magicCode
 
 # (field, format of struct) in their order, up to the body's length; hosts take what sysFlag says.
 _HEAD = (
@@ -53,9 +55,9 @@ _HEAD = (
 def dump_compaction_log(path: Path | None, offset: int | None, root: Path | None, as_json: bool) -> None:
     """Show records as they lie in a file.
 
-    With -f alone, all of them as mqadmin prints them, up to the first bytes that are no record. With --at, every field
-    of one: its first byte in the record, its size, its bytes in hex and what they mean; long ones are cut, --json has
-    them whole. Nothing is changed.
+    With -f alone, all of them as mqadmin prints them, up to the first bytes that are no record; exit code 1 if they are
+    not the unwritten end of the file. With --at, every field of one: its first byte in the record, its size, its bytes
+    in hex and what they mean; long ones are cut, --json has them whole. Nothing is changed.
     """
     if path is None and (root is None or offset is None):
         raise UsageError("name a file with -f, or a store and a place in its log: --store PATH --at BYTE")
@@ -124,6 +126,7 @@ def _dump_all(path: Path, as_json: bool) -> None:
         while at < len(view):
             check = check_frame(view, at, len(view), expect_offset=None, check_crc=False)
             if check.kind != "message":
+                _require_end(path, view, at, check.kind)
                 break
             message = decode_frame(view, at, len(view))
             at += message.total_size
@@ -131,6 +134,12 @@ def _dump_all(path: Path, as_json: bool) -> None:
                 write_json(message_json(message, None), one_line=True)
             else:
                 click.echo(printable(java_message(message, "null", message.body)))
+
+
+def _require_end(path: Path, view: memoryview, at: int, kind: str) -> None:
+    """CorruptRecordError unless a blank record, or bytes that nobody has written, end the file."""
+    if kind != "blank" and any(view[at : at + _PREFIX_BYTES]):
+        raise CorruptRecordError(str(path), at, f"no record begins here; {len(view) - at} bytes are not shown")
 
 
 def _frame_of_store(root: Path, offset: int | None) -> bytes:
@@ -191,6 +200,8 @@ def query_msg_trace_by_id(
     Only clients that trace leave that. What the store itself knows of a message, without tracing, `rmq trace` prints.
     """
     with open_store(root) as store:
+        if topic != _TRACE_TOPIC:
+            require_topic(store, topic)
         found = [
             view
             for message in store.query.by_key(topic, msg_id, begin_ms=begin_ms, end_ms=end_ms, max_num=max_num)

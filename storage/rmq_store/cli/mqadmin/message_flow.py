@@ -157,14 +157,14 @@ def consume_message(
         for one in sorted(store.queue_ranges(topic)) if queue_id is None else [queue_id]:
             first, last = _between(store, topic, one, begin, end)
             first = max(first, offset or 0)
-            last = min(last, first + limit)
+            queue_end, last = last, min(last, first + limit)
             if first < last:
                 limit -= last - first
                 if not as_json:
                     click.echo("Consume ok")
             for message in _messages(store, topic, one, first, last, "*"):
                 printer.write(store, message)
-            if not as_json:
+            if not as_json and last == queue_end:
                 status = "NO_NEW_MSG" if first <= last else "OFFSET_ILLEGAL"
                 queue = _queue_text(store, topic, one)
                 click.echo(printable(f"{queue} print msg finished. status={status}, offset={max(first, last)}"))
