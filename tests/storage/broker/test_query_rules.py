@@ -12,10 +12,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from rmq_store import Message, OffsetOutOfRangeError, Store, StoreConfig, UsageError
+from rmq_store import Message, OffsetOutOfRangeError, Store, StoreConfig, StoredMessage, UsageError
 from rmq_store.broker import query as query_module
-from rmq_store.errors import CorruptIndexError, CorruptQueueError
+from rmq_store.errors import CorruptIndexError, CorruptQueueError, CorruptRecordError
 from rmq_store.format.consume_queue import ENTRY_BYTES
+from rmq_store.log.commit_log import CommitLog
 
 from .test_query import Shop, offsets
 
@@ -143,3 +144,42 @@ def test_an_unanswerable_question_says_of_which_place(shop: Shop) -> None:
                 ask()
         with pytest.raises(UsageError, match="one text"):
             store.query.find("T", "k")
+
+
+# -- segments that are gone -------------------------------------------------------------------------------------------
+
+
+def test_a_segment_that_is_lost_is_no_damage_of_the_index(shop: Shop) -> None:
+    with shop.open() as store:
+        store.create_topic("T", 1)
+        sent = [store.send(Message("T", b"." * 300, keys=f"k{number}")).commit_log_offset for number in range(100)]
+    lost = sorted((shop.root / "commitlog").iterdir())[1]
+    number = next(n for n, offset in enumerate(sent) if offset >= int(lost.name))
+    with shop.open(read_only=True) as store:
+        lost.unlink()
+        for ask in (lambda: store.query.find("T", [f"k{number}"]), lambda: store.query.by_key("T", f"k{number}")):
+            with pytest.raises(CorruptRecordError, match=lost.name):
+                ask()
+        assert offsets(store.query.by_key("T", "k0")) == sent[:1]
+
+
+def test_a_segment_that_retention_takes_under_our_hands_is_no_error(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After it was found that the log still has the place."""
+    with shop.open() as store:
+        store.create_topic("T", 1)
+        sent = [store.send(Message("T", b"." * 300, keys="k")).commit_log_offset for _ in range(60)]
+        for path in sorted((shop.root / "commitlog").iterdir())[:1]:
+            os.utime(path, (0, 0))
+        look = query_module.message_at
+
+        def late(log: CommitLog, end: int, offset: int) -> StoredMessage:
+            if offset == sent[0]:
+                assert store.retention.run(manual=True).removed
+                raise log.missing_segment(offset)
+            return look(log, end, offset)
+
+        monkeypatch.setattr(query_module, "message_at", late)
+        assert offsets(store.query.by_key("T", "k")) == sent[:0:-1]
+        assert store.log_range()[0] > sent[0]
