@@ -191,7 +191,7 @@ def test_offsets_on_topics_that_are_gone_are_cleaned(root: Path, tree_hash: Call
     assert tree_hash(root) == before
     result = command(root, "cleanUnusedTopic", "--yes")
     assert (result.exit_code, result.stdout) == (0, "success\n")
-    assert result.stderr == "group g: its offsets on Gone\ngroup h: its offsets on Gone\n"
+    assert result.stderr == "delete the offsets of group g on Gone\ndelete the offsets of group h on Gone\n"
     with Store.open(root, read_only=True) as store:
         assert store.all_committed_offsets() == {"g": {("T", 0): 2}}
     assert command(root, "cleanUnusedTopic").exit_code == 0  # nothing to ask

@@ -101,6 +101,8 @@ def test_progress_counts_what_pops_have_in_their_hands_and_retries(group_with_al
 def test_progress_names_who_holds_a_queue_and_how_many_are_at_work(root: Path) -> None:
     members = LocalGroups(root, system_clock)
     members.heartbeat("g", "10.0.0.1@4711#1")
+    alone = json.loads(command(root, "consumerProgress", "-g", "g", "-s", "true", "--json").stdout)["queues"]
+    assert [queue["client"] for queue in alone] == ["10.0.0.1@4711#1"] * 2
     members.lock_queues("g", "10.0.0.1@4711#1", [MessageQueue("T", "b", 1)])
     lease = Lease(root, "g2", "T")
     lease.acquire("query 7")
@@ -145,7 +147,7 @@ def test_update_sub_group_makes_one_with_mqadmins_defaults_and_changes_only_what
 def test_a_group_goes_with_its_settings_only_or_with_all_that_is_its_own(group_with_all: Path) -> None:
     root = group_with_all
     only = command(root, "deleteSubGroup", "-g", "g", "-b", "127.0.0.1:10911", "--yes")
-    assert (only.exit_code, only.stderr) == (0, "group g: its settings\n")
+    assert (only.exit_code, only.stderr) == (0, "delete the settings of group g\n")
     assert only.stdout == "delete subscription group [g] from broker [127.0.0.1:10911] success.\n"
     assert "g" not in groups(root)
     with Store.open(root, read_only=True) as store:

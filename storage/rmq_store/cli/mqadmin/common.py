@@ -94,13 +94,13 @@ def deletion_json(deletion: Deletion) -> dict[str, Any]:
 def write_deletion(deletion: Deletion) -> None:
     """Say on stderr what a deletion takes, and what stays."""
     for topic in deletion.topics:
-        _say(f"topic {topic}: its settings")
+        _say(f"delete the settings of topic {topic}")
     for group in deletion.groups:
-        _say(f"group {group}: its settings")
+        _say(f"delete the settings of group {group}")
     for group, topics in deletion.offsets:
-        _say(f"group {group}: its offsets on {', '.join(topics)}")
+        _say(f"delete the offsets of group {group} on {', '.join(topics)}")
     for group, topic in deletion.pops:
-        _say(f"group {group}: what SimpleConsumers have in their hands of {topic}")
+        _say(f"delete what SimpleConsumers of group {group} have in their hands of {topic}")
     if deletion.message_count:
         _say(f"{deletion.message_count} messages stay in the log, unseen, until retention takes them")
 

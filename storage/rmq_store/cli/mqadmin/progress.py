@@ -101,11 +101,15 @@ def _all_groups(root: Path, as_json: bool) -> None:
 
 
 def _client(queue: QueueLag, leases: list[LeaseInfo]) -> str | None:
-    """Who holds a queue: by a lock of its own, or by the lease of its topic."""
-    from rmq_store.broker.live import LOCK_PREFIX
+    """Who holds a queue: by a lock of its own, by the lease of its topic, or as the only member of a group that locks
+    none. How several such members share their queues only they know.
+    """
+    from rmq_store.broker.live import LOCK_PREFIX, MEMBER_PREFIX
 
     held = (f"{LOCK_PREFIX}{queue.queue_id}|{queue.topic}", queue.topic)
-    return next((lease.owner for lease in leases if lease.name in held), None)
+    holder = next((lease.owner for lease in leases if lease.name in held), None)
+    is_alone = len(leases) == 1 and leases[0].name.startswith(MEMBER_PREFIX)
+    return leases[0].owner if holder is None and is_alone else holder
 
 
 def _queue_json(queue: QueueLag, broker: str) -> dict[str, Any]:
