@@ -1,6 +1,6 @@
 """Check a whole store against itself in one pass over the log; nothing is written. Control plane.
 
-Only the standard library (struct, zlib, mmap, os, array, json), nothing of the engine: a mistake shared by writer and
+Only the standard library (struct, zlib, mmap, os, json, ...), nothing of the engine: a mistake shared by writer and
 reader would be invisible to a checker built from their classes. Queue and index entries are compared while the log is
 scanned, so memory holds a few counters per queue and one slot table, never an object per message.
 

@@ -7,8 +7,10 @@ which gives memory to who looks at a hole through a map, and SIGBUS if it is ful
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +21,15 @@ Unreadable = tuple[int, int, str]
 
 _STEP_BYTES = 1 << 20
 _BLOCK_BYTES = 4096  # a page: what the kernel reads at once, and gives up at once
+
+
+def read_start(path: Path, size_bytes: int) -> bytes:
+    """The first bytes of a small file. OSError, also if it is no file: nobody waits for the other end of a FIFO."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(fd, "rb") as file:  # noqa: PTH123 - a descriptor
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return file.read(size_bytes)
 
 
 def map_file(path: Path) -> tuple[Bytes, list[Unreadable]]:

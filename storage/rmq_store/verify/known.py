@@ -12,6 +12,8 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
+from .files import read_start
+
 PAGE = struct.Struct("<8s16sqqq")  # magic, boot id, device, inode, appended end
 PAGE_MAGIC = b"pyrmqst1"
 LOCK_TEXT = b"rmq\n"
@@ -34,8 +36,7 @@ def log_end(root: Path) -> int | None:
     """The end of the log as the state page tells, which writers keep true; None if it tells nothing."""
     path = root / "pyrmq" / "state"
     try:
-        with path.open("rb") as file:
-            magic, boot, device, inode, end = PAGE.unpack(file.read(PAGE.size))
+        magic, boot, device, inode, end = PAGE.unpack(read_start(path, PAGE.size))
         status = path.stat()
         boot_id = bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""))
         is_ours = _is_ours(root)
@@ -50,8 +51,7 @@ def progress_record(root: Path) -> tuple[int, int | None]:
     because one of ours wrote it; (0, None) if the store does not say so.
     """
     try:
-        with (root / "pyrmq" / "progress").open("rb") as file:
-            raw = file.read(PROGRESS.size)
+        raw = read_start(root / "pyrmq" / "progress", PROGRESS.size)
         magic, flushed_end, crc_from, crc = PROGRESS.unpack(raw)
         is_ours = _is_ours(root)
     except (OSError, struct.error):
@@ -63,15 +63,13 @@ def progress_record(root: Path) -> tuple[int, int | None]:
 
 def _is_ours(root: Path) -> bool:
     """Whether one of ours used the store last; a broker writes another text at every start."""
-    with (root / "lock").open("rb") as lock:
-        return lock.read(len(LOCK_TEXT)) == LOCK_TEXT
+    return read_start(root / "lock", len(LOCK_TEXT)) == LOCK_TEXT
 
 
 def kept_ranges(root: Path) -> list[BadRange] | str:
     """The damage that was kept, ascending; why it cannot be told, if the file is there and unreadable."""
     try:
-        with (root / "pyrmq" / "kept.json").open("rb") as file:
-            data = json.loads(file.read(FILE_BYTES_MAX))
+        data = json.loads(read_start(root / "pyrmq" / "kept.json", FILE_BYTES_MAX))
         rows = [BadRange(row["file"], row["start"], row["end"], row["reason"]) for row in data["ranges"]]
         if all(type(row.start) is type(row.end) is int and 0 <= row.start < row.end for row in rows):
             return sorted(rows, key=lambda row: row.start)
