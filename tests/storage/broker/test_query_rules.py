@@ -6,14 +6,16 @@ Sources: as test_query.py, whose stores these are.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from rmq_store import Message, OffsetOutOfRangeError, Store, StoreConfig, StoredMessage, UsageError
 from rmq_store.broker import query as query_module
+from rmq_store.broker.stored_frames import FrameRun
 from rmq_store.errors import CorruptIndexError, CorruptQueueError, CorruptRecordError
 from rmq_store.format.consume_queue import ENTRY_BYTES
 from rmq_store.log.commit_log import CommitLog
@@ -183,3 +185,26 @@ def test_a_segment_that_retention_takes_under_our_hands_is_no_error(
         monkeypatch.setattr(query_module, "message_at", late)
         assert offsets(store.query.by_key("T", "k")) == sent[:0:-1]
         assert store.log_range()[0] > sent[0]
+
+
+def test_a_segment_that_retention_takes_between_sizes_and_records_is_no_error(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with shop.open() as store:
+        store.create_topic("T", 1)
+        sent = [store.send(Message("T", b"." * 300, keys="k")).commit_log_offset for _ in range(60)]
+        for path in sorted((shop.root / "commitlog").iterdir())[:1]:
+            os.utime(path, (0, 0))
+        frames = store.query._frames
+        runs = frames.runs
+
+        def late(*places: np.ndarray) -> Iterator[FrameRun]:
+            monkeypatch.setattr(frames, "runs", runs)
+            assert store.retention.run(manual=True).removed
+            raise FileNotFoundError
+            yield
+
+        monkeypatch.setattr(frames, "runs", late)
+        left = store.query.find("T", ["k"])["commit_log_offset"].to_pylist()
+        assert left == [offset for offset in sent if offset >= store.log_range()[0]]
+        assert 0 < len(left) < 60
