@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli.known import known_groups
 from rmq_store.cli.message_text import body_line, body_option, json_row, rows_of
 from rmq_store.cli.output import common_options, open_store, time_text, write_json, write_table
 from rmq_store.cli.progress import counting_bar
@@ -15,7 +16,7 @@ from rmq_store.cli.times import parse_time
 
 if TYPE_CHECKING:
     from rmq_store import Store
-    from rmq_store.broker.dead_letter_rows import DeadLetterRows
+    from rmq_store.broker.dead_letter_rows import DeadLetterRows, Wanted
 
 TOP_REASONS = 3
 NO_REASON = "(unknown)"
@@ -57,17 +58,25 @@ def list_(root: Path, as_json: bool, groups: tuple[str, ...]) -> None:
     write_table(columns, rows, flexible=("REASONS", "TOPICS"))
 
 
+def _rows(store: Store, group: str, wanted: Wanted | None = None) -> DeadLetterRows | None:
+    """None: the group is there, and none of its messages ever died. UsageError: no such group."""
+    from rmq_store.broker.dead_letter_rows import DeadLetterRows
+    from rmq_store.format.names import DLQ_PREFIX
+
+    if DLQ_PREFIX + group not in store.topics() and group in known_groups(store):
+        return None
+    return DeadLetterRows(store, group, wanted)
+
+
 def _summary(store: Store, group: str, tell: Any) -> dict[str, Any]:
     import pyarrow.compute as pc
 
-    from rmq_store.broker.dead_letter_rows import DeadLetterRows
-
-    rows = DeadLetterRows(store, group)
+    rows = _rows(store, group)
     reasons: Counter[str] = Counter()
     topics: Counter[str] = Counter()
     oldest = newest = None
     done = size_bytes = 0
-    for batch in rows.batches(("storeTimestamp", "errorClass", "originTopic")):
+    for batch in rows.batches(("storeTimestamp", "errorClass", "originTopic")) if rows else ():
         times = pc.min_max(batch.column("storeTimestamp").cast("int64")).as_py()
         oldest = times["min"] if oldest is None else min(oldest, times["min"])
         newest = times["max"] if newest is None else max(newest, times["max"])
@@ -80,9 +89,9 @@ def _summary(store: Store, group: str, tell: Any) -> dict[str, Any]:
             tell(done, size_bytes)
     return {
         "group": group,
-        "deadLetters": rows.count(),
-        "redriven": rows.redriven_count(),
-        "archived": _archived(store, rows),
+        "deadLetters": rows.count() if rows else 0,
+        "redriven": rows.redriven_count() if rows else 0,
+        "archived": _archived(store, rows) if rows else None,
         "oldest": None if oldest is None else time_text(oldest),
         "newest": None if newest is None else time_text(newest),
         "reasons": dict(reasons.most_common(TOP_REASONS)),
@@ -124,13 +133,13 @@ def show(
     the dead letters. With --json every one is a line, with all columns.
     """
     from rmq_store.broker.archive_schema import DEAD_LETTER_SCHEMA
-    from rmq_store.broker.dead_letter_rows import DeadLetterRows, Wanted
+    from rmq_store.broker.dead_letter_rows import Wanted
 
     columns = [name for name in DEAD_LETTER_SCHEMA.names if body != "none" or name != "body"]
     with open_store(root) as store:
         since_ms = None if since is None else parse_time(since, store.clock())
-        rows = DeadLetterRows(store, group, Wanted(since_ms=since_ms, reason=reason))
-        found = [row for batch in rows.newest(limit, columns) for row in rows_of(batch)]
+        rows = _rows(store, group, Wanted(since_ms=since_ms, reason=reason))
+        found = [row for batch in rows.newest(limit, columns) for row in rows_of(batch)] if rows else []
     if as_json:
         for row in found:
             write_json(json_row(row, body), one_line=True)

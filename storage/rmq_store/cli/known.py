@@ -24,16 +24,21 @@ def require_topic(store: Store, name: str) -> str:
     return name
 
 
+def known_groups(store: Store) -> set[str]:
+    """The groups that have settings, offsets or a retry topic."""
+    from rmq_store.format.names import RETRY_PREFIX
+
+    retrying = (topic.removeprefix(RETRY_PREFIX) for topic in store.topics() if topic.startswith(RETRY_PREFIX))
+    return {*store.groups(), *store.all_committed_offsets(), *retrying}
+
+
 def require_group(store: Store, name: str) -> str:
     """`name`, if such a group has settings, offsets or a retry topic.
 
     Raises:
         UsageError: it has none of these; names the nearest.
     """
-    from rmq_store.format.names import RETRY_PREFIX
-
-    retrying = (topic.removeprefix(RETRY_PREFIX) for topic in store.topics() if topic.startswith(RETRY_PREFIX))
-    groups = {*store.groups(), *store.all_committed_offsets(), *retrying}
+    groups = known_groups(store)
     if name not in groups:
         raise UsageError(f"no group {name[:255]!r} in {store.path}{_nearest(name, groups)}")
     return name

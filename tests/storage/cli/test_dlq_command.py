@@ -77,3 +77,14 @@ def test_a_terminal_gets_a_bar_and_nothing_of_it_stays(
     assert code == 0
     assert "8 messages" in text
     assert "8 dead letters" in text.splitlines()[-1] + text.splitlines()[-2]
+
+
+def test_a_group_without_dead_letters_is_well_and_a_typing_error_is_not(run: Run) -> None:
+    shown = json.loads(run("dlq", "list", "cg_partial", "--json").stdout)
+    assert [(entry["group"], entry["deadLetters"], entry["oldest"]) for entry in shown] == [("cg_partial", 0, None)]
+    result = run("dlq", "show", "cg_partial", "--json")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+    for command in ("list", "show"):
+        result = run("dlq", command, "cg_order")
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+        assert "'cg_orders'" in result.stderr
