@@ -15,7 +15,7 @@ from rmq_store import Message, StagingArea, Store, StoreError
 from rmq_store.verify import verify_store
 from security.hostile import around
 
-pytestmark = [pytest.mark.harness, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.harness, pytest.mark.timeout(120)]
 
 
 def use(root: Path) -> None:
