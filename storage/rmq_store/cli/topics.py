@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
+from rmq_store.cli.mqadmin.common import perm_text
 from rmq_store.cli.output import common_options, open_store, write_json, write_table
-
-_PERM_BITS = ((4, "R"), (2, "W"), (1, "X"))
 
 
 @click.command(
@@ -33,7 +32,7 @@ def topics(root: Path, as_json: bool, per_queue: bool, show_all: bool) -> None:
             if show_all or (config.readable and not is_system_topic(name)):
                 ranges = sorted(store.queue_ranges(name).items())
                 queues = [{"queueId": i, "minOffset": r.min_offset, "maxOffset": r.max_offset} for i, r in ranges]
-                perm = "".join(letter if config.perm & bit else "-" for bit, letter in _PERM_BITS)
+                perm = perm_text(config.perm)
                 counts = {"readQueues": config.read_queue_nums, "writeQueues": config.write_queue_nums}
                 messages = sum(r.max_offset - r.min_offset for _, r in ranges)
                 found.append({"topic": name, **counts, "perm": perm, "messages": messages, "queues": queues})

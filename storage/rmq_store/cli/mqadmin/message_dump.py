@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rmq_store.cli.known import require_topic
-from rmq_store.cli.mqadmin.common import mqadmin_options, write_line
+from rmq_store.cli.mqadmin.common import date_text, mqadmin_options, write_line
 from rmq_store.cli.mqadmin.message import no_message
 from rmq_store.cli.mqadmin.message_print import PREVIEW_CHARACTERS, body_of, java_message, message_json
 from rmq_store.cli.output import open_store, printable, write_json, write_table
@@ -97,7 +96,7 @@ def frame_fields(frame: bytes) -> Iterator[tuple[int, int, str, bytes, str]]:
         size = host_bytes[name] + 4 if code == "host" else struct.calcsize(f">{code}")
         raw = frame[at : at + size]
         value = values.get(name, "" if code == "host" else struct.unpack(f">{code}", raw)[0])
-        text = f"{value} ({_time(int(str(value)))})" if name.endswith("Timestamp") else str(value)
+        text = f"{value} ({date_text(int(str(value)))})" if name.endswith("Timestamp") else str(value)
         yield at, size, name, raw, text
         at += size
     topic_head = 1 if magic == MESSAGE_MAGIC_V1 else 2
@@ -231,7 +230,7 @@ def query_msg_trace_by_id(
 
 def _write_view(view: dict[str, Any]) -> None:
     write_line(
-        _TRACE_LINE, view["type"], view["group"], view["clientHost"], _time(view["timestamp"]),
+        _TRACE_LINE, view["type"], view["group"], view["clientHost"], date_text(view["timestamp"]),
         f"{view['costTime']}ms", view["status"],
     )  # fmt: skip
 
@@ -259,13 +258,6 @@ def _view(kind: str, group: str, host: str, timestamp: str, cost: str, ok: str) 
         "type": kind, "group": group, "clientHost": host, "timestamp": int(timestamp) if timestamp.isdigit() else 0,
         "costTime": int(cost) if cost.isdigit() else 0, "status": "success" if ok.strip() == "true" else "failed",
     }  # fmt: skip
-
-
-def _time(time_ms: int) -> str:
-    try:
-        return f"{datetime.fromtimestamp(time_ms // 1000, UTC):%Y-%m-%d %H:%M:%S}"
-    except (ValueError, OverflowError, OSError):
-        return str(time_ms)
 
 
 COMMANDS = (query_msg_trace_by_id, dump_compaction_log)
