@@ -27,8 +27,11 @@ _LOOK_AT_ROWS = 10_000
 def found_partitions(
     home: Home, options: SourceOptions, lookup: Lookup, wanted: Sequence[QueueSlice]
 ) -> list[InputPartition]:
-    """Return the tasks that read what `lookup` finds in the slices `wanted`, of each queue one at most: with `rows`
-    what was found, without them a slice in which the task has to look.
+    """Return the tasks that read what `lookup` finds in the slices `wanted`: with `rows` what was found, without them a
+    slice in which the task has to look. No task is for nothing.
+
+    Raises:
+        CorruptionError: the index, or a message that it leads to, is damaged; with onCorruption=skip its topic is read.
     """
     found, untold = _look_up(home, options, lookup, wanted)
     if sum(part.end - part.start for part in untold) <= _LOOK_AT_ROWS:
