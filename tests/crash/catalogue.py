@@ -16,6 +16,7 @@ MODULES = (
     "crash.points",
     "crash.power_cut",
     "crash.simulated_disk",
+    "crash.loss_bound",
     "crash.torn",
     "fuzz.flips",
     "crash.full_disk",

@@ -1,6 +1,8 @@
 """Crash images (reliability.md, method C): a store is used for a while, and the power is cut at any operation.
 
-From a recorded life of a store (`store_life`) many disks are drawn that a power cut could have left (`disk_image`).
+From a recorded life of a store (`store_life`) many disks are drawn that a power cut could have left (`disk_image`): two
+of three at any operation, the third where a file has just got its name or names have just been synced, as when files
+roll.
 Each different one is opened by the engine in another boot, and must be a prefix of what was written with everything
 that was acknowledged (`found_store`). Then the store lives on, on one of these disks: so the power is also cut while
 a recovery runs, and behind it.
@@ -11,13 +13,13 @@ from __future__ import annotations
 import random
 import shutil
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from crash.disk_image import Disk, Image
+from crash.disk_image import Disk, Image, Operation
 from crash.found_store import Written, compare
 from crash.part import Counters, Part, Trial
 from crash.protections import protection
@@ -36,8 +38,9 @@ from rmq_store.log.geometry import infer
 from rmq_store.log.units import END_TAG, UNITS_TOPIC, UnitRecord, UnitScan
 from rmq_store.verify import verify_store
 
-IMAGES_PER_LIFE = 400
+IMAGES_PER_LIFE = 100
 LIVES = 4  # of one store, each on a disk that the one before left
+NAMES_SHARE = 1 / 3  # of the images
 DEEP_EVERY = 25  # of the different images, how many are also read, written to, closed and verified
 
 _Tables = dict[frozenset[Any], tuple[int, frozenset[str]]]
@@ -56,7 +59,14 @@ class _Found:
 
 
 def run(trial: Trial) -> Counters:
-    """Draw and check `cycles` images."""
+    """Draw and check `cycles` images of stores under SYNC_FLUSH and ASYNC_FLUSH, in turn."""
+    configs = [tiny_config(kind) for kind in ("SYNC_FLUSH", "ASYNC_FLUSH")]
+    random.Random(trial.seed).shuffle(configs)
+    return run_lives(trial, Life, configs)
+
+
+def run_lives(trial: Trial, kind: type[Life], configs: Sequence[StoreConfig]) -> Counters:
+    """The same of stores that live another kind of life, with these settings in turn."""
     counters = Counters()
     number = 0
     while counters.cycles < trial.cycles:
@@ -65,18 +75,19 @@ def run(trial: Trial) -> Counters:
         place = Workplace(directory)
         seed = f"{trial.seed}/{number}"
         with engine(place, seed):
-            _live_and_draw(place, seed, trial, counters)
+            _live_and_draw(kind, configs[number % len(configs)], place, seed, trial, counters)
         shutil.rmtree(directory)
         number += 1
     return counters
 
 
-def _live_and_draw(place: Workplace, seed: str, trial: Trial, counters: Counters) -> None:
+def _live_and_draw(
+    kind: type[Life], config: StoreConfig, place: Workplace, seed: str, trial: Trial, counters: Counters
+) -> None:
     """The lives of one store."""
     chance = random.Random(seed)
-    config = tiny_config(chance.choice(("SYNC_FLUSH", "ASYNC_FLUSH")))
     recorder = Recorder(place.root, place.keep)
-    life = Life(place, chance, config, iter(range(1, 1 << 30)), recorder, 1_700_000_000_000)
+    life = kind(place, chance, config, iter(range(1, 1 << 30)), recorder, 1_700_000_000_000)
     image, start = None, _Found(Counters())
     for generation in range(LIVES):
         if counters.cycles >= trial.cycles:
@@ -87,8 +98,8 @@ def _live_and_draw(place: Workplace, seed: str, trial: Trial, counters: Counters
             files = {path: stored.inode for path, stored in image.files}
             recorder = Recorder(place.root, place.keep, files, life.recorder.next_inode)
             units = [unit for unit in life.units if unit[1] <= start.end]
-            life = Life(place, chance, config, life.numbers, recorder, life.now_ms, units=units)
-        life.promises = [Promise(0, start.end, start.offset, start.topics)]
+            life = kind(place, chance, config, life.numbers, recorder, life.now_ms, units=units)
+        life.promises = [Promise(0, start.end, start.offset, start.topics, start.end)]
         life.begun = [(0, start.offset)]
         with recorder.recording():
             life.live()
@@ -107,7 +118,7 @@ def _draw(life: Life, disk: Disk, count: int, seed: str, counters: Counters) -> 
     written = _what_was_written(life)
     known: dict[Image, _Found] = {}
     tables: _Tables = {}
-    moments = sorted(chance.randint(0, len(operations)) for _ in range(count))
+    moments = _moments(operations, count, chance)
     done, chosen, next_life = 0, chance.randrange(count), None
     for number, moment in enumerate(moments):
         for operation in operations[done:moment]:
@@ -129,6 +140,19 @@ def _draw(life: Life, disk: Disk, count: int, seed: str, counters: Counters) -> 
     counters.seen["different images opened"] += len(known)
     assert next_life is not None
     return next_life
+
+
+def _moments(operations: list[Operation], count: int, chance: random.Random) -> list[int]:
+    """How many operations come before each cut, ascending."""
+    names = [
+        number for number, operation in enumerate(operations)
+        if operation[0] in ("name", "rename", "fsync_directory", "syncfs")
+    ]  # fmt: skip
+    return sorted(
+        chance.choice(names) + chance.randint(0, 1) if chance.random() < NAMES_SHARE else
+        chance.randint(0, len(operations))
+        for _ in range(count)
+    )  # fmt: skip
 
 
 def _what_was_written(life: Life) -> Written:
@@ -255,6 +279,8 @@ def _compare_with_promises(
     if found.end < promise.end:
         counters.lost += max(1, written.messages_between(found.end, promise.end))
         counters.note(f"{where}: the log ends at {found.end}, it was acknowledged up to {promise.end}")
+    if life.config.flush_disk_type == "ASYNC_FLUSH":
+        counters.seen["lost of what waited for a flush"] += written.messages_between(found.end, promise.written)
     asked = life.begun[bisect_right(life.begun, moment, key=lambda begun: begun[0]) - 1][1]
     if not promise.offset <= found.offset <= max(asked, promise.offset):
         counters.lost += 1

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -50,12 +50,15 @@ def tiny_config(flush_disk_type: str) -> StoreConfig:
 
 @dataclass(slots=True)
 class Promise:
-    """What holds from operation `at` on. `end`: where the log ends at least; `offset`: what the group committed."""
+    """What holds from operation `at` on. `end`: where the log ends at least; `offset`: what the group committed;
+    `written`: where the log ended, promised or not.
+    """
 
     at: int
     end: int = 0
     offset: int = 0
     topics: frozenset[str] = frozenset()
+    written: int = 0
 
 
 class Workplace:
@@ -96,6 +99,12 @@ class Workplace:
 class Life:
     """One recording."""
 
+    steps: ClassVar[tuple[str, ...]] = (
+        *["send"] * 6, *["batch"] * 3, *["unit"] * 3, *["offsets"] * 2, "topic", "flush", "flush", "progress", "reopen",
+        "killed", "delayed",
+    )  # fmt: skip
+    step_count: ClassVar[tuple[int, int]] = (4, 14)
+
     place: Workplace
     chance: random.Random
     config: StoreConfig
@@ -115,21 +124,29 @@ class Life:
 
     def promise(self, store: Store, *, offset: int | None = None) -> None:
         """Write down what has been acknowledged up to now."""
+        end = self.promised_end(store)
         self.recorder.catch_up()
-        last = self.promises[-1]
-        page = store._log.writing_page
-        end = page.appended_end if self.config.flush_disk_type == "SYNC_FLUSH" else page.flushed_end
+        known = self.promises[-1].offset if offset is None else offset
+        written = store._log.writing_page.appended_end
         topics = frozenset(store.topics())
-        self.promises.append(
-            Promise(len(self.recorder.operations), end, last.offset if offset is None else offset, topics)
-        )
+        self.promises.append(Promise(len(self.recorder.operations), end, known, topics, written))
+
+    def promised_end(self, store: Store) -> int:
+        """Up to where the log survives a power cut."""
+        page = store._log.writing_page
+        return page.appended_end if self.config.flush_disk_type == "SYNC_FLUSH" else page.flushed_end
 
     def live(self) -> None:
-        """Open the store, do what chance says, and end somehow."""
+        """Open the store, do what chance says, and end somehow. A new one begins with many files of every kind, before
+        anything else is on disk.
+        """
         store = self.open()
         self.promise(store)
-        for _ in range(self.chance.randint(*_STEP_COUNT)):
-            step = self.chance.choice(_STEPS)
+        if not store.log_range()[1]:
+            store.append(self._rows(40))
+            self.promise(store)
+        for _ in range(self.chance.randint(*self.step_count)):
+            step = self.chance.choice(self.steps)
             store = getattr(self, f"_{step}")(store) or store
             self.promise(store)
         if self.chance.random() < 0.5:
@@ -207,13 +224,6 @@ class Life:
     def _killed(self, store: Store) -> Store:
         kill(store)
         return self.open()
-
-
-_STEP_COUNT = (4, 14)
-_STEPS = (
-    *["send"] * 6, *["batch"] * 3, *["unit"] * 3, *["offsets"] * 2, "topic", "flush", "flush", "progress", "reopen",
-    "killed", "delayed",
-)  # fmt: skip
 
 
 def kill(store: Store) -> None:

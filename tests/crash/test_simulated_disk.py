@@ -20,7 +20,7 @@ def test_whatever_a_power_cut_leaves_is_what_was_written_with_all_that_was_ackno
     assert not counters.violations, counters
     assert counters.cycles == counters.seen["images drawn"] == PART.harness
     assert counters.seen["different images opened"] > PART.harness // 4
-    assert counters.seen["lives"] > PART.harness // simulated_disk.IMAGES_PER_LIFE
+    assert counters.seen["lives"] >= PART.harness // simulated_disk.IMAGES_PER_LIFE
     assert counters.acknowledged > PART.harness
 
 
