@@ -114,6 +114,18 @@ def test_a_broker_that_has_stored_nothing_yet_is_a_store_without_messages(
         assert store.query.by_key("OrderTopic", "ORD-000123") == []
 
 
+def test_find_looks_at_a_part_of_the_log_if_it_is_told(shop: Shop) -> None:
+    """Parts as a reader has them who reads the rest himself: [start, end), in several files of the index."""
+    with shop.open() as store:
+        store.create_topic("T", 1)
+        sent = [store.send(Message("T", b"", keys="k")).commit_log_offset for _ in range(120)]
+        assert len(list((shop.root / "index").iterdir())) > 2
+        for first, last in ((0, 120), (10, 20), (59, 60), (110, 119), (30, 30)):
+            found = store.query.find("T", ["k"], within=(sent[first], sent[last] if last < 120 else 1 << 40))
+            assert found["commit_log_offset"].to_pylist() == sent[first:last]
+        assert store.query.find("T", ["k"], within=(sent[10] + 1, sent[12] + 1)).num_rows == 2
+
+
 # -- blocks -----------------------------------------------------------------------------------------------------------
 
 
