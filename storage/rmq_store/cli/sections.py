@@ -50,7 +50,14 @@ class SectionedGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, but an unknown name is answered with the nearest ones, whatever their case."""
+        """As click does, but an unknown name is answered with the nearest ones, whatever their case; and `help NAME`,
+        as mqadmin has it, is `NAME --help`.
+        """
+        if args[0] == "help" and not ctx.resilient_parsing:
+            if len(args) == 1:
+                click.echo(ctx.get_help())
+                ctx.exit()
+            args = [*args[1:], "--help"]
         name = args[0]
         if not ctx.resilient_parsing and not name.startswith("-") and self.get_command(ctx, name) is None:
             lower = {known.lower(): known for known in self.commands}

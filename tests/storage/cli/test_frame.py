@@ -122,6 +122,15 @@ def test_a_name_in_its_own_letters_goes_first() -> None:
     assert found == [own, other, own, None]
 
 
+def test_help_takes_a_name_as_mqadmin_does(run: Run) -> None:
+    """MQAdminStartup: `mqadmin help topicStatus`."""
+    assert run("help", "topicStatus").stdout == run("topicStatus", "--help").stdout
+    assert run("help", "dlq", "show").stdout == run("dlq", "show", "--help").stdout
+    assert run("help").stdout == run("--help").stdout
+    unknown = run("help", "topicStatu")
+    assert (unknown.exit_code, "Did you mean topicStatus" in unknown.stderr) == (2, True)
+
+
 def test_names_without_lines_are_one_paragraph_each() -> None:
     group = SectionedGroup("rmq")
     group.add_section("Ours", [click.Command("a", short_help="Does a.")])
