@@ -6,6 +6,7 @@ Sources: as test_query.py, whose stores these are.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -97,6 +98,17 @@ def test_a_reader_asks_once_for_each_end_of_the_log(shop: Shop, monkeypatch: pyt
             reader.refresh()
             assert len(reader.query.by_key("T", "k")) == 2
         assert len(asked) == 2
+
+
+def test_an_index_of_ours_that_is_gone_is_not_one_that_was_never_kept(shop: Shop) -> None:
+    with shop.open() as store:
+        store.create_topic("T", 1)
+        sent = store.send(Message("T", b"", keys="k")).commit_log_offset
+    shutil.rmtree(shop.root / "index")
+    with shop.open(read_only=True) as store, pytest.raises(CorruptIndexError, match="open it for writing once"):
+        store.query.find("T", ["k"])
+    with shop.open() as store:
+        assert offsets(store.query.by_key("T", "k")) == [sent]
 
 
 def test_a_broker_that_has_stored_nothing_yet_is_a_store_without_messages(
