@@ -1,15 +1,19 @@
 """The `rmq` command: look at a store, look after it, and change what is in it, without a broker.
 
 Commands that only look open the store read-only. Exit codes: 0 all is well, 1 problems found or the store cannot be
-used, 2 the caller's mistake. A mistake is one line on stderr. Modules of the commands import numpy and pyarrow only
-when they run, because a shell calls this module for every TAB.
+used, 2 the caller's mistake, or something that the operating system does not let us do; 130 Ctrl-C, 143 SIGTERM, of
+which both close the store. A mistake is one line on stderr. Modules of the commands import numpy and pyarrow only when
+they run, because a shell calls this module for every TAB.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
-from collections.abc import Sequence
-from typing import Any
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
 
 import click
 
@@ -42,14 +46,17 @@ from rmq_store.cli.sections import SectionedGroup
 from rmq_store.errors import NotAStoreError, StoreError, UsageError
 
 EXIT_PROBLEMS, EXIT_USAGE = 1, 2
+# As a shell counts those that a signal has ended.
+EXIT_SIGNAL = 128
 
 
 class _Commands(SectionedGroup):
-    """A group whose commands end with one line on stderr when the store refuses."""
+    """A group whose commands end with one line on stderr when the store refuses, or somebody stops them."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with _terminated_as_interrupted():
+                return super().invoke(ctx)
         except StoreError as error:
             self._give_up(
                 ctx, str(error), EXIT_USAGE if isinstance(error, (UsageError, NotAStoreError)) else EXIT_PROBLEMS
@@ -57,11 +64,35 @@ class _Commands(SectionedGroup):
         except OSError as error:
             if error.errno == errno.EPIPE:  # `rmq read ... | head`: click ends quietly
                 raise
-            self._give_up(ctx, str(error), EXIT_PROBLEMS)
+            text = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+            self._give_up(ctx, text, EXIT_USAGE)
+        except KeyboardInterrupt as error:
+            self._give_up(ctx, "interrupted", EXIT_SIGNAL + (error.args[0] if error.args else signal.SIGINT))
+        except click.Abort as error:
+            if not isinstance(error.__context__, KeyboardInterrupt):  # the answer to a question was no
+                raise
+            self._give_up(ctx, "interrupted", EXIT_SIGNAL + signal.SIGINT)
 
     def _give_up(self, ctx: click.Context, message: str, code: int) -> None:
         click.echo(f"rmq: {output.printable(message)}", err=True)
         ctx.exit(code)
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM, which whoever stops services sends, ends a command as Ctrl-C does: what it has opened is closed."""
+
+    def interrupt(number: int, frame: object) -> NoReturn:
+        raise KeyboardInterrupt(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @click.group(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
-import signal
 import subprocess
 import time
 from pathlib import Path
@@ -81,14 +81,9 @@ def consume(
     with Store.open(root) as store:
         require_topic(store, topic)
         handler = _Handler(limit, words, as_json, body)
-        # Who stops services sends that: it ends as Ctrl-C does.
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-        try:
+        # The ordinary end; what was printed is committed.
+        with contextlib.suppress(KeyboardInterrupt):
             _run(store, handler, topic, group, tags, start, until_empty)
-        except KeyboardInterrupt:
-            pass  # the ordinary end; what was printed is committed
-        finally:
-            signal.signal(signal.SIGTERM, before)
         if handler.failure is not None:
             raise handler.failure
     if words and as_json:

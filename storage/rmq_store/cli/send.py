@@ -120,9 +120,9 @@ def _send_many(
                 size_bytes += batch.size_bytes
                 if tell is not None:
                     tell(sent, size_bytes)
-        except StoreError as error:
+        except (StoreError, KeyboardInterrupt):
             click.echo(f"rmq: {sent} messages are stored in {printable(template.topic)}, and then:", err=True)
-            raise error
+            raise
     if as_json:
         write_json({"topic": template.topic, "messages": sent, "bodyBytes": size_bytes})
     else:

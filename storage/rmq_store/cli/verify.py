@@ -32,7 +32,7 @@ def verify(root: Path, as_json: bool) -> None:
     what is listed), or "kept" (nothing but damage that somebody decided to live with).
 
     \b
-    Exit codes: 0 clean, 1 damaged, 2 the caller's mistake, 3 unclean, 4 kept.
+    Exit codes: 0 clean, 1 damaged, 2 it cannot be read, or the caller's mistake, 3 unclean, 4 kept.
     """
     from rmq_store.verify import verify_store
 

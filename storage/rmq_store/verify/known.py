@@ -40,6 +40,8 @@ def log_end(root: Path) -> int | None:
         status = path.stat()
         boot_id = bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""))
         is_ours = _is_ours(root)
+    except PermissionError:
+        raise
     except (OSError, struct.error):
         return None
     counts = magic == PAGE_MAGIC and boot == boot_id and (device, inode) == (status.st_dev, status.st_ino)
@@ -54,6 +56,8 @@ def progress_record(root: Path) -> tuple[int, int | None]:
         raw = read_start(root / "pyrmq" / "progress", PROGRESS.size)
         magic, flushed_end, crc_from, crc = PROGRESS.unpack(raw)
         is_ours = _is_ours(root)
+    except PermissionError:
+        raise
     except (OSError, struct.error):
         return 0, None
     if magic != PROGRESS_MAGIC or crc != zlib.crc32(raw[:-4]) or not is_ours:
@@ -67,7 +71,7 @@ def _is_ours(root: Path) -> bool:
 
 
 def kept_ranges(root: Path) -> list[BadRange] | str:
-    """The damage that was kept, ascending; why it cannot be told, if the file is there and unreadable."""
+    """The damage that was kept, ascending; why it cannot be told, if the file is damaged. PermissionError."""
     try:
         data = json.loads(read_start(root / "pyrmq" / "kept.json", FILE_BYTES_MAX))
         rows = [BadRange(row["file"], row["start"], row["end"], row["reason"]) for row in data["ranges"]]
@@ -76,5 +80,7 @@ def kept_ranges(root: Path) -> list[BadRange] | str:
         return "a range makes no sense"
     except FileNotFoundError:
         return []
+    except PermissionError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         return f"no list of kept damage: {error}"

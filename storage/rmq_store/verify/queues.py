@@ -160,6 +160,8 @@ class QueueCheck:
                     continue
                 table = json.loads(path.read_text("utf-8"))["topicConfigTable"]
                 return {topic.encode(errors="surrogatepass") for topic in table}
+            except PermissionError:  # not known is not deleted: its messages would count as damage
+                raise
             except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 continue
         return None

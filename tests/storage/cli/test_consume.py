@@ -105,7 +105,7 @@ def test_the_command_runs_without_a_shell(run: Run, root: Path, tmp_path: Path) 
 
 def test_a_program_that_does_not_exist_consumes_nothing(run: Run, root: Path) -> None:
     result = run("consume", "Orders", "-g", "cg", "--until-empty", "--exec", "/no/such/program", store=root)
-    assert (result.exit_code, result.stderr.count("\n"), _committed(root)) == (1, 1, 0)
+    assert (result.exit_code, result.stderr.count("\n"), _committed(root)) == (2, 1, 0)
     assert "/no/such/program" in result.stderr
     with Store.open(root, read_only=True) as store:
         assert not any(name.startswith("%DLQ%") for name in store.topics())
