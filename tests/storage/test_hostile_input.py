@@ -294,6 +294,16 @@ def test_a_path_that_is_no_store_is_left_alone(tmp_path: Path, tree_hash: Callab
     assert tree_hash(tmp_path) == before
 
 
+def test_a_table_that_cannot_be_understood_does_not_leave_the_store_unclean(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store", create=True, config=SMALL) as store:
+        store.create_topic(TOPIC)
+    table = tmp_path / "store" / "config" / "topics.json"
+    table.write_text(table.read_text().replace('"perm":6', '"perm":"x"'))
+    with pytest.raises(CorruptConfigError, match="perm"):
+        Store.open(tmp_path / "store")
+    assert not (tmp_path / "store" / "abort").exists()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give its rights up")
 def test_without_rights_every_use_is_a_clear_error() -> None:
     # Not below pytest's own directory, which nobody else may enter.
@@ -322,6 +332,7 @@ IDENTITY = '"identity":"00000000-0000-0000-0000-000000000001"'
     ("content", "error", "reason"),
     [
         (b'{"format":2,%s,"settings":{}}' % IDENTITY.encode(), NotAStoreError, "newer version .format 2, we know 1."),
+        (b'{"format":99}', NotAStoreError, "newer version .format 99, we know 1."),
         (b"", CorruptConfigError, "not a description"),
         (b"null", CorruptConfigError, "not a description"),
         (b"[" * 65000, CorruptConfigError, "not a description"),

@@ -276,11 +276,14 @@ class StoreFile:
             return None
         try:
             data = json.loads(raw)
-            version, identity, settings = data["format"], data["identity"], data["settings"]
+            # First: of what a newer version writes, nothing but this has to be as we know it.
+            version = data["format"]
+            if not isinstance(version, int) or version > STORE_FORMAT:
+                reason = f"written by a newer version (format {version}, we know {STORE_FORMAT})"
+                raise NotAStoreError(str(root), reason)
+            identity, settings = data["identity"], data["settings"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CorruptConfigError(str(path), 0, f"not a description of a store: {error}") from error
-        if not isinstance(version, int) or version > STORE_FORMAT:
-            raise NotAStoreError(str(root), f"written by a newer version (format {version}, we know {STORE_FORMAT})")
         try:
             config = StoreConfig(**parse_settings(settings, str(path)))
             return cls(str(uuid.UUID(identity)), config)

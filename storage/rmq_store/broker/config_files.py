@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from rmq_store.clock import system_clock
-from rmq_store.errors import CorruptConfigError
+from rmq_store.errors import CorruptConfigError, UsageError
 from rmq_store.files.durable import make_directory, read_limited, remove_leftovers, write_atomically
 from rmq_store.files.lock import OfdLock
 from rmq_store.format.config_json import SIZE_MAX, ConfigJsonError, Style, dumps, loads
@@ -63,7 +63,7 @@ class ConfigFile:
         return self._read()[0]
 
     def stamp(self) -> Stamp:
-        """Identity of the two files now, (inode, mtime in ns, size) each: equal stamps, equal content."""
+        """Identity of the two files now, (inode, mtime in ns, size) each: equal stamps, equal content. UsageError."""
         return tuple(_stamp(path) for path in (self.path, self.backup))
 
     def update(self, mutate: Callable[[Table], bool | None]) -> None:
@@ -153,6 +153,8 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
         status = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except PermissionError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 

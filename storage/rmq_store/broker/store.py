@@ -7,6 +7,7 @@ with Store.open("/data/store", create=True) as store:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,7 +42,7 @@ from rmq_store.broker.topics import DEFAULT_TOPICS, TopicConfig, TopicTable
 from rmq_store.broker.waiting import Backlog, backlogs
 from rmq_store.broker.writing import Writer
 from rmq_store.clock import store_clock
-from rmq_store.errors import CorruptionError, NotAStoreError, ReadOnlyError, StoreLockedError, UsageError
+from rmq_store.errors import CorruptionError, NotAStoreError, ReadOnlyError, StoreError, StoreLockedError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.pin import Pin
 from rmq_store.format.message import Message, StoredMessage
@@ -99,6 +100,7 @@ class Store:
             self._flusher.start()
 
     @classmethod
+    @durable.permitted()
     def open(
         cls,
         path: str | Path,
@@ -140,13 +142,10 @@ class Store:
             on_corruption == "keep", bool(rebuild_views), lambda: _consumed(root),
             rebuild_views if callable(rebuild_views) else lambda records, done_bytes, total_bytes: None,
         )  # fmt: skip
-        try:
-            if create and not _is_store(root):
-                _make_root(root)
-            elif not _is_store(root):
-                raise NotAStoreError(str(root), "no RocketMQ store is here (no commitlog/ and no pyrmq/store.json)")
-        except PermissionError as error:
-            raise UsageError(f"{error.filename}: {error.strerror}") from error
+        if create and not _is_store(root):
+            _make_root(root)
+        elif not _is_store(root):
+            raise NotAStoreError(str(root), "no RocketMQ store is here (no commitlog/ and no pyrmq/store.json)")
         durable.warn_of_shared_directory(root)
         known = StoreFile.load(root)
         settings = _settings(root, known, config)
@@ -162,22 +161,28 @@ class Store:
             delay_levels_ms=parse_delay_levels(settings.message_delay_level),
         )
         recovery = None
+        is_open = False
         try:
             if known is None and log.segments.bases() and not read_only:
                 settings = replace(settings, message_index_tags=indexes_tags(log))
                 log.index_tags = settings.message_index_tags
             if not read_only:
                 recovery = opening.open_for_writing(log, wishes=wishes)
+                is_open = True
                 if rebuild_views and recovery is None:
                     raise StoreLockedError(f"{root}: its views can be rebuilt only while nobody else has it open")
                 known = _describe(log, known, settings)
                 if known.config != settings:
                     # Another process was faster to make the store, with other settings: those hold.
+                    is_open = False
                     opening.close(log)
                     return cls.open(root, config=config, clock=clock, broker_name=broker_name)
             name = broker_name or _broker_name(root, settings)
             return cls(log, StoreFile(known.identity if known else "", settings), name, recovery)
         except BaseException:
+            if is_open:  # nothing is wrong with the log: it is stopped as cleanly as it was
+                with contextlib.suppress(StoreError):
+                    opening.close(log)
             log.close()
             raise
 

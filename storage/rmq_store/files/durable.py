@@ -67,6 +67,15 @@ def typed(path: str | Path) -> Iterator[None]:
         raise translate(error, path) from error
 
 
+@contextlib.contextmanager
+def permitted() -> Iterator[None]:
+    """UsageError, with the name of the file, for what this user may not do to it in the block."""
+    try:
+        yield
+    except PermissionError as error:
+        raise UsageError(f"{error.filename}: {error.strerror}") from error
+
+
 def open_nofollow(path: str | Path, flags: int, mode: int = FILE_MODE) -> int:
     """Open a regular file and return its descriptor, close-on-exec.
 

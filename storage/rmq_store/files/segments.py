@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from rmq_store.errors import CorruptionError
+from rmq_store.errors import CorruptionError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.lock import lock_shared_quietly
 
@@ -161,7 +161,7 @@ class SegmentRun:
         self._pin = pin
 
     def bases(self) -> list[int]:
-        """The offsets at which the files begin, ascending; [] if the directory is missing."""
+        """The offsets at which the files begin, ascending; [] without a directory. UsageError: no permission."""
         try:
             names = os.listdir(self.directory)  # noqa: PTH208 - polled: no Path object per name
         except FileNotFoundError:
@@ -169,6 +169,8 @@ class SegmentRun:
         except NotADirectoryError as error:
             reason = "a file where a directory is expected; see `rmq repair`"
             raise CorruptionError(str(self.directory), 0, reason) from error
+        except PermissionError as error:
+            raise UsageError(f"{self.directory}: {error.strerror}") from error
         return sorted(int(name) for name in names if len(name) == NAME_DIGITS and name.isascii() and name.isdigit())
 
     def path(self, base: int) -> Path:
