@@ -107,7 +107,10 @@ class Flusher:
             except Exception:
                 # The thread goes on: the cause may pass. Writers take it for late, and hear of it by their own flush.
                 if not self._failing:
-                    _LOG.exception("%s: flush failed; trying again every %s ms", self._log.root, self._interval_ms)
+                    again = f"trying again every {self._interval_ms} ms"
+                    if self._log.writing_page.poison:
+                        again = "nothing is written any more until every process that has the store open has closed it"
+                    _LOG.exception("%s: flush failed; %s", self._log.root, again)
                 self._failing = True
 
     def _save_progress_if_due(self) -> None:

@@ -5,6 +5,7 @@ CommitLog.GroupCommitService, FlushRealTimeService; store-format.md section 5.3.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -362,6 +363,31 @@ def test_a_late_writer_whose_flush_fails_acknowledges_nothing(lab: Lab) -> None:
     with pytest.raises(StoreFailedError):
         store.append(lab.batch(1))
     with pytest.raises(StoreFailedError):
+        store.close()
+
+
+@pytest.mark.parametrize(
+    ("operation", "number", "words"),
+    [("open", errno.EMFILE, "trying again every"), ("fsync", errno.EIO, "nothing is written any more until")],
+)
+def test_the_thread_says_whether_trying_again_can_help(
+    lab: Lab, caplog: pytest.LogCaptureFixture, operation: str, number: int, words: str
+) -> None:
+    def fail(found: str, path: str) -> None:
+        if found == operation and Path(path).parts[-1 if operation == "open" else -2] == "commitlog":
+            raise OSError(number, os.strerror(number))
+
+    lab.config = replace(lab.config, flush_commit_log_least_pages=0)
+    store = lab.open()
+    store.append(lab.batch(1))
+    durable.hook = fail
+    assert store._flusher is not None
+    store._flusher.wake()
+    while not caplog.messages:
+        os.sched_yield()
+    durable.hook = None
+    assert words in caplog.messages[0]
+    with contextlib.suppress(StoreFailedError):
         store.close()
 
 
