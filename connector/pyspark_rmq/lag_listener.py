@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("pyspark_rmq.lag")
 _own_log = logging.getLogger(__name__)
 
+# Of so many ended queries the last rows are kept.
+_ENDED_MAX = 100
+
 
 class LagListener(StreamingQueryListener):
     """Watches every streaming query that reads `format("rmq")`: `spark.streams.addListener(LagListener())`.
@@ -41,7 +44,8 @@ class LagListener(StreamingQueryListener):
     For each progress of a query it looks at the store, and writes one line of JSON to the logger `pyspark_rmq.lag`
     (level INFO) for each source of this format; with `openmetrics_file` it replaces that file by the metrics of all
     queries: whole at every moment, readable for every user. `rows`, `sources`, `table` and `openmetrics` give the same
-    at any time, of the queries that run: one that has ended is dropped. Sources of other formats are not looked at.
+    at any time. Metrics are of the queries that run; the rows of one that has ended stay as they were at its end, those
+    of the last 100, until it is started again. Sources of other formats are not looked at.
 
     Safe for threads. What goes wrong is logged, once for each kind of error, and counted in
     `rmq_listener_errors_total`; it never reaches Spark. A store that is not on this machine costs seconds and dead
@@ -57,19 +61,20 @@ class LagListener(StreamingQueryListener):
             refuse(f"openmetrics_file={str(openmetrics_file)!r}: there is no directory {self._file.parent}")
         self._lock = threading.Lock()
         self._trackers: dict[tuple[str, str, int], SourceTracker] = {}
+        self._ended: dict[tuple[str, str, int], SourceTracker] = {}
         self._homes: dict[str, tuple[Home, Callable[[], int]]] = {}
         self._error_count = 0
         self._told: set[str] = set()
 
     def rows(self) -> list[QueueRow]:
-        """One row for each queue of each source of each running query, as of its last progress; none before that."""
+        """One row for each queue of each source of each query, as of its last progress; none before that."""
         with self._lock:
-            return [row for tracker in self._trackers.values() for row in tracker.rows]
+            return [row for tracker in self._known() for row in tracker.rows]
 
     def sources(self) -> list[SourceRow]:
-        """One row for each source of each running query: sums, retries and dead letters of its last batch."""
+        """One row for each source of each query: sums, retries and dead letters of its last batch."""
         with self._lock:
-            return [tracker.total for tracker in self._trackers.values() if tracker.total is not None]
+            return [tracker.total for tracker in self._known() if tracker.total is not None]
 
     def table(self) -> pa.Table:
         """`rows` as a table of these columns; `spark.createDataFrame` takes it."""
@@ -125,7 +130,8 @@ class LagListener(StreamingQueryListener):
         """The query has ended."""
         with self._lock:
             with self._guarded():
-                self._forget(lambda query_id, run_id: run_id == str(event.runId))
+                over = {key: self._trackers.pop(key) for key in list(self._trackers) if key[1] == str(event.runId)}
+                self._ended = dict([*self._ended.items(), *over.items()][-_ENDED_MAX:])
                 self._close_all_but({tracker.path for tracker in self._trackers.values()})
             self._write()
 
@@ -138,8 +144,13 @@ class LagListener(StreamingQueryListener):
         tracker.completed(batch, *self._look_at(batch.path))
         _log.info("%s", _line(tracker))
 
+    def _known(self) -> list[SourceTracker]:
+        return [*self._ended.values(), *self._trackers.values()]
+
     def _forget(self, is_over: Callable[[str, str], bool]) -> None:
-        self._trackers = {key: tracker for key, tracker in self._trackers.items() if not is_over(key[0], key[1])}
+        for trackers in (self._trackers, self._ended):
+            for key in [key for key in trackers if is_over(key[0], key[1])]:
+                del trackers[key]
 
     def _look_at(self, path: str | None) -> tuple[Home | None, int]:
         """The store as it is now, and its time; None and the machine's time if it is not here."""

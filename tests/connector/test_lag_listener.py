@@ -275,7 +275,7 @@ def test_sources_of_other_formats_are_not_looked_at(shop: Shop) -> None:
     listener.close()
 
 
-def test_two_sources_and_two_queries_are_kept_apart_and_the_one_that_ends_is_dropped(shop: Shop) -> None:
+def test_two_sources_and_two_queries_are_kept_apart_and_one_that_ends_leaves_rows_but_no_metrics(shop: Shop) -> None:
     shop.send(5)
     listener, join, other = LagListener(), Query("join"), Query("other")
     both = ours({T0: 0}, {T0: 1}, {T0: 5}, shop.path), ours({T0: 0}, {T0: 4}, {T0: 5}, shop.path)
@@ -289,10 +289,24 @@ def test_two_sources_and_two_queries_are_kept_apart_and_the_one_that_ends_is_dro
     }  # fmt: skip
     assert len(listener.sources()) == 3
     listener.onQueryTerminated(join.terminated())
-    assert {row.query for row in listener.rows()} == {"other"}
+    assert set(samples(listener, "rmq_stream_lag_messages", "query")) == {("other",)}
+    assert sorted(row.query for row in listener.rows()) == ["join", "join", "other"]
     assert list(listener._homes) == [str(shop.path)]
     listener.onQueryTerminated(other.terminated())
-    assert (listener.rows(), listener._homes) == ([], {})
+    assert samples(listener, "rmq_stream_lag_messages") == {}
+    assert (len(listener.sources()), listener._homes) == (3, {})
+    listener.onQueryStarted(Query(query_id=join.id).started())
+    assert {row.query for row in listener.rows()} == {"other"}
+
+
+def test_the_rows_of_the_last_hundred_ended_queries_are_kept(shop: Shop) -> None:
+    shop.send(1)
+    listener = LagListener()
+    for number in range(102):
+        query = Query(f"q{number}")
+        listener.onQueryProgress(query.done(ours({T0: 0}, {T0: 1}, {T0: 1}, shop.path)))
+        listener.onQueryTerminated(query.terminated())
+    assert [row.query for row in listener.rows()] == [f"q{number}" for number in range(2, 102)]
 
 
 @pytest.mark.parametrize("is_told", [True, False])
@@ -448,7 +462,7 @@ def test_readers_and_callbacks_may_be_in_any_thread(shop: Shop) -> None:
     stop.set()
     reader.join()
     assert failures == []
-    assert listener.rows() == []
+    assert {(row.query, row.position) for row in listener.rows()} == {(f"q{number}", 2) for number in range(8)}
     assert samples(listener, "rmq_listener_errors") == {(): 0}
 
 
