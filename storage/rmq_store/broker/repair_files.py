@@ -250,9 +250,11 @@ def _check_page(root: Path) -> None:
 def _segments(root: Path, trash: Trash) -> Iterator[Finding]:
     directory = root / "commitlog"
     sizes: Counter[int] = Counter()
+    segments = []
     for path in sorted(directory.iterdir()):
         if _is_segment_name(path.name) and path.is_file() and not path.is_symlink():
             sizes[path.stat().st_size] += 1
+            segments.append(path)
         else:
             action = "it is moved away: a broker refuses to load a log with it"
             yield Finding(
@@ -260,11 +262,16 @@ def _segments(root: Path, trash: Trash) -> Iterator[Finding]:
                 lambda path=path: trash.move(path),  # type: ignore[misc]
             )  # fmt: skip
     expected = _segment_bytes(root, sizes)
-    for path in sorted(directory.iterdir()):
-        if not _is_segment_name(path.name) or not path.is_file() or path.is_symlink():
-            continue
+    in_place = [path for path in segments if expected and int(path.name) % expected == 0]
+    for path in segments:
         size = path.stat().st_size
-        if expected and size != expected:
+        if in_place and path not in in_place:
+            yield Finding(
+                "log", f"commitlog/{path.name}", f"no segment begins there: they have {expected} bytes each",
+                "it is moved away: the log cannot be read across it",
+                lambda path=path: trash.move(path),  # type: ignore[misc]
+            )  # fmt: skip
+        elif expected and size != expected:
             yield Finding(
                 "log", f"commitlog/{path.name}", f"it has {size} bytes, not {expected}",
                 f"a copy of {expected} bytes takes its place, filled with zeros: whole records in it are kept",

@@ -9,9 +9,11 @@ Source of the rules: ConsumeQueue#putMessagePositionInfo, #fillPreBlank, #correc
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from .records import Frame, numbered_files, tags_code_is_right
 from .report import Ledger, Problem
@@ -20,6 +22,18 @@ ENTRY = struct.Struct(">qiq")  # log offset, size, tags code
 NO_ENTRY = (0, 0, 0)
 TABLE_BYTES_MAX = 64 << 20
 PRE_BLANK = 0x7FFFFFFF  # the size of the units in front of the first entry of a queue that began above 0
+
+# TopicValidator.java, MixAll.java; a light message queue has the name of a topic behind its prefix.
+TOPIC_NAME = re.compile(r"(%LMQ%)?((%RETRY%|%DLQ%)[%|a-zA-Z0-9_-]{1,248}|[%|a-zA-Z0-9_-]{1,127})", re.ASCII)
+FILE_NAME = re.compile(r"[0-9]{20}", re.ASCII)
+
+
+def _is_directory(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _is_topic(name: str) -> bool:
+    return TOPIC_NAME.fullmatch(name) is not None
 
 
 @dataclass(slots=True)
@@ -53,8 +67,27 @@ class QueueCheck:
         self.ledger = ledger
         self.queues = dict(self._list())
 
+    def _report_foreign(self, root: Path) -> None:
+        """Name what a broker does not make below `consumequeue/`; it refuses to load a store with some of it."""
+        for topic in sorted(root.iterdir()):
+            if not _is_directory(topic) or not _is_topic(topic.name):
+                self._foreign(topic, "no directory of a topic")
+                continue
+            for queue in sorted(topic.iterdir()):
+                if not _is_directory(queue) or not (queue.name.isascii() and queue.name.isdigit()):
+                    self._foreign(queue, "no directory of a queue")
+                    continue
+                for file in queue.iterdir():
+                    if not FILE_NAME.fullmatch(file.name) or file.is_symlink() or file.is_dir():
+                        self._foreign(file, "no file of a queue")
+
+    def _foreign(self, path: Path, text: str) -> None:
+        self.ledger.problem(path.relative_to(self.ledger.root).as_posix(), 0, text)
+
     def _list(self) -> Iterator[tuple[tuple[bytes, int], _Queue]]:
         root = self.ledger.root / "consumequeue"
+        if root.is_dir():
+            self._report_foreign(root)
         topics = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
         for directory in (path for topic in topics for path in sorted(topic.iterdir())):
             is_queue = directory.is_dir() and directory.name.isascii() and directory.name.isdigit()
