@@ -108,8 +108,8 @@ def _live_and_draw(
         count = min(IMAGES_PER_LIFE, trial.cycles - counters.cycles)
         image, start = _draw(life, Disk(image), count, f"{seed}, life {generation}", counters)
         trial.tick(count)
-        if start.end < 0:
-            return
+        if start.end < 0 or start.counters.violations:
+            return  # what would follow would only be its consequences
 
 
 def _draw(life: Life, disk: Disk, count: int, seed: str, counters: Counters) -> tuple[Image, _Found]:
