@@ -5,6 +5,7 @@
         16-23   pid of the holder, written by the lock
         32-51   last heartbeat, ms since 1970, decimal, padded with spaces
         64-     JSON {"name", "owner", "pid", "started_ms"}, padded with spaces to byte 4096
+    4096-   of a member: JSON list of the topics that it has subscribed to, padded with spaces
 
 The lock decides alone: free means that the holder is dead or gone, and the lease is taken over at once. A heartbeat
 that is 120 s old says that the holder is stuck; its lease is still not taken away, because it may go on and commit.
@@ -17,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,7 +34,8 @@ OWNER_LENGTH_MAX = 256
 
 _HEARTBEAT_START, _HEARTBEAT_LENGTH = 32, 20
 # A name of 255 and an owner of 256 characters, each at most 12 bytes as escaped JSON, fit.
-_NOTE_START, _NOTE_LENGTH = 64, 4096 - 64
+_NOTE_START, _NOTE_END = 64, 4096
+_TOPICS_LENGTH_MAX = 1 << 20
 _TIME_END_MS = 253_402_300_800_000  # the year 10000, which datetime does not reach
 _SUFFIX = ".lease"
 # A file name has at most 255 bytes; retry topics have up to 255 characters without a suffix.
@@ -42,13 +44,17 @@ _PLAIN_LENGTH_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class LeaseInfo:
-    """What the holder of a lease wrote about itself; None where that could not be read."""
+    """What the holder of a lease wrote about itself; None where that could not be read.
+
+    `topics`: what it has subscribed to; () if it did not say, as streams do not, whose leases are on topics.
+    """
 
     name: str
     owner: str
     pid: int | None
     started_ms: int | None
     heartbeat_ms: int | None
+    topics: tuple[str, ...] = ()
 
     def is_stuck(self, now_ms: int) -> bool:
         """True if the holder lives but gave no sign for STUCK_AFTER_MS."""
@@ -71,6 +77,7 @@ class Lease:
         self._path = _directory(self._root, group) / (_file_stem(name) + _SUFFIX)
         self._clock = clock
         self._lock = OfdLock(self._path)
+        self._topics: bytes | None = None
 
     def acquire(self, owner: str) -> None:
         """Take the lease, or fail at once; `owner` says to others who holds it (cut after 256 characters).
@@ -86,7 +93,10 @@ class Lease:
             now_ms = self._clock()
             note = {"name": self.name, "owner": owner[:OWNER_LENGTH_MAX], "pid": os.getpid(), "started_ms": now_ms}
             self._write(_HEARTBEAT_START, _heartbeat(now_ms))
-            self._write(_NOTE_START, json.dumps(note).encode().ljust(_NOTE_LENGTH))
+            # Over the topics, too, of a holder that was killed.
+            room = max(_NOTE_END, self._path.stat().st_size) - _NOTE_START
+            self._write(_NOTE_START, json.dumps(note).encode().ljust(room))
+            self._topics = None
         except BaseException:
             self._lock.close()
             raise
@@ -101,6 +111,13 @@ class Lease:
             return False
         self._write(_HEARTBEAT_START, _heartbeat(self._clock()))
         return True
+
+    def say_topics(self, topics: Collection[str]) -> None:
+        """Say what the holder has subscribed to now; does nothing if the lease is lost."""
+        text = json.dumps(sorted(topics)).encode()
+        if text != self._topics and self.held():
+            self._write(_NOTE_END, text.ljust(self._path.stat().st_size - _NOTE_END))
+            self._topics = text
 
     def release(self) -> None:
         """Give the lease back; does nothing if it is not held."""
@@ -181,13 +198,13 @@ def _look(path: Path) -> LeaseInfo | None:
     except FileNotFoundError:
         return unknown
     try:
-        content = os.pread(fd, _NOTE_START + _NOTE_LENGTH, 0)
+        content = os.pread(fd, _NOTE_END + _TOPICS_LENGTH_MAX, 0)
     finally:
         os.close(fd)
     try:
-        note = json.loads(content[_NOTE_START:])
+        note = json.loads(content[_NOTE_START:_NOTE_END])
         heartbeat_ms = int(content[_HEARTBEAT_START : _HEARTBEAT_START + _HEARTBEAT_LENGTH])
-        info = LeaseInfo(note["name"], note["owner"], note["pid"], note["started_ms"], heartbeat_ms)
+        info = LeaseInfo(note["name"], note["owner"], note["pid"], note["started_ms"], heartbeat_ms, _topics(content))
     except (ValueError, RecursionError, KeyError, TypeError):
         return unknown
     if not isinstance(info.name, str) or not isinstance(info.owner, str):
@@ -196,3 +213,12 @@ def _look(path: Path) -> LeaseInfo | None:
         return unknown
     # The pid differs for the microseconds in which a new holder has the lock and the old one's text still stands.
     return info if info.pid == state.pid else unknown
+
+
+def _topics(content: bytes) -> tuple[str, ...]:
+    """The topics of a lease file; () if there are none, or while they are being written."""
+    try:
+        found = json.loads(content[_NOTE_END:])
+    except (ValueError, RecursionError):
+        return ()
+    return tuple(name for name in found if isinstance(name, str)) if isinstance(found, list) else ()

@@ -38,13 +38,17 @@ def live_consumers(store: Store, group: str) -> list[str]:
 
 
 def live_groups(store: Store, topic: str) -> list[str]:
-    """The groups somebody works for that read `topic`, sorted: by a lease on it, by a member and an offset on it."""
+    """The groups somebody works for that read `topic`, sorted: by a lease on it, or by a member that has subscribed to
+    it; if the member has not said to what, by an offset of its group.
+    """
     readers = {group for group, offsets in store.all_committed_offsets().items() if any(t == topic for t, _ in offsets)}
     return [
         group
         for group in groups_with_leases(store.path)
         if any(
-            info.name == topic or (group in readers and info.name.startswith(MEMBER_PREFIX))
+            info.name == topic
+            or topic in info.topics
+            or (group in readers and info.name.startswith(MEMBER_PREFIX) and not info.topics)
             for info in live_leases(store.path, group)
         )
     ]

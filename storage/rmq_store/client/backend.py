@@ -8,7 +8,7 @@ Sources: MQClientAPIImpl.java, MessageQueue.java, MessageExt.java, PullResult.ja
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
@@ -188,9 +188,12 @@ class Broker(Protocol):
 
     # -- membership and locks ---------------------------------------------------------------------------------------
 
-    def heartbeat(self, group: str, client_id: str, *, joins: bool = False) -> None:
-        """Join the group, or say that the client still lives; at least every minute. LeaseHeldError: another live
-        client has this id; of the clients of this process only one that `joins` is told.
+    def heartbeat(
+        self, group: str, client_id: str, *, joins: bool = False, topics: Collection[str] = ()
+    ) -> None:
+        """Join the group, or say that the client still lives, and which topics it has subscribed to; at least every
+        minute. LeaseHeldError: another live client has this id; of the clients of this process only one that `joins`
+        is told.
         """
 
     def unregister(self, group: str, client_id: str) -> None:

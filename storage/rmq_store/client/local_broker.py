@@ -6,7 +6,7 @@ Sources: SendMessageProcessor.java, PullMessageProcessor.java, ConsumerManagePro
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -197,10 +197,12 @@ class LocalBroker:
 
     # -- membership and locks ---------------------------------------------------------------------------------------
 
-    def heartbeat(self, group: str, client_id: str, *, joins: bool = False) -> None:
+    def heartbeat(
+        self, group: str, client_id: str, *, joins: bool = False, topics: Collection[str] = ()
+    ) -> None:
         """See `Broker.heartbeat`."""
         with self._answers.trying():
-            self._groups.heartbeat(group, client_id, joins=joins)
+            self._groups.heartbeat(group, client_id, joins=joins, topics=topics)
 
     def unregister(self, group: str, client_id: str) -> None:
         """See `Broker.unregister`."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from rmq_store.broker.leases import OWNER_LENGTH_MAX, Lease, live_leases
@@ -36,13 +36,16 @@ class LocalGroups:
         self._locks: dict[tuple[str, MessageQueue], tuple[str, Lease]] = {}
         self._turn = threading.Lock()
 
-    def heartbeat(self, group: str, client_id: str, *, joins: bool = False) -> None:
+    def heartbeat(
+        self, group: str, client_id: str, *, joins: bool = False, topics: Collection[str] = ()
+    ) -> None:
         """See `Broker.heartbeat`."""
         if not client_id or len(client_id) > OWNER_LENGTH_MAX:
             raise UsageError(f"a client id has 1..{OWNER_LENGTH_MAX} characters: {client_id[:40]!r}")
         with self._turn:
             lease = self._members.get((group, client_id))
             if lease is not None and not joins and lease.heartbeat():
+                lease.say_topics(topics)
                 return
             lease = Lease(self._root, group, _member_name(client_id), clock=self._clock)
             try:
@@ -56,6 +59,7 @@ class LocalGroups:
                     error.holder,
                 ) from error
             self._members[group, client_id] = lease
+            lease.say_topics(topics)
 
     def unregister(self, group: str, client_id: str) -> None:
         """See `Broker.unregister`."""

@@ -1,6 +1,6 @@
 """A consumer's life in its group: it joins, says that it lives, looks who else is there, and leaves.
 
-    heartbeat     every 30 s
+    heartbeat     every 30 s, and at once when the subscriptions change
     look          every second: are members and queues still those of the last rebalance? Otherwise one comes at once
     rebalance     every 20 s, and one second after one that could not do everything
 
@@ -53,8 +53,9 @@ class Membership:
         self._clock = SteadyClock(backend.clock)
         now_ms = self._clock()
         self._rebalance_timer = Timer(self._rebalance_now, REBALANCE_MS, now_ms)
+        self._heartbeat_timer = Timer(self._heartbeat, HEARTBEAT_MS, now_ms)
         self._timers = [
-            Timer(self._heartbeat, HEARTBEAT_MS, now_ms),
+            self._heartbeat_timer,
             Timer(self._look, LOOK_MS, now_ms),
             self._rebalance_timer,
         ]
@@ -70,7 +71,7 @@ class Membership:
         with self._turn:
             try:
                 for _, broker in sorted(self._backend.brokers().items()):
-                    broker.heartbeat(self._group, self._client_id, joins=True)
+                    broker.heartbeat(self._group, self._client_id, joins=True, topics=self._topics())
                     joined.append(broker)
             except LeaseHeldError:
                 # There the id is another one's.
@@ -97,7 +98,8 @@ class Membership:
         self._timers.append(Timer(work, interval_ms, self._clock(), first_ms=first_ms))
 
     def hurry(self) -> None:
-        """Rebalance when `run_due` is called next."""
+        """Tell the brokers what is subscribed to now, and rebalance, when `run_due` is called next."""
+        self._heartbeat_timer.hurry(0)
         self._rebalance_timer.hurry(0)
 
     def run_due(self) -> None:
@@ -110,14 +112,14 @@ class Membership:
     def _heartbeat(self) -> None:
         for _, broker in sorted(self._backend.brokers().items()):
             try:
-                broker.heartbeat(self._group, self._client_id)
+                broker.heartbeat(self._group, self._client_id, topics=self._topics())
             except ClientError as error:
                 _log.warning("group %s: no heartbeat to %s: %s", self._group, broker.name, error)
 
     def _look(self) -> None:
         try:
             if self._rebalance.changed(self._topics()):
-                self.hurry()
+                self._rebalance_timer.hurry(0)
         except ClientError as error:
             _log.warning("group %s: members or queues are unknown: %s", self._group, error)
 

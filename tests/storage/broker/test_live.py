@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import LeaseHeldError, Message, Store, StoreConfig, UsageError
-from rmq_store.broker.leases import STUCK_AFTER_MS, Lease
+from rmq_store.broker.leases import STUCK_AFTER_MS, Lease, live_leases
 from rmq_store.broker.live import live_consumers, live_groups, require_idle
 from rmq_store.client.backend import MessageQueue
 from rmq_store.client.local_groups import LocalGroups
@@ -107,6 +107,32 @@ def test_groups_at_work_on_a_topic_are_those_with_a_lease_on_it_or_with_members_
     for lease in (stream, elsewhere):
         lease.release()
     assert live_groups(store, "T") == []
+
+
+def test_a_member_reads_what_it_has_subscribed_to_whatever_its_group_has_committed(store: Store, clock: Clock) -> None:
+    """ConsumerManager.java keeps each member's subscriptions from its heartbeats."""
+    members = LocalGroups(store.path, clock)
+    store.commit_offsets("g", {("U", 0): 0})
+    members.heartbeat("g", "10.0.0.1@1", joins=True, topics={"T", "%RETRY%g"})
+    assert live_groups(store, "T") == ["g"]
+    assert live_groups(store, "U") == []
+    members.heartbeat("g", "10.0.0.1@1", topics={"U"})
+    assert live_groups(store, "T") == []
+    assert live_groups(store, "U") == ["g"]
+    members.close()
+
+
+def test_the_topics_of_a_killed_member_are_not_those_of_the_next_holder(store: Store) -> None:
+    killed = Lease(store.path, "g", "m", clock=store.clock)
+    killed.acquire("a")
+    killed.say_topics(["T", "U"])
+    killed._lock.close()
+    lease = Lease(store.path, "g", "m", clock=store.clock)
+    lease.acquire("b")
+    assert [info.topics for info in live_leases(store.path, "g")] == [()]
+    lease.say_topics(["V"])
+    assert [info.topics for info in live_leases(store.path, "g")] == [("V",)]
+    lease.release()
 
 
 def test_a_lease_whose_text_cannot_be_read_is_somebody_nevertheless(store: Store) -> None:

@@ -13,6 +13,7 @@ from click.testing import Result
 
 from rmq_store import CorruptRecordError, Message, Store, TopicConfig
 from rmq_store.broker.leases import Lease
+from rmq_store.client import LitePullConsumer
 
 from .changing import command
 
@@ -171,6 +172,22 @@ def test_a_topic_that_is_being_consumed_is_not_deleted_and_the_consumer_is_named
     assert "T" in topics(root)
     assert command(root, "deleteTopic", "-t", "T", "--dry-run").exit_code == 0
     lease.release()
+    assert command(root, "deleteTopic", "-t", "T", "--yes").exit_code == 0
+
+
+def test_a_topic_to_which_a_new_group_has_just_subscribed_is_not_deleted(root: Path) -> None:
+    """The group has no offset yet: its members say with each heartbeat what they read (HeartbeatData.java)."""
+    with Store.open(root) as store:
+        store.create_topic("U")
+    with LitePullConsumer("brandnew", root, client_id="me") as consumer:
+        consumer.subscribe("T")
+        consumer.start(threads=False)
+        refused = command(root, "deleteTopic", "-t", "T", "--yes")
+        assert refused.exit_code == 1
+        assert "topic 'T' is being consumed: stop it first: group 'brandnew' by 'me'" in refused.stderr
+        consumer.subscribe("U")
+        consumer.poll(0)
+        assert command(root, "deleteTopic", "-t", "U", "--yes").exit_code == 1
     assert command(root, "deleteTopic", "-t", "T", "--yes").exit_code == 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -216,7 +216,9 @@ class FakeBroker:
     def set_max_reconsume_times(self, group: str, times: int) -> None:
         self._enter("set_max_reconsume_times", group, times)
 
-    def heartbeat(self, group: str, client_id: str, *, joins: bool = False) -> None:
+    def heartbeat(
+        self, group: str, client_id: str, *, joins: bool = False, topics: Collection[str] = ()
+    ) -> None:
         self._enter("heartbeat", group, client_id)
         self.members[group][client_id] = self.clock()
 
