@@ -155,7 +155,10 @@ def make_directory(path: str | Path) -> bool:
         try:
             path.mkdir(DIRECTORY_MODE)
         except FileExistsError as error:
-            if not stat.S_ISDIR(path.lstat().st_mode):
+            if stat.S_ISLNK(mode := path.lstat().st_mode):
+                reason = "expected a directory, found a symbolic link: what is written would go elsewhere"
+                raise NotAStoreError(str(path), reason) from error
+            if not stat.S_ISDIR(mode):
                 raise NotAStoreError(str(path), "expected a directory, found something else") from error
             return False
         fsync_directory(path.parent)

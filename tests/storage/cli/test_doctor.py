@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from rmq_store import BadRange, Message, Store, StoreConfig
+from rmq_store import BadRange, Message, NotAStoreError, Store, StoreConfig
 from rmq_store.cli.checks import FAIL, OK, WARN, Finding, directory, machine, spark
 from rmq_store.files.state_page import StatePage
 from rmq_store.log.kept import Kept
@@ -186,8 +186,8 @@ def test_a_broken_sibling_is_named_as_it_makes_all_data_sources_vanish(tmp_path:
 def test_a_store_that_is_well(root: Path) -> None:
     assert [finding for finding in directory.checks(root) if finding.status == FAIL] == []
     assert [*_by_name(directory.checks(root))] == [
-        "store", "permissions", "file system", "disk", "clock", "writers", "last stop", "flushes", "kept damage",
-        "leftovers",
+        "store", "permissions", "links", "file system", "disk", "clock", "writers", "last stop", "flushes",
+        "kept damage", "leftovers",
     ]  # fmt: skip
 
 
@@ -226,6 +226,22 @@ def test_file_systems(root: Path, kind: str, status: str) -> None:
         f"24 22 0:6 / {root.resolve().parent}-not rw - nfs elsewhere rw\n"
     )
     _is(directory.file_system(root, mounts), status, kind)
+
+
+@pytest.mark.parametrize(("of_mount", "of_all"), [("ro,relatime", "rw,size=1k"), ("rw", "ro,errors=remount-ro")])
+def test_a_mount_that_is_read_only(root: Path, of_mount: str, of_all: str) -> None:
+    mounts = f"22 1 8:1 / / rw shared:1 - xfs /dev/sda1 rw\n23 22 8:2 / {root.resolve()} {of_mount} - ext4 x {of_all}\n"
+    _is(directory.file_system(root, mounts), WARN, "read-only", "remount,rw")
+
+
+def test_a_directory_that_is_a_link_can_be_read_only(root: Path, tmp_path: Path) -> None:
+    _is(directory.links(root), OK)
+    (root / "commitlog").rename(tmp_path / "elsewhere")
+    (root / "commitlog").symlink_to(tmp_path / "elsewhere")
+    Store.open(root, read_only=True).close()
+    with pytest.raises(NotAStoreError, match="commitlog: expected a directory, found a symbolic link"):
+        Store.open(root)
+    _is(directory.links(root), WARN, "commitlog is a symbolic link", "not written")
 
 
 def test_a_disk_that_fills(root: Path) -> None:

@@ -34,8 +34,8 @@ def checks(root: Path) -> list[Finding]:
     if there.status == FAIL and not (root / "commitlog").is_dir():
         return [there]
     return [
-        there, owner(root), file_system(root), disk(root), clock(root), writers(root), clean_stop(root), flushes(root),
-        kept_damage(root), leftovers(root),
+        there, owner(root), links(root), file_system(root), disk(root), clock(root), writers(root), clean_stop(root),
+        flushes(root), kept_damage(root), leftovers(root),
     ]  # fmt: skip
 
 
@@ -75,25 +75,42 @@ def owner(root: Path, uid: int | None = None) -> Finding:
     return Finding("permissions", OK, f"all belongs to user {me}")
 
 
+def links(root: Path) -> Finding:
+    """Whether a directory that writers make themselves lies elsewhere: then the store can be read only."""
+    for path in (root / name for name in ("commitlog", "config", "pyrmq")):
+        if path.is_symlink():
+            text = f"{path} is a symbolic link: the store can be read, but not written"
+            return Finding("links", WARN, text, "mount the other disk there, or move the whole store to it")
+    return Finding("links", OK, "none")
+
+
 def file_system(root: Path, mounts: str | None = None) -> Finding:
     """Processes share maps and record locks, which they cannot on a network; `mounts` as /proc/self/mountinfo."""
-    kind = _kind_of(root.resolve(), Path("/proc/self/mountinfo").read_text() if mounts is None else mounts)
+    mounts = Path("/proc/self/mountinfo").read_text() if mounts is None else mounts
+    kind, is_read_only = _mount_of(root.resolve(), mounts)
     if kind.startswith(_REMOTE):
         return Finding("file system", FAIL, f"{kind}: locks and maps do not hold between machines",
                        "put the store on a local disk; mirror or copy it with rmq backup")  # fmt: skip
+    if is_read_only:
+        text = f"{kind}: mounted read-only, so the store can be neither written nor repaired"
+        return Finding("file system", WARN, text, "mount -o remount,rw; dmesg, if the kernel has done this")
     if kind in _FLEETING:
         return Finding("file system", WARN, f"{kind}: {_FLEETING[kind]}", "put the store on a volume")
     return Finding("file system", OK, kind or "unknown")
 
 
-def _kind_of(path: Path, mounts: str) -> str:
-    """The file system type of the longest mount point above `path`; the newest of equal ones."""
-    best, found = -1, ""
+def _mount_of(path: Path, mounts: str) -> tuple[str, bool]:
+    """The file system type of the longest mount point above `path`, the newest of equal ones, and whether it is
+    read-only.
+    """
+    best, found = -1, ("", False)
     for line in mounts.splitlines():
         fields, _, rest = line.partition(" - ")
         point = Path(fields.split()[4].replace("\\040", " "))
         if (path == point or point in path.parents) and len(point.parts) >= best:
-            best, found = len(point.parts), rest.split()[0]
+            kind, *_, of_all = rest.split()
+            options = {*fields.split()[5].split(","), *of_all.split(",")}
+            best, found = len(point.parts), (kind, "ro" in options)
     return found
 
 
