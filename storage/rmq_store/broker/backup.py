@@ -62,7 +62,7 @@ def backup(path: str | Path, target: str | Path, *, progress: Progress | None = 
                 else:
                     report = copy_at_rest(store, made, new, tell)
                 durable.before("rename", new)
-                made.rename(new)
+                _rename(made, new)
                 durable.fsync_directory(new.parent)
         except OSError as error:
             raise durable.translate(error, new) from error
@@ -76,6 +76,15 @@ def _check_target(root: Path, target: Path) -> None:
         raise UsageError(f"{target}: {target.parent} is no directory")
     if target.parent.resolve().is_relative_to(root.resolve()):
         raise UsageError(f"{target} lies in the store itself")
+
+
+def _rename(made: Path, target: Path) -> None:
+    try:
+        made.rename(target)
+    except OSError as error:
+        if target.exists():
+            raise UsageError(f"{target} exists: somebody has made it meanwhile, perhaps another backup") from error
+        raise
 
 
 @contextlib.contextmanager

@@ -50,6 +50,9 @@ def log_of(root: Path, config: StoreConfig, *, writable: bool) -> CommitLog:
 def copy_tree(source: Path, target: Path, wanted: Callable[[PurePath], bool]) -> None:
     """Copy the files of a directory that are `wanted` (asked for directories, too). A file that vanishes on the way
     was somebody's temporary one.
+
+    Raises:
+        NotAStoreError: a symbolic link: a store from somewhere else must not make us copy what lies outside of it.
     """
     try:
         entries = sorted(os.scandir(source), key=lambda entry: entry.name)
@@ -58,6 +61,7 @@ def copy_tree(source: Path, target: Path, wanted: Callable[[PurePath], bool]) ->
     for entry in entries:
         path = Path(entry.path)
         if entry.is_dir() and wanted(path):
+            durable.refuse_links(path)
             durable.make_directory(target / entry.name)
             copy_tree(path, target / entry.name, wanted)
         elif not entry.is_dir() and wanted(path):

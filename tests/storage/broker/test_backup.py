@@ -498,6 +498,18 @@ def test_a_target_that_exists_or_lies_in_the_store_is_refused(fast: Path) -> Non
     assert sorted(path.name for path in fast.iterdir()) == ["link", "store", "there"]
 
 
+@pytest.mark.parametrize("name", ["config", "pyrmq"])
+def test_no_link_takes_a_copy_out_of_the_store(fast: Path, name: str) -> None:
+    with Store.open(fast / "store", create=True, config=TINY) as store:
+        send(store, 0)
+    (fast / "secrets").mkdir()
+    (fast / "secrets" / "key").write_text("not of the store")
+    (fast / "store" / name / "more").symlink_to(fast / "secrets")
+    with pytest.raises(NotAStoreError, match="more: expected a directory, found a symbolic link"):
+        backup(fast / "store", fast / "copy")
+    assert sorted(path.name for path in fast.iterdir()) == ["secrets", "store"]
+
+
 def test_a_disk_without_copy_file_range_gets_the_same_bytes(fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = fast / "store"
     with Store.open(root, create=True, config=TINY) as store:
@@ -523,7 +535,7 @@ def test_two_at_the_same_time_do_not_take_each_other_for_dead(fast: Path) -> Non
             backup(root, target)
             assert mine.is_dir()
 
-    with pytest.raises(StoreFailedError, match="not empty"):
+    with pytest.raises(UsageError, match="copy exists: somebody has made it meanwhile"):
         backup(root, target, progress=run_another)
     assert is_clean(target)
     assert sorted(path.name for path in fast.iterdir()) == ["copy", "store"]

@@ -207,6 +207,7 @@ def test_metadata_of_users_is_exported(root: Path) -> None:
     directory = root.parent / "export" / "today"
     result = command(root, "exportMetadata", "-c", "DefaultCluster", "-f", str(directory))
     assert (result.exit_code, result.stdout) == (0, f"export {directory}/metadata.json success\n")
+    assert [path.stat().st_mode & 0o777 for path in (directory, directory.parent)] == [0o700, 0o700]
     found = loads((directory / "metadata.json").read_bytes())
     assert (set(found["topicConfigTable"]), set(found["subscriptionGroupTable"])) == ({"T"}, {"g"})
     assert found["topicConfigTable"]["T"]["readQueueNums"] == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,14 +104,14 @@ def _groups(store: Store) -> dict[str, Any]:
 
 
 def _export(content: dict[str, Any], path: Path, as_json: bool) -> None:
-    from rmq_store.files.durable import write_atomically
+    from rmq_store.files.durable import make_directory, write_atomically
     from rmq_store.format.config_json import dumps
 
     if as_json:
         write_json(content)
         return
-    with contextlib.suppress(FileExistsError):
-        path.parent.mkdir(parents=True)
+    for directory in reversed([parent for parent in path.absolute().parents if not parent.is_dir()]):
+        make_directory(directory)
     write_atomically(path, dumps(content).encode())
     write_line("export %s success", str(path))
 
