@@ -56,14 +56,14 @@ def groups(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, s
             for g in found
             for q in g["queues"]
         ]
-        write_table(("GROUP", "TOPIC", "QUEUE", "COMMITTED", "MAX", "LAG"), rows)
+        write_table(("GROUP", "TOPIC", "QUEUE", "COMMITTED", "MAX", "LAG"), rows, flexible=("GROUP", "TOPIC"))
         click.echo()
     sums = [(g["group"], len({q["topic"] for q in g["queues"]}), g["lag"], g["retries"], g["dead"]) for g in found]
-    write_table(("GROUP", "TOPICS", "LAG", "RETRIES", "DEAD"), sums)
+    write_table(("GROUP", "TOPICS", "LAG", "RETRIES", "DEAD"), sums, flexible=("GROUP",))
     if filters:
         click.echo()
         asked = [(entry.group, entry.topic, entry.expression_type, entry.expression) for entry in filters]
-        write_table(("GROUP", "TOPIC", "TYPE", "FILTER"), asked)
+        write_table(("GROUP", "TOPIC", "TYPE", "FILTER"), asked, flexible=("GROUP", "TOPIC", "FILTER"))
 
 
 def _json(lag: GroupLag) -> dict[str, Any]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("GROUP", "TOPIC", "QUEUE", "COMMITTED", "END", "LAG", "LAG TIME")
 _WATCHED = (*_COLUMNS, "RATE", "ETA")
+_EVERY_S = 2.0
 
 
 class _Line(NamedTuple):
@@ -38,13 +39,14 @@ class _Line(NamedTuple):
 
 @click.command(
     short_help="How far consumer groups are behind, and when they catch up.",
-    epilog="\b\nExamples:\n  rmq lag --store /data/rocketmq/store\n  rmq lag cg_orders --watch 2",
+    epilog="\b\nExamples:\n  rmq lag --store /data/rocketmq/store\n  rmq lag cg_orders --watch",
 )
 @common_options
 @click.argument("names", metavar="[GROUP]...", nargs=-1)
 @click.option("--queues", "per_queue", is_flag=True, help="One line per queue, as with names of groups.")
-@click.option("--watch", "every_s", metavar="SECONDS", type=click.FloatRange(min=0.05),
-              help="Look again and again; with rates and times to catch up.")  # fmt: skip
+@click.option("--watch", "every_s", metavar="[SECONDS]", type=click.FloatRange(min=0.05), is_flag=False,
+              flag_value=_EVERY_S, help="Look again and again, every 2 seconds; "
+              "with rates and times to catch up.")  # fmt: skip
 def lag(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, every_s: float | None) -> None:
     """How far consumer groups are behind: for each queue of a group that is named, else for each topic of all groups.
 
@@ -127,7 +129,7 @@ def _show(lines: Sequence[_Line], as_json: bool, *, watched: bool) -> None:
         write_json([_json(line, watched=watched) for line in lines], one_line=watched)
         return
     columns = _WATCHED if watched else _COLUMNS
-    write_table(columns, [_cells(line, watched=watched) for line in lines])
+    write_table(columns, [_cells(line, watched=watched) for line in lines], flexible=("GROUP", "TOPIC"))
     if watched:
         click.echo()
 

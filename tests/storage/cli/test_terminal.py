@@ -39,6 +39,16 @@ def test_no_column_vanishes_in_a_narrow_terminal(run_in_terminal: RunInTerminal)
     assert re.fullmatch(r"    0     296  2026-11-21T00:22:48.077Z  OrderTo…      4  no        \(unknow…  .+…", line)
 
 
+@pytest.mark.parametrize(("command", "columns"), [("lag", 60), ("groups", 46)])
+def test_names_of_groups_and_topics_are_cut_where_there_is_no_room(
+    run_in_terminal: RunInTerminal, command: str, columns: int
+) -> None:
+    _, text = run_in_terminal(command, columns=columns)
+    lines = _CONTROL.sub("", text).splitlines()
+    assert all(cell_len(line) <= columns for line in lines)
+    assert any("…" in line for line in lines)
+
+
 def test_columns_that_may_be_cut_are_cut_the_widest_first() -> None:
     rows = [("订" * 12, "x" * 20, "y" * 6, 7)]
     flexible, right = [True, True, True, False], [False, False, False, True]
