@@ -163,6 +163,7 @@ commands.add_section("Consumers", _CONSUMERS)
 commands.add_section("Dead letters", _DEAD_LETTERS)
 commands.add_section("Store care", _CARE)
 commands.add_names("RocketMQ's mqadmin: its names and flags, with --store instead of -n", _MQADMIN)
+commands.absent = mqadmin.ABSENT
 
 
 def main() -> None:

@@ -23,6 +23,8 @@ class SectionedGroup(click.Group):
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
         self.sections: dict[str, list[Row]] = {}
+        self.absent: Mapping[str, str] = {}
+        """Names that somebody may type though there is no such command, and what to tell then."""
 
     def add_section(self, title: str, commands: Iterable[click.Command]) -> None:
         """Add commands, each with a line of its own in the help."""
@@ -60,6 +62,9 @@ class SectionedGroup(click.Group):
             args = [*args[1:], "--help"]
         name = args[0]
         if not ctx.resilient_parsing and not name.startswith("-") and self.get_command(ctx, name) is None:
+            for absent, reason in self.absent.items():
+                if name.lower() == absent.lower():
+                    ctx.fail(f"{absent} is not here: {reason}.")
             lower = {known.lower(): known for known in self.commands}
             near = [lower[found] for found in difflib.get_close_matches(name.lower(), lower, n=3)]
             ctx.fail(f"No such command '{name}'." + (f" Did you mean {' or '.join(near)}?" if near else ""))

@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rmq_store.cli import commands
+from rmq_store.cli.mqadmin import ABSENT
 from rmq_store.cli.sections import SectionedGroup
 
 Run = Callable[..., Result]
@@ -112,6 +113,28 @@ def test_the_nearest_name_is_suggested(run: Run, words: list[str], hint: str) ->
 
 def test_a_name_that_is_near_nothing_has_no_suggestion(run: Run) -> None:
     assert run("xyzzy").stderr.endswith("Error: No such command 'xyzzy'.\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("producerConnection", "producerConnection is not here: a directory has no connections of producers"),
+        ("WIPEWRITEPERM", "wipeWritePerm is not here: a directory has no name server."),
+        ("consumerStatus", "a directory has no way into a client"),
+        ("updateTopicList", "updateTopicList is not here: call `rmq updateTopic` for each."),
+    ],
+)
+def test_a_name_of_mqadmin_that_a_directory_cannot_have_says_why(run: Run, name: str, reason: str) -> None:
+    """broker-semantics.md 6.3"""
+    result = run(name, "-t", "x")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert reason in result.stderr
+    assert "Did you mean" not in result.stderr
+
+
+def test_no_command_that_is_here_is_called_absent() -> None:
+    here = {name.lower() for name in commands.commands}
+    assert not [name for name in ABSENT if name.lower() in here]
 
 
 def test_a_name_in_its_own_letters_goes_first() -> None:

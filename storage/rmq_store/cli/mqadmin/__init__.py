@@ -6,6 +6,53 @@ says where mqadmin's -n does, --json is added, and an error is one line and an e
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
+_ABSENT = {
+    "no name server": (
+        "wipeWritePerm", "addWritePerm", "updateKvConfig", "deleteKvConfig", "getNamesrvConfig", "updateNamesrvConfig",
+        "updateOrderConf",
+    ),
+    "no connections of producers: who writes is gone after each call (`rmq consumerConnection` shows consumers)": (
+        "producerConnection", "producer",
+    ),
+    "no way into a client (`rmq consumerConnection`, `rmq lag` and `rmq checkpoint` show it from outside)": (
+        "consumer", "consumerStatus", "getConsumerStatus", "setConsumeMode", "startMonitoring", "allocateMQ",
+    ),
+    "no broker to ask for its speed (`rmq top`, `rmq statsAll` and `rmq metrics` count)": (
+        "brokerConsumeStats", "sendMsgStatus", "checkMsgSendRT", "clusterRT", "exportMetrics",
+    ),
+    "no other brokers, replicas or controllers": (
+        "haStatus", "getSyncStateSet", "getBrokerEpoch", "resetMasterFlushOffset", "electMaster", "getControllerConfig",
+        "getControllerMetaData", "updateControllerConfig", "cleanBrokerMetadata", "addBroker", "removeBroker",
+        "updateStaticTopic", "remappingStaticTopic",
+    ),
+    "no users or rights but those of the file system": (
+        "createUser", "updateUser", "deleteUser", "getUser", "listUser", "copyUser", "createAcl", "updateAcl",
+        "deleteAcl", "getAcl", "listAcl", "copyAcl", "updateAclConfig", "deleteAclConfig", "clusterAclConfigVersion",
+        "updateGlobalWhiteAddr", "getAccessConfigSubCommand",
+    ),
+    "no cold data control or read-ahead of a broker": (
+        "getColdDataFlowCtrInfo", "updateColdDataFlowCtrGroupConfig", "removeColdDataFlowCtrGroupConfig",
+        "setCommitLogReadAheadMode",
+    ),
+    "no RocksDB": (
+        "checkRocksdbCqWriteProgress", "exportPopRecord", "exportMetadataInRocksDB", "rocksDBConfigToJson",
+    ),
+}  # fmt: skip
+_ELSEWHERE = {
+    "updateTopicList": "call `rmq updateTopic` for each",
+    "updateSubGroupList": "call `rmq updateSubGroup` for each",
+    "resetOffsetByTimeOld": "`rmq resetOffsetByTime` is what came after it",
+}
+
+ABSENT: Final[Mapping[str, str]] = {
+    **{name: f"a directory has {reason}" for reason, names in _ABSENT.items() for name in names},
+    **_ELSEWHERE,
+}
+"""The names of mqadmin that are not here: why, or what to use."""
+
 NOT_HERE = (
     "\b\nOf mqadmin's commands these are not here, because a directory has none of it:\n"
     "  name servers (wipeWritePerm, updateKvConfig, updateOrderConf, ...), producers' connections\n"
