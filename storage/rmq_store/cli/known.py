@@ -24,6 +24,19 @@ def require_topic(store: Store, name: str) -> str:
     return name
 
 
+def require_queue(store: Store, topic: str, queue_id: int) -> int:
+    """`queue_id`, if the topic has such a queue.
+
+    Raises:
+        UnknownTopicError: there is no such topic; names the nearest.
+        UsageError: the topic has no such queue; says how many it has.
+    """
+    queues = store.queue_ranges(require_topic(store, topic))
+    if queue_id not in queues:
+        raise UsageError(f"topic {topic} has no queue {queue_id}; it has {len(queues)} queues")
+    return queue_id
+
+
 def known_groups(store: Store) -> set[str]:
     """The groups that have settings, offsets or a retry topic."""
     from rmq_store.format.names import RETRY_PREFIX

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -84,18 +85,25 @@ def write_json(value: object, *, one_line: bool = False) -> None:
 
 
 def write_table(
-    columns: Sequence[str], rows: Sequence[Row], *, flexible: Collection[str] = (), header: bool = True
+    columns: Sequence[str],
+    rows: Sequence[Row],
+    *,
+    flexible: Collection[str] = (),
+    header: bool = True,
+    least: Sequence[int] = (),
 ) -> None:
     """Print rows under their columns, two spaces apart; integers (and `-`, for none) are aligned to the right.
 
     On a terminal the `flexible` columns are cut to fit its width, never to nothing; all others are whole, and make long
-    lines if there is no room. In a pipe nothing is cut, and the only lines are the header and one per row.
+    lines if there is no room. In a pipe nothing is cut, and the only lines are the header and one per row. `least`:
+    widths of the first columns (`widths_of`), so that a table that is written in parts is one.
     """
     is_number = [
         bool(rows) and all(isinstance(row[i], int) or row[i] == "-" for row in rows) for i in range(len(columns))
     ]
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    lines = table_lines(columns, rows, [name in flexible for name in columns], is_number, room, header=header)
+    cut = [name in flexible for name in columns]
+    lines = table_lines(columns, rows, cut, is_number, room, header=header, least=least)
     for number, line in enumerate(lines):
         click.echo(click.style(line, bold=True) if header and number == 0 else line)
 
@@ -108,16 +116,22 @@ def table_lines(
     room: int | None,
     *,
     header: bool = True,
+    least: Sequence[int] = (),
 ) -> list[str]:
     """The header, if it is wanted, and a line per row; flexible columns cut to fit `room` places, if it is given."""
-    from rich.cells import cell_len  # CJK takes two places
-
     cells = [list(columns)] if header else []
     cells += [[printable(str(value)) for value in row] for row in rows]
-    widths = [max((cell_len(line[i]) for line in cells), default=0) for i in range(len(columns))]
+    widths = [max(pair) for pair in zip_longest(widths_of(cells) or [0] * len(columns), least, fillvalue=0)]
     if room is not None:
         widths = _fitted(widths, flexible, room)
     return ["  ".join(map(_padded, line, widths, right)).rstrip() for line in cells]
+
+
+def widths_of(rows: Sequence[Row]) -> list[int]:
+    """How many places each column takes."""
+    from rich.cells import cell_len  # CJK takes two places
+
+    return [max(cell_len(printable(str(cell))) for cell in column) for column in zip(*rows, strict=True)]
 
 
 def _fitted(widths: Sequence[int], flexible: Sequence[bool], room: int) -> list[int]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli.known import require_queue, require_topic
 from rmq_store.cli.message_text import LINE_COLUMNS, body_line, body_option, json_row, rows_of
-from rmq_store.cli.output import common_options, open_store, time_text, write_json, write_table
-from rmq_store.errors import OffsetOutOfRangeError, UsageError
+from rmq_store.cli.output import common_options, open_store, time_text, widths_of, write_json, write_table
+from rmq_store.errors import OffsetOutOfRangeError
 
 if TYPE_CHECKING:
     from rmq_store import Store
 
 _TITLES = ("QUEUE", "OFFSET", "STORED", "TAGS", "KEYS", "BODY")  # of LINE_COLUMNS
+# Lines whose widths are found together; those that come later keep to them.
+_TOGETHER, _TOGETHER_CHARACTERS = 1000, 1 << 20
 
 
 @click.command(
@@ -39,18 +42,16 @@ def read(root: Path, as_json: bool, topic: str, queue_id: int | None, start: int
     from rmq_store.format.schema import MESSAGE_SCHEMA
 
     columns = [name for name in (MESSAGE_SCHEMA.names if as_json else LINE_COLUMNS) if body != "none" or name != "body"]
-    header = True
     with open_store(root) as store:
-        for rows in _batches(store, topic, queue_id, start, limit, columns):
-            if as_json:
-                for row in rows:
-                    write_json(json_row(row, body), one_line=True)
-            else:
-                write_table(
-                    _TITLES[: len(columns)], [_cells(row, body) for row in rows], flexible=("KEYS", "BODY"),
-                    header=header,
-                )  # fmt: skip
-                header = False
+        rows = _rows(store, topic, queue_id, start, limit, columns)
+        if as_json:
+            for row in rows:
+                write_json(json_row(row, body), one_line=True)
+            return
+        titles, widths = _TITLES[: len(columns)], None
+        for cells in _together(_cells(row, body) for row in rows):
+            write_table(titles, cells, flexible=("KEYS", "BODY"), header=widths is None, least=widths or ())
+            widths = widths or widths_of([titles, *cells])[:-1]
 
 
 def _cells(row: dict[str, Any], body: str) -> list[str | int]:
@@ -58,13 +59,27 @@ def _cells(row: dict[str, Any], body: str) -> list[str | int]:
     return shown if body == "none" else [*shown, body_line(row["body"], body)]
 
 
-def _batches(
+def _together(lines: Iterable[list[str | int]]) -> Iterator[list[list[str | int]]]:
+    """The lines in parts of which each takes little memory."""
+    part: list[list[str | int]] = []
+    characters = 0
+    for line in lines:
+        part.append(line)
+        characters += sum(len(cell) for cell in line if isinstance(cell, str))
+        if len(part) == _TOGETHER or characters > _TOGETHER_CHARACTERS:
+            yield part
+            part, characters = [], 0
+    if part:
+        yield part
+
+
+def _rows(
     store: Store, topic: str, queue_id: int | None, start: int | None, limit: int, columns: list[str]
-) -> Iterator[list[dict[str, Any]]]:
-    """The wanted messages, as `rows_of` gives them, a batch at a time."""
-    ranges = store.queue_ranges(topic)
-    if queue_id is not None and queue_id not in ranges:
-        raise UsageError(f"topic {topic} has no queue {queue_id}; it has {len(ranges)} queues")
+) -> Iterator[dict[str, Any]]:
+    """The wanted messages, as `rows_of` gives them."""
+    ranges = store.queue_ranges(require_topic(store, topic))
+    if queue_id is not None:
+        require_queue(store, topic, queue_id)
     for queue, present in sorted(ranges.items()) if queue_id is None else [(queue_id, ranges[queue_id])]:
         first = present.min_offset if start is None else start
         if queue_id is None:  # --from for several queues: what each of them has from there on
@@ -74,5 +89,5 @@ def _batches(
             raise OffsetOutOfRangeError(message, first, present.min_offset, present.max_offset)
         last = min(first + limit, present.max_offset)
         for batch in store.read(topic, queue, first, last, columns=columns) if first < last else ():
-            yield list(rows_of(batch))
+            yield from rows_of(batch)
             limit -= batch.num_rows

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
+from rich.cells import set_cell_size
 
 from rmq_store.cli import output
 
@@ -215,6 +216,7 @@ def _assert_one_line(result: Result, code: int, words: str) -> None:
 
 def test_an_unknown_topic_group_or_queue_is_one_line_and_exit_code_2(run: Run) -> None:
     _assert_one_line(run("read", "NoTopic"), 2, "NoTopic")
+    _assert_one_line(run("read", "OrderTopc"), 2, "did you mean 'OrderTopic'?")
     _assert_one_line(run("groups", "no_group"), 2, "no such group: no_group")
     _assert_one_line(run("read", "OrderTopic", "--queue", "9"), 2, "has no queue 9")
 
@@ -290,3 +292,18 @@ def test_completion_offers_the_commands() -> None:
     command = [sys.executable, "-c", "from rmq_store.cli import main; main()"]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert {line.split(",")[1] for line in result.stdout.split()} >= {"groups", "read", "topics", "verify"}
+
+
+@pytest.mark.parametrize(("arguments", "together"), [(["OrderTopic", "--from", "745"], 1000), (["FifoTopic"], 7)])
+def test_read_in_a_pipe_is_one_table(
+    run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str], together: int
+) -> None:
+    """Each queue is read by itself, and long ones in parts; all lines have the widths of the first part."""
+    monkeypatch.setattr("rmq_store.cli.read._TOGETHER", together)
+    head, *lines = run("read", *arguments, "--max", "60").stdout.splitlines()
+    for line in lines:
+        for title in ("STORED", "TAGS", "KEYS", "BODY"):
+            before = set_cell_size(line, head.index(f"  {title}") + 2)
+            assert before.endswith("  "), line
+        assert line[len(before)] != " ", line
+    assert len({line.split()[0] for line in lines}) > 1 or len(lines) > 2 * together

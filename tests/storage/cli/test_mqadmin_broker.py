@@ -141,6 +141,25 @@ def test_queue_entries_are_those_of_the_file(run: Run, golden: Path) -> None:
     assert len(json.loads(beyond)["entries"]) == end
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["queryCq", "-t", "FifoTopic", "-q", "9", "-i", "0"],
+        ["queryMsgByOffset", "-t", "FifoTopic", "-i", "9", "-o", "0"],
+        ["read", "FifoTopic", "--queue", "9"],
+    ],
+)
+def test_a_queue_that_the_topic_has_not_is_told(run: Run, arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "rmq: topic FifoTopic has no queue 9; it has 4 queues\n"
+
+
+def test_the_settings_name_the_broker_as_everything_else_does(run: Run, golden: Path) -> None:
+    """The store's broker left its name; a setting of ours is only what a new store would have."""
+    assert json.loads(run("getBrokerConfig", "--json").stdout)["brokerName"] == "golden-a"
+
+
 def test_expired_files_of_the_log_are_deleted_by_retention(scratch: Path, tiny: StoreConfig) -> None:
     """DefaultMessageStore#executeDeleteFilesManually."""
     root = scratch / "store"

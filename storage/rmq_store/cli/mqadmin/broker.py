@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.known import require_topic
+from rmq_store.cli.known import require_queue, require_topic
 from rmq_store.cli.mqadmin.common import EMBEDDED, cluster_name, consumer_groups, java_text, mqadmin_options, write_line
 from rmq_store.cli.output import open_store, write_json
 from rmq_store.errors import UsageError
@@ -96,7 +96,8 @@ def update_broker_config(root: Path, as_json: bool, key: str, value: str) -> Non
                  if known.name in OPERATIONAL]  # fmt: skip
         raise UsageError(f"{key} is how the store is written and cannot be changed; these can: {', '.join(names)}")
     with Store.open(root) as store:
-        settings = store.retention.configure(**parsed).broker_conf()
+        store.retention.configure(**parsed)
+        settings = _settings(store)
         address = store.config.broker_host
     if as_json:
         write_json(settings)
@@ -177,7 +178,7 @@ def stats_all(root: Path, as_json: bool, active: bool, topic: str | None) -> Non
 def query_cq(root: Path, as_json: bool, topic: str, queue: int, index: int, count: int) -> None:
     """Entries of a queue as they stand in its files: place and size of the record, and the hash of its tag."""
     with open_store(root) as store:
-        low, high = store.queue_range(require_topic(store, topic), queue)
+        low, high = store.queue_range(topic, require_queue(store, topic, queue))
         entries = store.queue_entries(topic, queue, index, max(min(index + count, high), index)).tolist()
     if as_json:
         names = ("commitLogOffset", "size", "tagsCode")
@@ -219,7 +220,7 @@ def _state(store: Store) -> dict[str, str]:
 
 
 def _settings(store: Store) -> dict[str, Any]:
-    return store.retention.settings().broker_conf()
+    return {**store.retention.settings().broker_conf(), "brokerName": store.broker_name}
 
 
 def _space(store: Store) -> float | None:

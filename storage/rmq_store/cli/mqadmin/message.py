@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rmq_store.cli.known import require_topic
+from rmq_store.cli.known import require_queue, require_topic
 from rmq_store.cli.mqadmin.common import date_text, mqadmin_options, write_line
 from rmq_store.cli.mqadmin.message_print import MessagePrinter, charset, message_json
 from rmq_store.cli.output import open_store, time_text, write_json
@@ -180,7 +180,7 @@ def query_msg_by_offset(
     """One message by its place in its queue: all its fields, and which groups have consumed it."""
     with open_store(root) as store:
         require_broker(store, broker)
-        require_topic(store, topic)
+        require_queue(store, topic, queue_id)
         try:
             found = store.query.by_queue_offset(topic, queue_id, offset)
         except OffsetOutOfRangeError as error:
