@@ -105,9 +105,10 @@ def _index_geometry(directory: Path, given: tuple[int, int], is_named: bool, our
         candidates = {given}
     if len(candidates) != 1:
         what = "no geometry fits" if not candidates else f"{len(candidates)} geometries fit"
-        raise CorruptIndexError(
-            str(directory / names[-1]), 0, f"{what}: give maxHashSlotNum and maxIndexNum (or the broker's broker.conf)"
-        )
+        advice = "give maxHashSlotNum and maxIndexNum (or the broker's broker.conf)"
+        if not candidates:
+            advice += ", or if the files are damaged, `rmq repair --index` makes them anew"
+        raise CorruptIndexError(str(directory / names[-1]), 0, f"{what}: {advice}")
     slots, entries = candidates.pop()
     if is_named and (slots, entries) != given:
         raise UsageError(
