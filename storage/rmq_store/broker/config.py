@@ -78,6 +78,9 @@ class StoreConfig:
     least what a sink has committed; and `dlq_archive_path`, where dead letters go before they are deleted ("":
     nowhere).
 
+    `sync_flush_timeout` binds a sender who waits for the fsync of another one; who does the fsync itself waits for the
+    disk.
+
     OPERATIONAL ones may be changed later: see `Store.open` and `Retention.configure`.
     """
 

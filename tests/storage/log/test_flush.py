@@ -239,6 +239,30 @@ def test_a_process_without_a_free_descriptor_poisons_nothing(lab: Lab) -> None:
         assert not store._log.writing_page.poison
 
 
+def test_tables_can_be_written_when_messages_cannot_any_more(lab: Lab) -> None:
+    """docs/guarantees.md: what an fsync of the log failed for says nothing of files of their own."""
+
+    def fail(operation: str, path: str) -> None:
+        if operation == "fsync" and "commitlog" in path:
+            raise OSError(errno.EIO, "Input/output error")
+
+    store = lab.open()
+    store.append(lab.batch(5))
+    durable.hook = fail
+    with pytest.raises(StoreFailedError):
+        store.flush()
+    durable.hook = None
+    with pytest.raises(StoreFailedError):
+        store.append(lab.batch(1))
+    store.create_topic("After")
+    store.commit_offsets("g", {("After", 0): 1})
+    with pytest.raises(StoreFailedError):
+        store.close()
+    with lab.open() as store:
+        assert store.topic("After").read_queue_nums == 4
+        assert store.committed_offsets("g") == {("After", 0): 1}
+
+
 def test_a_flush_acknowledges_nothing_if_another_process_failed_meanwhile(lab: Lab) -> None:
     """Its fsync may have been told of an error of the same pages, and only one of them is told."""
     store = lab.open()
