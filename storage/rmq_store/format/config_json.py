@@ -12,8 +12,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any, Literal, NoReturn
+from collections.abc import Callable
+from typing import Any, Literal, NoReturn, TypeVar
 
+Number = TypeVar("Number", int, float)
 Style = Literal["4.x", "5.x", "compact"]
 
 DEPTH_MAX = 64
@@ -33,6 +35,8 @@ _TOKEN = re.compile(
     re.VERBOSE | re.ASCII,
 )
 _WORDS = {"true": True, "false": False, "null": None}
+_NAMES = {value: word for word, value in _WORDS.items()}
+_CONTAINERS = (dict, list, tuple)
 
 
 class ConfigJsonError(ValueError):
@@ -53,7 +57,42 @@ def loads(text: str | bytes) -> dict[Any, Any]:
             text = text.decode()
         except UnicodeDecodeError as error:
             raise ConfigJsonError(f"at byte {error.start}: not UTF-8") from error
-    return _Reader(text).document()
+    return _plain(text) or _Reader(text).document()
+
+
+def _plain(text: str) -> dict[Any, Any] | None:
+    """The object, if `text` is JSON as everybody knows it (most tables are; this is far faster), else None."""
+    try:
+        value = _DECODER.decode(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) and not _is_deeper(value, DEPTH_MAX) else None
+
+
+def _is_deeper(value: Any, depth: int) -> bool:
+    """Whether there are more than `depth` levels of objects and lists."""
+    if depth == 0:
+        return True
+    inner = value.values() if isinstance(value, dict) else value
+    return any(_is_deeper(item, depth - 1) for item in inner if isinstance(item, _CONTAINERS))
+
+
+def _integer(token: str) -> int:
+    # The length first: int() of a long text takes quadratic time.
+    value = int(token) if len(token) <= len(str(_INT64_MIN)) else _INT64_MAX + 1
+    if not _INT64_MIN <= value <= _INT64_MAX:
+        raise ValueError("an integer beyond int64")
+    return value
+
+
+def _float(token: str) -> float:
+    value = float(token)
+    if not math.isfinite(value):
+        raise ValueError("a number beyond double")
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_int=_integer, parse_float=_float, parse_constant=_float)
 
 
 class _Reader:
@@ -104,11 +143,9 @@ class _Reader:
         if self.kind == "string":
             value = self.string()
         elif self.kind == "integer":
-            value = self.integer()
+            value = self.number(_integer)
         elif self.kind == "float":
-            value = float(self.token)
-            if not math.isfinite(value):
-                self.fail("a number beyond double")
+            value = self.number(_float)
         elif self.kind == "word":
             value = _WORDS[self.token]
         else:
@@ -125,7 +162,7 @@ class _Reader:
             if self.kind == "string":
                 key = self.string()
             elif self.kind == "integer":
-                key = self.integer()
+                key = self.number(_integer)
             else:
                 self.fail("a key is expected, quoted or an integer")
             self.advance()
@@ -157,12 +194,11 @@ class _Reader:
             self.fail("a broken escape in a string")
         return text
 
-    def integer(self) -> int:
-        # The length first: int() of a long text takes quadratic time.
-        value = int(self.token) if len(self.token) <= len(str(_INT64_MIN)) else _INT64_MAX + 1
-        if not _INT64_MIN <= value <= _INT64_MAX:
-            self.fail("an integer beyond int64")
-        return value
+    def number(self, parse: Callable[[str], Number]) -> Number:
+        try:
+            return parse(self.token)
+        except ValueError as error:
+            self.fail(str(error))
 
 
 def dumps(value: dict[Any, Any], style: Style = "5.x") -> str:
@@ -183,7 +219,7 @@ def dumps(value: dict[Any, Any], style: Style = "5.x") -> str:
 def _pretty(value: Any, line_start: str, depth_left: int, *, in_one_line: bool) -> str:
     if depth_left < 0:
         raise ConfigJsonError(f"nested deeper than {DEPTH_MAX}")
-    if not isinstance(value, dict | list | tuple) or not value:
+    if not value or not isinstance(value, _CONTAINERS):
         return _inline(value, depth_left)
     inner, below = line_start + "\t", depth_left - 1
     if isinstance(value, dict):
@@ -200,14 +236,14 @@ def _pretty(value: Any, line_start: str, depth_left: int, *, in_one_line: bool) 
 def _inline(value: Any, depth_left: int) -> str:
     if depth_left < 0:
         raise ConfigJsonError(f"nested deeper than {DEPTH_MAX}")
+    if isinstance(value, str):
+        return _string(value)
     if isinstance(value, dict):
         return "{" + ",".join(f"{_key(key)}:{_inline(item, depth_left - 1)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join(_inline(item, depth_left - 1) for item in value) + "]"
     if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    if isinstance(value, str):
-        return _string(value)
+        return _NAMES[value]
     if isinstance(value, int) and _INT64_MIN <= value <= _INT64_MAX:
         return str(value)
     if isinstance(value, float) and math.isfinite(value):
@@ -223,9 +259,12 @@ def _key(key: Any) -> str:
     raise ConfigJsonError(f"a config file cannot hold the key {key!r}")
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
+
+
 def _string(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:  # a lone surrogate: as an escape it is legal
         return json.dumps(text)
-    return json.dumps(text, ensure_ascii=False)
+    return _ENCODER.encode(text)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmq_store.format import config_json
 from rmq_store.format.config_json import DEPTH_MAX, ConfigJsonError, dumps, loads
 
 FILE_OF_4X = """{
@@ -87,6 +88,21 @@ def test_documents_without_integer_keys_are_plain_json(document: dict[str, objec
     assert loads(json.dumps(document)) == document
 
 
+@given(documents, st.sampled_from(["4.x", "5.x", "compact"]))
+def test_the_fast_way_gives_what_the_slow_one_gives(document: dict[object, object], style: str) -> None:
+    text = dumps(document, style)  # type: ignore[arg-type]
+    fast = config_json._plain(text)
+    assert fast is None or repr(fast) == repr(config_json._Reader(text).document())
+
+
+def test_a_table_without_integer_keys_is_read_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table is read and written for every topic that is made: 2,000 topics took minutes."""
+    monkeypatch.setattr(config_json, "_Reader", None)
+    assert loads('{"topicConfigTable":{"T":{"perm":6,"order":false}}}')["topicConfigTable"]["T"]["perm"] == 6
+    with pytest.raises(TypeError):
+        loads('{"offsetTable":{"T@g":{0:1}}}')
+
+
 NO_DOCUMENTS = [
     *("", " ", "null", "[]", "1", '"a"', "{", "}", '{"a"}', '{"a":}', '{"a":1,}', "{,}", '{"a":1 "b":2}', '{"a":1}}'),
     *('{"a":1}x', '{"a":[1,]}', '{"a":[1 2]}', '{"a":[,]}', "{1:2", '{"a":{1}}', '{"a":"b"c}', '{"a":truex}'),
@@ -95,6 +111,11 @@ NO_DOCUMENTS = [
     *('{"a":NaN}', '{"a":Infinity}', '{"a":-Infinity}', '{"a":9223372036854775808}', '{"a":-9223372036854775809}'),
     *('{"a":"\n"}', '{"a":"\\x"}', '{"a":"\\u12"}', '{"a":"', "\ufeff{}"),
 ]
+
+
+@pytest.mark.parametrize("text", NO_DOCUMENTS)
+def test_the_fast_way_takes_nothing_that_is_refused(text: str) -> None:
+    assert config_json._plain(text) is None
 
 
 @pytest.mark.parametrize("text", NO_DOCUMENTS)
