@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from rmq_store.cli.output import printable, write_json
 from rmq_store.cli.progress import progress_bar
@@ -15,10 +16,11 @@ from rmq_store.cli.progress import progress_bar
     short_help="Copy a store while it is written.",
     epilog="\b\nExample:\n  rmq backup /data/rocketmq/store /backup/store-2026-11-21",
 )
-@click.argument("store", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.argument("target", type=click.Path(path_type=Path))
+@click.argument("places", metavar="[STORE] TARGET", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--store", "root", metavar="PATH", envvar="RMQ_STORE", show_envvar=True, help="Instead of STORE.",
+              type=click.Path(exists=True, file_okay=False, path_type=Path))  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-def backup(store: Path, target: Path, as_json: bool) -> None:
+def backup(places: tuple[Path, ...], root: Path | None, as_json: bool) -> None:
     """Copy the store in directory STORE to the new directory TARGET, while others go on writing it.
 
     The copy is a store that was stopped cleanly, at one moment of the call: open it where it is, or move it to where
@@ -27,6 +29,14 @@ def backup(store: Path, target: Path, as_json: bool) -> None:
     """
     from rmq_store.broker.backup import backup as copy
 
+    *named, target = places
+    store = named[0] if named else root
+    if store is None:
+        raise click.UsageError("which store? Name STORE before TARGET, or --store, or RMQ_STORE")
+    if len(named) > 1 or (named and _is_given("root")):
+        raise click.UsageError("one STORE and one TARGET, but more names are given")
+    if not store.is_dir():
+        raise click.UsageError(f"{store} is no directory")
     with progress_bar("backup") as tell:
         report = copy(store, target, progress=tell)
     if as_json:
@@ -35,3 +45,8 @@ def backup(store: Path, target: Path, as_json: bool) -> None:
     size = f"bytes {report.start} to {report.end} of the log"
     what = f"{report.record_count} records, {size}" if report.record_count else f"{report.copied_bytes} bytes, {size}"
     click.echo(printable(f"{report.target}: {what}"))
+
+
+def _is_given(name: str) -> bool:
+    """Whether an option stands in the command line: RMQ_STORE gives way to an argument."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE

@@ -35,6 +35,24 @@ def test_it_says_what_was_copied(run: Run, store: Path, scratch: Path) -> None:
     assert verify_store(scratch / "copy").status == "clean"
 
 
+def test_the_store_is_named_as_with_every_other_command(run: Run, store: Path, scratch: Path) -> None:
+    """--store, or RMQ_STORE, which the second call has."""
+    assert run("backup", "--store", str(store), str(scratch / "copy"), store=None).exit_code == 0
+    assert run("backup", str(scratch / "another"), store=store).exit_code == 0
+    assert verify_store(scratch / "another").status == "clean"
+
+
+def test_names_too_many_or_too_few_are_told(run: Run, store: Path, scratch: Path) -> None:
+    for arguments, message in (
+        ([str(scratch / "copy")], "which store?"),
+        ([str(store), "b", "c"], "one STORE and one TARGET"),
+        (["--store", str(store), "b", "c"], "one STORE and one TARGET"),
+        ([str(scratch / "none"), "b"], "is no directory"),
+    ):
+        result = run("backup", *arguments, store=None)
+        assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
+
+
 def test_json_has_every_number(run: Run, store: Path, scratch: Path) -> None:
     report = json.loads(run("backup", str(store), str(scratch / "copy"), "--json").stdout)
     assert (report["record_count"], report["start"], report["target"]) == (200, 0, str(scratch / "copy"))
