@@ -20,14 +20,11 @@ from rmq_store.broker.live import live_consumers
 from rmq_store.errors import CorruptionError, CorruptRecordError, StoreError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.state_page import StatePage
-from rmq_store.format.names import DLQ_PREFIX, RETRY_PREFIX, is_group_name, is_system_topic
+from rmq_store.format.names import DLQ_PREFIX, RETRY_PREFIX, is_group_name, is_system_group, is_system_topic
 from rmq_store.format.openmetrics import Metric, MetricFamily, openmetrics_text
 
 if TYPE_CHECKING:
     from rmq_store.broker.store import Store
-
-# MixAll.CID_RMQ_SYS_PREFIX
-_SYSTEM_GROUP_PREFIX = "cid_rmq_sys_"
 
 # Others than the owner of a store may read what is said about it: the collector of a node_exporter does.
 _MODE = 0o644
@@ -202,7 +199,7 @@ def _use_of(directory: Path) -> tuple[int, int]:
 
 
 def _is_system_group(group: str) -> bool:
-    return group.lower().startswith(_SYSTEM_GROUP_PREFIX)
+    return is_system_group(group.upper())  # BrokerMetricsManager#isSystemGroup takes it in any letters
 
 
 def _flag(value: bool) -> str:

@@ -23,6 +23,7 @@ LOCK_FILE = "lock"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 SYSTEM_PREFIX = "rmq_sys_"
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -99,6 +100,11 @@ def _validate(what: str, name: str, length_max: int) -> None:
 def is_system_topic(name: str) -> bool:
     """True for the topics that belong to the broker; retry and DLQ topics belong to users."""
     return name in _SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
+
+
+def is_system_group(name: str) -> bool:
+    """True for the groups that a broker makes for itself (MixAll.CID_RMQ_SYS_PREFIX)."""
+    return name.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def retry_topic(group: str) -> str:

@@ -141,6 +141,21 @@ def test_queue_entries_are_those_of_the_file(run: Run, golden: Path) -> None:
     assert len(json.loads(beyond)["entries"]) == end
 
 
+def test_a_cluster_is_listed_again_every_so_many_seconds(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ClusterListSubCommand.java -i"""
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("rmq_store.cli.mqadmin.broker.time.sleep", sleep)
+    result = command(root, "clusterList", "-i", "3")
+    assert (result.exit_code, waits) == (0, [3, 3])
+    assert result.stdout.count("#Cluster Name") == 2
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

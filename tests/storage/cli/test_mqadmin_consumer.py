@@ -211,6 +211,9 @@ def test_who_consumes_is_listed_and_nobody_is_an_answer_of_its_own(root: Path) -
         (["deleteSubGroup", "-g", "G", "--yes"], "did you mean 'g'?"),
         (["deleteSubGroup", "-g", "g", "--yes"], "no group 'g'"),  # it has no settings, and -r was not given
         (["updateSubGroup", "-g", "a/b"], "holds characters"),
+        (["updateSubGroup", "-g", "g", "-p", "x"], "is no JSON"),
+        (["updateSubGroup", "-g", "g", "-p", '{"type": "x"}'], "one of EXPONENTIAL, CUSTOMIZED"),
+        (["updateSubGroup", "-g", "g", "--attributes", "a=b"], "neither +name=value nor -name"),
         (["updateSubGroup", "-g", "g", "-q", "70000"], "retryQueueNums 70000 is not in 0..65536"),
     ],
 )
@@ -219,3 +222,11 @@ def test_a_mistake_is_one_line(root: Path, arguments: list[str], message: str) -
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_a_retry_policy_and_attributes_are_kept_for_brokers(root: Path) -> None:
+    """UpdateSubGroupSubCommand.java: -p is GroupRetryPolicy as JSON, --attributes as of a topic."""
+    policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 5000, "max": 7200000, "multiplier": 2}}
+    command(root, "updateSubGroup", "-g", "g", "-p", json.dumps(policy), "--attributes", "+priority.factor=50,+a=b")
+    shown = json.loads(command(root, "updateSubGroup", "-g", "g", "--attributes", "-a", "--json").stdout)
+    assert (shown["groupRetryPolicy"], shown["attributes"]) == (policy, {"priority.factor": "50"})

@@ -333,3 +333,26 @@ def test_looking_changes_nothing_below_the_store(
     ):
         assert run(*arguments).exit_code == 0
     assert tree_hash(golden / "store") == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["queryMsgById", "-g", "cg"], "-g (consumerGroup): hands the message to a running client"),
+        (["queryMsgById", "-d", "10.0.0.1@1"], "-d (clientId): hands the message to a running client"),
+        (["queryMsgById", "-s", "true"], "-s (sendMessage): sends the message again; `rmq sendMessage` sends one"),
+        (["queryMsgByUniqueKey", "-t", "OrderTopic", "-g", "cg"], "-g (consumerGroup): hands"),
+        (["queryMsgByUniqueKey", "-t", "OrderTopic", "-d", "c"], "-d (clientId): hands"),
+    ],
+)
+def test_what_needs_a_running_client_is_refused_with_the_reason(
+    run: Run, arguments: list[str], reason: str
+) -> None:
+    """QueryMsgByIdSubCommand.java, QueryMsgByUniqueKeySubCommand.java"""
+    result = run(*arguments, "-i", "7F000001000051AF0000000000009E67")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert reason in result.stderr
+
+
+def test_a_unit_name_is_taken(run: Run) -> None:
+    assert run("queryMsgById", "-i", "7F000001000051AF0000000000009E67", "-u", "unit").exit_code == 0

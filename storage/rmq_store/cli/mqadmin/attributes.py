@@ -1,27 +1,35 @@
-"""Attributes of a topic as updateTopic takes them: `+message.type=FIFO,-reserve.time`. Source: AttributeParser.java."""
+"""Attributes as updateTopic and updateSubGroup take them: `+message.type=FIFO,-reserve.time`. Source:
+AttributeParser.java.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from rmq_store.errors import UsageError
 
-# TopicAttributes.java: those that a store of files with 20-byte queue entries can have.
-_ATTRIBUTES = {
+TOPIC_ATTRIBUTES: Final = {
     "message.type": ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
     "queue.type": ("SimpleCQ",),
     "cleanup.policy": ("DELETE",),
 }
+"""TopicAttributes.java: those that a store of files with 20-byte queue entries can have."""
 
 
-def attribute_changes(text: str) -> dict[str, str | None]:
-    """`+k=v,-k` as {k: v, or None to remove it} (AttributeParser#parseToMap). UsageError."""
+def attribute_changes(text: str, known: Mapping[str, tuple[str, ...]] | None) -> dict[str, str | None]:
+    """`+k=v,-k` as {k: v, or None to remove it} (AttributeParser#parseToMap). `known`: which there are, and the values
+    of each; None: any. UsageError.
+    """
     changes: dict[str, str | None] = {}
     for item in filter(None, text.split(",")):
         name, separator, value = item[1:].partition("=")
         if (item[0], separator) not in (("+", "="), ("-", "")) or not name or name in changes:
             raise UsageError(f"--attributes {text!r}: {item!r} is neither +name=value nor -name, or comes twice")
-        allowed = _ATTRIBUTES.get(name)
-        if allowed is None or (separator and value not in allowed):
-            what = f"{name} is one of {', '.join(allowed)}" if allowed else f"known are {', '.join(_ATTRIBUTES)}"
-            raise UsageError(f"--attributes {text!r}: {item!r}: {what}")
+        if known is not None:
+            allowed = known.get(name)
+            if allowed is None or (separator and value not in allowed):
+                what = f"{name} is one of {', '.join(allowed)}" if allowed else f"known are {', '.join(known)}"
+                raise UsageError(f"--attributes {text!r}: {item!r}: {what}")
         changes[name] = value if separator else None
     return changes

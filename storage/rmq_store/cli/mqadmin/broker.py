@@ -6,7 +6,9 @@ What a running broker counts in memory (pulls, thread pools) a directory does no
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import time
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,7 @@ from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
     from rmq_store import Store
+    from rmq_store.broker.lag import GroupLag
 
 _CLUSTER_LINE = "%-22s  %-22s  %-4s  %-22s %-16s  %16s  %30s  %-22s  %11s  %-12s  %-8s  %10s"
 _CLUSTER_COLUMNS = (
@@ -112,14 +115,24 @@ def update_broker_config(root: Path, as_json: bool, key: str, value: str) -> Non
 )
 @mqadmin_options("nc")
 @click.option("-m", "--moreStats", hidden=True, is_flag=True, expose_value=False)
-def cluster_list(root: Path, as_json: bool) -> None:
+@click.option("-i", "--interval", "every_s", metavar="SECONDS", type=click.FloatRange(min=0.05),
+              help="Look again and again, until Ctrl-C.")  # fmt: skip
+def cluster_list(root: Path, as_json: bool, every_s: float | None) -> None:
     """The store as a cluster of one broker: #Hour is the age of its oldest message, #SPACE how full the disk is."""
+    with open_store(root) as store, contextlib.suppress(KeyboardInterrupt):
+        _write_cluster(store, as_json)
+        while every_s is not None:
+            time.sleep(every_s)
+            store.refresh()
+            _write_cluster(store, as_json)
+
+
+def _write_cluster(store: Store, as_json: bool) -> None:
     from rmq_store.broker.metrics import earliest_message_ms
 
-    with open_store(root) as store:
-        cluster, broker, address = cluster_name(store), store.broker_name, store.config.broker_host
-        earliest_ms, space = earliest_message_ms(store), _space(store)
-        hours = 0.0 if earliest_ms is None else (store.clock() - earliest_ms) / _HOUR_MS
+    cluster, broker, address = cluster_name(store), store.broker_name, store.config.broker_host
+    earliest_ms, space = earliest_message_ms(store), _space(store)
+    hours = 0.0 if earliest_ms is None else (store.clock() - earliest_ms) / _HOUR_MS
     if as_json:
         names = {"cluster": cluster, "brokerName": broker, "brokerId": _MASTER_ID, "address": address}
         write_json([{**names, "hours": round(hours, 2), "diskUsedRatio": space}])
@@ -144,16 +157,18 @@ def stats_all(root: Path, as_json: bool, active: bool, topic: str | None) -> Non
 
     What went out nobody counts in a directory: `-`.
     """
+    from rmq_store.broker.lag import all_lags
     from rmq_store.format.names import DLQ_PREFIX, RETRY_PREFIX
 
     rows: list[tuple[str, str | None, int, float, int]] = []
     with open_store(root) as store:
+        lags = {lag.group: lag for lag in all_lags(store)}
         names = sorted(store.topics()) if topic is None else [require_topic(store, topic)]
         for name in (name for name in names if not name.startswith((RETRY_PREFIX, DLQ_PREFIX))):
             per_second, day = _came_in(store, name, _MINUTE_MS) / 60, _came_in(store, name, _DAY_MS)
             if day or not active:
                 groups: list[str | None] = [*consumer_groups(store, name)] or [None]
-                rows += [(name, group, _accumulation(store, group, name), per_second, day) for group in groups]
+                rows += [(name, group, _accumulation(lags.get(group or ""), name), per_second, day) for group in groups]
     if as_json:
         keys = ("topic", "consumerGroup", "accumulation", "inTps", "inMsg24Hour")
         write_json([dict(zip(keys, row, strict=True)) for row in rows])
@@ -237,12 +252,8 @@ def _came_in(store: Store, topic: str, period_ms: int) -> int:
     return sum(span.max_offset - store.offset_by_time(topic, queue_id, since_ms) for queue_id, span in ranges)
 
 
-def _accumulation(store: Store, group: str | None, topic: str) -> int:
-    if group is None:
-        return 0
-    committed = store.committed_offsets(group)
-    ranges = store.queue_ranges(topic).items()
-    return max(0, sum(span.max_offset - committed.get((topic, queue_id), 0) for queue_id, span in ranges))
+def _accumulation(lag: GroupLag | None, topic: str) -> int:
+    return 0 if lag is None else max(0, sum(queue.diff for queue in lag.queues if queue.topic == topic))
 
 
 def _byte_text(count: int) -> str:

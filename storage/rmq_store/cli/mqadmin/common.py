@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from rmq_store.cli.output import common_options, printable
+from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
     from rmq_store import Store
@@ -35,6 +36,21 @@ def mqadmin_options(unneeded: str = "nbc") -> Callable[[Command], Command]:
         for letter in unneeded:
             command = click.option(*_UNNEEDED[letter], hidden=True, expose_value=False)(command)
         return common_options(command)
+
+    return add
+
+
+def refused_options(*names: tuple[str, ...], reason: str) -> Callable[[Command], Command]:
+    """Add options of mqadmin's that nothing here can do: each is answered with the reason. UsageError."""
+
+    def refuse(ctx: click.Context, option: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            raise UsageError(f"{option.opts[0]} ({option.opts[-1].lstrip('-')}): {reason}")
+
+    def add(command: Command) -> Command:
+        for declarations in names:
+            command = click.option(*declarations, hidden=True, expose_value=False, callback=refuse)(command)
+        return command
 
     return add
 

@@ -5,6 +5,7 @@ ConsumerConnectionSubCommand.java.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import click
 
 from rmq_store.cli.confirm import changing_options, confirm
 from rmq_store.cli.known import require_group
+from rmq_store.cli.mqadmin.attributes import attribute_changes
 from rmq_store.cli.mqadmin.common import (
     EMBEDDED,
     cluster_name,
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from rmq_store import SubscriptionGroup
 
 _CONNECTION_LINE = "%-36s %-22s %-10s %s"
+
+# GroupRetryPolicyType.java
+_RETRY_POLICIES = ("EXPONENTIAL", "CUSTOMIZED")
 
 # ResponseCode.java
 _CONSUMER_NOT_ONLINE = 206
@@ -58,7 +63,11 @@ _FIELDS = (
 @click.option("-i", "--brokerId", "broker_id", type=int, help="For brokers.")
 @click.option("-w", "--whichBrokerWhenConsumeSlowly", "which_broker_when_consume_slowly", type=int, help="For brokers.")
 @click.option("-a", "--notifyConsumerIdsChanged", "notify_consumer_ids_changed_enable", type=bool, help="For brokers.")
-def update_sub_group(root: Path, as_json: bool, group: str, **given: Any) -> None:
+@click.option("-p", "--groupRetryPolicy", "policy", metavar="JSON", help="For brokers.")
+@click.option("--attributes", metavar="+K=V,-K", help="Attributes to set and to remove. For brokers.")
+def update_sub_group(
+    root: Path, as_json: bool, group: str, policy: str | None, attributes: str | None, **given: Any
+) -> None:
     """Make a consumer group, or change one.
 
     A new group is made with mqadmin's defaults: neither consumeFromMinEnable nor consumeBroadcastEnable. Of a group
@@ -67,9 +76,12 @@ def update_sub_group(root: Path, as_json: bool, group: str, **given: Any) -> Non
     from rmq_store import Store, SubscriptionGroup
 
     named = {name: value for name, value in given.items() if value is not None}
+    if policy is not None:
+        named["group_retry_policy"] = _retry_policy(policy)
+    changes = attribute_changes(attributes or "", None)
     default = SubscriptionGroup(group, consume_broadcast_enable=False, consume_from_min_enable=False)
     with Store.open(root) as store:
-        after = store.admin.update_group(group, lambda known: replace(known, **named), default=default)
+        after = store.admin.update_group(group, lambda known: _changed(known, named, changes), default=default)
         address = store.config.broker_host
     if as_json:
         write_json({name: _plain(value) for name, value in _java_fields(after)})
@@ -175,6 +187,25 @@ def consumer_connection(root: Path, as_json: bool, group: str) -> None:
     write_line("%-20s %s", "#Topic", "#SubExpression")
     for topic, expression in topics.items():
         write_line("%-20s %s", topic, expression)
+
+
+def _changed(
+    known: SubscriptionGroup, named: Mapping[str, Any], attributes: Mapping[str, str | None]
+) -> SubscriptionGroup:
+    kept = {name: value for name, value in known.attributes.items() if name not in attributes}
+    added = {name: value for name, value in attributes.items() if value is not None}
+    return replace(known, **named, attributes={**kept, **added})
+
+
+def _retry_policy(text: str) -> dict[str, Any]:
+    """GroupRetryPolicy.java as JSON. UsageError."""
+    try:
+        policy = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"-p {text!r} is no JSON: {error}") from error
+    if not isinstance(policy, dict) or policy.get("type") not in _RETRY_POLICIES:
+        raise UsageError(f"-p {text!r}: an object whose type is one of {', '.join(_RETRY_POLICIES)}")
+    return policy
 
 
 def _java_fields(group: SubscriptionGroup) -> list[tuple[str, Any]]:

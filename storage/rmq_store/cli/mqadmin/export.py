@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from rmq_store import Store
 
 # MixAll#isSysConsumerGroup, TopicConfigManager and SubscriptionGroupManager: what a broker makes by itself.
-_SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 _SYSTEM_GROUPS = frozenset((
     "DEFAULT_CONSUMER", "DEFAULT_PRODUCER", "TOOLS_CONSUMER", "SCHEDULE_CONSUMER", "FILTERSRV_CONSUMER",
     "__MONITOR_CONSUMER", "CLIENT_INNER_PRODUCER", "SELF_TEST_P_GROUP", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY",
@@ -93,13 +92,14 @@ def _topics(store: Store, with_special: bool) -> dict[str, Any]:
 def _groups(store: Store) -> dict[str, Any]:
     """AdminBrokerProcessor#getUserSubscriptionGroup: without system groups."""
     from rmq_store.broker.config_files import ConfigFile
+    from rmq_store.format.names import is_system_group
 
     store.groups()
     table = ConfigFile(store.path, "subscriptionGroup.json").load().get("subscriptionGroupTable", {})
     return {
         name: entry
         for name, entry in sorted(table.items())
-        if name not in _SYSTEM_GROUPS and not name.startswith(_SYSTEM_GROUP_PREFIX)
+        if name not in _SYSTEM_GROUPS and not is_system_group(name)
     }
 
 

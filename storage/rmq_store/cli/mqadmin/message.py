@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from rmq_store.cli.known import require_queue, require_topic
-from rmq_store.cli.mqadmin.common import date_text, mqadmin_options, write_line
+from rmq_store.cli.mqadmin.common import date_text, mqadmin_options, refused_options, write_line
 from rmq_store.cli.mqadmin.message_print import MessagePrinter, charset, message_json
 from rmq_store.cli.output import open_store, time_text, write_json
 from rmq_store.errors import OffsetOutOfRangeError, ResponseError, UsageError
@@ -30,6 +30,13 @@ NO_MESSAGE = 208
 _LONG_MAX = (1 << 63) - 1
 _PORT_MAX = 65_535
 _KEY_LINE = "%-50s %4s %40s"
+
+
+_to_client = refused_options(
+    ("-g", "--consumerGroup"),
+    ("-d", "--clientId"),
+    reason="hands the message to a running client, to which a directory has no connection; it is shown without",
+)
 
 
 def body_options(command: Command) -> Command:
@@ -92,6 +99,9 @@ def query_msg_by_key(
 @mqadmin_options("nc")
 @click.option("-i", "--msgId", "msg_ids", required=True, help="Offset message id, or several with commas between.")
 @click.option("-t", "--topic", help="Where to search an id that turns out to be a unique id.")
+@click.option("-u", "--unitName", hidden=True, expose_value=False)
+@_to_client
+@refused_options(("-s", "--sendMessage"), reason="sends the message again; `rmq sendMessage` sends one")
 @body_options
 def query_msg_by_id(
     root: Path, as_json: bool, msg_ids: str, topic: str | None, encoding: str | None, body_dir: Path | None
@@ -133,6 +143,7 @@ def _by_any_id(store: Store, msg_id: str, topic: str | None) -> StoredMessage:
 @click.option("-i", "--msgId", "msg_id", required=True, help="The unique id (UNIQ_KEY).")
 @click.option("-t", "--topic", required=True, help="The topic.")
 @click.option("-a", "--showAll", "shows", type=click.Choice(["all"]), help='"all": every message with this id.')
+@_to_client
 @body_options
 def query_msg_by_unique_key(
     root: Path,

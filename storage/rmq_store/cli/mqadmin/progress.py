@@ -21,7 +21,6 @@ _CLIENT_LINE = "%-64s  %-32s  %-4s  %-20s  %-20s  %-20s %-20s %-20s%s"
 _GROUP_LINE = "%-64s  %-6s  %-24s %-5s  %-14s  %-7s  %s"
 
 # MixAll.CID_RMQ_SYS_PREFIX: the broker consumes its own topics as these.
-_SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 
 
 @click.command(
@@ -86,11 +85,11 @@ def _one_group(root: Path, as_json: bool, group: str, topic: str | None, show_cl
 def _all_groups(root: Path, as_json: bool) -> None:
     from rmq_store.broker.lag import group_lag
     from rmq_store.broker.live import live_consumers
-    from rmq_store.format.names import RETRY_PREFIX
+    from rmq_store.format.names import RETRY_PREFIX, is_system_group
 
     with open_store(root) as store:
         names = {topic.removeprefix(RETRY_PREFIX) for topic in store.topics() if topic.startswith(RETRY_PREFIX)}
-        names |= {name for name in store.all_committed_offsets() if not name.startswith(_SYSTEM_GROUP_PREFIX)}
+        names |= {name for name in store.all_committed_offsets() if not is_system_group(name)}
         found = [(group_lag(store, name), len(live_consumers(store, name))) for name in sorted(names)]
     if as_json:
         write_json([{"group": lag.group, "count": count, "diffTotal": lag.diff_total} for lag, count in found])

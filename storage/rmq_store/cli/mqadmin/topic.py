@@ -10,7 +10,7 @@ import click
 
 from rmq_store.cli.confirm import changing_options, confirm
 from rmq_store.cli.known import require_topic
-from rmq_store.cli.mqadmin.attributes import attribute_changes
+from rmq_store.cli.mqadmin.attributes import TOPIC_ATTRIBUTES, attribute_changes
 from rmq_store.cli.mqadmin.common import (
     cluster_name,
     consumer_groups,
@@ -163,7 +163,7 @@ def update_topic(root: Path, as_json: bool, topic: str, attributes: str | None, 
     """
     from rmq_store import Store, TopicConfig
 
-    changes = attribute_changes(attributes or "")
+    changes = attribute_changes(attributes or "", TOPIC_ATTRIBUTES)
     with Store.open(root) as store:
         left = 0 if topic in store.topics() else store.admin.leftover_count(topic)
         default = TopicConfig(topic, _QUEUES, _QUEUES)
