@@ -391,8 +391,8 @@ class Store:
         not the machine. `sys_flag` says how a body is compressed that the caller has compressed.
 
         Waits so long for other writers (StoreLockedError), and under SYNC_FLUSH for the fsync of another one
-        (FLUSH_DISK_TIMEOUT; None: the setting syncFlushTimeout); its own takes as long as the disk does. A message whose
-        property WAIT is "false" does not wait for the disk.
+        (FLUSH_DISK_TIMEOUT; None: the setting syncFlushTimeout); its own takes as long as the disk does. A message
+        whose property WAIT is "false" does not wait for the disk.
 
         Raises:
             UsageError: the message breaks a rule (name, size, properties); nothing was written.

@@ -95,6 +95,20 @@ def test_the_fast_way_gives_what_the_slow_one_gives(document: dict[object, objec
     assert fast is None or repr(fast) == repr(config_json._Reader(text).document())
 
 
+@given(documents, st.sampled_from(["4.x", "5.x"]))
+def test_the_fast_way_writes_what_the_slow_one_writes(document: dict[object, object], style: str) -> None:
+    fast = dumps(document, style)  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as slow:
+        slow.setattr(config_json, "_flat", lambda value, inner: "")
+        assert dumps(document, style) == fast  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", ["\ud800", 2**63, 1.5, (1,), {1: 2}, {"b": 1}])
+def test_what_the_fast_way_cannot_write_is_left_to_the_slow_one(value: object) -> None:
+    assert config_json._flat({"a": value}, "\n") == ""
+    assert config_json._flat({"a": [], "b": {}, "c": "ü", "d": None}, "\n") == '{"a":[],\n"b":{},\n"c":"ü",\n"d":null}'
+
+
 def test_a_table_without_integer_keys_is_read_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """A table is read and written for every topic that is made: 2,000 topics took minutes."""
     monkeypatch.setattr(config_json, "_Reader", None)
@@ -150,9 +164,13 @@ def test_depth_has_the_same_limit_in_both_directions() -> None:
     assert loads(dumps(fits)) == loads(dumps(fits, "compact")) == fits
     with pytest.raises(ConfigJsonError, match="deeper"):
         loads('{"a":' + dumps(fits, "compact") + "}")
+    too_deep: object = {"b": 1}
+    for _ in range(DEPTH_MAX):
+        too_deep = {"a": too_deep}
     for style in ("4.x", "5.x", "compact"):
-        with pytest.raises(ConfigJsonError, match="deeper"):
-            dumps({"a": [nested]}, style)  # type: ignore[arg-type]
+        for document in ({"a": [nested]}, too_deep):
+            with pytest.raises(ConfigJsonError, match="deeper"):
+                dumps(document, style)  # type: ignore[arg-type]
 
 
 def test_size_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
