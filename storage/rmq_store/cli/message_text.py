@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +19,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 LINE_COLUMNS = ("queueId", "queueOffset", "storeTimestamp", "tags", "keys", "body")
 """Columns of MESSAGE_SCHEMA that `message_line` shows."""
+
+_BODY_LEAST = 40
 
 
 def body_option(command: Command) -> Command:
@@ -77,7 +81,9 @@ def body_line(raw: bytes | None, how: str) -> str:
 
 
 def message_line(row: Mapping[str, Any], how: str) -> str:
-    """`time  queue:offset  tags  keys  body`, two spaces apart, `-` for none; in colours on a terminal."""
+    """`time  queue:offset  tags  keys  body`, two spaces apart, `-` for none. On a terminal in colours, and with no more
+    of the body than there is room for, but _BODY_LEAST places of it.
+    """
     place = f"{row['queueId']}:{row['queueOffset']}"
     cells = [
         click.style(time_text(row["storeTimestamp"]), dim=True),
@@ -86,8 +92,19 @@ def message_line(row: Mapping[str, Any], how: str) -> str:
         printable(row["keys"] or "-"),
     ]
     if how != "none":
-        cells.append(body_line(row["body"], how))
+        body = body_line(row["body"], how)
+        if sys.stdout.isatty():
+            body = _cut(body, shutil.get_terminal_size().columns - len(click.unstyle("  ".join([*cells, ""]))))
+        cells.append(body)
     return "  ".join(cells)
+
+
+def _cut(text: str, room: int) -> str:
+    from rich.cells import cell_len, set_cell_size
+
+    room = max(room, _BODY_LEAST)
+    beginning = text[: room + 1]
+    return text if cell_len(beginning) <= room else set_cell_size(beginning, room - 1) + "…"
 
 
 def tell(line: str) -> None:

@@ -52,8 +52,9 @@ def tail(
 ) -> None:
     """The last messages of a topic in the order in which they were stored, and with -f those that come.
 
-    A line is: time, queue:offset, tags, keys, body. Nothing is consumed, nothing is written, and any number of these
-    may run beside writers, brokers and retention; what retention takes first is passed over, and said on stderr.
+    A line is: time, queue:offset, tags, keys, body; on a terminal the beginning of the body. Nothing is consumed,
+    nothing is written, and any number of these may run beside writers, brokers and retention; what retention takes
+    first is passed over, and said on stderr.
     """
     from rmq_store.cli.following import Follower
     from rmq_store.format.schema import MESSAGE_SCHEMA

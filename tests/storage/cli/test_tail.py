@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import Result
 
@@ -239,3 +240,19 @@ def test_it_ends_when_nobody_reads_any_more_although_nothing_comes(root: Path) -
 
 def test_waiting_says_whether_the_reader_left(capfd: pytest.CaptureFixture[str]) -> None:
     assert tail_module.reader_left(0.0) is False
+
+
+# ---- what a person sees
+
+
+def test_a_terminal_gets_the_beginning_of_a_long_body_and_a_pipe_all_of_it(
+    run: Run, run_in_terminal: Callable[..., tuple[int, str]], root: Path
+) -> None:
+    with Store.open(root) as store:
+        store.send(Message("Orders", b"x" * 10_000, tags="T"))
+    code, text = run_in_terminal("tail", "Orders", "-n", "1", columns=100, store=root)
+    line = click.unstyle(text).rstrip()
+    assert (code, len(line), line[-3:]) == (0, 100, "xx…")
+    _, text = run_in_terminal("tail", "Orders", "-n", "1", columns=30, store=root)
+    assert click.unstyle(text).rstrip().count("x") == 39
+    assert run("tail", "Orders", "-n", "1", store=root).stdout.count("x") == 10_000
