@@ -81,8 +81,8 @@ def body_line(raw: bytes | None, how: str) -> str:
 
 
 def message_line(row: Mapping[str, Any], how: str) -> str:
-    """`time  queue:offset  tags  keys  body`, two spaces apart, `-` for none. On a terminal in colours, and with no more
-    of the body than there is room for, but _BODY_LEAST places of it.
+    """`time  queue:offset  tags  keys  body`, two spaces apart, `-` for none. On a terminal in colours, and no more of
+    the body than there is room for, but _BODY_LEAST places of it.
     """
     place = f"{row['queueId']}:{row['queueOffset']}"
     cells = [

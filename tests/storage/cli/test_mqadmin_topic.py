@@ -206,3 +206,9 @@ def test_a_damaged_newest_record_leaves_its_time_out(root: Path, monkeypatch: py
     result = command(root, "topicStatus", "-t", "T")
     assert result.exit_code == 0
     assert [line.split()[1:] for line in result.stdout.splitlines()[1:]] == [["0", "0", "4"], ["1", "0", "0"]]
+
+
+def test_the_address_is_that_of_the_broker_that_wrote_the_store(run: Run) -> None:
+    """As in the offset ids of its messages, which hold storeHost."""
+    assert '0:"127.0.0.1:20911"' in run("topicRoute", "-t", "OrderTopic").stdout
+    assert " 127.0.0.1:20911 " in run("clusterList").stdout

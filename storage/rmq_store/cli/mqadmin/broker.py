@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_store.cli.known import require_queue, require_topic
-from rmq_store.cli.mqadmin.common import EMBEDDED, cluster_name, consumer_groups, java_text, mqadmin_options, write_line
+from rmq_store.cli.mqadmin.common import (
+    EMBEDDED,
+    broker_address,
+    cluster_name,
+    consumer_groups,
+    java_text,
+    mqadmin_options,
+    write_line,
+)
 from rmq_store.cli.output import open_store, write_json
 from rmq_store.errors import UsageError
 
@@ -67,7 +75,7 @@ def broker_status(root: Path, as_json: bool) -> None:
 def get_broker_config(root: Path, as_json: bool) -> None:
     """Settings of the store, under the names that broker.conf has for them."""
     with open_store(root) as store:
-        settings, address = _settings(store), store.config.broker_host
+        settings, address = _settings(store), broker_address(store)
     if as_json:
         write_json(settings)
         return
@@ -101,7 +109,7 @@ def update_broker_config(root: Path, as_json: bool, key: str, value: str) -> Non
     with Store.open(root) as store:
         store.retention.configure(**parsed)
         settings = _settings(store)
-        address = store.config.broker_host
+        address = broker_address(store)
     if as_json:
         write_json(settings)
     else:
@@ -130,7 +138,7 @@ def cluster_list(root: Path, as_json: bool, every_s: float | None) -> None:
 def _write_cluster(store: Store, as_json: bool) -> None:
     from rmq_store.broker.metrics import earliest_message_ms
 
-    cluster, broker, address = cluster_name(store), store.broker_name, store.config.broker_host
+    cluster, broker, address = cluster_name(store), store.broker_name, broker_address(store)
     earliest_ms, space = earliest_message_ms(store), _space(store)
     hours = 0.0 if earliest_ms is None else (store.clock() - earliest_ms) / _HOUR_MS
     if as_json:

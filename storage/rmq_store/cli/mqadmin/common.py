@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from rmq_store.cli.output import common_options, printable
-from rmq_store.errors import UsageError
+from rmq_store.errors import CorruptRecordError, UsageError
 
 if TYPE_CHECKING:
     from rmq_store import Store
@@ -76,6 +76,15 @@ def cluster_name(store: Store) -> str:
     """The cluster that the store's broker belonged to, if it left its name."""
     found = (topic.removeprefix(_REVIVE_PREFIX) for topic in sorted(store.topics()) if topic.startswith(_REVIVE_PREFIX))
     return next(found, _DEFAULT_CLUSTER)
+
+
+def broker_address(store: Store) -> str:
+    """The address that the store's broker had when it wrote the oldest record; ours if there is none to be read."""
+    start, end = store.log_range()
+    try:
+        return str(store.message_at(start).store_host) if start < end else store.config.broker_host
+    except (CorruptRecordError, UsageError):
+        return store.config.broker_host
 
 
 def consumer_groups(store: Store, topic: str) -> list[str]:

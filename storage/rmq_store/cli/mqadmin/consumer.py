@@ -17,6 +17,7 @@ from rmq_store.cli.known import require_group
 from rmq_store.cli.mqadmin.attributes import attribute_changes
 from rmq_store.cli.mqadmin.common import (
     EMBEDDED,
+    broker_address,
     cluster_name,
     deletion_json,
     java_text,
@@ -82,7 +83,7 @@ def update_sub_group(
     default = SubscriptionGroup(group, consume_broadcast_enable=False, consume_from_min_enable=False)
     with Store.open(root) as store:
         after = store.admin.update_group(group, lambda known: _changed(known, named, changes), default=default)
-        address = store.config.broker_host
+        address = broker_address(store)
     if as_json:
         write_json({name: _plain(value) for name, value in _java_fields(after)})
         return
@@ -124,7 +125,7 @@ def delete_sub_group(root: Path, as_json: bool, group: str, remove_offsets: bool
         with Store.open(root) as store:
             require_idle(store, group)
             deletion = store.admin.delete_group(group, remove_offsets=remove_offsets)
-            address = store.config.broker_host
+            address = broker_address(store)
     if as_json:
         write_json({"deleted": not dry_run, **deletion_json(deletion)})
     elif not dry_run:

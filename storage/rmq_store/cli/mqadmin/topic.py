@@ -12,6 +12,7 @@ from rmq_store.cli.confirm import changing_options, confirm
 from rmq_store.cli.known import require_topic
 from rmq_store.cli.mqadmin.attributes import TOPIC_ATTRIBUTES, attribute_changes
 from rmq_store.cli.mqadmin.common import (
+    broker_address,
     cluster_name,
     consumer_groups,
     date_text,
@@ -101,7 +102,7 @@ def topic_route(root: Path, as_json: bool, topic: str, as_list: bool) -> None:
 
     with open_store(root) as store:
         config = store.topics()[require_topic(store, topic)]
-        broker, cluster, address = store.broker_name, cluster_name(store), store.config.broker_host
+        broker, cluster, address = store.broker_name, cluster_name(store), broker_address(store)
     counts = config.read_queue_nums, config.write_queue_nums
     if as_list and not as_json:
         write_line(_ROUTE_LINE, "#ClusterName", "#BrokerName", "#BrokerAddrs", "#ReadQueue", "#WriteQueue", "#Perm")
@@ -168,7 +169,7 @@ def update_topic(root: Path, as_json: bool, topic: str, attributes: str | None, 
         left = 0 if topic in store.topics() else store.admin.leftover_count(topic)
         default = TopicConfig(topic, _QUEUES, _QUEUES)
         _, after = store.admin.update_topic(topic, lambda known: _changed(known, given, changes), default=default)
-        address = store.config.broker_host
+        address = broker_address(store)
     if left:
         note = f"{left} messages of it can be read again, and its offsets go on where they ended"
         click.echo(printable(f"rmq: {topic} was here before: {note}"), err=True)
@@ -194,7 +195,7 @@ def update_topic_perm(root: Path, as_json: bool, topic: str, perm: int) -> None:
     with Store.open(root) as store:
         known = store.topic(require_topic(store, topic))
         before, after = store.admin.update_topic(topic, lambda config: replace(config, perm=perm), default=known)
-        address = store.config.broker_host
+        address = broker_address(store)
     if as_json:
         write_json(_topic_json(after))
     elif before == after:
