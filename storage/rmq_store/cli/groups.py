@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli.completion import complete_group
 from rmq_store.cli.output import common_options, open_store, write_json, write_table
 from rmq_store.errors import UsageError
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     epilog="\b\nExample:\n  rmq groups cg_orders --store /data/rocketmq/store",
 )
 @common_options
-@click.argument("names", metavar="[GROUP]...", nargs=-1)
+@click.argument("names", metavar="[GROUP]...", nargs=-1, shell_complete=complete_group)
 @click.option("--queues", "per_queue", is_flag=True, help="One line per queue instead of sums per group.")
 @click.option("--all", "show_all", is_flag=True, help="Groups too that never committed an offset.")
 def groups(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, show_all: bool) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from rmq_store.cli.completion import complete_group
 from rmq_store.cli.known import require_group
 from rmq_store.cli.output import common_options, open_store, write_json, write_table
 from rmq_store.cli.rates import Rates, duration_text, rate_text
@@ -42,7 +43,7 @@ class _Line(NamedTuple):
     epilog="\b\nExamples:\n  rmq lag --store /data/rocketmq/store\n  rmq lag cg_orders --watch",
 )
 @common_options
-@click.argument("names", metavar="[GROUP]...", nargs=-1)
+@click.argument("names", metavar="[GROUP]...", nargs=-1, shell_complete=complete_group)
 @click.option("--queues", "per_queue", is_flag=True, help="One line per queue, as with names of groups.")
 @click.option("--watch", "every_s", metavar="[SECONDS]", type=click.FloatRange(min=0.05), is_flag=False,
               flag_value=_EVERY_S, help="Look again and again, every 2 seconds; "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli.completion import complete_topic
 from rmq_store.cli.known import require_queue, require_topic
 from rmq_store.cli.message_text import LINE_COLUMNS, body_line, body_option, json_row, rows_of
 from rmq_store.cli.output import common_options, open_store, time_text, widths_of, write_json, write_table
@@ -26,7 +27,7 @@ _TOGETHER, _TOGETHER_CHARACTERS = 1000, 1 << 20
     epilog="\b\nExample:\n  rmq read OrderTopic --queue 0 --from 100 --max 5 --store /data/rocketmq/store",
 )
 @common_options
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @click.option(
     "--queue", "queue_id", type=click.IntRange(min=0), help="Only this queue; by default one after the other."
 )
