@@ -290,7 +290,10 @@ def _no_closed_locks() -> Iterator[None]:
 def _no_forgotten_files() -> Iterator[None]:
     from rmq_store.files.segments import OpenFiles
 
-    with mock.patch.object(OpenFiles, "forget", lambda files, path: None):
+    with (
+        mock.patch.object(OpenFiles, "forget", lambda files, path: None),
+        mock.patch.object(OpenFiles, "_let_go", lambda files: None),
+    ):
         yield
 
 

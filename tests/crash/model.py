@@ -139,6 +139,7 @@ class Walk:
             self._send: 14, self._append: 8, self._send_together: 4, self._commit_unit: 8, self._repeat_unit: 4,
             self._read: 8, self._commit_offsets: 5, self._send_back: 10, self._deliver: 8, self._wait: 6,
             self._look: 5, self._restart: 3, self._kill: 4, self._kill_both: 2, self._reboot: 1, self._cut_power: 3,
+            self._cut_unit: 2,
         }  # fmt: skip
         # Where retention took what was given out, the order of what is given out again is not worth a model.
         if self._chance.random() < 0.5:
@@ -474,7 +475,11 @@ class Walk:
         self._revive()
         self._full_look("look")
 
-    def _cut_power(self) -> None:
+    def _cut_unit(self) -> None:
+        self._commit_unit()
+        self._cut_power(in_unit=True)
+
+    def _cut_power(self, *, in_unit: bool = False) -> None:
         """What was not flushed is gone from some call on, or from the middle of a unit; the views are still there."""
         self._die(0, 1)
         words = np.fromfile(self._root / "pyrmq" / "state", "<i8", 16)
@@ -483,7 +488,8 @@ class Walk:
         if points:
             cut, self._state = self._chance.choice(points)
             before = [end for end, _ in self._points]
-            if self._unit_at_end and len(before) > 1 and self._chance.random() < 0.5 and before[-2] >= flushed:
+            in_unit |= self._chance.random() < 0.5
+            if in_unit and self._unit_at_end and len(before) > 1 and before[-2] >= flushed:
                 cut = self._chance.randrange(before[-2], before[-1])
                 self._state = self._points[-2][1]
                 self._counters.seen["power cut in a unit"] += 1

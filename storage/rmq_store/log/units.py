@@ -130,7 +130,8 @@ class UnitScan:
         if start == stretch.base + position:  # only the first record of a unit names its own place
             self._open = OpenUnit(start, store_timestamp)
             return self._open
-        if self._open is not None and start == self._open.start:
+        # By its tag a look-up knows it: where there is no CRC property a torn tail may have cost it that (#7437).
+        if self._open is not None and start == self._open.start and message.tags == END_TAG:
             self._open = None
         return None
 
