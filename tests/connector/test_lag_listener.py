@@ -521,4 +521,5 @@ def test_a_real_query_is_watched_batch_by_batch(spark: Any, make_store: Make, tm
     shown = {found.name: found.samples for found in parse(texts[0])}
     assert sum(sample.value for sample in shown["rmq_stream_messages"]) == 101
     assert [sample.value for sample in shown["rmq_listener_errors"]] == [0]
-    assert listener.rows() == []
+    assert samples(listener, "rmq_stream_lag_messages") == {}
+    assert {(row.query, row.lag) for row in listener.rows()} == {("orders", 0)}, "it has ended"
