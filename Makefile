@@ -4,8 +4,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 CHECK_HOST := sh tools/check_host.sh
-# Two processes, one of which takes everything that needs a JVM (tests/conftest.py).
-IN_PARALLEL := -n 2 --dist loadgroup
+# Two processes share the tests; each starts a Spark of its own.
+IN_PARALLEL := -n 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -19,15 +19,6 @@ settings.register_profile("default", deadline=None, suppress_health_check=[Healt
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
-
-@pytest.hookimpl(tryfirst=True)  # before the groups are read
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where several processes run the tests, one of them runs all that need a JVM: one Spark session, one at a time."""
-    for item in items:
-        if item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-
-
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "golden"
 SHIPPED = Path(__file__).resolve().parents[1] / "examples" / "data"
 
