@@ -126,8 +126,11 @@ def test_flush_thread_survives_an_error_that_is_none_of_the_stores(
                 raise RuntimeError("a surprise")
 
         durable.hook = fail_once
-        end = store.send(Message("T", b"x")).commit_log_offset + 1
-        assert failed.wait(5)
+        for _ in range(1000):  # where the thread gets no turn for some intervals, the sender flushes in its place
+            end = store.send(Message("T", b"x")).commit_log_offset + 1
+            if failed.wait(0.01):
+                break
+        assert failed.is_set()
         waited = threading.Event()
         for _ in range(500):
             if store._log.writing_page.flushed_end >= end:
