@@ -65,7 +65,8 @@ class _Commands(SectionedGroup):
             if error.errno == errno.EPIPE:  # `rmq read ... | head`: click ends quietly
                 raise
             text = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
-            self._give_up(ctx, text, EXIT_USAGE)
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # as StoreFullError
+            self._give_up(ctx, text, EXIT_PROBLEMS if is_full else EXIT_USAGE)
         except KeyboardInterrupt as error:
             self._give_up(ctx, "interrupted", EXIT_SIGNAL + (error.args[0] if error.args else signal.SIGINT))
         except click.Abort as error:
