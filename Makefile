@@ -9,10 +9,10 @@ IN_PARALLEL := -n 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv java demo test slow compat harness crash soak bench lint types check clean
+.PHONY: help venv java demo test slow compat harness crash soak bench bench-peers lint types check clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(STAMP) ## make or refresh .venv with everything needed here (the other targets do it by themselves)
 
@@ -50,8 +50,13 @@ crash: java $(STAMP) ## break stores on purpose for up to an hour, and count wha
 soak: java $(STAMP) ## the same with the full figures: hours; goes on where it was interrupted
 	@PYTHONPATH=tests $(PY) -m crash run --scale soak --teeth --jobs 2 $(CRASH_ARGS)
 
-bench: java $(STAMP) ## measure store, source and sink beside Spark's null source and sink
-	@PYTHONPATH=tests $(PY) -m bench
+bench: java $(STAMP) ## measure store, source and sink, each beside its yardstick (docs/performance.md)
+	@PYTHONPATH=tests $(PY) -m bench run $(BENCH_ARGS)
+	@PYTHONPATH=tests $(PY) -m bench report
+
+bench-peers: java $(STAMP) ## the same beside the released RocketMQ store and broker too (needs Maven)
+	@PYTHONPATH=tests $(PY) -m bench run --peers $(BENCH_ARGS)
+	@PYTHONPATH=tests $(PY) -m bench report
 
 lint: $(STAMP) ## ruff: style and banned calls
 	@$(PY) -m ruff check .

@@ -1,1 +1,1 @@
-"""Measurements, each beside its yardstick in the same run: `make bench` runs `python -m bench`. Nothing asserts."""
+"""Measurements, each beside its yardstick in the same run: `make bench`, docs/performance.md. No time is asserted."""

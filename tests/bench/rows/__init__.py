@@ -1,0 +1,1 @@
+"""What is measured: each module has `CASES`, `CURVES`, or both, and is found by `bench.catalogue`."""

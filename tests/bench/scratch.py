@@ -1,0 +1,115 @@
+"""What a case is given: an empty directory, sizes, and the Spark session and the Java process that all cases share."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from bench.peer import Peer
+
+QUICK_DIVISOR = 50
+QUICK_ROWS_MIN = 1_000
+
+
+class Progress(Protocol):
+    """Where the person at the terminal sees that something goes on."""
+
+    def total(self, steps: int) -> None: ...
+
+    def step(self) -> None: ...
+
+    def tick(self, note: str = "") -> None: ...
+
+
+class Shared:
+    """What is started at most once in a run, when the first case asks for it, and ends with the run."""
+
+    def __init__(self) -> None:
+        self._ends = contextlib.ExitStack()
+        self._spark: SparkSession | None = None
+        self._peer: Peer | None = None
+
+    def __enter__(self) -> Shared:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.close()
+
+    def spark(self) -> SparkSession:
+        if self._spark is None:
+            self._spark = _spark()
+            self._ends.callback(self._spark.stop)
+        return self._spark
+
+    def peer(self) -> Peer:
+        if self._peer is None:
+            from bench.peer import Peer
+
+            self._peer = self._ends.enter_context(Peer())
+        return self._peer
+
+
+class Scratch:
+    """For one case. `directory` is empty, on disk, and removed afterwards; `quick`: only see whether it works."""
+
+    def __init__(self, directory: Path, shared: Shared, progress: Progress, *, quick: bool) -> None:
+        self.directory = directory
+        self.quick = quick
+        self.spark: Callable[[], SparkSession] = shared.spark
+        self.peer: Callable[[], Peer] = shared.peer
+        self.tick: Callable[..., None] = progress.tick
+
+    def rows(self, count: int) -> int:
+        """`count`, or less if this is only a look whether it works."""
+        return min(count, max(count // QUICK_DIVISOR, QUICK_ROWS_MIN)) if self.quick else count
+
+    def touch_memory(self, size_bytes: int) -> None:
+        """Write a file and remove it again, so that the page cache comes from memory that was used before.
+
+        The first touch of a page on a virtual machine can take ten times as long as any later one; without this,
+        whatever writes is measured by that alone, and a yardstick that writes nothing is not. At most half of what is
+        free is touched.
+        """
+        path = self.directory / "touch"
+        block = bytes(8 << 20)
+        free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        with path.open("wb", buffering=0) as file:
+            for _ in range(0 if self.quick else min(size_bytes, free_bytes // 2) // len(block)):
+                file.write(block)
+        path.unlink()
+
+
+@contextlib.contextmanager
+def scratch(shared: Shared, progress: Progress, *, quick: bool) -> Iterator[Scratch]:
+    """A `Scratch` whose directory is below TMPDIR."""
+    directory = Path(tempfile.mkdtemp(prefix="rmq-bench-"))
+    try:
+        yield Scratch(directory, shared, progress, quick=quick)
+    finally:
+        shutil.rmtree(directory)
+
+
+def _spark() -> SparkSession:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    from pyspark.sql import SparkSession
+
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "4g")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark

@@ -1,0 +1,199 @@
+"""The measuring itself: pairs, what is kept of them, and that the page says what was kept."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from bench import __main__ as program
+from bench import catalogue, measure, report
+from bench.case import GROUPS, Case, Pair, Target
+from bench.catalogue import Catalogue
+from bench.curve import Curve, Point
+from bench.measure import Figures, Place, Plotted, Result
+from bench.scratch import Scratch, Shared, scratch
+
+PLACE = Place("abc1234", "2026-01-02", 2, {"python": "3.12.1"})
+
+
+class NoProgress:
+    """Counts the steps."""
+
+    def __init__(self) -> None:
+        self.wanted = 0
+        self.done = 0
+
+    def total(self, steps: int) -> None:
+        self.wanted = steps
+
+    def step(self) -> None:
+        self.done += 1
+
+    def tick(self, note: str = "") -> None:
+        pass
+
+
+def fake(name: str = "fake", **changed: object) -> Case:
+    @contextlib.contextmanager
+    def prepare(_: Scratch) -> Iterator[Pair]:
+        yield Pair(lambda: 3.0, lambda: 4.0)
+
+    case = Case(name, "a fake", "read", 100, "another fake", "rows/s", Target(0.75), "none.", prepare)
+    return replace(case, **changed)
+
+
+def test_pairs_are_interleaved_and_change_their_order() -> None:
+    order: list[str] = []
+    figures = iter(range(100))
+
+    @contextlib.contextmanager
+    def prepare(_: Scratch) -> Iterator[Pair]:
+        def ours() -> float:
+            order.append("o")
+            return next(figures)
+
+        def yardstick() -> float:
+            order.append("y")
+            return next(figures)
+
+        yield Pair(ours, yardstick)
+
+    progress = NoProgress()
+    with Shared() as shared, scratch(shared, progress, quick=False) as space:
+        assert list(space.directory.iterdir()) == []
+        (result,) = measure.measure(fake(prepare=prepare), space, progress, PLACE)
+    assert "".join(order) == "oy" + "oyyooyyooy"
+    assert result == Result("fake", [2, 5, 6, 9, 10], [3, 4, 7, 8, 11], PLACE)
+    assert progress.done == progress.wanted == 12
+    assert not space.directory.exists()
+
+
+def test_a_measurement_of_several_figures_fills_several_lines() -> None:
+    @contextlib.contextmanager
+    def prepare(_: Scratch) -> Iterator[Pair]:
+        yield Pair(lambda: (1.0, 2.0), lambda: (4.0, 16.0))
+
+    case = fake(prepare=prepare, figures=("p50", "p99"))
+    progress = NoProgress()
+    with Shared() as shared, scratch(shared, progress, quick=True) as space:
+        results = measure.measure(case, space, progress, PLACE)
+    assert [(result.name, result.ratios) for result in results] == [("fake-p50", [0.25]), ("fake-p99", [0.125])]
+
+
+def test_a_quick_run_takes_fewer_rows(tmp_path: Path) -> None:
+    quick, full = (Scratch(tmp_path, Shared(), NoProgress(), quick=each) for each in (True, False))
+    assert [full.rows(count) for count in (10, 5_000, 1_000_000)] == [10, 5_000, 1_000_000]
+    assert [quick.rows(count) for count in (10, 5_000, 1_000_000)] == [10, 1_000, 20_000]
+    quick.touch_memory(1 << 40)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_figures_come_back_from_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "figures.json"
+    assert measure.load(path) == Figures()
+    figures = Figures(
+        {name: Result(name, [1.5, 2.0], [3.0, 4.0], PLACE) for name in ("b", "a")},
+        {"c": Plotted("c", [Point(1, "ours", 2.5)], PLACE)},
+    )
+    figures.save(path)
+    assert measure.load(path) == figures
+    assert [one["name"] for one in json.loads(path.read_text())["results"]] == ["a", "b"]
+    figures.save(path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("target", "figures", "expected"),
+    [
+        (Target(0.75, floor=0.55), (75, 100), "yes"),
+        (Target(0.75, floor=0.55), (74, 100), "floor"),
+        (Target(0.75, floor=0.55), (54, 100), "no"),
+        (Target(0.75), (74, 100), "no"),
+        (Target(1.15, at_least=False), (115, 100), "yes"),
+        (Target(1.15, at_least=False), (116, 100), "no"),
+        (Target(1.2, at_least=False, ours_at_most=50), (50, 50), "yes"),
+        (Target(1.2, at_least=False, ours_at_most=50), (51, 51), "no"),
+        (None, (1, 100), ""),
+    ],
+)
+def test_a_target_is_reached_or_not(target: Target | None, figures: tuple[int, int], expected: str) -> None:
+    ours, yardstick = figures
+    assert report.verdict(target, Result("x", [ours], [yardstick], PLACE)) == expected
+
+
+def test_the_page_says_what_the_file_says() -> None:
+    cases = {case.name: case for case in (fake(limit="The pipe."), fake("other", title="not run"))}
+    result = Result("fake", [800_000, 600_000, 900_000], [1_000_000] * 3, PLACE)
+    text = report.text(Catalogue(cases), Figures({"fake": result}))
+    lines = text.splitlines()
+    assert (
+        "| a fake | 100 | 800,000 rows/s | 1,000,000 rows/s | 0.80 (0.60..0.90) | >= 0.75 | yes |" in lines
+    )
+    assert "| not run | 100 | not run |  |  | >= 0.75 |  |" in lines
+    assert "* *a fake*, beside another fake: none. The pipe." in lines
+    assert "Taken on 2026-01-02 with commit abc1234, 2 cores, python 3.12.1." in lines
+    assert "<!--" not in text
+
+
+def test_a_plot_is_drawn_of_what_was_measured(tmp_path: Path) -> None:
+    curve = Curve("c", "a curve", "x", "y", True, lambda *_: [])
+    points = [Point(10, "ours", 1), Point(1, "ours", 2), Point(1, "yardstick", 3)]
+    figures = Figures(curves={"c": Plotted("c", points, PLACE)})
+    figures.save(tmp_path / "figures.json")
+    known = Catalogue(curves={"c": curve, "d": replace(curve, name="d", title="no curve")})
+    drawn = []
+    for _ in range(2):
+        report.write(known, tmp_path / "figures.json", tmp_path / "page.md", tmp_path / "plots")
+        drawn.append((tmp_path / "plots" / "c.svg").read_bytes())
+    assert drawn[0] == drawn[1]
+    assert b"yardstick" in drawn[0]
+    page = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert "![a curve](performance/c.svg)" in page
+    assert "### no curve\n\nNot run yet." in page
+
+
+def test_what_ran_replaces_its_old_figures_and_a_failure_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def broken(_: Scratch) -> Iterator[Pair]:
+        raise OSError("no such thing")
+        yield
+
+    known = Catalogue({case.name: case for case in (fake(), fake("broken", prepare=broken), fake("jar", peers=True))})
+    monkeypatch.setattr(catalogue, "found", lambda: known)
+    path = tmp_path / "figures.json"
+    old = Result("fake", [1.0], [1.0], PLACE)
+    Figures({"fake": old, "gone": replace(old, name="gone")}).save(path)
+    done = CliRunner().invoke(program.main, ["run", "--quick", "--json", str(path)])
+    assert done.exit_code == 1
+    assert "fake: 3 rows/s beside 4: 0.75 (0.75..0.75), target >= 0.75: yes" in done.output
+    assert "OSError: no such thing" in done.output
+    assert "not measured: broken\n" in done.output
+    kept = measure.load(path).results
+    assert {name: result.ours for name, result in kept.items()} == {"fake": [3.0], "gone": [1.0]}
+    done = CliRunner().invoke(program.main, ["run", "--quick", "--row", "fak"])
+    assert (done.exit_code, "broken" in done.output) == (0, False)
+    assert CliRunner().invoke(program.main, ["run", "--quick", "--row", "x"]).exit_code == 2
+
+
+def test_the_page_in_docs_has_the_figures_in_docs() -> None:
+    known = catalogue.found()
+    assert known.missing == {}
+    page = report.TARGET.read_text(encoding="utf-8").splitlines()
+    figures = measure.load(report.FIGURES)
+    for line in report.text(known, figures).splitlines():
+        assert line in page or report.NOT_RUN in line or not line.startswith("|"), "python -m bench report"
+
+
+def test_every_case_has_a_group_and_a_name_that_can_be_typed() -> None:
+    for case in catalogue.found().cases.values():
+        assert case.group in GROUPS
+        for name, _ in case.lines():
+            assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-"), name
