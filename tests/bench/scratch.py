@@ -9,12 +9,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from bench.peer import Peer
+
+T = TypeVar("T")
 
 QUICK_DIVISOR = 50
 QUICK_ROWS_MIN = 1_000
@@ -37,6 +39,7 @@ class Shared:
         self._ends = contextlib.ExitStack()
         self._spark: SparkSession | None = None
         self._peer: Peer | None = None
+        self._made: dict[Callable[..., Any], tuple[Path, Any]] = {}
 
     def __enter__(self) -> Shared:
         return self
@@ -57,6 +60,17 @@ class Shared:
             self._peer = self._ends.enter_context(Peer())
         return self._peer
 
+    def once(self, make: Callable[[Path, Scratch], T], scratch: Scratch) -> T:
+        if make not in self._made:
+            directory = Path(tempfile.mkdtemp(prefix="rmq-bench-"))
+            self._ends.callback(shutil.rmtree, directory, ignore_errors=True)  # unless `forget` was faster
+            self._made[make] = directory, make(directory, scratch)
+        return self._made[make][1]  # type: ignore[no-any-return]
+
+    def forget(self, make: Callable[[Path, Scratch], Any]) -> None:
+        if make in self._made:
+            shutil.rmtree(self._made.pop(make)[0])
+
 
 class Scratch:
     """For one case. `directory` is empty, on disk, and removed afterwards; `quick`: only see whether it works."""
@@ -67,6 +81,17 @@ class Scratch:
         self.spark: Callable[[], SparkSession] = shared.spark
         self.peer: Callable[[], Peer] = shared.peer
         self.tick: Callable[..., None] = progress.tick
+        self._shared = shared
+
+    def once(self, make: Callable[[Path, Scratch], T]) -> T:
+        """What `make(directory, scratch)` returns, called by the first case that asks for it, with a directory of its
+        own: large stores that several cases need. The directory stays until the end of the run, or `forget`.
+        """
+        return self._shared.once(make, self)
+
+    def forget(self, make: Callable[[Path, Scratch], Any]) -> None:
+        """Remove what `once` made, as far as it did: nobody needs it any more."""
+        self._shared.forget(make)
 
     def rows(self, count: int) -> int:
         """`count`, or less if this is only a look whether it works."""

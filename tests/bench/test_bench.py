@@ -94,6 +94,25 @@ def test_a_quick_run_takes_fewer_rows(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_several_cases_need_is_made_once_and_removed_at_the_end() -> None:
+    made: list[Path] = []
+
+    def make(directory: Path, _: Scratch) -> int:
+        made.append(directory)
+        return len(made)
+
+    with Shared() as shared:
+        for _ in range(2):
+            with scratch(shared, NoProgress(), quick=True) as space:
+                assert space.once(make) == 1
+        assert made[0].is_dir()
+        space.forget(make)
+        space.forget(make)
+        assert not made[0].exists()
+        assert space.once(make) == 2
+    assert not made[1].exists()
+
+
 def test_figures_come_back_from_the_file(tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
     assert measure.load(path) == Figures()
