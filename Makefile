@@ -16,9 +16,9 @@ help: ## show this list
 
 venv: $(STAMP) ## make or refresh .venv with everything needed here (the other targets do it by themselves)
 
-# Editable, so that only a change of the dependencies asks for another round. An environment whose interpreter is gone
+# Editable, so that only a change of the dependencies or of the C sources asks for another round. An environment whose interpreter is gone
 # (a removed or upgraded Python) is made anew.
-$(STAMP): setup.py pyproject.toml
+$(STAMP): setup.py pyproject.toml $(wildcard storage/rmq_store/native/*)
 	@python=$$($(CHECK_HOST) python) || exit 1; \
 	"$(PY)" -c '' 2>/dev/null || "$$python" -m venv --clear "$(VENV)" || exit 1; \
 	echo "Installing into $(VENV): Spark is about 450 MB, so the first time takes some minutes."; \
@@ -69,4 +69,5 @@ check: ## what CI runs: lint, types, compat, harness, test
 
 clean: ## remove .venv and everything that was built or cached
 	rm -rf $(VENV) build dist *.egg-info tests/compat/java/target .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse
+	rm -f storage/rmq_store/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
 from setuptools.command import editable_wheel
 
 HERE = Path(__file__).parent.resolve()
@@ -45,6 +45,18 @@ EXTRAS = {
     ],
 }
 
+# Optional: where it cannot be compiled, everything works without it (rmq_store/format/native.py). One build serves all
+# versions of Python that we run on.
+NATIVE = HERE / "storage" / "rmq_store" / "native"
+EXTENSION = Extension(
+    "rmq_store._native",
+    sources=sorted(path.relative_to(HERE).as_posix() for path in NATIVE.glob("*.c")),
+    depends=sorted(path.relative_to(HERE).as_posix() for path in NATIVE.glob("*.h")),
+    extra_compile_args=["-std=c99", "-O3", "-Wall", "-Wextra"],
+    py_limited_api=True,
+    optional=True,
+)
+
 
 class EditableOnPath(editable_wheel.editable_wheel):
     """`pip install -e .` as plain path entries: one line for each source root.
@@ -79,13 +91,14 @@ setup(
     ],
     packages=sorted(PACKAGE_DIR),
     package_dir=PACKAGE_DIR,
-    package_data={"rmq_store": ["py.typed"], "pyspark_rmq": ["py.typed"]},
+    package_data={"rmq_store": ["py.typed", "*.pyi"], "pyspark_rmq": ["py.typed"]},
     install_requires=["numpy>=2.0", "pyarrow>=18.0", "click>=8.1", "rich>=13.7"],
     extras_require=EXTRAS,
     entry_points={
         "console_scripts": ["rmq = rmq_store.cli:main"],
         "pytest11": ["rmq = pyspark_rmq.testing"],
     },
+    ext_modules=[EXTENSION],
     cmdclass={"editable_wheel": EditableOnPath},
-    options={"editable_wheel": {"mode": "strict"}},
+    options={"editable_wheel": {"mode": "strict"}, "bdist_wheel": {"py_limited_api": "cp311"}},
 )

@@ -19,7 +19,8 @@ ROOTS = {"rmq_store": ROOT / "storage", "pyspark_rmq": ROOT / "connector"}
 # Part of rmq_store -> the parts that it may import. Every part may also import itself.
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
-    "format": {"errors"},
+    # Functions on plain values, too, but in C. By way of format/native.py, which knows whether it is there.
+    "format": {"errors", "_native"},
     "files": {"errors"},
     "clock": {"errors", "files"},
     "log": {"errors", "clock", "format", "files"},

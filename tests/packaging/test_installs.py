@@ -9,6 +9,7 @@ environment of its own that borrows the big dependencies of this one.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,7 @@ LOOK_UP = """
 import importlib.metadata, io, json, pathlib, pkgutil, struct
 listed = {module.name for module in pkgutil.iter_modules()}
 import pyspark_rmq, rmq_store
+from rmq_store.format import native
 
 # What Spark runs in a process of its own. It answers with a count, then names and pickled classes, each after its size.
 from pyspark.sql.worker.lookup_data_sources import _main
@@ -40,6 +42,7 @@ print(json.dumps({
     "files": [pyspark_rmq.__file__, rmq_store.__file__],
     "found": sorted(found),
     "typed": [(pathlib.Path(module.__file__).parent / "py.typed").exists() for module in (pyspark_rmq, rmq_store)],
+    "native": native.LOADED,
     "version": importlib.metadata.version("pyspark-rmq"),
 }))
 """
@@ -49,7 +52,7 @@ print(json.dumps({
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what is shipped: builds leave things in the tree that they build from."""
     copy = tmp_path_factory.mktemp("project")
-    skip = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.pyc")
+    skip = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.pyc", "*.so")
     for name in SHIPPED:
         source = ROOT / name
         if source.is_dir():
@@ -59,8 +62,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def call(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def call(*command: str | Path, compiler: str = "/bin/false") -> subprocess.CompletedProcess[str]:
+    """Without a C compiler, unless one is given: that must do, and takes less time."""
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "CC": compiler})
 
 
 class Environment:
@@ -76,8 +80,8 @@ class Environment:
         borrowed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
         (site / "zz_borrowed.pth").write_text("".join(f"{path}\n" for path in sorted(borrowed)))
 
-    def install(self, *arguments: str | Path) -> None:
-        run = call(*PIP, "--python", self.python, "install", *OFFLINE, *arguments)
+    def install(self, *arguments: str | Path, compiler: str = "/bin/false") -> None:
+        run = call(*PIP, "--python", self.python, "install", *OFFLINE, *arguments, compiler=compiler)
         assert run.returncode == 0, run.stdout + run.stderr
 
     def look_up(self) -> dict[str, object]:
@@ -113,12 +117,22 @@ def test_found_after_an_editable_install(environment: Environment, project: Path
     check(environment.look_up(), project)
 
 
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_the_extension_is_built_where_there_is_a_compiler(environment: Environment, project: Path) -> None:
+    """Into the source tree, which is what an editable install runs; and nobody else may find it there."""
+    environment.install("--editable", project, compiler="cc")
+    assert environment.look_up()["native"] is True
+    (built,) = (project / "storage" / "rmq_store").glob("_native.*.so")
+    built.unlink()
+    assert environment.look_up()["native"] is False
+
+
 def test_found_after_installing_a_wheel(environment: Environment, project: Path, tmp_path: Path) -> None:
     wheels = tmp_path / "wheels"
     build = call(*PIP, "wheel", *OFFLINE, "--wheel-dir", wheels, project)
     assert build.returncode == 0, build.stdout + build.stderr
     (wheel,) = wheels.iterdir()
-    assert wheel.name == "pyspark_rmq-0.1.0-py3-none-any.whl"
+    assert wheel.name.startswith("pyspark_rmq-0.1.0-cp311-abi3-")
     environment.install(wheel)
     check(environment.look_up(), environment.path)
 

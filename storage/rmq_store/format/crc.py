@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rmq_store.format import native
 from rmq_store.format.frame_check import CRC_MASK
 from rmq_store.format.gather import value_bytes
 
@@ -51,6 +52,10 @@ def array_crcs(values: pa.Array) -> UInt32:
 
 def slice_crcs(data: Bytes, starts: Int64, ends: Int64, seeds: UInt32 | None = None) -> UInt32:
     """CRC-32 (n,) of `data[starts[i]:ends[i]]`; `seeds` (n,) are CRCs of what comes before each of them."""
+    if native.LOADED:
+        crcs = np.empty(len(starts), np.uint32)
+        native.functions.slice_crcs(data, starts, ends, seeds, crcs)
+        return crcs
     crc32 = zlib.crc32
     view = data.data
     rows = zip(starts.tolist(), ends.tolist(), strict=True)

@@ -1,0 +1,26 @@
+"""The optional C extension, where it was built: the inner loops that cost most (data plane).
+
+    if native.LOADED:
+        native.functions.slice_crcs(...)
+
+Whatever it does, Python does here as well, next to each call: that is the reference, and all that a machine without a
+C compiler has. The extension is not loaded either with RMQ_PURE=1 in the environment. Sources: rmq_store/native/.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+UInt32 = npt.NDArray[np.uint32]
+
+try:
+    from rmq_store import _native
+except ImportError:
+    LOADED = False
+else:
+    LOADED = True
+    functions = _native

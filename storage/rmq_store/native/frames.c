@@ -1,0 +1,159 @@
+/* The fixed fields and all lengths of many frames, checked. Layout and rules: rmq_store/format/frame_check.py. */
+
+#include "native.h"
+
+#define MAGIC_V1 0xDAA320A7u
+#define MAGIC_V2 0xDAA320ABu
+#define BORN_HOST_V6 0x10u
+#define STORE_HOST_V6 0x20u
+#define IPV6_MORE_BYTES 12
+/* With IPv4 hosts, up to the body; and a topic of no bytes with both its lengths. */
+#define HEADER_BYTES 88
+#define FRAME_BYTES_MIN (HEADER_BYTES + 1 + 2)
+/* Frames ahead whose first and last bytes are on their way: they lie anywhere, the processor cannot guess where. */
+#define AHEAD 8
+
+/* Order of the rows of the two result arrays. */
+enum { QUEUE_ID, FLAG, SYS_FLAG, BODY_CRC, RECONSUME_TIMES, NARROW_FIELDS };
+enum {
+    QUEUE_OFFSET,
+    PHYSICAL_OFFSET,
+    BORN_TIMESTAMP,
+    STORE_TIMESTAMP,
+    PREPARED_TRANSACTION_OFFSET,
+    BODY_START,
+    BODY_END,
+    TOPIC_START,
+    TOPIC_END,
+    PROPERTIES_START,
+    PROPERTIES_END,
+    WIDE_FIELDS
+};
+
+static uint32_t word_at(const uint8_t *place)
+{
+    return (uint32_t)place[0] << 24 | (uint32_t)place[1] << 16 | (uint32_t)place[2] << 8 | place[3];
+}
+
+static uint64_t long_at(const uint8_t *place)
+{
+    return (uint64_t)word_at(place) << 32 | word_at(place + 4);
+}
+
+static int16_t short_at(const uint8_t *place)
+{
+    return (int16_t)((unsigned)place[0] << 8 | place[1]);
+}
+
+static void expect(const uint8_t *data, int64_t count, int64_t position, int64_t size)
+{
+#ifdef __GNUC__
+    if (position >= 0 && size >= FRAME_BYTES_MIN && position <= count - size) {
+        __builtin_prefetch(data + position);
+        __builtin_prefetch(data + position + 64);
+        __builtin_prefetch(data + position + size - 1);
+    }
+#else
+    (void)data, (void)count, (void)position, (void)size;
+#endif
+}
+
+/* One frame at `position` into row `row` of the fields, which have `rows` rows. False: it is not a message there. */
+static int read_frame(const uint8_t *data, int64_t count, int64_t position, int64_t size, const int64_t *base,
+                      int32_t *narrow, int64_t *wide, Py_ssize_t row, Py_ssize_t rows)
+{
+    if (size < FRAME_BYTES_MIN || position < 0 || position > count - size)
+        return 0;
+    const uint8_t *frame = data + position;
+    uint32_t magic = word_at(frame + 4), flags = word_at(frame + 36);
+    int is_v2 = magic == MAGIC_V2;
+    int32_t queue_id = (int32_t)word_at(frame + 12);
+    int64_t queue_offset = (int64_t)long_at(frame + 20), physical_offset = (int64_t)long_at(frame + 28);
+    if ((magic != MAGIC_V1 && !is_v2) || (int32_t)word_at(frame) != size || queue_id < 0 || queue_offset < 0)
+        return 0;
+    /* Not base + position: that sum can overflow. */
+    if (base != NULL && (uint64_t)physical_offset - (uint64_t)position != (uint64_t)*base)
+        return 0;
+
+    int64_t born_more = flags & BORN_HOST_V6 ? IPV6_MORE_BYTES : 0;
+    int64_t more = born_more + (flags & STORE_HOST_V6 ? IPV6_MORE_BYTES : 0);
+    if (size < FRAME_BYTES_MIN + more)
+        return 0;
+    const uint8_t *tail = frame + more;
+    int64_t end = position + size, body_start = position + HEADER_BYTES + more;
+    int64_t body_end = body_start + (int32_t)word_at(tail + 84), topic_start = body_end + 1 + is_v2;
+    if (body_end < body_start || topic_start + 1 + 2 > end)
+        return 0;
+    int64_t topic_end = topic_start + (is_v2 ? short_at(data + body_end) : (int8_t)data[body_end]);
+    int64_t properties_start = topic_end + 2;
+    if (topic_end <= topic_start || properties_start > end
+        || properties_start + short_at(data + topic_end) != end)
+        return 0;
+
+    narrow += row;
+    narrow[QUEUE_ID * rows] = queue_id;
+    narrow[FLAG * rows] = (int32_t)word_at(frame + 16);
+    narrow[SYS_FLAG * rows] = (int32_t)flags;
+    narrow[BODY_CRC * rows] = (int32_t)word_at(frame + 8);
+    narrow[RECONSUME_TIMES * rows] = (int32_t)word_at(tail + 72);
+    wide += row;
+    wide[QUEUE_OFFSET * rows] = queue_offset;
+    wide[PHYSICAL_OFFSET * rows] = physical_offset;
+    wide[BORN_TIMESTAMP * rows] = (int64_t)long_at(frame + 40);
+    wide[STORE_TIMESTAMP * rows] = (int64_t)long_at(frame + born_more + 56);
+    wide[PREPARED_TRANSACTION_OFFSET * rows] = (int64_t)long_at(tail + 76);
+    wide[BODY_START * rows] = body_start;
+    wide[BODY_END * rows] = body_end;
+    wide[TOPIC_START * rows] = topic_start;
+    wide[TOPIC_END * rows] = topic_end;
+    wide[PROPERTIES_START * rows] = properties_start;
+    wide[PROPERTIES_END * rows] = end;
+    return 1;
+}
+
+static PyObject *read_frames(PyObject *module, PyObject *arguments)
+{
+    PyObject *given[6], *result = NULL;
+    Items data = {0}, positions = {0}, sizes = {0}, narrow = {0}, wide = {0};
+    int64_t base = 0;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "OOOOOO:read_frames", &given[0], &given[1], &given[2], &given[3], &given[4],
+                          &given[5]))
+        return NULL;
+    if (given[3] != Py_None) {
+        base = PyLong_AsLongLong(given[3]);
+        if (base == -1 && PyErr_Occurred())
+            return NULL;
+    }
+    if (!take_items(&data, given[0], 1, READ_ITEMS, "data")
+        || !take_items(&positions, given[1], 8, READ_ITEMS, "positions")
+        || !take_n_items(&sizes, given[2], 8, READ_ITEMS, "sizes", positions.count)
+        || !take_n_items(&narrow, given[4], 4, WRITE_ITEMS, "narrow", NARROW_FIELDS * positions.count)
+        || !take_n_items(&wide, given[5], 8, WRITE_ITEMS, "wide", WIDE_FIELDS * positions.count))
+        goto done;
+    const uint8_t *bytes = data.view.buf;
+    const int64_t *position = positions.view.buf, *size = sizes.view.buf;
+    Py_ssize_t row = 0, rows = positions.count;
+    Py_BEGIN_ALLOW_THREADS
+    for (; row < rows; row++) {
+        if (row + AHEAD < rows)
+            expect(bytes, data.count, position[row + AHEAD], size[row + AHEAD]);
+        if (!read_frame(bytes, data.count, position[row], size[row], given[3] == Py_None ? NULL : &base,
+                        narrow.view.buf, wide.view.buf, row, rows))
+            break;
+    }
+    Py_END_ALLOW_THREADS
+    result = PyBool_FromLong(row == rows);
+done:
+    release_items(&data);
+    release_items(&positions);
+    release_items(&sizes);
+    release_items(&narrow);
+    release_items(&wide);
+    return result;
+}
+
+PyMethodDef frame_methods[] = {
+    {"read_frames", read_frames, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};

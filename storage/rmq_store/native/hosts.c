@@ -1,0 +1,86 @@
+/* IPv4 hosts of frames as text: `1.2.3.4:10911`. Layout: rmq_store/format/host.py. */
+
+#include "native.h"
+
+#define HOST_BYTES 8
+#define TEXT_BYTES_MAX 27 /* 255.255.255.255:-2147483648 */
+
+/* Write a number of at most 10 digits; how many bytes that took. */
+static int write_number(uint8_t *to, uint32_t number)
+{
+    uint8_t digits[10];
+    int count = 0;
+    do {
+        digits[count++] = (uint8_t)('0' + number % 10);
+        number /= 10;
+    } while (number);
+    for (int at = 0; at < count; at++)
+        to[at] = digits[count - 1 - at];
+    return count;
+}
+
+static int write_host(uint8_t *to, const uint8_t *host)
+{
+    int at = 0;
+    for (int byte = 0; byte < 4; byte++) {
+        at += write_number(to + at, host[byte]);
+        to[at++] = byte < 3 ? '.' : ':';
+    }
+    uint32_t port = (uint32_t)host[4] << 24 | (uint32_t)host[5] << 16 | (uint32_t)host[6] << 8 | host[7];
+    if (port >> 31) {
+        to[at++] = '-';
+        port = 0u - port;
+    }
+    return at + write_number(to + at, port);
+}
+
+static PyObject *ipv4_texts(PyObject *module, PyObject *arguments)
+{
+    PyObject *given[4], *result = NULL;
+    Items data = {0}, positions = {0}, offsets = {0}, values = {0};
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "OOOO:ipv4_texts", &given[0], &given[1], &given[2], &given[3]))
+        return NULL;
+    if (!take_items(&data, given[0], 1, READ_ITEMS, "data")
+        || !take_items(&positions, given[1], 8, READ_ITEMS, "positions")
+        || !take_n_items(&offsets, given[2], 4, WRITE_ITEMS, "offsets", positions.count + 1)
+        || !take_n_items(&values, given[3], 1, WRITE_ITEMS, "values", positions.count * TEXT_BYTES_MAX))
+        goto done;
+    if (values.count > INT32_MAX) {
+        PyErr_SetString(PyExc_ValueError, "too many hosts for 32-bit offsets");
+        goto done;
+    }
+    const int64_t *position = positions.view.buf;
+    int32_t *offset = offsets.view.buf;
+    uint8_t *to = values.view.buf, last[HOST_BYTES], text[TEXT_BYTES_MAX];
+    int size = 0;
+    Py_ssize_t row = 0;
+    Py_BEGIN_ALLOW_THREADS
+    offset[0] = 0;
+    for (; row < positions.count && 0 <= position[row] && position[row] <= data.count - HOST_BYTES; row++) {
+        const uint8_t *host = (const uint8_t *)data.view.buf + position[row];
+        /* Messages of one producer often follow each other, and one store writes them all. */
+        if (size == 0 || memcmp(host, last, HOST_BYTES) != 0) {
+            memcpy(last, host, HOST_BYTES);
+            size = write_host(text, last);
+        }
+        memcpy(to + offset[row], text, (size_t)size);
+        offset[row + 1] = offset[row] + size;
+    }
+    Py_END_ALLOW_THREADS
+    if (row < positions.count)
+        PyErr_Format(PyExc_IndexError, "host %zd does not lie in the data", row);
+    else
+        result = PyLong_FromLong(offset[row]);
+done:
+    release_items(&data);
+    release_items(&positions);
+    release_items(&offsets);
+    release_items(&values);
+    return result;
+}
+
+PyMethodDef host_methods[] = {
+    {"ipv4_texts", ipv4_texts, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};

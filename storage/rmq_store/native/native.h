@@ -1,0 +1,37 @@
+/* What the parts of the extension have in common.
+
+   Every function takes buffers, checks every bound that comes from one before it touches memory behind it, lets go of
+   the GIL while it works, and has a twin in Python that gives the same answer and is the reference for it. */
+
+#ifndef RMQ_NATIVE_H
+#define RMQ_NATIVE_H
+
+#define Py_LIMITED_API 0x030B0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdint.h>
+#include <string.h>
+
+/* The functions of each part, ended by a null entry; module.c gathers them. */
+extern PyMethodDef crc_methods[];
+
+/* A one-dimensional buffer that Python handed over: `count` items of one size, contiguous and aligned. */
+typedef struct {
+    Py_buffer view; /* view.obj is null if there is nothing to release */
+    Py_ssize_t count;
+} Items;
+
+#define READ_ITEMS 0
+#define WRITE_ITEMS 1
+
+/* Take `object`'s buffer. False, with a Python error that names `name`, if it has none of that kind. The caller releases
+   it with `release_items`; one that was zeroed and never taken may be released too. */
+int take_items(Items *items, PyObject *object, size_t item_bytes, int writable, const char *name);
+
+/* As `take_items`, and demand that there are `count` items. */
+int take_n_items(Items *items, PyObject *object, size_t item_bytes, int writable, const char *name, Py_ssize_t count);
+
+void release_items(Items *items);
+
+#endif
