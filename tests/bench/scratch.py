@@ -128,13 +128,18 @@ def _spark() -> SparkSession:
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     from pyspark.sql import SparkSession
 
+    from bench.looks import CountedSource
+    from bench.null_source import NullSource
+
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "4g")
+        .config("spark.driver.memory", "6g")
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
+    for source in (NullSource, CountedSource):
+        spark.dataSource.register(source)
     return spark

@@ -1,0 +1,120 @@
+"""Our sink beside the null sink: batch and stream, exactly once, five columns and two; once with SYNC_FLUSH."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.case import Case, Pair, Target
+from bench.messages import BODY_BYTES
+from bench.null_source import PARTITIONS
+from bench.scratch import Scratch
+from bench.spark_input import TOPIC, rows_per_second, run_stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS = {100: 1_000_000, 1024: 400_000}
+COLUMNS = {"5": "topic, body, tags, keys, properties", "2": "topic, body"}
+
+_BATCH = f"`spark.range` in {PARTITIONS} partitions"
+_STREAM = f"`rate-micro-batch` in {PARTITIONS} partitions, AvailableNow, one trigger; from the query's start to its end"
+_SETTINGS = (
+    "local[2]; rows made by {source}, which costs both sides the same, little; keys differ, the other columns come "
+    f"from literals, two properties. A new store of {PARTITIONS} queues for each measurement, removed outside of it. "
+    "Rows: " + " and ".join(f"{rows:,} of {size:,} B" for size, rows in ROWS.items()) + "."
+)
+
+
+def columns(frame: DataFrame, number: str, names: str, body_bytes: int) -> DataFrame:
+    """The columns `names` for rows that are numbered in the column `number`."""
+    body = "".join(f"{7 * each % 251:02x}" for each in range(body_bytes))
+    expressions = {
+        "topic": f"'{TOPIC}'",
+        "body": f"X'{body}'",
+        "tags": f"element_at(array('TagA', 'TagB', 'TagC', 'TagD', 'TagE'), cast({number} % 5 as int) + 1)",
+        "keys": f"concat('ORD-', {number})",
+        "properties": "map('region', 'eu-west', 'priority', '7')",
+    }
+    return frame.selectExpr(*(f"{expressions[name]} as {name}" for name in names.split(", ")))
+
+
+def _batch_run(spark: SparkSession, rows: int, names: str, body_bytes: int) -> Callable[[str, dict[str, str]], None]:
+    frame = columns(spark.range(rows, numPartitions=PARTITIONS), "id", names, body_bytes)
+    return lambda sink, options: frame.write.format(sink).options(**options).mode("append").save()
+
+
+def _stream_run(
+    spark: SparkSession, rows: int, names: str, body_bytes: int, directory: Path
+) -> Callable[[str, dict[str, str]], None]:
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows)
+    frame = columns(source.option("numPartitions", PARTITIONS).load(), "value", names, body_bytes)
+
+    def run(sink: str, options: dict[str, str]) -> None:
+        run_stream(frame, directory, sink, **options)
+
+    return run
+
+
+def _writing(
+    mode: str, names: str, body_bytes: int, flush_disk_type: str = "ASYNC_FLUSH"
+) -> Callable[[Scratch], Iterator[Pair]]:
+    def prepare(scratch: Scratch) -> Iterator[Pair]:
+        from rmq_store import Store, StoreConfig
+
+        rows = scratch.rows(ROWS[body_bytes])
+        if mode == "batch":
+            run = _batch_run(scratch.spark(), rows, names, body_bytes)
+        else:
+            run = _stream_run(scratch.spark(), rows, names, body_bytes, scratch.directory)
+        # A staged copy and the log.
+        scratch.touch_memory(2 * rows * (body_bytes + 300))
+
+        def ours() -> float:
+            path = scratch.directory / uuid.uuid4().hex
+            with Store.open(path, create=True, config=StoreConfig(flush_disk_type=flush_disk_type)) as store:
+                store.create_topic(TOPIC, queue_count=PARTITIONS)
+            figure = rows_per_second(rows, lambda: run("rmq", {"path": str(path)}))
+            with Store.open(path, read_only=True) as store:
+                assert sum(limits.max_offset for limits in store.queue_ranges(TOPIC).values()) == rows
+            shutil.rmtree(path)
+            return figure
+
+        yield Pair(ours, lambda: rows_per_second(rows, lambda: run("null", {})))
+
+    return prepare
+
+
+def _cases() -> Iterator[Case]:
+    for count, names in COLUMNS.items():
+        for body_bytes in BODY_BYTES:
+            for mode, source in (("batch", _BATCH), ("stream", _STREAM)):
+                yield Case(
+                    f"write-{mode}-{count}-columns-{body_bytes}",
+                    f"{mode} write, exactly once, ({names})",
+                    "write",
+                    body_bytes,
+                    "null sink, same columns",
+                    "rows/s",
+                    Target(0.75, floor=0.55),
+                    _SETTINGS.format(source=source),
+                    contextmanager(_writing(mode, names, body_bytes)),
+                )
+    yield Case(
+        "write-batch-sync-flush-1024",
+        f"batch write with SYNC_FLUSH, exactly once, ({COLUMNS['5']})",
+        "write",
+        1024,
+        "null sink, same columns",
+        "rows/s",
+        None,
+        _SETTINGS.format(source=_BATCH) + " On the disk when the write is over.",
+        contextmanager(_writing("batch", COLUMNS["5"], 1024, "SYNC_FLUSH")),
+    )
+
+
+CASES = tuple(_cases())
