@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import signal
@@ -10,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -80,6 +82,27 @@ def test_it_delivers_until_it_is_stopped_and_says_nothing_in_a_pipe(root: Path, 
     assert (process.returncode, output, errors) == (0, b"", b"")
     assert DelayOffsetTable(root).all() == {3: 1}
     assert not (root / "abort").exists()  # a clean stop
+
+
+def test_a_signal_in_the_middle_of_the_wait_for_it_is_heard() -> None:
+    """At every line of `wait`, and of what it calls: a lock that both take would hang here."""
+
+    def interrupt(frame: FrameType, event: str, argument: object) -> Any:
+        stop.ask(signal.SIGTERM, None)
+        return interrupt
+
+    with contextlib.closing(broker._Stop()) as stop:
+        assert not stop.wait(0)
+        sys.settrace(interrupt)
+        try:
+            asked = stop.wait(30)
+        finally:
+            sys.settrace(None)
+        assert asked
+        assert stop.wait(0)
+        for _ in range(70_000):  # more than a pipe holds
+            stop.ask(signal.SIGTERM, None)
+        assert stop.wait(30)
 
 
 def test_a_terminal_gets_a_line(root: Path) -> None:
