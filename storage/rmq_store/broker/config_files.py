@@ -11,6 +11,7 @@ Sources: ConfigManager.java (load, loadBak, persist), DataVersion.java, MixAll#s
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -64,7 +65,7 @@ class ConfigFile:
 
     def stamp(self) -> Stamp:
         """Identity of the two files now, (inode, mtime in ns, size) each: equal stamps, equal content. UsageError."""
-        return tuple(_stamp(path) for path in (self.path, self.backup))
+        return _stamp(self.path), _stamp(self.backup)
 
     def update(self, mutate: Callable[[Table], bool | None]) -> None:
         """Change the table: `mutate` gets what is on disk and changes it in place; False says that it changed nothing.
@@ -150,7 +151,7 @@ class CachedView(Generic[T]):
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
     try:
-        status = path.lstat()
+        status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except PermissionError as error:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rmq_store.broker.config import StoreConfig
-from rmq_store.format.hashing import index_hash, java_hash
+from rmq_store.format.hashing import java_hash, topic_key_hash
 from rmq_store.format.host import Host
 from rmq_store.format.message import encode_frame
 from rmq_store.format.properties import KEYS, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, TAGS, UNIQUE_KEY
@@ -37,24 +37,22 @@ def record_of(
     properties = property_string(message.properties)
     store_host = Host.parse(config.broker_host)
 
-    def encode(queue_offset: int, offset: int, store_timestamp_ms: int) -> bytes:
-        return encode_frame(
-            topic=topic,
-            body=message.body,
-            properties=properties,
-            queue_id=queue_id,
-            queue_offset=queue_offset,
-            commit_log_offset=offset,
-            born_timestamp_ms=message.born_timestamp_ms,
-            born_host=message.born_host,
-            store_timestamp_ms=store_timestamp_ms,
-            store_host=store_host,
-            flag=message.flag,
-            sys_flag=message.sys_flag,
-            reconsume_times=reconsume_times,
-            crc_property=config.enabled_append_prop_crc,
-        )
-
+    frame = encode_frame(
+        topic=topic,
+        body=message.body,
+        properties=properties,
+        queue_id=queue_id,
+        queue_offset=0,
+        commit_log_offset=0,
+        born_timestamp_ms=message.born_timestamp_ms,
+        born_host=message.born_host,
+        store_timestamp_ms=0,
+        store_host=store_host,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        reconsume_times=reconsume_times,
+        crc_property=config.enabled_append_prop_crc,
+    )
     tags = message.properties.get(TAGS)
     keys = [message.properties.get(UNIQUE_KEY, ""), *message.properties.get(KEYS, "").split(" ")]
     if tags and config.message_index_tags:
@@ -62,11 +60,9 @@ def record_of(
     return OneRecord(
         topic=topic,
         queue_id=queue_id,
-        # Tried once before the lock is taken: a field that does not fit its width must not interrupt an append.
-        size=len(encode(0, 0, 0)),
+        frame=bytearray(frame),
         tags_code=java_hash(tags) if tags else 0,
-        key_hashes=[index_hash(java_hash(f"{topic}#{key}")) for key in keys if key],
-        encode=encode,
+        key_hashes=[topic_key_hash(topic, key) for key in keys if key],
         delay_ms=delay_ms,
     )
 

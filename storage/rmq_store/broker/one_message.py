@@ -10,7 +10,7 @@ from rmq_store.broker.config import StoreConfig
 from rmq_store.broker.parking import Parked, ParkingRules, park
 from rmq_store.errors import UsageError
 from rmq_store.format.frame_check import COMPRESSION_MASK, SysFlag
-from rmq_store.format.hashing import index_hash, java_hash
+from rmq_store.format.hashing import java_hash, topic_key_hash
 from rmq_store.format.host import Host
 from rmq_store.format.ids import UniqueIdGenerator, month_start_ms
 from rmq_store.format.message import Message, encode_frame
@@ -59,26 +59,21 @@ class OneMessageEncoder:
         stored = parked.properties
         properties = encode_properties(stored)
         born_ms = now_ms if message.born_timestamp_ms is None else message.born_timestamp_ms
-
-        def encode(queue_offset: int, offset: int, store_timestamp_ms: int) -> bytes:
-            return encode_frame(
-                topic=parked.topic,
-                body=message.body,
-                properties=properties,
-                queue_id=parked.queue_id,
-                queue_offset=queue_offset,
-                commit_log_offset=offset,
-                born_timestamp_ms=born_ms,
-                born_host=self._born_host,
-                store_timestamp_ms=store_timestamp_ms,
-                store_host=self._host,
-                flag=message.flag,
-                sys_flag=sys_flag,
-                crc_property=self._config.enabled_append_prop_crc,
-            )
-
-        # Tried once before the lock is taken: a field that does not fit its width must not interrupt an append.
-        size = len(encode(0, 0, 0))
+        frame = encode_frame(
+            topic=parked.topic,
+            body=message.body,
+            properties=properties,
+            queue_id=parked.queue_id,
+            queue_offset=0,
+            commit_log_offset=0,
+            born_timestamp_ms=born_ms,
+            born_host=self._born_host,
+            store_timestamp_ms=0,
+            store_host=self._host,
+            flag=message.flag,
+            sys_flag=sys_flag,
+            crc_property=self._config.enabled_append_prop_crc,
+        )
         keys = [unique_id, *(key for key in stored.get(KEYS, "").split(" ") if key)]
         tags = stored.get(TAGS)
         if tags and self._config.message_index_tags:
@@ -86,10 +81,9 @@ class OneMessageEncoder:
         record = OneRecord(
             topic=parked.topic,
             queue_id=parked.queue_id,
-            size=size,
+            frame=bytearray(frame),
             tags_code=parked.tags_code if parked.tags_code is not None else java_hash(tags or ""),
-            key_hashes=[index_hash(java_hash(f"{parked.topic}#{key}")) for key in keys],
-            encode=encode,
+            key_hashes=[topic_key_hash(parked.topic, key) for key in keys],
             delay_ms=parked.delay_ms,
         )
         return record, unique_id

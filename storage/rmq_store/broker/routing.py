@@ -106,6 +106,7 @@ class Router:
             if not isinstance(sharding_key, str):
                 raise UsageError(f"the sharding key is {type(sharding_key).__name__}, not text")
             return abs(java_hash(sharding_key)) % count
-        turn = self._turn.get(topic, random.randrange(count)) % count
+        turn = self._turn.get(topic)
+        turn = random.randrange(count) if turn is None else turn % count
         self._turn[topic] = (turn + 1) % count
         return turn

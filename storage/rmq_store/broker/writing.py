@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -66,9 +66,10 @@ class Writer:
         """See `Store.send`."""
         self._space.check()
         with self._turn:
-            queue_id = self._routed().route_one(message.topic, message.sharding_key, message.queue_id)
+            topics = self._topics.all()
+            queue_id = self._routed(topics).route_one(message.topic, message.sharding_key, message.queue_id)
         record, unique_id = self._one.encode(message, queue_id, self._log.clock(), sys_flag)
-        if message.topic not in self._topics.all():
+        if message.topic not in topics:
             self._create_topics([(message.topic, queue_id + 1)])
         with append_lock(self._log, lock_timeout_ms):
             offset, queue_offset = append_one(self._log, record)
@@ -288,9 +289,8 @@ class Writer:
             encoder = self._encoders[topic] = MessageEncoder(self._config, topics, self._log.clock, default_topic=topic)
         return encoder
 
-    def _routed(self) -> Router:
-        """A router that knows the topics as they are now; the caller has the turn."""
-        topics = self._topics.all()
+    def _routed(self, topics: Mapping[str, TopicConfig]) -> Router:
+        """The router that knows these topics; the caller has the turn."""
         if topics is not self._router_for:
             self._router, self._router_for = Router(topics, self._config), topics
         return self._router

@@ -18,6 +18,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import TracebackType
 
 from rmq_store.errors import (
     CorruptConfigError,
@@ -56,15 +57,25 @@ def translate(error: OSError, path: str | Path) -> StoreError:
     return StoreFailedError(f"{path}: {error.strerror or error}")
 
 
-@contextlib.contextmanager
-def typed(path: str | Path) -> Iterator[None]:
-    """Translate what the operating system refuses in the block (`translate`); FileNotFoundError stays."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise translate(error, path) from error
+class typed:
+    """Translate what the operating system refuses in the block (`translate`); FileNotFoundError stays.
+
+    No generator: it stands in the way of every single message, and one costs more than what it guards.
+    """
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            raise translate(error, self._path) from error
 
 
 @contextlib.contextmanager
@@ -103,14 +114,13 @@ def open_nofollow(path: str | Path, flags: int, mode: int = FILE_MODE) -> int:
     return fd
 
 
-def write_fully(fd: int, data: bytes | memoryview, offset: int, path: str | Path = "") -> None:
+def write_fully(fd: int, data: bytes | bytearray | memoryview, offset: int, path: str | Path = "") -> None:
     """`pwrite` all of `data` at byte `offset`; a short write is continued. OSError as pwrite(2)."""
     before("write", path)
+    done = os.pwrite(fd, data, offset)
     view = memoryview(data)
-    while view.nbytes:
-        count = os.pwrite(fd, view, offset)
-        view = view[count:]
-        offset += count
+    while done < view.nbytes:
+        done += os.pwrite(fd, view[done:], offset + done)
 
 
 def fsync_file(fd: int, path: str | Path = "") -> None:

@@ -27,8 +27,9 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import Literal, NamedTuple
 
 from rmq_store.errors import StoreLockedError, UsageError
@@ -86,6 +87,9 @@ class OfdLock:
             raise UsageError("stores can be shared between processes on 64-bit Linux only")
         self.path = Path(path)
         self.byte = byte
+        self._requests = {
+            kind: _FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0) for kind in (fcntl.F_RDLCK, fcntl.F_WRLCK, fcntl.F_UNLCK)
+        }
         self._fd = -1
         self._kind: LockKind = "free"
         # {0: thread id} while a thread of this process is taking the lock or has it. A dict, because `setdefault`
@@ -142,21 +146,17 @@ class OfdLock:
                 time.sleep(min(wait_s, left_s))
                 wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
-    @contextlib.contextmanager
-    def exclusive(self, timeout_ms: int, unless: Callable[[], bool] | None = None) -> Iterator[bool]:
+    def exclusive(self, timeout_ms: int, unless: Callable[[], bool] | None = None) -> Exclusive:
         """Hold the lock alone for a `with` block, which gets whether it does; as `acquire_exclusive`. Blocks do not
         nest.
 
         An exception from a signal handler (Ctrl-C) may come on the way in or out, where no `finally` sees it. What a
         thread then still has is given up here, when the block ends or when the thread comes back.
         """
-        self._release_own()
-        try:
-            yield self.acquire_exclusive(timeout_ms, unless)
-        finally:
-            self._release_own()
+        return Exclusive(self, timeout_ms, unless)
 
-    def _release_own(self) -> None:
+    def release_own(self) -> None:
+        """As `release`, if it is this thread that has the lock or is taking it."""
         if self._turn.get(0) == threading.get_ident():
             self.release()
 
@@ -269,9 +269,8 @@ class OfdLock:
                 raise translate(error, self.path) from error
 
     def _set(self, kind: int) -> bool:
-        request = _FLOCK.pack(kind, os.SEEK_SET, self.byte, 1, 0)
         try:
-            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, request)
+            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, self._requests[kind])
         except (BlockingIOError, PermissionError):  # EAGAIN or EACCES: both mean "held by somebody"
             return False
         except OSError as error:
@@ -290,6 +289,30 @@ class OfdLock:
         self._turn = {}
         if fd >= 0:
             os.close(fd)
+
+
+class Exclusive:
+    """The `with` block of `OfdLock.exclusive`."""
+
+    __slots__ = ("_lock", "_timeout_ms", "_unless")
+
+    def __init__(self, lock: OfdLock, timeout_ms: int, unless: Callable[[], bool] | None) -> None:
+        self._lock = lock
+        self._timeout_ms = timeout_ms
+        self._unless = unless
+
+    def __enter__(self) -> bool:
+        self._lock.release_own()
+        try:
+            return self._lock.acquire_exclusive(self._timeout_ms, self._unless)
+        except BaseException:
+            self._lock.release_own()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release_own()
 
 
 def _parse_pid(text: bytes) -> int:

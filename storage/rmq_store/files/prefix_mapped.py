@@ -58,7 +58,7 @@ class PrefixMappedFile:
         """Bytes behind the mapped part; fewer at the end of the file."""
         return os.pread(self._fd, size_bytes, position)
 
-    def write(self, data: bytes | memoryview, position: int) -> None:
+    def write(self, data: bytes | bytearray | memoryview, position: int) -> None:
         """Write bytes behind the mapped part. StoreFullError, StoreFailedError."""
         try:
             durable.write_fully(self._fd, data, position, self.path)

@@ -196,8 +196,12 @@ class SegmentRun:
             CorruptionError: its size is wrong.
             StoreFailedError: it cannot be opened; nothing is known to be wrong with it.
         """
-        with durable.typed(self.directory):
+        try:
             return self._files.get(self._name(base), self.size_bytes, writable=self._writable, pin=self._pin)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise durable.translate(error, self.directory) from error
 
     def create(self, base: int) -> None:
         """Create the file that begins at `base`, filled with zeros, unless it is there; durably, but for the name
@@ -249,7 +253,7 @@ class SegmentRun:
         for path in reversed(missing):
             durable.make_directory(path)
 
-    def write(self, offset: int, data: bytes | memoryview) -> None:
+    def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Write bytes that lie within one file, which exists. StoreFullError, StoreFailedError."""
         base = self.base_of(offset)
         file = self.open(base)
@@ -257,6 +261,14 @@ class SegmentRun:
             durable.write_fully(file.fd, data, offset - base, file.path)
         except OSError as error:
             raise durable.translate(error, file.path) from error
+
+    def put(self, offset: int, data: bytes | bytearray) -> None:
+        """As `write`, but a missing file is created first: that there is one is found out by opening it."""
+        try:
+            self.write(offset, data)
+        except FileNotFoundError:
+            self.create(self.base_of(offset))
+            self.write(offset, data)
 
     def zero(self, start: int, end: int) -> int:
         """Write zeros over the bytes of [start, end) that are not zero; missing files are passed over.

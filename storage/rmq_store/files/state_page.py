@@ -68,7 +68,7 @@ class _Word:
         self._number = WORDS.index(name)
 
     def __get__(self, page: StatePage, owner: type | None = None) -> int:
-        return int(page._words[self._number])
+        return page._loads[self._number]
 
     def __set__(self, page: StatePage, value: int) -> None:
         page._words[self._number] = value
@@ -107,6 +107,7 @@ class StatePage:
         finally:
             os.close(fd)
         self._words = np.frombuffer(self._map, dtype="<i8", count=len(WORDS))
+        self._loads = memoryview(self._map).cast("q")  # the same words; makes an int without a numpy scalar
         self._boot = np.frombuffer(boot_id(), dtype="<i8")
 
     def belongs_here(self) -> bool:

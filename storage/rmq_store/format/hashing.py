@@ -7,6 +7,8 @@ Source: String.hashCode; IndexFile.java (indexKeyHashMethod).
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -16,13 +18,17 @@ Int32Array = npt.NDArray[np.int32]
 _MULTIPLIER = 31
 _MODULUS = 1 << 32
 _LENGTH_OF_UINT8 = 255
+_TAIL_UNITS = 12  # of a unique id: the digits of time and counter
 
 
-def java_hash(text: str) -> int:
-    """`text.hashCode()` of Java, signed: -2^31 <= h < 2^31. Code points above U+FFFF count as two surrogates."""
+def java_hash(text: str, seed: int = 0) -> int:
+    """`text.hashCode()` of Java, signed: -2^31 <= h < 2^31. Code points above U+FFFF count as two surrogates.
+
+    `seed`: the hash of what stands before `text`.
+    """
     units: bytes | memoryview
     units = text.encode() if text.isascii() else memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
-    value = 0
+    value = seed
     for unit in units:
         value = (_MULTIPLIER * value + unit) & 0xFFFFFFFF
     return value - _MODULUS if value >= 1 << 31 else value
@@ -31,6 +37,17 @@ def java_hash(text: str) -> int:
 def index_hash(value: int) -> int:
     """The non-negative hash that index entries hold: abs, but 0 for -2^31, whose abs does not fit an int32."""
     return 0 if value == -(1 << 31) else abs(value)
+
+
+def topic_key_hash(topic: str, key: str) -> int:
+    """Index hash of `topic + "#" + key`."""
+    # All that comes before the last characters is mostly the same again: topics are few, and so are the beginnings of
+    # unique ids.
+    head, tail = key[:-_TAIL_UNITS], key[-_TAIL_UNITS:]
+    return index_hash(java_hash(tail, _known_hash(f"{topic}#{head}")))
+
+
+_known_hash = functools.lru_cache(maxsize=1024)(java_hash)
 
 
 def java_hashes(texts: pa.Array) -> Int32Array:

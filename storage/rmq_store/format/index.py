@@ -24,7 +24,6 @@ Source: IndexHeader.java, IndexFile.java (putKey); files of a 5.5.0 broker.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,8 +72,7 @@ def file_size(slot_count: int, index_count_max: int) -> int:
     return entry_position(slot_count, index_count_max)
 
 
-@dataclass(frozen=True, slots=True)
-class IndexHeader:
+class IndexHeader(NamedTuple):
     """The header as a value."""
 
     begin_timestamp: int = 0
@@ -98,11 +96,7 @@ class IndexHeader:
 
     def pack(self) -> bytes:
         """The 40 bytes."""
-        # Field by field: `astuple` copies deeply, and a header is packed for every message that is sent alone.
-        return _HEADER.pack(
-            self.begin_timestamp, self.end_timestamp, self.begin_phy_offset, self.end_phy_offset,
-            self.hash_slot_count, self.index_count,
-        )  # fmt: skip
+        return _HEADER.pack(*self)
 
     def next_file(self) -> IndexHeader:
         """Header of the file after this one: begin and end are this one's end until the first entry comes."""

@@ -27,7 +27,7 @@ from rmq_store.format.frame_check import (
     check_frame,
     crc_property,
 )
-from rmq_store.format.host import Host
+from rmq_store.format.host import IPV4_HOST_BYTES, IPV6_HOST_BYTES, Host
 
 __all__ = [
     "BLANK_MAGIC",
@@ -42,12 +42,19 @@ __all__ = [
     "decode_frame",
     "encode_blank",
     "encode_frame",
+    "place_frame",
 ]
 
 # All fields before the body, by the two V6 bits (born, store) of sys_flag.
 _HEADERS = tuple(
     struct.Struct(f">iiiiiqqiq{born}siq{store}siiqi") for born, store in ((4, 4), (16, 4), (4, 16), (16, 16))
 )
+_OFFSETS = struct.Struct(">qq")
+_OFFSETS_POSITION = 20
+_TIMESTAMP = struct.Struct(">q")
+_SYS_FLAG_LAST_BYTE = 36 + 3
+_BORN_HOST_V6 = int(SysFlag.BORN_HOST_V6)
+_BORN_HOST_POSITION = 48
 _V1_TOPIC_BYTES_MAX = 127
 _EMPTY: Mapping[str, str] = MappingProxyType({})
 
@@ -241,6 +248,19 @@ _crc_property = crc_property  # the parameters above hide the function
 def _without_crc(properties: bytes) -> bytes:
     tail = properties[-CRC_PROPERTY_BYTES:]
     return properties[:-CRC_PROPERTY_BYTES] if tail.startswith(CRC_PROPERTY_PREFIX) else properties
+
+
+def place_frame(
+    frame: bytearray, queue_offset: int, commit_log_offset: int, store_timestamp_ms: int, *, crc_property: bool
+) -> None:
+    """Fill in, in place, what `encode_frame` wrote as 0 because it was not known; `crc_property` as there."""
+    _OFFSETS.pack_into(frame, _OFFSETS_POSITION, queue_offset, commit_log_offset)
+    born_host_bytes = IPV6_HOST_BYTES if frame[_SYS_FLAG_LAST_BYTE] & _BORN_HOST_V6 else IPV4_HOST_BYTES
+    _TIMESTAMP.pack_into(frame, _BORN_HOST_POSITION + born_host_bytes, store_timestamp_ms)
+    if crc_property:
+        with memoryview(frame) as view:
+            crc = zlib.crc32(view[:-CRC_PROPERTY_BYTES])
+        frame[-CRC_PROPERTY_BYTES:] = _crc_property(crc)
 
 
 def encode_blank(size_bytes: int) -> bytes:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import TracebackType
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,7 @@ from rmq_store.errors import StoreError, StoreFailedError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.state_page import StatePage
 from rmq_store.format.frame_encoder import patch_frames
-from rmq_store.format.message import BLANK_MAGIC
+from rmq_store.format.message import BLANK_MAGIC, place_frame
 from rmq_store.log import scan
 from rmq_store.log.commit_log import LOCK_TIMEOUT_MS, CommitLog
 from rmq_store.log.hash_index import IndexState
@@ -51,37 +52,58 @@ class Appended:
 class OneRecord:
     """A record that gets a queue entry, ready but for its place.
 
-    `encode(queue offset, commit-log offset, storeTimestamp)` gives its `size` bytes. `delay_ms` above 0: the queue
-    entry gets storeTimestamp + delay_ms instead of `tags_code`.
+    `frame` is encoded with zeros for queue offset, commit-log offset and storeTimestamp; the append fills them in.
+    `delay_ms` above 0: the queue entry gets storeTimestamp + delay_ms instead of `tags_code`.
     """
 
     topic: str
     queue_id: int
-    size: int
+    frame: bytearray
     tags_code: int
     key_hashes: Sequence[int]
-    encode: Callable[[int, int, int], bytes]
     delay_ms: int = 0
 
+    @property
+    def size(self) -> int:
+        """Bytes of the frame."""
+        return len(self.frame)
 
-@contextlib.contextmanager
-def append_lock(log: CommitLog, timeout_ms: int = LOCK_TIMEOUT_MS) -> Iterator[None]:
-    """Hold the append lock with nothing left over from a dead predecessor (A1).
+
+class append_lock:
+    """Hold the append lock for a `with` block, with nothing left over from a dead predecessor (A1).
 
     Raises:
         StoreLockedError: not free in time.
         StoreFailedError: a flush failed earlier; writes are refused. Or an I/O error.
     """
-    with log.append_lock.exclusive(timeout_ms):
-        if log.store_lock.held == "free":
-            raise UsageError(f"{log.root} was closed meanwhile: nothing was written")
-        if log.writing_page.poison:
-            raise StoreFailedError(
-                f"{log.root}: a flush failed: writes are refused until every process has closed the store"
-            )
-        with durable.typed(log.root):
+
+    __slots__ = ("_block", "_log")
+
+    def __init__(self, log: CommitLog, timeout_ms: int = LOCK_TIMEOUT_MS) -> None:
+        self._log = log
+        self._block = log.append_lock.exclusive(timeout_ms)
+
+    def __enter__(self) -> None:
+        log = self._log
+        self._block.__enter__()
+        try:
+            if log.store_lock.held == "free":
+                raise UsageError(f"{log.root} was closed meanwhile: nothing was written")
+            if log.writing_page.poison:
+                raise StoreFailedError(
+                    f"{log.root}: a flush failed: writes are refused until every process has closed the store"
+                )
             undo(log)
-            yield
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._block.__exit__(kind, error, trace)
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            raise durable.translate(error, self._log.root) from error
 
 
 def append(log: CommitLog, batches: Sequence[pa.RecordBatch], unit: Unit | None = None) -> Appended:
@@ -108,7 +130,7 @@ def append(log: CommitLog, batches: Sequence[pa.RecordBatch], unit: Unit | None 
         return Appended(start, start, page.store_timestamp, layout.offsets, layout.offsets)
     groups = _Groups(all_batches)
     queue_offsets = groups.number({key: log.next_queue_offset(*key, start) for key in groups.keys})
-    with _all_or_nothing(log, start, layout.end):
+    with _AllOrNothing(log, start, layout.end):
         now = log.clock()
         _write_records(log, all_batches, layout, queue_offsets, now)
         _dispatch(log, all_batches, layout, groups, queue_offsets, now)
@@ -131,12 +153,12 @@ def append_one(log: CommitLog, record: OneRecord) -> tuple[int, int]:
         raise UsageError(f"a record of {record.size} bytes does not fit a segment of {segment_bytes} bytes")
     offset = start if record.size + BLANK_BYTES <= room else start + room
     queue_offset = log.next_queue_offset(record.topic, record.queue_id, start)
-    with _all_or_nothing(log, start, offset + record.size):
+    with _AllOrNothing(log, start, offset + record.size):
         now = log.clock()
-        log.segments.create(log.segments.base_of(start))
+        place_frame(record.frame, queue_offset, offset, now, crc_property=log.crc_property)
         if offset > start:
-            log.segments.create(offset)
-        log.segments.write(offset, record.encode(queue_offset, offset, now))
+            log.segments.create(log.segments.base_of(start))
+        log.segments.put(offset, record.frame)
         if offset > start:
             log.segments.write(start, _BLANK.pack(room, BLANK_MAGIC))
         tags_code = now + record.delay_ms if record.delay_ms > 0 else record.tags_code
@@ -147,20 +169,30 @@ def append_one(log: CommitLog, record: OneRecord) -> tuple[int, int]:
     return offset, queue_offset
 
 
-@contextlib.contextmanager
-def _all_or_nothing(log: CommitLog, start: int, end: int) -> Iterator[None]:
-    """A3: declare the intent; if the block fails, take back what it wrote."""
-    state = log.views.index_state()
-    log.writing_page.declare(start, end, state.file, state.header)
-    try:
-        yield
-    except BaseException as error:
+class _AllOrNothing:
+    """A3: declare the intent of [start, end) for a `with` block; if that fails, take back what it wrote."""
+
+    __slots__ = ("_end", "_log", "_start")
+
+    def __init__(self, log: CommitLog, start: int, end: int) -> None:
+        self._log = log
+        self._start = start
+        self._end = end
+
+    def __enter__(self) -> None:
+        state = self._log.views.index_state()
+        self._log.writing_page.declare(self._start, self._end, state.file, state.header)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            return
         # Whatever it was: nobody has seen the records. If the undo fails too, the intent makes the next append do it.
         with contextlib.suppress(StoreError, OSError):
-            undo(log)
+            undo(self._log)
         if isinstance(error, OSError):
-            raise durable.translate(error, log.root) from error
-        raise
+            raise durable.translate(error, self._log.root) from error
 
 
 def _commit(page: StatePage, end: int, last_record: int, now: int) -> None:

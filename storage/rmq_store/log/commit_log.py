@@ -17,11 +17,11 @@ from rmq_store.files.lock import OfdLock
 from rmq_store.files.progress import Progress, ProgressRecord
 from rmq_store.files.segments import OpenFiles, SegmentRun
 from rmq_store.files.state_page import StatePage
+from rmq_store.format.frame_check import HOSTS_V6_MASK
 from rmq_store.format.message import (
     MESSAGE_MAGIC_V1,
     MESSAGE_MAGIC_V2,
     StoredMessage,
-    SysFlag,
     check_frame,
     decode_frame,
 )
@@ -39,6 +39,7 @@ LOCK_TIMEOUT_MS = 60_000
 _FRAME_START = struct.Struct(">iiiiiqq")  # size, magic, body CRC, queue id, flag, queue offset, physical offset
 _FIXED_TO_BODY = 84  # bytes before bodyLength with two IPv4 hosts
 _IPV6_EXTRA = 12
+_SYS_FLAG_LAST_BYTE = 36 + 3
 
 _SETTLE_TRIES = 1000
 _SETTLE_WAIT_S = 0.001
@@ -141,9 +142,8 @@ class CommitLog:
             return False
         if magic not in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2):
             return False
-        sys_flag = int.from_bytes(view[position + 36 : position + 40], "big")
-        body = position + _FIXED_TO_BODY
-        body += _IPV6_EXTRA * (bool(sys_flag & SysFlag.BORN_HOST_V6) + bool(sys_flag & SysFlag.STORE_HOST_V6))
+        hosts = view[position + _SYS_FLAG_LAST_BYTE] & HOSTS_V6_MASK
+        body = position + _FIXED_TO_BODY + _IPV6_EXTRA * hosts.bit_count()
         topic_at = body + 4 + int.from_bytes(view[body : body + 4], "big")
         length_bytes = 1 if magic == MESSAGE_MAGIC_V1 else 2
         if not position < topic_at <= position + size - length_bytes:
@@ -169,8 +169,8 @@ class CommitLog:
         in damage that was kept, is whole.
         """
         return (
-            offset < self.start()
-            or self.is_record_of(topic, queue_id, offset, size, queue_offset)
+            self.is_record_of(topic, queue_id, offset, size, queue_offset)  # first: the other two are rare
+            or offset < self.start()
             or self.kept.covering(offset) is not None
         )
 

@@ -82,19 +82,33 @@ class IndexFile:
         """Write entries with numbers from `first_number` on."""
         self._file.write(entries.tobytes(), layout.entry_position(self.slot_count, first_number))
 
-    def put_one(self, key_hash: int, log_offset: int, timestamp: int) -> None:
-        """Add one entry; there is room (IndexFile#putKey)."""
+    def put_one(self, key_hashes: Sequence[int], log_offset: int, timestamp: int) -> int:
+        """Add entries for keys of one record, as many as there is room for; returns how many (IndexFile#putKey)."""
         header = self.header
-        slot = key_hash % self.slot_count
-        previous = int(self.slots[slot])
-        if not 0 < previous < header.index_count:
-            previous = 0
-        seconds = (timestamp - header.begin_timestamp) // 1000 if header.begin_timestamp > 0 else 0
-        entry = _ENTRY.pack(key_hash, log_offset, min(max(seconds, 0), _INT32_MAX), previous)
-        self._file.write(entry, layout.entry_position(self.slot_count, header.index_count))
-        self.slots[slot] = header.index_count
-        place = (log_offset, timestamp)
-        self.write_header(header.with_entries(1, int(previous == 0), first=place, last=place).pack())
+        first_number = header.index_count
+        begin = header.begin_timestamp
+        entries = bytearray()
+        newest: dict[int, int] = {}
+        new_slots = 0
+        for number, key_hash in enumerate(key_hashes[: max(self.entry_max - first_number, 0)], first_number):
+            slot = key_hash % self.slot_count
+            previous = newest.get(slot) or int(self.slots[slot])
+            if not 0 < previous < number:
+                previous = 0
+                new_slots += 1
+            seconds = min(max((timestamp - begin) // 1000, 0), _INT32_MAX) if begin > 0 else 0
+            entries += _ENTRY.pack(key_hash, log_offset, seconds, previous)
+            newest[slot] = number
+            if number <= 1:
+                begin = timestamp  # the header of a new file gets its begin with the first entry, and counts from it
+        count = len(entries) // layout.ENTRY_BYTES
+        if count:
+            self._file.write(entries, layout.entry_position(self.slot_count, first_number))
+            for slot, number in newest.items():
+                self.slots[slot] = number
+            place = (log_offset, timestamp)
+            self.write_header(header.with_entries(count, new_slots, first=place, last=place).pack())
+        return count
 
     def read_entries(self, first_number: int, last_number: int) -> np.ndarray:
         """Entries [first_number, last_number), a copy."""
@@ -175,11 +189,13 @@ class HashIndex:
 
     def put_one(self, key_hashes: Sequence[int], log_offset: int, timestamp: int) -> None:
         """As `put`, for the keys of one record."""
-        for key_hash in key_hashes:
-            file = self.newest()
-            if file is None or file.header.index_count >= self.entry_max:
+        file = self.newest() if key_hashes else None
+        done = 0
+        while done < len(key_hashes):
+            count = file.put_one(key_hashes[done:] if done else key_hashes, log_offset, timestamp) if file else 0
+            done += count
+            if not count:
                 file = self._roll(timestamp, file)
-            file.put_one(key_hash, log_offset, timestamp)
 
     def end_offset(self) -> int:
         """Log offset of the newest record that has entries; -1 without files."""

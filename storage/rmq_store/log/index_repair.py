@@ -6,8 +6,6 @@ before the first one that cannot be true is kept, and the slots are recomputed f
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from rmq_store.format.hashing import index_hash, java_hash
@@ -66,13 +64,13 @@ def _keep(log: CommitLog, file: IndexFile, offsets: np.ndarray, count: int) -> b
         return False
     if begin is None:
         begin = file.header.begin_timestamp  # retention took that record; the header was written with it
-    header = replace(
-        file.header, begin_timestamp=begin, end_timestamp=end, begin_phy_offset=first, end_phy_offset=last,
+    header = file.header._replace(
+        begin_timestamp=begin, end_timestamp=end, begin_phy_offset=first, end_phy_offset=last,
         index_count=count + 1,
     )  # fmt: skip
     file.cut(header.pack())
     used = int(np.count_nonzero(file.slots))
-    file.write_header(replace(header, hash_slot_count=used).pack())
+    file.write_header(header._replace(hash_slot_count=used).pack())
     return True
 
 

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_store.format.hashing import index_hash, index_hashes, java_hash, java_hashes, topic_key_hashes
+from rmq_store.format.hashing import (
+    index_hash,
+    index_hashes,
+    java_hash,
+    java_hashes,
+    topic_key_hash,
+    topic_key_hashes,
+)
 
 VECTORS = [
     ("", 0, 0),
@@ -47,6 +54,12 @@ def test_hashes_are_those_that_java_computes(text: str, expected: int, expected_
 @given(texts)
 def test_single_hash_follows_the_definition(text: str) -> None:
     assert java_hash(text) == hash_by_definition(text)
+
+
+@given(texts, texts)
+def test_a_hash_goes_on_from_that_of_what_stands_before(head: str, tail: str) -> None:
+    assert java_hash(tail, java_hash(head)) == hash_by_definition(head + tail)
+    assert topic_key_hash(head, tail) == index_hash(hash_by_definition(f"{head}#{tail}"))
 
 
 def test_lone_surrogate_hashes_as_its_code_unit() -> None:

@@ -20,6 +20,7 @@ from rmq_store.format.message import (
     decode_frame,
     encode_blank,
     encode_frame,
+    place_frame,
 )
 from rmq_store.format.properties import encode_properties
 
@@ -52,6 +53,16 @@ def frame(**changes: object) -> bytes:
 
 def decode(raw: bytes) -> StoredMessage:
     return decode_frame(memoryview(raw), 0, len(raw))
+
+
+@pytest.mark.parametrize("crc", [True, False])
+@pytest.mark.parametrize(("born", "store"), [(BORN, STORE), (V6, STORE), (BORN, V6), (V6, V6)])
+def test_a_frame_gets_its_place_afterwards_as_if_it_had_been_known(born: Host, store: Host, crc: bool) -> None:
+    place = {"queue_offset": (1 << 40) + 3, "commit_log_offset": (5 << 30) + 7, "store_timestamp_ms": 1700000009999}
+    rest = {"born_host": born, "store_host": store, "crc_property": crc}
+    patched = bytearray(frame(**rest, queue_offset=0, commit_log_offset=0, store_timestamp_ms=0))
+    place_frame(patched, *place.values(), crc_property=crc)
+    assert patched == frame(**rest, **place)
 
 
 def test_frame_is_the_one_that_java_loads() -> None:

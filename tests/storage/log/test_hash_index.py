@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -37,9 +36,9 @@ def java_files(rows: list[Row]) -> list[bytes]:
         data[at : at + 20] = b"".join(value.to_bytes(width, "big") for value, width in parts)
         data[slot : slot + 4] = header.index_count.to_bytes(4, "big")
         if header.index_count <= 1:
-            header = replace(header, begin_timestamp=timestamp, begin_phy_offset=offset)
-        header = replace(
-            header, end_timestamp=timestamp, end_phy_offset=offset, index_count=header.index_count + 1,
+            header = header._replace(begin_timestamp=timestamp, begin_phy_offset=offset)
+        header = header._replace(
+            end_timestamp=timestamp, end_phy_offset=offset, index_count=header.index_count + 1,
             hash_slot_count=header.hash_slot_count + (previous == 0),
         )  # fmt: skip
         data[:40] = header.pack()
@@ -89,6 +88,21 @@ def test_bulk_and_single_puts_write_what_java_writes_one_by_one(
     assert contents(bulk) == java_files(rows)
     assert contents(single) == java_files(rows)
     assert bulk.names() == single.names()
+
+
+@given(records=st.lists(st.lists(hashes, max_size=2 * ENTRIES), max_size=6))
+@settings(max_examples=60)
+def test_all_keys_of_a_record_give_what_java_writes_for_one_after_the_other(
+    tmp_path_factory: pytest.TempPathFactory, records: list[list[int]]
+) -> None:
+    """They are written at once: several of a slot, and more than the file has room for, must not show."""
+    index = index_at(tmp_path_factory.mktemp("index"))
+    rows = []
+    for number, key_hashes in enumerate(records, start=1):
+        offset, timestamp = 100 * number, 10**12 + 1500 * number
+        index.put_one(key_hashes, offset, timestamp)
+        rows += [(key_hash, offset, timestamp) for key_hash in key_hashes]
+    assert contents(index) == java_files(rows)
 
 
 @given(rows=row_lists(), kept=st.integers(0, 50))
