@@ -20,7 +20,7 @@ from rmq_store.format.names import LOCK_FILE
 
 
 def copy_at_rest(store: Store, made: Path, target: Path, tell: Progress) -> BackupReport:
-    """Copy all files of `store` to the directory `made`. StoreLockedError: somebody uses it."""
+    """Copy all files of `store` to the directory `made`. StoreLockedError: somebody uses it. NotAStoreError: a link."""
     log = log_of(store.path, store.config, writable=False)
     guard = None
     try:
@@ -54,13 +54,18 @@ def copy_at_rest(store: Store, made: Path, target: Path, tell: Progress) -> Back
 
 
 def _stamps(root: Path) -> dict[str, tuple[int, int, int]]:
-    """{path below root: (size, time of the last change in ns, inode)} of all files; directories may be links."""
+    """{path below root: (size, time of the last change in ns, inode)} of all files.
+
+    Raises:
+        NotAStoreError: a directory is a link: it might lead anywhere, and the copy with it.
+    """
     found = {}
 
     def fail(error: OSError) -> None:
         raise error
 
-    for directory, _, names in os.walk(root, onerror=fail, followlinks=True):
+    for directory, folders, names in os.walk(root, onerror=fail):
+        durable.refuse_links(*(Path(directory, name) for name in folders))
         for name in names:
             path = Path(directory, name)
             status = path.lstat()
