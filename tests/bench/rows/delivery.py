@@ -1,0 +1,73 @@
+"""Delivery of delayed messages that are all due, beside a plain append of the same messages."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from bench.case import Case, Pair, Target
+from bench.messages import BODY_BYTES, TOPIC, plain
+from bench.rows.append import append_seconds
+from bench.scratch import Scratch
+from bench.stores import QUEUES, chunk_rows
+from rmq_store import Store
+
+ROWS = 1_000_000
+DELAY_LEVEL = 1
+DELAY_MS = 1000
+
+
+def deliver_seconds(root: Path, chunk: pa.RecordBatch, row_count: int) -> float:
+    """Seconds of delivering `row_count` messages of a new store that are all due. The store is removed."""
+    now_ms = int(time.time() * 1000)
+    delayed = chunk.append_column("delayLevel", pa.array(np.full(chunk.num_rows, DELAY_LEVEL, np.int32)))
+    with Store.open(root, create=True, clock=lambda: now_ms) as store:
+        store.create_topic(TOPIC, queue_count=QUEUES)
+        for first in range(0, row_count, chunk.num_rows):
+            store.append(delayed.slice(0, row_count - first), TOPIC)
+        store.flush()
+        now_ms += DELAY_MS
+        begin = time.perf_counter()
+        delivered = store.schedule.deliver_due().delivered
+        seconds = time.perf_counter() - begin
+    assert delivered == row_count
+    shutil.rmtree(root)
+    return seconds
+
+
+@contextlib.contextmanager
+def delivering(scratch: Scratch, body_bytes: int) -> Iterator[Pair]:
+    """Messages per second."""
+    rows = scratch.rows(ROWS)
+    chunk = plain(min(chunk_rows(body_bytes), rows), body_bytes)
+    scratch.touch_memory(3 * rows * (body_bytes + 400))
+    yield Pair(
+        ours=lambda: rows / deliver_seconds(scratch.directory / "delayed", chunk, rows),
+        yardstick=lambda: rows / append_seconds(scratch.directory / "plain", chunk, rows)[0],
+    )
+
+
+CASES = tuple(
+    Case(
+        name=f"delivery-{body_bytes}",
+        title="delivery of 1 M due delayed messages",
+        group="delivery",
+        body_bytes=body_bytes,
+        yardstick="our own bulk append of the same messages",
+        unit="msgs/s",
+        target=Target(0.33),
+        settings=(
+            f"level {DELAY_LEVEL}, all due at once by the store's clock, one call of `deliver_due`, which reads them "
+            "and appends them to their own queues; the delayed messages are on disk before."
+        ),
+        prepare=partial(delivering, body_bytes=body_bytes),
+    )
+    for body_bytes in BODY_BYTES[:1]
+)

@@ -1,0 +1,160 @@
+"""Opening a store for writing: after a clean stop, after its writer was killed, after the power was cut."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from bench.case import Case, Pair, Target
+from bench.crew import Crew
+from bench.scratch import Scratch
+from bench.stores import append_rows, large, of_size, read_log, rows_of
+from rmq_store import Store
+
+TAIL_BYTES = 256 << 20
+TAIL_BODY_BYTES = 1024
+SMALL_BYTES = 100 * 10**6
+OPENS = 20
+
+# Words 1 and 2 of the state page, 8 bytes each: in which boot it was written.
+_BOOT_WORDS = slice(8, 24)
+
+
+def small(directory: Path, scratch: Scratch) -> Path:
+    """100 MB, for `Scratch.once`."""
+    return of_size(directory / "store", SMALL_BYTES, scratch)
+
+
+def open_ms(root: Path) -> float:
+    """Median of some opens in this process, each closed cleanly."""
+    times_ms = []
+    for _ in range(OPENS):
+        begin = time.perf_counter()
+        store = Store.open(root)
+        times_ms.append((time.perf_counter() - begin) * 1000)
+        store.close()
+    return statistics.median(times_ms)
+
+
+@contextlib.contextmanager
+def opening_cleanly(scratch: Scratch) -> Iterator[Pair]:
+    """Milliseconds."""
+    old, young = scratch.once(large), scratch.once(small)
+    yield Pair(lambda: open_ms(old), lambda: open_ms(young))
+
+
+@contextlib.contextmanager
+def appending(number: int, root: str, row_count: int) -> Iterator[Callable[[], tuple[int, int]]]:
+    """One process of a crew: appends messages that nobody flushes, and says which bytes of the log they are."""
+    with Store.open(root) as store:
+
+        def once() -> tuple[int, int]:
+            start = store.log_range()[1]
+            for _ in append_rows(store, row_count, TAIL_BODY_BYTES):
+                pass
+            return start, store.log_range()[1]
+
+        yield once
+
+
+def forget_pages(root: Path) -> None:
+    """Let the page cache forget every file of the store that is on disk."""
+    for path in root.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def killed(root: Path, tail_bytes: int, *, power_cut: bool) -> tuple[int, int]:
+    """Kill a writer that has appended so many bytes which are not flushed; returns which bytes of the log they are.
+
+    `power_cut`: what it wrote is on disk and not in memory, and the state page is of another boot of the machine.
+    """
+    crew = Crew(1, appending, str(root), rows_of(tail_bytes, TAIL_BODY_BYTES))
+    start, end = crew.run()[0].answer
+    crew.kill()
+    if power_cut:
+        os.sync()
+        page = root / "pyrmq" / "state"
+        content = bytearray(page.read_bytes())
+        content[_BOOT_WORDS] = bytes(byte ^ 0xFF for byte in content[_BOOT_WORDS])
+        with page.open("r+b") as file:  # the same inode
+            file.write(content)
+        forget_pages(root)
+    return start, end
+
+
+@contextlib.contextmanager
+def recovering(scratch: Scratch, made: Callable[[Path, Scratch], Path], *, power_cut: bool) -> Iterator[Pair]:
+    """MB of the tail per second."""
+    root = scratch.once(made)
+    tail_bytes = TAIL_BYTES // 16 if scratch.quick else TAIL_BYTES
+    scratch.touch_memory(4 * tail_bytes)
+    tail = [(0, 0)]
+
+    def ours() -> float:
+        tail[0] = start, end = killed(root, tail_bytes, power_cut=power_cut)
+        begin = time.perf_counter()
+        store = Store.open(root)
+        seconds = time.perf_counter() - begin
+        recovery = store.recovery
+        store.close()
+        assert recovery is not None and recovery.scanned_bytes >= end - start, recovery
+        return (end - start) / seconds / 1e6
+
+    def yardstick() -> float:
+        if power_cut:
+            forget_pages(root)
+        begin = time.perf_counter()
+        done = read_log(root, *tail[0])
+        return done / (time.perf_counter() - begin) / 1e6
+
+    ours()
+    yield Pair(ours, yardstick)
+
+
+def _age(made: Callable[[Path, Scratch], Path]) -> str:
+    return "20 GB" if made is large else "100 MB"
+
+
+CASES = (
+    Case(
+        name="open-clean",
+        title="open after a clean stop, 20 GB",
+        group="open",
+        body_bytes=None,
+        yardstick="the same with 100 MB",
+        unit="ms",
+        target=Target(1.25, at_least=False, ours_at_most=50),
+        settings=f"`Store.open` for writing, median of {OPENS} opens in one process; page cache warm.",
+        prepare=opening_cleanly,
+    ),
+    *(
+        Case(
+            name=f"open-{'power-cut' if power_cut else 'kill'}-{_age(made).replace(' ', '-').lower()}",
+            title=f"open after {'a power cut' if power_cut else 'kill -9'} of a store of {_age(made)}",
+            group="open",
+            body_bytes=None,
+            yardstick="a sequential read of the tail that must be scanned",
+            unit="MB/s",
+            target=Target(0.5),
+            settings=(
+                f"the tail has {TAIL_BYTES >> 20} MiB of messages of {TAIL_BODY_BYTES} B. "
+                + (
+                    "The state page is of another boot, so views are made again from the tail; it is on disk and not "
+                    "in the page cache, for both."
+                    if power_cut
+                    else "None of it was flushed, so the open also writes it to the disk; page cache warm."
+                )
+            ),
+            prepare=partial(recovering, made=made, power_cut=power_cut),
+        )
+        for power_cut in (False, True)
+        for made in (small, large)
+    ),
+)
