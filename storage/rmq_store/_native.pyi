@@ -4,7 +4,127 @@ All results are written into arrays that the caller gives. Each function checks 
 of another kind of items, ValueError for another number of them, IndexError for a slice outside of its data.
 """
 
-from rmq_store.format.native import Bytes, Int64, UInt32
+import pyarrow as pa
+
+from rmq_store.format.native import Bytes, Int32, Int64, Rows, UInt32
 
 def slice_crcs(data: Bytes, starts: Int64, ends: Int64, seeds: UInt32 | None, crcs: UInt32) -> None:
     """Into `crcs` (n,): CRC-32 of `data[starts[i]:ends[i]]`, which continues `seeds[i]`."""
+def measure_frames(rows: Rows, offsets: Int64, hash_offsets: Int32, new_keys: Int64) -> int | None:
+    """How many new unique keys the rows get; None: refused, some row cannot be stored.
+
+    Into `offsets` (n + 1,): where the frames begin and end, one behind another; into `hash_offsets` (n + 1,) the same
+    of their index hashes; into `new_keys` (n,) the how-manieth new unique key the row gets, or -1.
+    """
+
+def write_frames(
+    rows: Rows,
+    header: bytes,
+    queue_ids: Int32,
+    flags: Int32,
+    born_timestamps: Int64,
+    reconsume_times: Int32,
+    key_prefix: bytes,
+    first_sequence: int,
+    offsets: Int64,
+    hash_offsets: Int32,
+    new_keys: Int64,
+    frames: Bytes,
+    crcs: UInt32,
+    tags_codes: Int64,
+    hashes: Int32,
+) -> None:
+    """Into `frames`, `crcs` (n,), `tags_codes` (n,) and `hashes`: what `measure_frames` has measured.
+
+    `header` holds the bytes before the body, the same for all frames. New unique keys are `key_prefix` with 12 hex
+    digits that count from `first_sequence`. IndexError: the rows are not what was measured.
+    """
+
+def patch_frames(
+    frames: Bytes,
+    starts: Int64,
+    sizes: Int64,
+    queue_offsets: Int64,
+    physical_offsets: Int64,
+    store_timestamp_ms: int,
+    crc0: UInt32 | None,
+) -> None:
+    """As `frame_patch.patch_frames`. IndexError for a frame that is too short to be one; those before it are patched."""
+
+def copy_slices(
+    data: Bytes | pa.Buffer, starts: Int64, ends: Int64, offsets: Int32, values: Bytes | pa.Buffer
+) -> int:
+    """Into `values`: `data[starts[i]:ends[i]]`, one behind another; into `offsets` (n + 1,) where each begins and ends.
+
+    How many bytes that were. IndexError, too, where `values` has no room for them, or they are 2 GiB or more.
+    """
+
+def read_frames(
+    data: Bytes, positions: Int64, sizes: Int64, base_offset: int | None, int32_fields: Int32, int64_fields: Int64
+) -> bool:
+    """The fields of the frames as `frame_fields.frame_columns`; False: some frame is not what its entry says.
+
+    Into `int32_fields` (5, n): queue_id, flag, sys_flag, body_crc, reconsume_times. Into `int64_fields` (11, n):
+    queue_offset, physical_offset, born_timestamp, store_timestamp, prepared_transaction_offset, body_start, body_end,
+    topic_start, topic_end, properties_start, properties_end.
+    """
+
+def ipv4_texts(data: Bytes, positions: Int64, offsets: Int32, values: Bytes) -> int:
+    """Into `values` (n * 32,) the texts of the hosts of 8 bytes at `positions`, into `offsets` (n + 1,) where they
+    begin and end; how many bytes that were.
+    """
+
+def split_pieces(
+    data: Bytes,
+    starts: Int64,
+    ends: Int64,
+    dropped: bytes,
+    counts: Int64,
+    piece_starts: Int64,
+    piece_separators: Int64,
+    piece_ends: Int64,
+) -> tuple[int, bool]:
+    """The pieces of the property strings `data[starts[i]:ends[i]]` but those named `dropped`: how many, is it ASCII.
+
+    Into `counts` (n,): how many each string has; into the other three, as long as they are: where name, separator and
+    end of each piece lie. IndexError, too, where there is no room for all.
+    """
+
+def find_values(
+    data: Bytes,
+    counts: Int64,
+    piece_starts: Int64,
+    piece_separators: Int64,
+    piece_ends: Int64,
+    name: bytes,
+    first_wins: bool,
+    value_starts: Int64,
+    value_ends: Int64,
+) -> int:
+    """Into the last two (n,): where the value of property `name` lies, 0 and 0 without one; in how many rows it is."""
+
+def winning_pieces(
+    data: Bytes,
+    counts: Int64,
+    piece_starts: Int64,
+    piece_separators: Int64,
+    piece_ends: Int64,
+    first_wins: bytes,
+    winners: Bytes,
+) -> int:
+    """Into `winners`, one for each piece: 0 if another one of its name in its row counts, the last, of `first_wins`
+    the first; else 1. How many are 0; -1: some row has more pieces than are compared here.
+    """
+
+def copy_pieces(
+    data: Bytes,
+    counts: Int64,
+    piece_starts: Int64,
+    piece_separators: Int64,
+    piece_ends: Int64,
+    name_offsets: Int32,
+    names: Bytes | pa.Buffer,
+    value_offsets: Int32,
+    values: Bytes | pa.Buffer,
+) -> tuple[int, int]:
+    """As `copy_slices`, the names and the values of all pieces; how many bytes each of them were."""

@@ -1,6 +1,10 @@
-"""The columns of a batch that is to be encoded: found by name, brought to one type each, and checked (data plane)."""
+"""What is to be encoded: the columns of a batch, found by name and brought to one type each, and what all messages of
+it have in common (data plane).
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -8,12 +12,49 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.errors import UsageError
+from rmq_store.format.compression import CompressionKind
+from rmq_store.format.frame_check import HOSTS_V6_MASK
 from rmq_store.format.gather import value_bytes
+from rmq_store.format.host import Host
+from rmq_store.format.ids import UniqueIdGenerator
 from rmq_store.format.names import validate_topic
 from rmq_store.format.property_encoder import NAMED_COLUMNS, checked_text, refusal
-from rmq_store.format.schema import PROPERTIES_TYPE
+from rmq_store.format.schema import ENCODED_SCHEMA, PROPERTIES_TYPE
 
 _MICROSECONDS_PER_MS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeOptions:
+    """What all messages of a batch have in common.
+
+    `now_ms` is the born time of rows without one. `crc_property` reserves the 20 bytes of the CRC property. With
+    `unique_ids`, rows without a UNIQ_KEY among their kept properties get one. Bodies of at least `compress_over_bytes`
+    are compressed, unless they are already or do not get shorter; None: never. Properties named in `drop_properties`
+    are left out. `index_tags`: tags get index entries, as brokers from 5.4.0 on give them.
+    """
+
+    store_host: Host
+    born_host: Host
+    now_ms: int
+    crc_property: bool
+    unique_ids: UniqueIdGenerator | None = None
+    max_message_bytes: int = 4 * 1024 * 1024
+    compress_over_bytes: int | None = None
+    compress_kind: CompressionKind = "zlib"
+    drop_properties: frozenset[str] = frozenset()
+    index_tags: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RowFields:
+    """Fixed fields of n frames, each (n,). `sys_flags` say of which family the hosts are."""
+
+    queue_ids: npt.NDArray[np.int32]
+    flags: npt.NDArray[np.int32]
+    sys_flags: npt.NDArray[np.int32]
+    born_timestamps: npt.NDArray[np.int64]
+    reconsume_times: npt.NDArray[np.int32]
 
 
 class EncodeInput:
@@ -28,10 +69,12 @@ class EncodeInput:
         column = self._required("topic")
         if column.null_count:
             raise refusal(_first_null(column), "topic", "a message needs a topic")
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
-        topics = self._text("topic", column).dictionary_encode()
-        for code, name in enumerate(topics.dictionary.to_pylist()):
+        if not _has_different_values(column):
+            if pa.types.is_dictionary(column.type):
+                column = column.cast(column.type.value_type)
+            column = self._text("topic", column).dictionary_encode()
+        topics = column
+        for code, name in enumerate(checked_text(topics.dictionary, "topic").to_pylist()):
             try:
                 validate_topic(name)
             except UsageError as error:
@@ -50,7 +93,7 @@ class EncodeInput:
         return bodies
 
     def texts(self) -> dict[str, pa.StringArray]:
-        """Those of NAMED_COLUMNS that the batch has, as string."""
+        """Those of NAMED_COLUMNS that the batch has, as string; whether it is valid UTF-8, nobody has looked yet."""
         return {name: self._text(name, self._columns[name]) for name in NAMED_COLUMNS if name in self._columns}
 
     def properties(self) -> pa.MapArray | None:
@@ -60,7 +103,16 @@ class EncodeInput:
             return None
         return self._cast("properties", column, PROPERTIES_TYPE)
 
-    def integers(self, name: str) -> npt.NDArray[np.int32]:
+    def fields(self, queue_ids: npt.NDArray[np.int32], options: EncodeOptions) -> RowFields:
+        """The fixed fields of the rows' frames."""
+        sys_flags = self._integers("sysFlag") & np.int32(~HOSTS_V6_MASK)
+        sys_flags |= np.int32(options.born_host.is_ipv6 << 4 | options.store_host.is_ipv6 << 5)
+        return RowFields(
+            np.ascontiguousarray(queue_ids, np.int32), self._integers("flag"), sys_flags,
+            self._born_timestamps(options.now_ms), self._integers("reconsumeTimes"),
+        )  # fmt: skip
+
+    def _integers(self, name: str) -> npt.NDArray[np.int32]:
         """(n,) int32, 0 for null and without the column."""
         column = self._columns.get(name)
         if column is None:
@@ -68,7 +120,7 @@ class EncodeInput:
         numbers: npt.NDArray[np.int32] = self._cast(name, column, pa.int32()).fill_null(0).to_numpy()
         return numbers
 
-    def born_timestamps(self, now_ms: int) -> npt.NDArray[np.int64]:
+    def _born_timestamps(self, now_ms: int) -> npt.NDArray[np.int64]:
         """(n,) ms since the epoch, `now_ms` for null and without the column; finer parts are cut off downwards."""
         column = self._columns.get("bornTimestamp")
         if column is None or column.null_count == self.row_count:
@@ -85,7 +137,7 @@ class EncodeInput:
         # Arrow would also write numbers out; what text a number becomes is for the caller to say.
         if not (is_text(column.type) or pa.types.is_null(column.type)):
             raise UsageError(f"column {name!r}: expected a string, got {column.type}")
-        return checked_text(self._cast(name, column, pa.string()), name)
+        return self._cast(name, column, pa.string())
 
     def _required(self, name: str) -> pa.Array:
         if name not in self._columns:
@@ -112,6 +164,15 @@ def refuse_over(values: npt.NDArray[np.int64], maximum: int, column: str, unit: 
     if bool(over.any()):
         row = int(over.argmax())
         raise refusal(row, column, f"{int(values[row])} {unit}, more than {maximum}")
+
+
+def _has_different_values(column: pa.Array) -> bool:
+    """Whether a column is what `dictionary_encode` makes of strings: others may hold a value twice, or unused ones."""
+    if column.type != ENCODED_SCHEMA.field("topic").type or column.dictionary.null_count:
+        return False
+    count = len(column.dictionary)
+    is_used = np.bincount(column.indices.to_numpy(), minlength=count) > 0
+    return bool(is_used.all()) and len(column.dictionary.unique()) == count
 
 
 def _first_null(column: pa.Array) -> int:

@@ -7,33 +7,33 @@ Source: MessageExtEncoder.java (encode), CommitLog.java (the CRC property).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.format import native
 from rmq_store.format import properties as names
-from rmq_store.format.compression import CompressionKind, compress
+from rmq_store.format.compression import compress
 from rmq_store.format.crc import array_crcs, shift_crcs, slice_crcs
-from rmq_store.format.encode_input import EncodeInput, refuse_over
+from rmq_store.format.encode_input import EncodeInput, EncodeOptions, RowFields, refuse_over
 from rmq_store.format.frame_check import (
     COMPRESSION_MASK,
     CRC_MASK,
     CRC_PROPERTY_BYTES,
-    HOSTS_V6_MASK,
     TRANSACTION_MASK,
     SysFlag,
 )
 from rmq_store.format.frame_fields import header_dtype
-from rmq_store.format.frame_parts import CRC_RESERVED, fixed_width, hash_lists, topic_heads
+from rmq_store.format.frame_parts import CRC_RESERVED, encoded_rows, fixed_width, hash_lists, topic_heads
 from rmq_store.format.frame_patch import patch_frames
 from rmq_store.format.gather import value_bytes
 from rmq_store.format.hashing import java_hashes
-from rmq_store.format.host import Host
-from rmq_store.format.ids import UniqueIdGenerator, month_start_ms
+from rmq_store.format.ids import month_start_ms
 from rmq_store.format.index_keys import index_key_hashes, topic_hashes
+from rmq_store.format.native_encoder import encode_natively
 from rmq_store.format.property_encoder import MapEntries, PropertyParts, no_separator, property_parts
 from rmq_store.format.schema import ENCODED_SCHEMA
 
@@ -48,28 +48,6 @@ UInt32 = npt.NDArray[np.uint32]
 _FRAME_BYTES_OVER_BODY = 64 * 1024
 # From here on (mean of a batch) it is cheaper to put a frame's CRC together than to read the body a second time.
 _COMBINED_BODY_BYTES_MIN = 2048
-
-
-@dataclass(frozen=True, slots=True)
-class EncodeOptions:
-    """What all messages of a batch have in common.
-
-    `now_ms` is the born time of rows without one. `crc_property` reserves the 20 bytes of the CRC property. With
-    `unique_ids`, rows without a UNIQ_KEY among their kept properties get one. Bodies of at least `compress_over_bytes`
-    are compressed, unless they are already or do not get shorter; None: never. Properties named in `drop_properties`
-    are left out. `index_tags`: tags get index entries, as brokers from 5.4.0 on give them.
-    """
-
-    store_host: Host
-    born_host: Host
-    now_ms: int
-    crc_property: bool
-    unique_ids: UniqueIdGenerator | None = None
-    max_message_bytes: int = 4 * 1024 * 1024
-    compress_over_bytes: int | None = None
-    compress_kind: CompressionKind = "zlib"
-    drop_properties: frozenset[str] = frozenset()
-    index_tags: bool = True
 
 
 def encode_batch(batch: pa.RecordBatch, *, queue_ids: Int32, options: EncodeOptions) -> pa.RecordBatch:
@@ -91,10 +69,23 @@ def encode_batch(batch: pa.RecordBatch, *, queue_ids: Int32, options: EncodeOpti
         return pa.RecordBatch.from_pylist([], ENCODED_SCHEMA)
     given = EncodeInput(batch)
     topics = given.topics()
-    plain_bodies = given.bodies(options.max_message_bytes)
-    sys_flags = given.integers("sysFlag") & np.int32(~HOSTS_V6_MASK)
-    sys_flags |= np.int32(options.born_host.is_ipv6 << 4 | options.store_host.is_ipv6 << 5)
-    bodies, sys_flags = _compress(plain_bodies, sys_flags, options)
+    fields = given.fields(queue_ids, options)
+    bodies, fields = _compress(given.bodies(options.max_message_bytes), fields, options)
+    if native.LOADED:
+        encoded = encode_natively(given, topics, bodies, fields, options)
+        if encoded is not None:
+            return encoded
+    return _encode(given, topics, bodies, fields, options)
+
+
+def _encode(
+    given: EncodeInput,
+    topics: pa.DictionaryArray,
+    bodies: pa.LargeBinaryArray,
+    fields: RowFields,
+    options: EncodeOptions,
+) -> pa.RecordBatch:
+    """As `encode_batch`; `bodies` are those to be stored."""
     properties = _properties(given, options)
     heads, magics = topic_heads(topics)
 
@@ -110,13 +101,13 @@ def encode_batch(batch: pa.RecordBatch, *, queue_ids: Int32, options: EncodeOpti
     headers["total_size"] = sizes
     headers["magic"] = magics
     headers["body_crc"] = body_crcs & np.uint32(CRC_MASK)
-    headers["queue_id"] = queue_ids
-    headers["flag"] = given.integers("flag")
-    headers["sys_flag"] = sys_flags
-    headers["born_timestamp"] = given.born_timestamps(options.now_ms)
+    headers["queue_id"] = fields.queue_ids
+    headers["flag"] = fields.flags
+    headers["sys_flag"] = fields.sys_flags
+    headers["born_timestamp"] = fields.born_timestamps
     headers["born_host"] = np.void(options.born_host.pack())
     headers["store_host"] = np.void(options.store_host.pack())
-    headers["reconsume_times"] = given.integers("reconsumeTimes")
+    headers["reconsume_times"] = fields.reconsume_times
     headers["body_length"] = body_lengths
     frames = pc.binary_join_element_wise(
         fixed_width(headers),
@@ -131,49 +122,37 @@ def encode_batch(batch: pa.RecordBatch, *, queue_ids: Int32, options: EncodeOpti
     if options.crc_property:
         crcs = _frame_crcs(frames, headers.view(np.uint8).reshape(-1, header_type.itemsize), body_lengths, body_crcs)
 
-    transaction = sys_flags & np.int32(TRANSACTION_MASK)
-    indexed = transaction != int(SysFlag.TRANSACTION_ROLLBACK)
     hashes = index_key_hashes(
         topic_hashes(topics),
         properties.unique_keys,
         properties.keys,
-        indexed,
+        fields.sys_flags & np.int32(TRANSACTION_MASK) != int(SysFlag.TRANSACTION_ROLLBACK),
         properties.tags if options.index_tags else None,
     )
-    return pa.RecordBatch.from_arrays(
-        [
-            frames,
-            topics,
-            pa.array(np.asarray(queue_ids, np.int32)),
-            pa.array((transaction == 0) | (transaction == int(SysFlag.TRANSACTION_COMMIT))),
-            pa.array(crcs),
-            pa.array(java_hashes(properties.tags).astype(np.int64)),
-            pa.array(np.zeros(given.row_count, np.int64)),
-            hash_lists(hashes),
-        ],
-        schema=ENCODED_SCHEMA,
-    )
+    tags_codes = java_hashes(properties.tags).astype(np.int64)
+    return encoded_rows(frames, topics, fields.queue_ids, fields.sys_flags, crcs, tags_codes, hash_lists(hashes))
 
 
 def _compress(
-    bodies: pa.LargeBinaryArray, sys_flags: Int32, options: EncodeOptions
-) -> tuple[pa.LargeBinaryArray, Int32]:
+    bodies: pa.LargeBinaryArray, fields: RowFields, options: EncodeOptions
+) -> tuple[pa.LargeBinaryArray, RowFields]:
     """Compress the bodies that are long enough; their flags say so."""
     if options.compress_over_bytes is None:
-        return bodies, sys_flags
+        return bodies, fields
     lengths = np.diff(value_bytes(bodies)[0])
-    long = np.flatnonzero((lengths >= options.compress_over_bytes) & (sys_flags & int(SysFlag.COMPRESSED) == 0))
-    choice, flags = np.arange(len(bodies)), sys_flags.copy()
+    is_plain = fields.sys_flags & int(SysFlag.COMPRESSED) == 0
+    choice, flags = np.arange(len(bodies)), fields.sys_flags.copy()
     packed: list[bytes] = []
-    for row in long.tolist():
+    for row in np.flatnonzero((lengths >= options.compress_over_bytes) & is_plain).tolist():
         body, bits = compress(bodies[row].as_py(), options.compress_kind)
         if len(body) < lengths[row]:
             choice[row] = len(bodies) + len(packed)
             flags[row] = flags[row] & ~COMPRESSION_MASK | bits
             packed.append(body)
     if not packed:
-        return bodies, sys_flags
-    return pa.concat_arrays([bodies, pa.array(packed, pa.large_binary())]).take(pa.array(choice)), flags
+        return bodies, fields
+    stored = pa.concat_arrays([bodies, pa.array(packed, pa.large_binary())]).take(pa.array(choice))
+    return stored, replace(fields, sys_flags=flags)
 
 
 def _properties(given: EncodeInput, options: EncodeOptions) -> PropertyParts:

@@ -9,9 +9,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmq_store.format.frame_check import CRC_PROPERTY_BYTES, CRC_PROPERTY_PREFIX, MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2
+from rmq_store.format.frame_check import (
+    CRC_PROPERTY_BYTES,
+    CRC_PROPERTY_PREFIX,
+    MESSAGE_MAGIC_V1,
+    MESSAGE_MAGIC_V2,
+    TRANSACTION_MASK,
+    SysFlag,
+)
 from rmq_store.format.index_keys import IndexHashes
 from rmq_store.format.names import TOPIC_LENGTH_MAX
+from rmq_store.format.schema import ENCODED_SCHEMA
 
 Int32 = npt.NDArray[np.int32]
 
@@ -43,3 +51,30 @@ def hash_lists(hashes: IndexHashes) -> pa.ListArray:
     offsets = np.zeros(len(hashes.counts) + 1, np.int32)
     np.cumsum(hashes.counts, out=offsets[1:])
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(hashes.hashes))
+
+
+def encoded_rows(
+    frames: pa.LargeBinaryArray,
+    topics: pa.DictionaryArray,
+    queue_ids: Int32,
+    sys_flags: Int32,
+    crcs: npt.NDArray[np.uint32],
+    tags_codes: npt.NDArray[np.int64],
+    key_hashes: pa.ListArray,
+) -> pa.RecordBatch:
+    """An ENCODED_SCHEMA batch of frames that do not wait for their time; every argument has one item for each."""
+    transaction = sys_flags & np.int32(TRANSACTION_MASK)
+    dispatchable = (transaction == 0) | (transaction == int(SysFlag.TRANSACTION_COMMIT))
+    return pa.RecordBatch.from_arrays(
+        [
+            frames,
+            topics,
+            pa.array(queue_ids),
+            pa.array(dispatchable),
+            pa.array(crcs),
+            pa.array(tags_codes),
+            pa.array(np.zeros(len(frames), np.int64)),
+            key_hashes,
+        ],
+        schema=ENCODED_SCHEMA,
+    )

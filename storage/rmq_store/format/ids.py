@@ -100,9 +100,14 @@ class UniqueIdGenerator:
         self._next = 0
         self._lock = threading.Lock()
 
+    @property
+    def text_bytes(self) -> int:
+        """How long each id is."""
+        return 2 * (len(self._ip) + _UNIQUE_TAIL.size)
+
     def next_ids(self, count: int, now_ms: int, month_start_ms: int) -> pa.StringArray:
         """`count` new ids; `month_start_ms` is the local start of the month of `now_ms`."""
-        prefix, start = self._take(count, now_ms, month_start_ms)
+        prefix, start = self.reserve(count, now_ms, month_start_ms)
         sequence = (np.arange(start, start + count, dtype=np.int64) & _SEQUENCE_MASK).astype(">i8")
         raw = np.empty((count, len(prefix) + 6), np.uint8)
         raw[:, : len(prefix)] = np.frombuffer(prefix, np.uint8)
@@ -111,11 +116,13 @@ class UniqueIdGenerator:
 
     def next_id(self, now_ms: int, month_start_ms: int) -> str:
         """One new id."""
-        prefix, start = self._take(1, now_ms, month_start_ms)
+        prefix, start = self.reserve(1, now_ms, month_start_ms)
         return (prefix + (start & _SEQUENCE_MASK).to_bytes(6, "big")).hex().upper()
 
-    def _take(self, count: int, now_ms: int, month_start_ms: int) -> tuple[bytes, int]:
-        """Reserve `count` numbers: the bytes before them, and the first of them."""
+    def reserve(self, count: int, now_ms: int, month_start_ms: int) -> tuple[bytes, int]:
+        """Reserve `count` ids: the bytes before their last 48 bits, and what these are in the first of them; each
+        further one adds 1 to them.
+        """
         with self._lock:
             if self._month_start_ms is None:
                 self._month_start_ms = month_start_ms

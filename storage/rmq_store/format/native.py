@@ -11,11 +11,16 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 Bytes = npt.NDArray[np.uint8]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 UInt32 = npt.NDArray[np.uint32]
+Texts = tuple[npt.NDArray[np.signedinteger], pa.Buffer | bytes, pa.Buffer | None, int]
+"""n texts: offsets (n + 1,) int32 into their bytes; a bitmap of those that are there, if not all are; its first bit."""
+Rows = tuple[object, ...]
+"""What `native_encoder` makes of a batch; the extension knows the order."""
 
 try:
     from rmq_store import _native

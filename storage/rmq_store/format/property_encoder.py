@@ -145,14 +145,14 @@ def property_parts(
     the one in their map or have none.
 
     Raises:
-        UsageError: a separator in a value.
+        UsageError: a separator in a value, or one that is not valid UTF-8.
     """
     given: dict[str, pa.StringArray] = {}
     if unique_keys is not None:
         given[names.UNIQUE_KEY] = unique_keys
     for column, name in NAMED_COLUMNS.items():
         if column in columns:
-            given[name] = _null_if_empty(columns[column])
+            given[name] = _null_if_empty(checked_text(columns[column], column))
             row = first_with_separator(given[name])
             if row is not None:
                 raise refusal(row, column, "a separator, \\x01 or \\x02")

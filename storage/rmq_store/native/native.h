@@ -15,6 +15,12 @@
 
 /* The functions of each part, ended by a null entry; module.c gathers them. */
 extern PyMethodDef crc_methods[];
+extern PyMethodDef frame_methods[];
+extern PyMethodDef host_methods[];
+extern PyMethodDef property_methods[];
+extern PyMethodDef slice_methods[];
+extern PyMethodDef encoder_methods[];
+extern PyMethodDef patch_methods[];
 
 /* A one-dimensional buffer that Python handed over: `count` items of one size, contiguous and aligned. */
 typedef struct {

@@ -6,6 +6,7 @@ import re
 import zlib
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmq_store.errors import UsageError
+from rmq_store.format import frame_encoder, native
 from rmq_store.format.compression import compress, decompress
 from rmq_store.format.frame_decoder import decode_frames, dispatch_columns
 from rmq_store.format.frame_encoder import EncodeOptions, encode_batch, patch_frames
@@ -134,6 +136,37 @@ def test_patched_frames_are_those_of_the_scalar_encoder(
     for number, row in enumerate(batch_rows[skipped:]):
         start, size = int(starts[number]), int(sizes[number])
         assert data[start : start + size] == scalar_frame(row, number, (5 << 30) + start, changes)
+
+
+def fresh_ids() -> UniqueIdGenerator:
+    return UniqueIdGenerator(V4.address, 77, 0x12345678)
+
+
+def encode_in_python(batch: pa.RecordBatch, **changes: Any) -> pa.RecordBatch:
+    with patch.object(native, "LOADED", False):
+        return encode(batch, **changes)
+
+
+@pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")
+@given(st.lists(rows, min_size=1, max_size=6), variants, st.integers(0, 2), st.booleans(), st.booleans(), st.data())
+def test_the_extension_encodes_as_python_does(
+    batch_rows: list[dict[str, Any]],
+    changes: dict[str, Any],
+    skipped: int,
+    with_ids: bool,
+    index_tags: bool,
+    data: st.DataObject,
+) -> None:
+    """With columns left out, slices, properties that are not taken over, and all that the extension sees twice."""
+    left = data.draw(st.sets(st.sampled_from(INPUT_SCHEMA.names[2:])))
+    columns = [name for name in INPUT_SCHEMA.names if name not in left]
+    dropped = data.draw(st.frozensets(names))
+    batch = pa.RecordBatch.from_pylist(batch_rows, INPUT_SCHEMA)[skipped:].select(columns)
+    changes |= {"index_tags": index_tags, "drop_properties": dropped}
+    expected = encode_in_python(batch, unique_ids=fresh_ids() if with_ids else None, **changes)
+    # Nothing in these rows is refused.
+    with patch.object(frame_encoder, "_encode", side_effect=AssertionError):
+        assert encode(batch, unique_ids=fresh_ids() if with_ids else None, **changes).equals(expected)
 
 
 @given(st.lists(rows, max_size=6), variants)

@@ -1,0 +1,97 @@
+/* Filling in frames what is known only when it is known where they will lie: queueOffset, physicalOffset,
+   storeTimestamp, and the digits of the CRC property that follow from them. The twin is format/frame_patch.py, which
+   says what CRC-32 being affine has to do with it. */
+
+#include "native.h"
+
+#include "crc.h"
+
+#define OFFSETS_AT 20       /* queueOffset, then physicalOffset, 8 bytes each */
+#define SYS_FLAG_END 39     /* the last byte of sysFlag */
+#define BORN_HOST_V6 0x10
+#define BORN_HOST_AT 48     /* 8 bytes, or 20 with the flag; then storeTimestamp */
+#define FIXED_BYTES 76      /* up to the end of storeTimestamp behind the longer host */
+#define CRC_PROPERTY_BYTES 20
+#define DIGITS 10           /* least significant first; one more byte ends the frame */
+#define CRC_MASK 0x7FFFFFFFu
+
+static void put_big_endian(uint8_t *place, uint64_t value)
+{
+    for (int byte = 7; byte >= 0; byte--, value >>= 8)
+        place[byte] = (uint8_t)value;
+}
+
+/* What `data`, in a text that is zero elsewhere, adds to the CRC register. */
+static uint32_t register_of(const uint8_t *data, size_t size)
+{
+    return ~crc_extend(~0u, data, size);
+}
+
+static void patch_one(uint8_t *frame, int64_t size, int64_t queue_offset, int64_t physical_offset,
+                      const uint8_t *timestamp, uint32_t timestamp_register, const uint32_t *crc0)
+{
+    int host_bytes = frame[SYS_FLAG_END] & BORN_HOST_V6 ? 20 : 8;
+    int timestamp_end = BORN_HOST_AT + host_bytes + 8;
+    put_big_endian(frame + OFFSETS_AT, (uint64_t)queue_offset);
+    put_big_endian(frame + OFFSETS_AT + 8, (uint64_t)physical_offset);
+    memcpy(frame + timestamp_end - 8, timestamp, 8);
+    if (crc0 == NULL)
+        return;
+    uint32_t added = crc_shift(register_of(frame + OFFSETS_AT, 16), (uint64_t)(timestamp_end - OFFSETS_AT - 16));
+    added = crc_shift(added ^ timestamp_register, (uint64_t)(size - CRC_PROPERTY_BYTES - timestamp_end));
+    uint32_t value = (*crc0 ^ added) & CRC_MASK;
+    uint8_t *digit = frame + size - 1 - DIGITS;
+    for (int place = 0; place < DIGITS; place++, value /= 10)
+        digit[place] = (uint8_t)('0' + value % 10);
+}
+
+static PyObject *patch_frames(PyObject *module, PyObject *arguments)
+{
+    PyObject *given[6], *result = NULL;
+    long long store_timestamp_ms;
+    Items frames = {0}, starts = {0}, sizes = {0}, queue_offsets = {0}, physical_offsets = {0}, crc0 = {0};
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "OOOOOLO:patch_frames", &given[0], &given[1], &given[2], &given[3], &given[4],
+                          &store_timestamp_ms, &given[5]))
+        return NULL;
+    if (!take_items(&frames, given[0], 1, WRITE_ITEMS, "frames") || !take_items(&starts, given[1], 8, READ_ITEMS, "starts")
+        || !take_n_items(&sizes, given[2], 8, READ_ITEMS, "sizes", starts.count)
+        || !take_n_items(&queue_offsets, given[3], 8, READ_ITEMS, "queue_offsets", starts.count)
+        || !take_n_items(&physical_offsets, given[4], 8, READ_ITEMS, "physical_offsets", starts.count)
+        || (given[5] != Py_None && !take_n_items(&crc0, given[5], 4, READ_ITEMS, "crc0", starts.count)))
+        goto done;
+    uint8_t *bytes = frames.view.buf;
+    const int64_t *start = starts.view.buf, *size = sizes.view.buf;
+    const int64_t *queue_offset = queue_offsets.view.buf, *physical_offset = physical_offsets.view.buf;
+    const uint32_t *crc = crc0.view.buf;
+    int64_t least = FIXED_BYTES + (crc ? CRC_PROPERTY_BYTES : 0);
+    uint8_t timestamp[8];
+    put_big_endian(timestamp, (uint64_t)store_timestamp_ms);
+    uint32_t timestamp_register = register_of(timestamp, 8);
+    Py_ssize_t row = 0;
+    Py_BEGIN_ALLOW_THREADS
+    for (; row < starts.count; row++) {
+        if (size[row] < least || size[row] > frames.count || start[row] < 0 || start[row] > frames.count - size[row])
+            break;
+        patch_one(bytes + start[row], size[row], queue_offset[row], physical_offset[row], timestamp,
+                  timestamp_register, crc ? crc + row : NULL);
+    }
+    Py_END_ALLOW_THREADS
+    if (row < starts.count)
+        PyErr_Format(PyExc_IndexError, "frame %zd does not lie in the data, or is too short for one", row);
+    else
+        result = Py_NewRef(Py_None);
+done:
+    release_items(&frames);
+    release_items(&starts);
+    release_items(&sizes);
+    release_items(&queue_offsets);
+    release_items(&physical_offsets);
+    release_items(&crc0);
+    return result;
+}
+
+PyMethodDef patch_methods[] = {
+    {"patch_frames", patch_frames, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,71 @@
+/* Texts of messages: what may be stored, and Java's hash. The twins are format/property_encoder.py (checked_text,
+   first_with_separator) and format/hashing.py. */
+
+#include "native.h"
+
+#include "text.h"
+
+/* The code point at `text`, and its length in `size_used`; -1 if no valid UTF-8 begins there. Unicode, table 3-7. */
+static int32_t code_point(const uint8_t *text, size_t size, size_t *size_used)
+{
+    static const int32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    uint8_t first = text[0];
+    size_t length = first < 0x80 ? 1 : first < 0xC0 ? 0 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : first < 0xF8 ? 4 : 0;
+    if (length == 0 || length > size)
+        return -1;
+    int32_t point = length == 1 ? first : first & (0x7F >> length);
+    for (size_t at = 1; at < length; at++) {
+        if ((text[at] & 0xC0) != 0x80)
+            return -1;
+        point = point << 6 | (text[at] & 0x3F);
+    }
+    if (point < least[length] || point > 0x10FFFF || (point >= 0xD800 && point <= 0xDFFF))
+        return -1;
+    *size_used = length;
+    return point;
+}
+
+int text_is_storable(const uint8_t *text, size_t size)
+{
+    unsigned separators = 0, high = 0;
+    for (size_t at = 0; at < size; at++) {
+        separators |= (uint8_t)(text[at] - 1) < 2;
+        high |= text[at];
+    }
+    if (separators)
+        return 0;
+    size_t used = 0;
+    if (high & 0x80)
+        for (; size; text += used, size -= used)
+            if (code_point(text, size, &used) < 0)
+                return 0;
+    return 1;
+}
+
+uint32_t java_hash(uint32_t seed, const uint8_t *text, size_t size)
+{
+    uint32_t hash = seed;
+    while (size) {
+        if (size >= 4 && !((text[0] | text[1] | text[2] | text[3]) & 0x80)) {
+            hash = hash * (31 * 31 * 31 * 31) + text[0] * (31 * 31 * 31u) + text[1] * (31 * 31u) + text[2] * 31u + text[3];
+            text += 4;
+            size -= 4;
+            continue;
+        }
+        size_t used = 1;
+        int32_t point = code_point(text, size, &used);
+        if (point >= 0x10000) {
+            hash = hash * 31 + 0xD800 + (uint32_t)((point - 0x10000) >> 10);
+            point = 0xDC00 + (point & 0x3FF);
+        }
+        hash = hash * 31 + (uint32_t)point;
+        text += used;
+        size -= used;
+    }
+    return hash;
+}
+
+uint32_t index_hash(uint32_t hash)
+{
+    return hash == 0x80000000u ? 0 : hash & 0x80000000u ? 0u - hash : hash;
+}
