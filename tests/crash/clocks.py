@@ -178,6 +178,6 @@ def due_now() -> Iterator[None]:
 PARTS = (
     Part(
         "clock", "17", "a clock set back and forward by a day, creeping back, standing still", "lives of a clock",
-        harness=15, crash=300, soak=3000, chunk=300, run=run, protections=("due_now",), bites_within=5,
+        harness=15, crash=300, soak=600, chunk=300, run=run, protections=("due_now",), bites_within=5,
     ),
 )  # fmt: skip

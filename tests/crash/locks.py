@@ -227,12 +227,12 @@ def shared_after_fork() -> Iterator[None]:
 PARTS = (
     Part(
         "stopped_holder", "15", "a process stopped while it appends or recovers, others meanwhile", "cycles",
-        harness=20, crash=200, soak=1000, chunk=200, run=run_stopped,
+        harness=20, crash=200, soak=400, chunk=200, run=run_stopped,
         protections=("breaks_locks",), bites_within=8,
     ),
     Part(
         "forked_writer", "16", "a process with an open store forks", "cycles",
-        harness=20, crash=200, soak=1000, chunk=500, run=run_forked,
+        harness=20, crash=200, soak=400, chunk=500, run=run_forked,
         protections=("shared_after_fork",), bites_within=8,
     ),
 )  # fmt: skip

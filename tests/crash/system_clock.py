@@ -58,7 +58,7 @@ def run(trial: Trial) -> Counters:
 PARTS = (
     Part(
         "system_clock", "17", "the same, the system's clock moved by libfaketime", "lives of a clock", harness=3,
-        crash=100, soak=1000, chunk=100, run=run, protections=clocks.PARTS[0].protections, bites_within=5,
+        crash=100, soak=200, chunk=100, run=run, protections=clocks.PARTS[0].protections, bites_within=5,
         cannot_run=cannot_fake,
     ),
 )  # fmt: skip
