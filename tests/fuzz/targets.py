@@ -35,7 +35,7 @@ from rmq_store.broker.topics import TopicTable
 from rmq_store.errors import StoreError
 from rmq_store.files.progress import Progress, ProgressRecord
 from rmq_store.files.state_page import STATE_BYTES, StatePage
-from rmq_store.format import config_json, consume_queue, frame_check
+from rmq_store.format import config_json, consume_queue, frame_check, native
 from rmq_store.format.checkpoint import Checkpoint
 from rmq_store.format.compression import DecompressionError, compress, decompress
 from rmq_store.format.config_json import ConfigJsonError
@@ -84,6 +84,31 @@ def scratch_file(name: str, data: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return path
+
+
+def with_and_without_extension(run: Callable[[bytes], None]) -> Callable[[bytes], None]:
+    """The target twice, in Python alone and, where it was built, with the C extension: both accept, or both refuse."""
+
+    def run_both(data: bytes) -> None:
+        if not native.LOADED:
+            run(data)
+            return
+        refusal: StoreError | None = None
+        native.LOADED = False
+        try:
+            run(data)
+        except StoreError as error:
+            refusal = error
+        finally:
+            native.LOADED = True
+        try:
+            run(data)
+        except StoreError as error:
+            assert str(error) == str(refusal)
+            raise
+        assert refusal is None, refusal
+
+    return run_both
 
 
 # -- frames -----------------------------------------------------------------------------------------------------------
@@ -457,8 +482,8 @@ TARGETS = tuple(
     Target(*fields)
     for fields in (
         ("frame", frame_seeds, run_frame),
-        ("frames", frame_seeds, run_frames),
-        ("properties", property_seeds, run_properties),
+        ("frames", frame_seeds, with_and_without_extension(run_frames)),
+        ("properties", property_seeds, with_and_without_extension(run_properties)),
         ("compression", compression_seeds, run_compression),
         ("ids", lambda: [b"7F00000100002A9F" + b"0" * 16, b"A" * 56], run_ids),
         ("consume_queue", queue_seeds, run_consume_queue),

@@ -21,7 +21,7 @@ from rmq_store.format.frame_check import SysFlag
 from rmq_store.format.frame_dispatch import DispatchColumns, dispatch_columns
 from rmq_store.format.frame_fields import FrameHeaders, frame_columns
 from rmq_store.format.host_columns import host_message_ids, host_texts
-from rmq_store.format.property_columns import PropertyPieces, split_properties
+from rmq_store.format.property_columns import PropertyPieces, split_property_slices
 from rmq_store.format.schema import MESSAGE_SCHEMA, TIMESTAMP_TYPE
 
 __all__ = [
@@ -90,7 +90,8 @@ class _Decoding:
 
     @cached_property
     def properties(self) -> PropertyPieces:
-        return split_properties(self.headers.property_strings())
+        headers = self.headers
+        return split_property_slices(headers.data, headers.properties_start, headers.properties_end)
 
     def sys_flags(self) -> pa.Array:
         flags = self.headers.sys_flag

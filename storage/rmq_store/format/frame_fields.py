@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.errors import CorruptRecordError, UsageError
+from rmq_store.format import native
 from rmq_store.format.frame_check import (
     BODY_POSITIONS,
     FRAME_BYTES_MIN,
@@ -61,16 +62,21 @@ _STORE_HOST_POSITION = BORN_HOST_POSITION + 8 + 8  # with an IPv4 born host
 class FrameHeaders:
     """Fields of n frames. Every array is (n,) and owns its memory, except that `data` must stay mapped for texts.
 
-    `header` holds the fields that no IPv6 host moves; all others have their own arrays. `*_start`, `*_end` are byte
-    positions in `data`.
+    `body_crc` (without its highest bit) is not verified here; `queue_offset` is 0 for PREPARED and ROLLBACK. `*_start`,
+    `*_end` are byte positions in `data`.
     """
 
     data: Bytes
     positions: Positions
-    header: npt.NDArray[np.void]
+    queue_id: Int32
+    flag: Int32
     sys_flag: Int32
-    store_timestamp: Int64
+    body_crc: Int32
     reconsume_times: Int32
+    queue_offset: Int64
+    physical_offset: Int64
+    born_timestamp: Int64
+    store_timestamp: Int64
     prepared_transaction_offset: Int64
     body_start: Positions
     body_end: Positions
@@ -78,36 +84,6 @@ class FrameHeaders:
     topic_end: Positions
     properties_start: Positions
     properties_end: Positions
-
-    @property
-    def queue_id(self) -> Int32:
-        """Queue number, >= 0."""
-        return self.header["queue_id"].astype(np.int32)
-
-    @property
-    def queue_offset(self) -> Int64:
-        """Message number in the queue, >= 0; 0 for PREPARED and ROLLBACK."""
-        return self.header["queue_offset"].astype(np.int64)
-
-    @property
-    def physical_offset(self) -> Int64:
-        """Where in the commit log the frame says that it starts."""
-        return self.header["physical_offset"].astype(np.int64)
-
-    @property
-    def born_timestamp(self) -> Int64:
-        """When the producer made the message, ms."""
-        return self.header["born_timestamp"].astype(np.int64)
-
-    @property
-    def flag(self) -> Int32:
-        """The application's own number."""
-        return self.header["flag"].astype(np.int32)
-
-    @property
-    def body_crc(self) -> Int32:
-        """CRC-32 of the stored body without its highest bit; not verified here."""
-        return self.header["body_crc"].astype(np.int32)
 
     @property
     def transaction_type(self) -> Int32:
@@ -164,17 +140,23 @@ def frame_columns(
         raise UsageError(f"a segment of {buffer.size} bytes is larger than any RocketMQ has")
     data: Bytes = np.frombuffer(buffer, np.uint8)
     positions = np.ascontiguousarray(positions, np.int64)
-    sizes = np.ascontiguousarray(sizes, np.int64)
+    lengths: Int64 = np.ascontiguousarray(sizes, np.int64)
+    if native.LOADED:
+        # The order of the arrays is that of the fields above, from queue_id on.
+        int32_fields, int64_fields = np.empty((5, len(positions)), np.int32), np.empty((11, len(positions)), np.int64)
+        if native.functions.read_frames(data, positions, lengths, base_offset, int32_fields, int64_fields):
+            return FrameHeaders(data, positions, *int32_fields, *int64_fields)
+        # What follows says which one is bad, and why.
     refuse = _Refusal(positions, base_offset or 0)
 
-    refuse(sizes < FRAME_BYTES_MIN, "an entry of fewer bytes than the fixed fields of a frame take")
-    # Not positions + sizes > len(data): that sum can overflow.
-    refuse((positions < 0) | (positions > len(data) - sizes), "a frame that does not lie within its segment")
+    refuse(lengths < FRAME_BYTES_MIN, "an entry of fewer bytes than the fixed fields of a frame take")
+    # Not positions + lengths > len(data): that sum can overflow.
+    refuse((positions < 0) | (positions > len(data) - lengths), "a frame that does not lie within its segment")
     header = gather_fields(data, positions, IPV4_HEADER)
     magic = header["magic"]
     is_v2 = magic == MESSAGE_MAGIC_V2
     refuse((magic != MESSAGE_MAGIC_V1) & ~is_v2, "no message magic")
-    refuse(header["total_size"] != sizes, "a frame of another total size than its entry says")
+    refuse(header["total_size"] != lengths, "a frame of another total size than its entry says")
     if base_offset is not None:
         refuse(header["physical_offset"] != positions + base_offset, "a frame with another physical offset")
     refuse((header["queue_id"] < 0) | (header["queue_offset"] < 0), "a negative queue id or queue offset")
@@ -183,11 +165,11 @@ def frame_columns(
     store_timestamp = header["store_timestamp"].astype(np.int64)
     tail = header
     body_start = positions + BODY_POSITIONS[0]
-    ends = positions + sizes
+    ends = positions + lengths
     if bool((sys_flag & HOSTS_V6_MASK).any()):
         born_more = _more_bytes(sys_flag, SysFlag.BORN_HOST_V6)
         more = born_more + _more_bytes(sys_flag, SysFlag.STORE_HOST_V6)
-        refuse(sizes < FRAME_BYTES_MIN + more, "a total size that is less than the fixed fields take")
+        refuse(lengths < FRAME_BYTES_MIN + more, "a total size that is less than the fixed fields take")
         store_timestamp = gather_fields(data, positions + born_more, IPV4_HEADER)["store_timestamp"].astype(np.int64)
         tail = gather_fields(data, positions + more, IPV4_HEADER)
         body_start = body_start + more
@@ -207,10 +189,15 @@ def frame_columns(
     return FrameHeaders(
         data=data,
         positions=positions,
-        header=header,
+        queue_id=header["queue_id"].astype(np.int32),
+        flag=header["flag"].astype(np.int32),
         sys_flag=sys_flag,
-        store_timestamp=store_timestamp,
+        body_crc=header["body_crc"].astype(np.int32),
         reconsume_times=tail["reconsume_times"].astype(np.int32),
+        queue_offset=header["queue_offset"].astype(np.int64),
+        physical_offset=header["physical_offset"].astype(np.int64),
+        born_timestamp=header["born_timestamp"].astype(np.int64),
+        store_timestamp=store_timestamp,
         prepared_transaction_offset=tail["prepared_transaction_offset"].astype(np.int64),
         body_start=body_start,
         body_end=body_end,

@@ -8,9 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rmq_store.format import native
 from rmq_store.format.gather import Bytes, Positions, gather_fields
 from rmq_store.format.host import IPV4_HOST_BYTES, IPV6_HOST_BYTES, Host
 from rmq_store.format.ids import offset_message_ids
+
+_IPV4_TEXT_ROOM_BYTES = 32
 
 Mask = npt.NDArray[np.bool_]
 # (rows of that width, which rows they are) -> one text each
@@ -19,7 +22,16 @@ _Render = Callable[[Bytes, Positions], pa.StringArray]
 
 def host_texts(data: Bytes, positions: Positions, is_ipv6: Mask) -> pa.StringArray:
     """`str(Host)` of the hosts at `positions` (n,), of 20 bytes where `is_ipv6` (n,), else of 8."""
+    if native.LOADED and not bool(is_ipv6.any()):
+        return _ipv4_texts(data, positions)
     return _by_width(data, positions, is_ipv6, lambda hosts, _: _texts(hosts))
+
+
+def _ipv4_texts(data: Bytes, positions: Positions) -> pa.StringArray:
+    offsets = np.empty(len(positions) + 1, np.int32)
+    values = np.empty(len(positions) * _IPV4_TEXT_ROOM_BYTES, np.uint8)
+    text_bytes = native.functions.ipv4_texts(data, positions, offsets, values)
+    return pa.StringArray.from_buffers(len(positions), pa.py_buffer(offsets), pa.py_buffer(values[:text_bytes]))
 
 
 def host_message_ids(data: Bytes, positions: Positions, is_ipv6: Mask, offsets: Positions) -> pa.StringArray:

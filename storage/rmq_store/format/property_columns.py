@@ -7,15 +7,16 @@ Source: MessageDecoder.java (string2messageProperties).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.format import native
 from rmq_store.format import properties as names
 from rmq_store.format.gather import Bytes, Positions, as_text, gather_fields, take_slices, value_bytes
 
@@ -44,8 +45,36 @@ def parse_property_column(column: pa.Array) -> PropertyColumns:
 
 def split_properties(column: pa.Array) -> PropertyPieces:
     """Find every property in a binary array, one property string a row (UTF-8, repaired as Java does if it is not)."""
-    count = len(column)
-    text = as_text(column.fill_null(b"") if column.null_count else column)
+    offsets, data = value_bytes(column.fill_null(b"") if column.null_count else column)
+    return split_property_slices(data, offsets[:-1], offsets[1:])
+
+
+def split_property_slices(data: Bytes, starts: Positions, ends: Positions) -> PropertyPieces:
+    """As `split_properties`, of the property strings `data[starts[i]:ends[i]]`. The answer may refer to `data`."""
+    if native.LOADED:
+        pieces = _split_natively(data, starts, ends)
+        if pieces is not None:
+            return pieces
+    return _split(as_text(take_slices(pa.py_buffer(data), starts, ends)))
+
+
+def _split_natively(data: Bytes, starts: Positions, ends: Positions) -> _NativePieces | None:
+    """As `_split`, without a copy; None if some string is not valid UTF-8."""
+    # A piece has three bytes and the separator behind it, which the last one may lack.
+    piece_count_max = int(np.sum(ends - starts) + len(starts)) // 4
+    counts = np.empty(len(starts), np.int64)
+    found = tuple(np.empty(piece_count_max, np.int64) for _ in range(3))
+    count, is_ascii = native.functions.split_pieces(data, starts, ends, names.CRC32.encode(), counts, *found)
+    if not is_ascii:
+        try:
+            take_slices(pa.py_buffer(data), starts, ends).cast(pa.string())
+        except pa.ArrowInvalid:
+            return None
+    return _NativePieces(data, counts, *(places[:count] for places in found))
+
+
+def _split(text: pa.StringArray) -> PropertyPieces:
+    count = len(text)
     offsets, data = value_bytes(text)
     filled = offsets[1:] > offsets[:-1]
     if not bool((data[offsets[1:][filled] - 1] == _PROPERTY_SEPARATOR).all()):
@@ -75,7 +104,7 @@ def split_properties(column: pa.Array) -> PropertyPieces:
 class PropertyPieces:
     """All properties of a column: piece i is `data[starts[i]:separators[i]]` = name, up to `ends[i]` its value.
 
-    `counts` (n,) says how many pieces each row has; `data` is valid UTF-8. Duplicates are still there.
+    `counts` (n,) says how many pieces each row has; all of them are valid UTF-8. Duplicates are still there.
     """
 
     data: Bytes
@@ -104,9 +133,12 @@ class PropertyPieces:
         winners = pieces._winners(name_array)
         if winners is not None:
             pieces, name_array = pieces._filter(winners), name_array.filter(pa.array(winners))
-        offsets = np.zeros(len(pieces.counts) + 1, np.int32)
-        np.cumsum(pieces.counts, out=offsets[1:])
-        return pa.MapArray.from_arrays(pa.array(offsets), name_array, pieces._values(slice(None)))
+        return pieces._map(name_array, pieces._values(slice(None)))
+
+    def _map(self, name_array: pa.StringArray, values: pa.StringArray) -> pa.MapArray:
+        offsets = np.zeros(len(self.counts) + 1, np.int32)
+        np.cumsum(self.counts, out=offsets[1:])
+        return pa.MapArray.from_arrays(pa.array(offsets), name_array, values)
 
     @cached_property
     def _rows(self) -> Positions:
@@ -156,10 +188,10 @@ class PropertyPieces:
         winners[order] = np.where(self._named(names.UNIQUE_KEY)[order], first, last)
         return winners
 
-    def _filter(self, kept: npt.NDArray[np.bool_]) -> PropertyPieces:
-        counts = np.bincount(self._rows[kept], minlength=len(self.counts))
-        return PropertyPieces(
-            self.data, counts.astype(np.int64), self.starts[kept], self.separators[kept], self.ends[kept]
+    def _filter(self, kept: npt.NDArray[np.bool_]) -> Self:
+        counts = np.bincount(self._rows[kept], minlength=len(self.counts)).astype(np.int64)
+        return replace(
+            self, counts=counts, starts=self.starts[kept], separators=self.separators[kept], ends=self.ends[kept]
         )
 
     def _values(self, pieces: Positions | slice) -> pa.StringArray:
@@ -168,3 +200,37 @@ class PropertyPieces:
     def _take(self, starts: Positions, ends: Positions) -> pa.StringArray:
         # Cut at ASCII bytes out of valid UTF-8: valid too, so nothing needs to be checked again.
         return take_slices(pa.py_buffer(self.data), starts, ends).view(pa.string())
+
+
+class _NativePieces(PropertyPieces):
+    """The same with the loops in C. `__CRC32#` is not among the pieces, and `data` is more than what they lie in."""
+
+    def column(self, name: str) -> pa.StringArray:
+        count = len(self.counts)
+        starts, ends = np.empty(count, np.int64), np.empty(count, np.int64)
+        found = native.functions.find_values(*self._table, name.encode(), name == names.UNIQUE_KEY, starts, ends)
+        values = take_slices(pa.py_buffer(self.data), starts, ends)
+        valid = None if found == count else pa.py_buffer(np.packbits(ends > starts, bitorder="little"))
+        return pa.StringArray.from_buffers(count, *values.buffers()[1:], valid, count - found)
+
+    def to_map(self) -> pa.MapArray:
+        winners = np.empty(len(self.starts), np.uint8)
+        losers = native.functions.winning_pieces(*self._table, names.UNIQUE_KEY.encode(), winners)
+        if losers < 0:
+            return super().to_map()  # some row has so many that they must be sorted
+        pieces = self._filter(winners.view(np.bool_)) if losers else self
+        return pieces._map(*pieces._names_and_values())
+
+    def _names_and_values(self) -> tuple[pa.StringArray, pa.StringArray]:
+        count, room = len(self.starts), int(np.sum(self.ends - self.starts))
+        texts = [(np.empty(count + 1, np.int32), pa.allocate_buffer(room)) for _ in range(2)]
+        sizes = native.functions.copy_pieces(*self._table, *texts[0], *texts[1])
+        names_, values = (
+            pa.StringArray.from_buffers(count, pa.py_buffer(offsets), text.slice(0, size))
+            for (offsets, text), size in zip(texts, sizes, strict=True)
+        )
+        return names_, values
+
+    @property
+    def _table(self) -> tuple[Bytes, Positions, Positions, Positions, Positions]:
+        return self.data, self.counts, self.starts, self.separators, self.ends

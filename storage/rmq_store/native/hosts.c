@@ -3,7 +3,8 @@
 #include "native.h"
 
 #define HOST_BYTES 8
-#define TEXT_BYTES_MAX 27 /* 255.255.255.255:-2147483648 */
+/* 255.255.255.255:-2147483648 has 27 bytes. So many are always copied: the next text overwrites what is too much. */
+#define TEXT_ROOM_BYTES 32
 
 /* Write a number of at most 10 digits; how many bytes that took. */
 static int write_number(uint8_t *to, uint32_t number)
@@ -44,7 +45,7 @@ static PyObject *ipv4_texts(PyObject *module, PyObject *arguments)
     if (!take_items(&data, given[0], 1, READ_ITEMS, "data")
         || !take_items(&positions, given[1], 8, READ_ITEMS, "positions")
         || !take_n_items(&offsets, given[2], 4, WRITE_ITEMS, "offsets", positions.count + 1)
-        || !take_n_items(&values, given[3], 1, WRITE_ITEMS, "values", positions.count * TEXT_BYTES_MAX))
+        || !take_n_items(&values, given[3], 1, WRITE_ITEMS, "values", positions.count * TEXT_ROOM_BYTES))
         goto done;
     if (values.count > INT32_MAX) {
         PyErr_SetString(PyExc_ValueError, "too many hosts for 32-bit offsets");
@@ -52,7 +53,7 @@ static PyObject *ipv4_texts(PyObject *module, PyObject *arguments)
     }
     const int64_t *position = positions.view.buf;
     int32_t *offset = offsets.view.buf;
-    uint8_t *to = values.view.buf, last[HOST_BYTES], text[TEXT_BYTES_MAX];
+    uint8_t *to = values.view.buf, last[HOST_BYTES], text[TEXT_ROOM_BYTES] = {0};
     int size = 0;
     Py_ssize_t row = 0;
     Py_BEGIN_ALLOW_THREADS
@@ -64,7 +65,7 @@ static PyObject *ipv4_texts(PyObject *module, PyObject *arguments)
             memcpy(last, host, HOST_BYTES);
             size = write_host(text, last);
         }
-        memcpy(to + offset[row], text, (size_t)size);
+        memcpy(to + offset[row], text, TEXT_ROOM_BYTES);
         offset[row + 1] = offset[row] + size;
     }
     Py_END_ALLOW_THREADS
