@@ -49,7 +49,7 @@ def _section(group: str, cases: Iterable[Case], figures: Figures) -> str:
     if not lines:
         return ""
     notes = dict.fromkeys(f"* *{case.title}*, beside {case.yardstick}: {_note(case)}\n" for case in mine)
-    shown = table(HEADS, lines, right=range(1, 5))
+    shown = table(HEADS, lines, right=(1, 2, 4))
     return f"### {group.capitalize()}\n\n{shown}\n{''.join(notes)}{_taken(mine, figures)}"
 
 
@@ -60,11 +60,12 @@ def _lines(case: Case, figures: Figures) -> list[list[str]]:
     for name, title in case.lines():
         result = figures.results.get(name)
         if result is None:
-            lines.append([title, body, NOT_RUN, "", "", target, ""])
+            lines.append([title, body, NOT_RUN, case.yardstick, "", target, ""])
             continue
         ratio = f"{result.ratio:.2f} ({min(result.ratios):.2f}..{max(result.ratios):.2f})"
-        sides = [f"{number(statistics.median(side))} {case.unit}" for side in (result.ours, result.yardstick)]
-        lines.append([title, body, *sides, ratio, target, verdict(case.target, result)])
+        ours, yardstick = (f"{number(statistics.median(side))} {case.unit}" for side in (result.ours, result.yardstick))
+        beside = f"{yardstick}: {case.yardstick}"
+        lines.append([title, body, ours, beside, ratio, target, verdict(case.target, result)])
     return lines
 
 

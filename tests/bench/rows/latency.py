@@ -1,0 +1,89 @@
+"""How old a row is when a stream hands it over: ours, of a store that another process writes to, and the null source.
+
+The floor is a source that makes its rows by the clock: it has neither a writer nor a store.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bench import births
+from bench.case import Case, Pair, Target
+from bench.null_source import PARTITIONS
+from bench.scratch import Scratch
+from bench.spark_input import TOPIC, filled
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ROWS_PER_SECOND = 1_000
+SETTLE_S, MEASURED_S = 4.0, 8.0
+QUICK_S = 2.0
+
+
+@contextmanager
+def _prepare(scratch: Scratch) -> Iterator[Pair]:
+    spark = scratch.spark()
+    made = filled(scratch.directory, births.BODY_BYTES * 10, births.BODY_BYTES)
+
+    def ages(source: str, options: dict[str, str]) -> tuple[float, ...]:
+        frame = spark.readStream.format(source).options(**options).load()
+        return _quantiles_ms(frame, scratch)
+
+    def ours() -> tuple[float, ...]:
+        command = [sys.executable, "-m", "bench.births", str(made.store), TOPIC, str(ROWS_PER_SECOND)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as producer:
+            try:
+                return ages("rmq", made.ours() | {"startingOffsets": "latest"})
+            finally:
+                producer.communicate()
+                assert producer.returncode == 0, producer.returncode
+
+    yield Pair(ours, lambda: ages("null", made.null() | {"rowsPerSecond": str(ROWS_PER_SECOND)}))
+
+
+def _quantiles_ms(frame: DataFrame, scratch: Scratch) -> tuple[float, ...]:
+    """p50 and p99 of the ages of the rows of a running query, after a while."""
+    ages_ms: list[float] = []
+
+    def hand_over(batch: DataFrame, _: int) -> None:
+        rows = batch.collect()
+        ages_ms.extend(births.ages_ms((row.body for row in rows), time.time_ns()))
+
+    checkpoint = scratch.directory / f"checkpoint-{uuid.uuid4().hex}"
+    writer = frame.select("body").writeStream.foreachBatch(hand_over)
+    query = writer.option("checkpointLocation", str(checkpoint)).start()
+    try:
+        time.sleep(SETTLE_S)
+        ages_ms.clear()
+        time.sleep(QUICK_S if scratch.quick else MEASURED_S)
+        assert query.isActive, query.exception()
+        wanted = ages_ms.copy()
+    finally:
+        query.stop()
+    return tuple(np.quantile(wanted, (0.5, 0.99)))
+
+
+CASES = (
+    Case(
+        "latency",
+        "age of a row when a stream has it, end to end",
+        "latency",
+        births.BODY_BYTES,
+        "null source whose rows are made by the clock",
+        "ms",
+        Target(1.15, at_least=False),
+        f"local[2], {ROWS_PER_SECOND:,} rows/s, default trigger, {PARTITIONS} tasks; ours come from another process, "
+        f"one by one. The rows are taken by `foreachBatch` and `collect`, over {MEASURED_S:g} s.",
+        _prepare,
+        figures=("p50", "p99"),
+    ),
+)
