@@ -64,16 +64,15 @@ class Crew:
 
     def close(self) -> None:
         """Let everybody end as it should."""
-        for member in self._members:
-            assert member.stdin is not None
-            with contextlib.suppress(BrokenPipeError):
-                member.stdin.close()
         self._wait()
 
     def _wait(self) -> None:
         for member in self._members:
-            member.wait()
+            assert member.stdin is not None
             assert member.stdout is not None
+            with contextlib.suppress(BrokenPipeError):
+                member.stdin.close()
+            member.wait()
             member.stdout.close()
 
     def __enter__(self) -> Crew:

@@ -19,7 +19,7 @@ from bench.scratch import Scratch
 from bench.stores import QUEUES, chunk_rows
 from rmq_store import Store
 
-ROWS = 1_000_000
+ROWS = {100: 1_000_000, 1024: 300_000}
 DELAY_LEVEL = 1
 DELAY_MS = 1000
 
@@ -45,7 +45,7 @@ def deliver_seconds(root: Path, chunk: pa.RecordBatch, row_count: int) -> float:
 @contextlib.contextmanager
 def delivering(scratch: Scratch, body_bytes: int) -> Iterator[Pair]:
     """Messages per second."""
-    rows = scratch.rows(ROWS)
+    rows = scratch.rows(ROWS[body_bytes])
     chunk = plain(min(chunk_rows(body_bytes), rows), body_bytes)
     scratch.touch_memory(3 * rows * (body_bytes + 400))
     yield Pair(
@@ -57,7 +57,7 @@ def delivering(scratch: Scratch, body_bytes: int) -> Iterator[Pair]:
 CASES = tuple(
     Case(
         name=f"delivery-{body_bytes}",
-        title="delivery of 1 M due delayed messages",
+        title=f"delivery of {ROWS[body_bytes]:,} due delayed messages",
         group="delivery",
         body_bytes=body_bytes,
         yardstick="our own bulk append of the same messages",
@@ -69,5 +69,5 @@ CASES = tuple(
         ),
         prepare=partial(delivering, body_bytes=body_bytes),
     )
-    for body_bytes in BODY_BYTES[:1]
+    for body_bytes in BODY_BYTES
 )

@@ -22,7 +22,7 @@ MANY, FEW = 10_000_000, 100_000
 BODY_BYTES = 100
 ONE_BY_ONE = 2_000
 AT_ONCE = 10_000
-KINDS = ("key", "unique-key", "queue-offset")
+KINDS = ("key", "unique-key", "offset")
 
 
 def many(directory: Path, scratch: Scratch) -> Path:
@@ -36,16 +36,18 @@ def few(directory: Path, scratch: Scratch) -> Path:
 
 
 class Lookups:
-    """Look-ups of random messages of one store whose keys are numbered from 0; other ones each time."""
+    """Look-ups of random messages of one store with keys 0 to `key_count` (default: as many as there are messages);
+    other ones each time.
+    """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, key_count: int | None = None) -> None:
         self._store = store
         self._ends = {queue_id: end for queue_id, (_, end) in store.queue_ranges(TOPIC).items()}
+        self._key_count = key_count or sum(self._ends.values())
         self._chance = random.Random(1)
 
     def keys(self, count: int) -> list[str]:
-        row_count = sum(self._ends.values())
-        return [key_of(self._chance.randrange(row_count)) for _ in range(count)]
+        return [key_of(self._chance.randrange(self._key_count)) for _ in range(count)]
 
     def unique_keys(self, count: int) -> list[str]:
         found: list[str] = []
@@ -107,6 +109,7 @@ def looking_up(scratch: Scratch, kind: str, *, at_once: bool) -> Iterator[Pair]:
             yield Pair(*(partial(each.one_by_one_us, kind, count) for each in lookups))
 
 
+_NAMES = {"key": "key", "unique-key": "unique key", "offset": "queue offset"}
 _STORES = (
     f"stores of {MANY:,} and {FEW:,} messages of {BODY_BYTES} B, a key of its own and one of five tags each, page "
     "cache warm"
@@ -116,7 +119,7 @@ CASES = (
     *(
         Case(
             name=f"lookup-{kind}",
-            title=f"look-up by {kind.replace('-', ' ')} in 10 M messages, one at a time",
+            title=f"look-up by {_NAMES[kind]} in 10 M messages, one at a time",
             group="lookup",
             body_bytes=BODY_BYTES,
             yardstick="the same in 100 k messages",
@@ -131,7 +134,7 @@ CASES = (
     *(
         Case(
             name=f"lookup-{kind}-at-once",
-            title=f"look-up by {kind.replace('-', ' ')} in 10 M messages, 10,000 at once, per key",
+            title=f"look-up by {_NAMES[kind]} in 10 M messages, 10,000 at once, per key",
             group="lookup",
             body_bytes=BODY_BYTES,
             yardstick="the same in 100 k messages",
