@@ -48,9 +48,24 @@ def _section(group: str, cases: Iterable[Case], figures: Figures) -> str:
     lines = [line for case in mine for line in _lines(case, figures)]
     if not lines:
         return ""
-    notes = dict.fromkeys(f"* *{case.title}*, beside {case.yardstick}: {_note(case)}\n" for case in mine)
     shown = table(HEADS, lines, right=(1, 2, 4))
-    return f"### {group.capitalize()}\n\n{shown}\n{''.join(notes)}{_taken(mine, figures)}"
+    return f"### {group.capitalize()}\n\n{shown}\n{_notes(mine)}{_taken(mine, figures)}"
+
+
+def _notes(cases: Sequence[Case]) -> str:
+    """The settings and the limits of a section, each once, with the lines that it is about."""
+    said: dict[str, dict[str, None]] = {}
+    for case in cases:
+        namesakes = [other for other in cases if other.title == case.title]
+        label = case.title
+        if any(other.yardstick != case.yardstick for other in namesakes):
+            label += f", beside {case.yardstick}"
+        for kind, text in (("settings", case.settings), ("limit", case.limit)):
+            differs = any(getattr(other, kind) != text for other in namesakes if other.yardstick == case.yardstick)
+            if text:
+                size = f", {case.body_bytes:,} B" if differs and case.body_bytes is not None else ""
+                said.setdefault(f"{kind}: {text}", {})[label + size] = None
+    return "".join(f"* *{'; '.join(labels)}*: {text}\n" for text, labels in said.items())
 
 
 def _lines(case: Case, figures: Figures) -> list[list[str]]:
@@ -125,10 +140,6 @@ def _plot(curve: Curve, figures: Figures) -> str:
     shown = f"![{curve.title}](performance/{curve.name}.svg)" if plotted else "Not run yet."
     place = "" if plotted is None else f" Taken on {_place(plotted)}."
     return f"### {curve.title}\n\n{shown}\n\n{curve.settings} {curve.limit}".rstrip() + f"{place}\n"
-
-
-def _note(case: Case) -> str:
-    return f"{case.settings} {case.limit}".strip()
 
 
 def _taken(cases: Iterable[Case], figures: Figures) -> str:

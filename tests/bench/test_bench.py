@@ -35,7 +35,7 @@ OWED = {
     "delivery": ("delivery-100", "java-delivery"),
     "send-back": ("java-send-back",),
     "push consumer": ("java-push-message", "java-push-batch-{body}"),
-    "look-up, one at a time": ("lookup-key-p50", "lookup-key-p99", "lookup-unique-key-p99", "lookup-queue-offset-p99"),
+    "look-up, one at a time": ("lookup-key-p50", "lookup-key-p99", "lookup-unique-key-p99", "lookup-offset-p99"),
     "look-up of many": ("lookup-key-at-once", "lookup-unique-key-at-once"),
     "look-up beside Java": ("java-lookup-key", "java-lookup-unique-key", "java-lookup-key-at-once"),
     "open": ("open-clean", "open-kill-100-mb", "open-kill-20-gb", "open-power-cut-100-mb", "open-power-cut-20-gb"),
@@ -180,9 +180,26 @@ def test_the_page_says_what_the_file_says() -> None:
     row = "| a fake | 100 | 800,000 rows/s | 1,000,000 rows/s: another fake | 0.80 (0.60..0.90) | >= 0.75 | yes |"
     assert row in lines
     assert "| not run | 100 | not run | another fake |  | >= 0.75 |  |" in lines
-    assert "* *a fake*, beside another fake: none. The pipe." in lines
+    assert "* *a fake; not run*: settings: none." in lines
+    assert "* *a fake*: limit: The pipe." in lines
     assert "Taken on 2026-01-02 with commit abc1234, 2 cores, python 3.12.1." in lines
     assert "<!--" not in text
+
+
+def test_what_is_said_of_lines_of_one_title_tells_them_apart() -> None:
+    cases = [
+        fake(),
+        fake("b", body_bytes=1024),
+        fake("c", limit="Slow."),
+        fake("d", body_bytes=1024, limit="Slower."),
+        fake("e", yardstick="a third"),
+    ]
+    page = report.text(Catalogue({case.name: case for case in cases[:2]}), Figures())
+    assert "* *a fake*: settings: none.\n" in page
+    page = report.text(Catalogue({case.name: case for case in cases[2:]}), Figures())
+    assert "* *a fake, beside another fake; a fake, beside a third*: settings: none.\n" in page
+    assert "* *a fake, beside another fake, 100 B*: limit: Slow.\n" in page
+    assert "* *a fake, beside another fake, 1,024 B*: limit: Slower.\n" in page
 
 
 def test_a_plot_is_drawn_of_what_was_measured(tmp_path: Path) -> None:
