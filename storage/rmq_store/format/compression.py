@@ -67,10 +67,11 @@ def _read_stream(body: bytes, codec: str, limit_bytes: int) -> bytes:
         raise DecompressionError(f"not a {codec} frame: no bytes")
     try:
         with pa.CompressedInputStream(pa.BufferReader(body), codec) as stream:
-            chunks = [stream.read(min(_CHUNK_BYTES, limit_bytes + 1))]
+            # Not `read`: if it fails, Arrow 26 never lets go of the bytes object that it was to fill.
+            chunks = [stream.read_buffer(min(_CHUNK_BYTES, limit_bytes + 1))]
             # A read allocates all that it is asked for: ask for much only if there is much.
             if len(chunks[0]) == _CHUNK_BYTES:
-                chunks.append(stream.read(limit_bytes + 1 - _CHUNK_BYTES))
+                chunks.append(stream.read_buffer(limit_bytes + 1 - _CHUNK_BYTES))
     except (OSError, pa.ArrowInvalid) as error:
         raise DecompressionError(f"not a {codec} frame: {error}") from error
     return b"".join(chunks)

@@ -105,11 +105,13 @@ class IndexHeader(NamedTuple):
     def with_entries(
         self, entry_count: int, new_slots: int, *, first: tuple[int, int], last: tuple[int, int]
     ) -> IndexHeader:
-        """After `entry_count` more entries, `new_slots` of them in empty slots; `first`, `last`: (offset, store ms)."""
+        """After `entry_count` more entries, `new_slots` of them in empty slots; `first`, `last`: (offset, store ms).
+
+        Nobody reads how many slots are in use: a damaged count that has no room for more is left at the greatest.
+        """
         begin_offset, begin_ms = first if self.index_count <= 1 else (self.begin_phy_offset, self.begin_timestamp)
-        return IndexHeader(
-            begin_ms, last[1], begin_offset, last[0], self.hash_slot_count + new_slots, self.index_count + entry_count
-        )
+        slots = min(self.hash_slot_count + new_slots, _INT32_MAX)
+        return IndexHeader(begin_ms, last[1], begin_offset, last[0], slots, self.index_count + entry_count)
 
 
 def time_diffs(store_timestamps_ms: Int64Array, header: IndexHeader) -> Int32Array:

@@ -7,6 +7,7 @@ import tracemalloc
 import zlib
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,6 +61,8 @@ def test_bytes_that_are_no_stream_and_unknown_types_are_typed_errors(flag: int) 
 def test_a_bomb_is_refused_without_unpacking_it(kind: str) -> None:
     """64 MiB of zeros pack into some KiB; the limit has to hold before the memory is taken, not after."""
     packed, flag = compress(bytes(64 * MIB), kind)  # type: ignore[arg-type]
+    arrow = pa.default_memory_pool()
+    arrow_before = max(arrow.max_memory(), arrow.bytes_allocated() + 8 * MIB)
     tracemalloc.start()
     try:
         with pytest.raises(DecompressionError, match="more than"):
@@ -68,6 +71,21 @@ def test_a_bomb_is_refused_without_unpacking_it(kind: str) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 8 * MIB
+    assert arrow.max_memory() <= arrow_before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bodies_that_do_not_unpack_leave_nothing_in_memory(kind: str) -> None:
+    packed, flag = compress(b"a text, a text, a text" * 9, kind)  # type: ignore[arg-type]
+    tracemalloc.start()
+    try:
+        for _ in range(200):
+            with pytest.raises(DecompressionError):
+                decompress(packed[:-5], flag, MIB)
+        left, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert left < MIB
 
 
 def test_compressed_bodies_of_real_clients_unpack(golden: Path, walk_frames) -> None:  # type: ignore[no-untyped-def]

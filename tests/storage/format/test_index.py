@@ -96,6 +96,10 @@ def test_header_follows_its_entries() -> None:
     header = IndexHeader().with_entries(2, 2, first=(100, 7000), last=(200, 8000))
     assert header == IndexHeader(7000, 8000, 100, 200, 2, 3)
     assert header.with_entries(1, 0, first=(300, 9000), last=(300, 9000)) == IndexHeader(7000, 9000, 100, 300, 2, 4)
+    damaged = header._replace(hash_slot_count=(1 << 31) - 2)
+    for _ in range(2):
+        damaged = damaged.with_entries(1, 1, first=(300, 9000), last=(300, 9000))
+    assert IndexHeader.unpack(damaged.pack()).hash_slot_count == (1 << 31) - 1
 
 
 @pytest.mark.statement("F07")
