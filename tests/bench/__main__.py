@@ -19,6 +19,7 @@ from bench import catalogue, measure, report
 from bench.case import Case
 from bench.curve import Curve
 from bench.measure import ROOT, Result
+from bench.peer import PeerError
 from bench.scratch import Shared, scratch
 
 
@@ -69,6 +70,9 @@ def run_rows(peers: bool, prefixes: tuple[str, ...], quick: bool, path: Path | N
                         results = measure.measure(one, space, display, place)
                         figures.results |= {result.name: result for result in results}
                         said = [summary(one, result) for result in results]
+            except PeerError as error:
+                failed.append(one.name)
+                said = [f"{one.name}: not measured: {error}"]
             except Exception:
                 failed.append(one.name)
                 said = [f"{one.name}: FAILED\n{traceback.format_exc()}"]
