@@ -49,7 +49,21 @@ def patch_frames(
     store_timestamp_ms: int,
     crc0: UInt32 | None,
 ) -> None:
-    """As `frame_patch.patch_frames`. IndexError for a frame that is too short to be one; those before it are patched."""
+    """As `frame_patch.patch_frames`. IndexError for a frame too short to be one; those before it are patched."""
+
+def chain_entries(
+    key_hashes: Int32,
+    log_offsets: Int64,
+    time_diffs: Int32,
+    slots: Bytes,
+    first_number: int,
+    entries: Bytes,
+    met: Int64,
+    newest: Int32,
+) -> tuple[int, int]:
+    """Into `entries` (20 * n,): those of `index.chain_entries`. Into `met` and `newest`: slots and what they get.
+    How many that are; how many of them were empty. ValueError, too, for a hash or a number that no entry can have.
+    """
 
 def copy_slices(
     data: Bytes | pa.Buffer, starts: Int64, ends: Int64, offsets: Int32, values: Bytes | pa.Buffer

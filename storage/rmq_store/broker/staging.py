@@ -19,9 +19,10 @@ import os
 import re
 import time
 import uuid
-import zlib
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -36,8 +37,12 @@ from rmq_store.clock import store_clock
 from rmq_store.errors import NotAStoreError, StagingError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.lock import OfdLock, lock_shared_quietly
+from rmq_store.format.crc import extend_crc
+from rmq_store.format.frame_check import FRAME_BYTES_MIN
+from rmq_store.format.gather import gather_fields
 from rmq_store.format.schema import ENCODED_SCHEMA
 from rmq_store.log.commit_log import Clock
+from rmq_store.log.filling import frame_bounds
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}", re.ASCII)
 
@@ -81,7 +86,7 @@ class _CrcFile:
         durable.before("write", self._path)
         while view.nbytes:
             written = self._file.write(view)
-            self.crc32 = zlib.crc32(view[:written], self.crc32)
+            self.crc32 = extend_crc(self.crc32, view[:written])
             self.size_bytes += written
             view = view[written:]
         return len(data)
@@ -164,7 +169,7 @@ class StagingFile:
     def _open(self) -> None:
         while self._file is None:
             for directory in (self._directory.parent, self._directory):
-                durable.make_directory(directory)
+                durable.make_directory(directory, synced=False)  # nothing in it serves another boot
             # The directory may be swept in between: by the commit of an attempt at the same batch that was faster.
             with contextlib.suppress(FileNotFoundError):
                 self._file = _CrcFile(self._directory / self._name)
@@ -222,10 +227,13 @@ def content_sum_of(batches: Sequence[pa.RecordBatch]) -> int:
 
 def _body_crc_sum(encoded: pa.RecordBatch) -> int:
     frames = encoded.column("frame")
-    starts = np.frombuffer(frames.buffers()[1], np.int64, len(frames), 8 * frames.offset) + _BODY_CRC
-    data = np.frombuffer(frames.buffers()[2], np.uint8)
-    crcs = data[starts[:, None] + np.arange(4)].copy().view(">u4")
+    starts = np.frombuffer(frames.buffers()[1], np.int64, len(frames), 8 * frames.offset)
+    crcs = gather_fields(np.frombuffer(frames.buffers()[2], np.uint8), starts + _BODY_CRC, ">u4")
     return int(crcs.sum(dtype=np.uint64))
+
+
+def _has_short_frames(encoded: pa.RecordBatch) -> bool:
+    return int(np.diff(frame_bounds(encoded)).min(initial=FRAME_BYTES_MIN)) < FRAME_BYTES_MIN
 
 
 def _staged_path(root: Path, staged: StagedFile) -> Path:
@@ -245,6 +253,14 @@ def discard_staged(root: Path, files: Sequence[StagedFile]) -> None:
         with contextlib.suppress(OSError):
             durable.before("unlink", path)
             path.unlink(missing_ok=True)
+
+
+def open_all_staged(root: Path, files: Sequence[StagedFile]) -> list[pa.RecordBatch]:
+    """The batches of all files in their order, as `open_staged`; as many files at a time as there are processors."""
+    if len(files) < 2:
+        return [batch for staged in files for batch in open_staged(root, staged)]
+    with ThreadPoolExecutor(min(len(files), os.cpu_count() or 1)) as helpers:
+        return [batch for batches in helpers.map(partial(open_staged, root), files) for batch in batches]
 
 
 def open_staged(root: Path, staged: StagedFile) -> list[pa.RecordBatch]:
@@ -267,7 +283,7 @@ def open_staged(root: Path, staged: StagedFile) -> list[pa.RecordBatch]:
         mapped = pa.py_buffer(mmap.mmap(fd, size, prot=mmap.PROT_READ))
     finally:
         os.close(fd)
-    if zlib.crc32(memoryview(mapped)) != staged.crc32:
+    if extend_crc(0, memoryview(mapped)) != staged.crc32:
         raise StagingError(f"{path}: the content is not what its task wrote; nothing was written")
     try:
         batches = list(pa.ipc.open_stream(mapped))
@@ -277,6 +293,8 @@ def open_staged(root: Path, staged: StagedFile) -> list[pa.RecordBatch]:
         raise StagingError(f"{path}: {error}") from error
     if any(batch.schema != ENCODED_SCHEMA for batch in batches):
         raise StagingError(f"{path}: written by another version of this package; nothing was written")
+    if any(_has_short_frames(batch) for batch in batches):
+        raise StagingError(f"{path}: with frames that are too short to be any; nothing was written")
     if sum(batch.num_rows for batch in batches) != staged.row_count:
         raise StagingError(f"{path}: not the {staged.row_count} rows that its task reported")
     return batches

@@ -16,7 +16,7 @@ from rmq_store.broker.flusher import Flusher
 from rmq_store.broker.one_message import OneMessageEncoder
 from rmq_store.broker.results import AppendResult, CommitResult, SendResult, SendStatus
 from rmq_store.broker.routing import AUTO_CREATE_QUEUE_MAX, Router
-from rmq_store.broker.staging import StagedFile, discard_staged, open_staged
+from rmq_store.broker.staging import StagedFile, discard_staged, open_all_staged
 from rmq_store.broker.topics import TopicConfig, TopicTable
 from rmq_store.broker.unit_table import UnitTable
 from rmq_store.errors import (
@@ -161,7 +161,7 @@ class Writer:
             if done:
                 return self._acknowledged(CommitResult(0, committed=False))
         self._space.check()
-        batches = [batch for file in files for batch in open_staged(self._log.root, file)]
+        batches = open_all_staged(self._log.root, files)
         needed: dict[str, int] = {}
         for file in files:
             for topic, queues in file.topics:
@@ -170,7 +170,7 @@ class Writer:
         with append_lock(self._log):
             if key is not None and self._already_done(unit, repeatable):
                 return self._acknowledged(CommitResult(0, committed=False))
-            append(self._log, batches, self._bracket(unit))
+            append(self._log, batches, self._bracket(unit), places=False)
         result = self._acknowledged(CommitResult(rows, committed=True))
         discard_staged(self._log.root, files)
         return result

@@ -151,8 +151,8 @@ def fsync_directory(path: str | Path) -> None:
         os.close(fd)
 
 
-def make_directory(path: str | Path) -> bool:
-    """Create one directory (0700) durably below an existing one; False if it was there.
+def make_directory(path: str | Path, *, synced: bool = True) -> bool:
+    """Create one directory (0700) below an existing one, durably if `synced`; False if it was there.
 
     Raises:
         FileNotFoundError: the parent does not exist.
@@ -171,7 +171,8 @@ def make_directory(path: str | Path) -> bool:
             if not stat.S_ISDIR(mode):
                 raise NotAStoreError(str(path), "expected a directory, found something else") from error
             return False
-        fsync_directory(path.parent)
+        if synced:
+            fsync_directory(path.parent)
     return True
 
 

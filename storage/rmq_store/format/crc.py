@@ -50,6 +50,15 @@ def array_crcs(values: pa.Array) -> UInt32:
     return slice_crcs(data, offsets[:-1], offsets[1:])
 
 
+def extend_crc(crc: int, data: bytes | memoryview) -> int:
+    """The CRC-32 of what `crc` is the CRC of, followed by `data`, which is contiguous."""
+    if not native.LOADED:
+        return zlib.crc32(data, crc)
+    text, seed, found = np.frombuffer(data, np.uint8), np.array([crc], np.uint32), np.empty(1, np.uint32)
+    native.functions.slice_crcs(text, np.array([0]), np.array([len(text)]), seed, found)
+    return int(found[0])
+
+
 def slice_crcs(data: Bytes, starts: Int64, ends: Int64, seeds: UInt32 | None = None) -> UInt32:
     """CRC-32 (n,) of `data[starts[i]:ends[i]]`; `seeds` (n,) are CRCs of what comes before each of them."""
     if native.LOADED:

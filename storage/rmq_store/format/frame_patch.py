@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from rmq_store.format import native
 from rmq_store.format.crc import crc_digits, patch_crcs
 from rmq_store.format.frame_check import CRC_PROPERTY_BYTES, HEADER, SysFlag
 from rmq_store.format.gather import Bytes
@@ -40,6 +41,17 @@ def patch_frames(
     if len(starts) == 0:
         return
     assert len(starts) == len(sizes) == len(queue_offsets) == len(physical_offsets)
+    if native.LOADED:
+        native.functions.patch_frames(
+            frames,
+            np.ascontiguousarray(starts),
+            np.ascontiguousarray(sizes),
+            np.ascontiguousarray(queue_offsets),
+            np.ascontiguousarray(physical_offsets),
+            store_timestamp_ms,
+            None if crc0 is None else np.ascontiguousarray(crc0),
+        )
+        return
     offsets = np.empty(len(starts), _OFFSETS)
     offsets["queue_offset"] = queue_offsets
     offsets["physical_offset"] = physical_offsets

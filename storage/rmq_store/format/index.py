@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.errors import CorruptIndexError
+from rmq_store.format import native
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
@@ -179,6 +180,48 @@ def build_chain(slot_numbers: IntArray, slot_values: IntArray, first_number: int
     previous[ordered_numbers - first_number] = sorted_previous
     ends = np.roll(starts, -1)  # the last of a run stands before the next run's first
     return Chain(previous, slots[starts], ordered_numbers[ends].astype(np.int32), int(np.count_nonzero(before == 0)))
+
+
+class NewEntries(NamedTuple):
+    """Entries ready for the file: `encoded` (n,) ENTRY. Slot `slots[k]` then gets the value `values[k]`: (u,) int64,
+    each once, and int32; `new_slots` of these were empty.
+    """
+
+    encoded: npt.NDArray[np.void]
+    slots: Int64Array
+    values: Int32Array
+    new_slots: int
+
+
+def chain_entries(
+    key_hashes: Int32Array,
+    phy_offsets: Int64Array,
+    time_diffs_s: Int32Array,
+    slots: npt.NDArray[np.int32],
+    first_number: int,
+) -> NewEntries:
+    """The entries of n keys, numbered from `first_number`, none of whose hashes is negative; the first three are (n,).
+
+    `slots`: all slots of the file as they are now (SLOT); they are not changed.
+    """
+    count = len(key_hashes)
+    if native.LOADED:
+        encoded, met, newest = np.empty(count, ENTRY), np.empty(count, np.int64), np.empty(count, np.int32)
+        met_count, new_slots = native.functions.chain_entries(
+            np.ascontiguousarray(key_hashes, np.int32),
+            np.ascontiguousarray(phy_offsets, np.int64),
+            time_diffs_s,
+            slots.view(np.uint8),
+            first_number,
+            encoded.view(np.uint8),
+            met,
+            newest,
+        )
+        return NewEntries(encoded, met[:met_count], newest[:met_count], new_slots)
+    slot_numbers = key_hashes % len(slots)
+    chain = build_chain(slot_numbers, slots[slot_numbers], first_number)
+    encoded = encode_entries(key_hashes, phy_offsets, time_diffs_s, chain.previous)
+    return NewEntries(encoded, chain.slots, chain.values, chain.new_slots)
 
 
 def rebuild_slots(entry_hashes: IntArray, slot_count: int) -> npt.NDArray[np.int32]:

@@ -18,16 +18,20 @@ import pyarrow as pa
 from rmq_store.errors import StoreError, StoreFailedError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.state_page import StatePage
-from rmq_store.format.frame_encoder import patch_frames
 from rmq_store.format.message import BLANK_MAGIC, place_frame
 from rmq_store.log import scan
 from rmq_store.log.commit_log import LOCK_TIMEOUT_MS, CommitLog
+from rmq_store.log.filling import PIECE_BYTES, filled, frame_bounds
+from rmq_store.log.grouping import Groups, Numbered, in_parts
 from rmq_store.log.hash_index import IndexState
-from rmq_store.log.layout import BLANK_BYTES, Layout, lay_out, ranks
+from rmq_store.log.layout import BLANK_BYTES, Layout, extent, lay_out
 from rmq_store.log.views import QueueKey, entries_of
 
 _LOG = logging.getLogger(__name__)
 _BLANK = struct.Struct(">ii")
+
+# What the disk begins with at once, beside the next piece: all but the last piece of a large append.
+_WRITE_BACK_BYTES = PIECE_BYTES // 2
 
 Unit = Callable[[int, int], tuple[pa.RecordBatch, pa.RecordBatch]]
 """Encodes a unit's first and last record (one row of ENCODED_SCHEMA each), given the offsets where the unit starts
@@ -106,10 +110,13 @@ class append_lock:
             raise durable.translate(error, self._log.root) from error
 
 
-def append(log: CommitLog, batches: Sequence[pa.RecordBatch], unit: Unit | None = None) -> Appended:
+def append(
+    log: CommitLog, batches: Sequence[pa.RecordBatch], unit: Unit | None = None, *, places: bool = True
+) -> Appended:
     """Append encoded batches (ENCODED_SCHEMA) as one; the caller holds `append_lock`.
 
-    On return the records are visible under ASYNC_FLUSH; they are durable only after a flush.
+    On return the records are visible under ASYNC_FLUSH; they are durable only after a flush. What is held of them in
+    memory does not grow with them, but for some bytes a row: 4, and 16 more if their `places` are asked for.
 
     Raises:
         UsageError: a record that no segment can hold.
@@ -122,21 +129,33 @@ def append(log: CommitLog, batches: Sequence[pa.RecordBatch], unit: Unit | None 
     if unit:
         head, tail = unit(start, 0)
         all_batches = [head, *batches, tail]
-    sizes = [np.diff(_offsets_of(batch)).astype(np.int64) for batch in all_batches]
-    layout = lay_out(np.concatenate(sizes) if sizes else np.empty(0, np.int64), start, log.segments.size_bytes)
+    first, end = extent([frame_bounds(batch) for batch in all_batches], start, log.segments.size_bytes)
     if unit:
-        all_batches[0], all_batches[-1] = unit(int(layout.offsets[0]), layout.end)
-    if not len(layout.offsets):
-        return Appended(start, start, page.store_timestamp, layout.offsets, layout.offsets)
-    groups = _Groups(all_batches)
-    queue_offsets = groups.number({key: log.next_queue_offset(*key, start) for key in groups.keys})
-    with _AllOrNothing(log, start, layout.end):
+        all_batches[0], all_batches[-1] = unit(first, end)
+    parts = in_parts(all_batches)
+    offsets: list[np.ndarray] = [_NONE]
+    queue_offsets: list[np.ndarray] = [_NONE]
+    if not parts:
+        return Appended(start, start, page.store_timestamp, _NONE, _NONE)
+    groups = Groups(parts)
+    groups.start_at([log.next_queue_offset(*key, start) for key in groups.keys])
+    with _AllOrNothing(log, start, end):
         now = log.clock()
-        _write_records(log, all_batches, layout, queue_offsets, now)
-        _dispatch(log, all_batches, layout, groups, queue_offsets, now)
-    _commit(page, layout.end, int(layout.offsets[-1]), now)
+        at = start
+        for number, part in enumerate(parts):
+            sizes = np.concatenate([np.diff(frame_bounds(batch)) for batch in part])
+            layout = lay_out(sizes, at, log.segments.size_bytes)
+            numbered = groups.number(number)
+            _write_records(log, part, layout, numbered.queue_offsets, now)
+            _dispatch(log, part, layout.offsets, sizes, groups.keys, numbered, now)
+            at = layout.end
+            if places:
+                offsets.append(layout.offsets)
+                queue_offsets.append(numbered.queue_offsets)
+    assert at == end
+    _commit(page, end, int(layout.offsets[-1]), now)
     own = slice(1, -1) if unit else slice(None)
-    return Appended(start, layout.end, now, layout.offsets[own], queue_offsets[own])
+    return Appended(start, end, now, np.concatenate(offsets)[own], np.concatenate(queue_offsets)[own])
 
 
 def append_one(log: CommitLog, record: OneRecord) -> tuple[int, int]:
@@ -214,59 +233,11 @@ def undo(log: CommitLog) -> None:
         return
     start, end = intent
     _LOG.warning("%s: taking back an unfinished append of bytes %d to %d", log.root, start, end)
-    # Queue entries exist only if all records were written, so the walk over whole records names every queue touched.
+    # A queue entry is written after its record and all before it, so the walk over whole records names every queue.
     log.views.cut_queues(start, scan.queues_in(log, start, end))
     log.views.restore_index(IndexState(page.index_file, page.index_header))
     log.segments.zero(start, end)
     page.intent_end = 0
-
-
-def _offsets_of(batch: pa.RecordBatch) -> np.ndarray:
-    """int64 (n + 1,): where the frames of a batch begin and end in its data buffer."""
-    frames = batch.column("frame")
-    return np.frombuffer(frames.buffers()[1], dtype=np.int64, count=len(frames) + 1, offset=8 * frames.offset)
-
-
-class _Groups:
-    """Rows of all batches by (topic, queue id). Rows without a queue entry (half, rollback) belong to none."""
-
-    def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
-        self.keys: list[QueueKey] = []
-        numbers: dict[QueueKey, int] = {}
-        codes = [self._codes(batch, numbers) for batch in batches]
-        self.codes = np.concatenate(codes) if codes else np.empty(0, np.int64)
-        self.rows = np.flatnonzero(self.codes >= 0)
-        self.rank, self.order, self.counts = ranks(self.codes[self.rows], len(self.keys))
-
-    def _codes(self, batch: pa.RecordBatch, numbers: dict[QueueKey, int]) -> np.ndarray:
-        topics = batch.column("topic")
-        if not pa.types.is_dictionary(topics.type):
-            topics = topics.dictionary_encode()
-        names = topics.dictionary.to_pylist()
-        queue_ids = batch.column("queue_id").to_numpy(zero_copy_only=False).astype(np.int64)
-        span = int(queue_ids.max(initial=0)) + 1
-        local = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64) * span + queue_ids
-        used = np.flatnonzero(np.bincount(local, minlength=1)) if len(names) * span <= 1 << 22 else np.unique(local)
-        table = np.zeros(int(local.max(initial=0)) + 1, dtype=np.int64)
-        for code in used.tolist():
-            key = (names[code // span], code % span)
-            number = numbers.get(key)
-            if number is None:
-                number = numbers[key] = len(self.keys)
-                self.keys.append(key)
-            table[code] = number
-        codes: np.ndarray = table[local]
-        dispatchable = batch.column("dispatchable").to_numpy(zero_copy_only=False)
-        codes[~dispatchable] = -1
-        return codes
-
-    def number(self, firsts: dict[QueueKey, int]) -> np.ndarray:
-        """int64 (n,): the queue offset of every row, given each queue's next one; 0 for rows without an entry."""
-        self.firsts = np.array([firsts[key] for key in self.keys], dtype=np.int64)
-        numbers = np.zeros(len(self.codes), dtype=np.int64)
-        if len(self.rows):
-            numbers[self.rows] = self.rank + self.firsts[self.codes[self.rows]]
-        return numbers
 
 
 def _write_records(
@@ -276,30 +247,22 @@ def _write_records(
     segment_bytes = log.segments.size_bytes
     for base in range(log.segments.base_of(layout.offsets[0]), layout.end, segment_bytes):
         log.segments.create(base)
-    row = 0
     runs = iter(layout.runs)
     run = next(runs)
-    for batch in batches:
-        bounds = _offsets_of(batch)
-        count = len(bounds) - 1
-        if not count:
-            continue
-        rows = slice(row, row + count)
-        source = np.frombuffer(batch.column("frame").buffers()[2], dtype=np.uint8)
-        frames = source[bounds[0] : bounds[-1]].copy()
-        starts = bounds[:-1] - bounds[0]
-        crc0 = batch.column("crc").to_numpy(zero_copy_only=False) if log.crc_property else None
-        patch_frames(frames, starts, bounds[1:] - bounds[:-1], queue_offsets[rows], layout.offsets[rows], now, crc0)
-        first = row
-        while first < row + count:
-            while run.last <= first:
-                run = next(runs)
-            last = min(run.last, row + count)
-            low = int(starts[first - row])
-            high = int(starts[last - row]) if last < row + count else len(frames)
-            log.segments.write(int(layout.offsets[first]), frames[low:high].data)
-            first = last
-        row += count
+    pieces = filled(batches, queue_offsets, layout.offsets, now, has_crc=log.crc_property)
+    with contextlib.closing(pieces):
+        for piece in pieces:
+            first, behind = piece.first, piece.first + len(piece.starts) - 1
+            while first < behind:
+                while run.last <= first:
+                    run = next(runs)
+                last = min(run.last, behind)
+                low, high = int(piece.starts[first - piece.first]), int(piece.starts[last - piece.first])
+                offset = int(layout.offsets[first])
+                log.segments.write(offset, piece.frames[low:high].data)
+                if high - low >= _WRITE_BACK_BYTES:
+                    log.segments.start_writing_back(offset, high - low)
+                first = last
     for offset, size in layout.blanks:
         log.segments.write(offset, _BLANK.pack(size, BLANK_MAGIC))
 
@@ -307,18 +270,18 @@ def _write_records(
 def _dispatch(
     log: CommitLog,
     batches: Sequence[pa.RecordBatch],
-    layout: Layout,
-    groups: _Groups,
-    queue_offsets: np.ndarray,
+    offsets: np.ndarray,
+    sizes: np.ndarray,
+    keys: Sequence[QueueKey],
+    numbered: Numbered,
     now: int,
 ) -> None:
     """A5, A6: queue entries, one write per queue and file; then index entries in log order."""
-    sizes = np.concatenate([np.diff(_offsets_of(batch)) for batch in batches])
+    rows = numbered.rows
     tags_codes = np.concatenate([_tags_codes(batch, now) for batch in batches])
-    rows = groups.rows[groups.order]
-    entries = entries_of(layout.offsets[rows], sizes[rows], tags_codes[rows])
+    entries = entries_of(offsets[rows], sizes[rows], tags_codes[rows])
     done = 0
-    for key, first, count in zip(groups.keys, groups.firsts.tolist(), groups.counts.tolist(), strict=True):
+    for key, first, count in zip(keys, numbered.firsts.tolist(), numbered.counts.tolist(), strict=True):
         if count:
             log.views.queue(*key).put(first, entries[done : done + count])
             done += count
@@ -328,10 +291,10 @@ def _dispatch(
     for batch in batches:
         hashes = batch.column("key_hashes")
         counts = np.diff(np.frombuffer(hashes.buffers()[1], np.int32, len(hashes) + 1, 4 * hashes.offset))
-        offsets = layout.offsets[row : row + len(counts)]
         log.views.put_keys(
-            hashes.flatten().to_numpy(zero_copy_only=False), counts, offsets, np.full(len(counts), now, np.int64)
-        )
+            hashes.flatten().to_numpy(zero_copy_only=False), counts, offsets[row : row + len(counts)],
+            np.full(len(counts), now, np.int64),
+        )  # fmt: skip
         row += len(counts)
 
 
@@ -340,3 +303,6 @@ def _tags_codes(batch: pa.RecordBatch, now: int) -> np.ndarray:
     delays_ms = batch.column("delay_ms").to_numpy(zero_copy_only=False)
     tags_codes: np.ndarray = batch.column("tags_code").to_numpy(zero_copy_only=False)
     return np.where(delays_ms > 0, now + delays_ms, tags_codes) if delays_ms.any() else tags_codes
+
+
+_NONE = np.empty(0, np.int64)

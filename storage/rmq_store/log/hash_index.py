@@ -267,10 +267,9 @@ class HashIndex:
 
 def _put(file: IndexFile, key_hashes: np.ndarray, log_offsets: np.ndarray, timestamps: np.ndarray) -> None:
     header = file.header
-    slot_numbers = key_hashes % file.slot_count
-    chain = layout.build_chain(slot_numbers, file.slots[slot_numbers], header.index_count)
     time_diffs = layout.time_diffs(timestamps, header)
-    file.write_entries(header.index_count, layout.encode_entries(key_hashes, log_offsets, time_diffs, chain.previous))
-    file.slots[chain.slots] = chain.values
+    new = layout.chain_entries(key_hashes, log_offsets, time_diffs, file.slots, header.index_count)
+    file.write_entries(header.index_count, new.encoded)
+    file.slots[new.slots] = new.values
     first, last = ((int(log_offsets[row]), int(timestamps[row])) for row in (0, -1))
-    file.write_header(header.with_entries(len(key_hashes), chain.new_slots, first=first, last=last).pack())
+    file.write_header(header.with_entries(len(key_hashes), new.new_slots, first=first, last=last).pack())

@@ -7,6 +7,7 @@ segment 0                                segment 1
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -66,6 +67,25 @@ def lay_out(sizes: np.ndarray, start: int, segment_bytes: int) -> Layout:
             blanks.append((offset, segment_end - offset))
             offset = segment_end
     return Layout(offsets, runs, blanks, offset)
+
+
+def extent(bounds: Sequence[np.ndarray], start: int, segment_bytes: int) -> tuple[int, int]:
+    """Where `lay_out` would begin and end with all records of some batches: (offset of the first one, end).
+
+    `bounds`: of each batch int64 (n + 1,), where its records begin and end in a buffer. Looks at single records only
+    where a segment ends. UsageError as `lay_out`.
+    """
+    first, end = -1, start
+    for batch in bounds:
+        offset, size = end, int(batch[-1] - batch[0])
+        if size + BLANK_BYTES <= segment_bytes - end % segment_bytes:
+            end += size
+        else:
+            layout = lay_out(np.diff(batch), end, segment_bytes)
+            offset, end = int(layout.offsets[0]), layout.end
+        if first < 0 and len(batch) > 1:
+            first = offset
+    return max(first, start), end
 
 
 def ranks(codes: np.ndarray, group_count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -23,7 +23,7 @@ from rmq_store import (
     UsageError,
     sweep,
 )
-from rmq_store.broker.staging import open_staged
+from rmq_store.broker.staging import StagingFile, open_all_staged, open_staged
 from rmq_store.files import durable
 from rmq_store.format.message import decode_frame
 from rmq_store.format.schema import ENCODED_SCHEMA
@@ -155,6 +155,38 @@ def test_a_report_that_does_not_fit_the_file_is_found_out(root: Path) -> None:
     text = StagedFile("write-1/text", 13, zlib.crc32(b"no arrow file"), 1, 0, ())
     with pytest.raises(StagingError, match="write-1/text"):
         open_staged(root, text)
+
+
+def test_a_file_with_frames_that_are_none_is_not_committed(root: Path) -> None:
+    with area_of(root) as area:
+        area.write(pa.record_batch({"body": [b"a", b"b"]}))
+        staged = area.finish()
+    assert staged is not None
+    (batch,) = open_staged(root, staged)
+    frames = pa.array([batch.column("frame")[0].as_py(), bytes(90)], pa.large_binary())
+    with StagingFile(root, "write-2", 0, 0) as file:
+        file.add(batch.set_column(0, "frame", frames), {"T": 1})
+        short = file.finish()
+    assert short is not None
+    with pytest.raises(StagingError, match="too short to be any"):
+        open_staged(root, short)
+
+
+def test_several_files_are_opened_in_their_order(root: Path) -> None:
+    reports = []
+    for partition in range(5):
+        with area_of(root, partition) as area:
+            for count in range(1, partition + 1):
+                area.write(pa.record_batch({"body": [b"%d" % partition] * count}))
+            reports.append(area.finish())
+    staged = [report for report in reports if report is not None]
+    apart = [batch for file in staged for batch in open_staged(root, file)]
+    assert len(apart) == 10
+    together = open_all_staged(root, staged)
+    assert all(found.equals(wanted) for found, wanted in zip(together, apart, strict=True))
+    files_of(root)[2].unlink()
+    with pytest.raises(StagingError, match="is missing"):
+        open_all_staged(root, staged)
 
 
 def test_sweeping_takes_named_and_forgotten_directories_only(root: Path) -> None:

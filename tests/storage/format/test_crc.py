@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_store.format.crc import array_crcs, body_crc, body_crcs, crc_digits, patch_crcs, shift_crcs, slice_crcs
+from rmq_store.format.crc import (
+    array_crcs,
+    body_crc,
+    body_crcs,
+    crc_digits,
+    extend_crc,
+    patch_crcs,
+    shift_crcs,
+    slice_crcs,
+)
 from rmq_store.format.frame_check import crc_property
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -27,6 +36,11 @@ def test_crcs_of_a_column_are_those_of_its_rows(rows: list[bytes], skipped: int,
     column = pa.array(rows, pa.large_binary() if large else pa.binary())[skipped:]
     assert array_crcs(column).tolist() == [zlib.crc32(row) for row in rows[skipped:]]
     assert body_crcs(column).tolist() == [body_crc(row) for row in rows[skipped:]]
+
+
+@given(st.binary(max_size=300), st.binary(max_size=300))
+def test_a_crc_is_extended_by_what_follows(text: bytes, more: bytes) -> None:
+    assert extend_crc(zlib.crc32(text), memoryview(more)) == zlib.crc32(text + more)
 
 
 def test_slices_go_on_from_the_crc_of_what_comes_before() -> None:

@@ -10,9 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.errors import CorruptIndexError
-from rmq_store.format import index
+from rmq_store.format import index, native
 from rmq_store.format.hashing import index_hash, java_hash
-from rmq_store.format.index import HEADER, IndexHeader, build_chain, encode_entries, rebuild_slots, time_diffs
+from rmq_store.format.index import (
+    HEADER,
+    IndexHeader,
+    build_chain,
+    chain_entries,
+    encode_entries,
+    rebuild_slots,
+    time_diffs,
+)
 from rmq_store.format.message import SysFlag, decode_frame
 from rmq_store.format.properties import UNIQUE_KEY
 
@@ -64,6 +72,36 @@ def test_chains_equal_those_of_one_put_after_the_other(batches: list[list[int]],
         slots.update(zip(chain.slots.tolist(), chain.values.tolist(), strict=True))
         assert slots == expected_slots
         number += len(batch)
+
+
+@pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")
+@given(
+    st.lists(st.integers(0, (1 << 31) - 1) | st.integers(0, 20), max_size=40),
+    st.dictionaries(st.integers(0, 6), st.integers(-(1 << 31), (1 << 31) - 1) | st.integers(0, 60)),
+    st.integers(1, 50),
+)
+def test_the_extension_chains_entries_as_python_does(hashes: list[int], held: dict[int, int], first: int) -> None:
+    slots = np.zeros(7, ">i4")
+    slots[list(held)] = list(held.values())
+    keys, rows = np.array(hashes, np.int32), np.arange(len(hashes), dtype=np.int64)
+    given_arrays = keys, rows * 1000 + (1 << 40), rows.astype(np.int32) * 7, slots, first
+    found = chain_entries(*given_arrays)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "LOADED", False)
+        wanted = chain_entries(*given_arrays)
+    assert found.encoded.tobytes() == wanted.encoded.tobytes()
+    assert dict(zip(found.slots.tolist(), found.values.tolist(), strict=True)) == dict(
+        zip(wanted.slots.tolist(), wanted.values.tolist(), strict=True)
+    )
+    assert (len(found.slots), found.new_slots) == (len(wanted.slots), wanted.new_slots)
+
+
+@pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")
+@pytest.mark.parametrize(("key_hash", "slot_count", "first"), [(-1, 7, 1), (1, 0, 1), (1, 7, 0), (1, 7, (1 << 31) - 1)])
+def test_what_no_index_file_can_hold_is_refused(key_hash: int, slot_count: int, first: int) -> None:
+    one = np.zeros(1, np.int64)
+    with pytest.raises(ValueError, match=r"negative|no slots"):
+        chain_entries(np.array([key_hash], np.int32), one, one.astype(np.int32), np.zeros(slot_count, ">i4"), first)
 
 
 def test_slot_that_names_the_new_entry_itself_does_not_make_a_loop() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.errors import UsageError
-from rmq_store.log.layout import BLANK_BYTES, lay_out, ranks
+from rmq_store.log.layout import BLANK_BYTES, extent, lay_out, ranks
 
 SEGMENT = 4096
 
@@ -78,6 +78,17 @@ def test_a_record_that_fills_a_segment_but_for_the_blank_fits_and_one_more_byte_
 def test_nothing_takes_no_place() -> None:
     layout = lay_out(np.empty(0, np.int64), 777, SEGMENT)
     assert (len(layout.offsets), layout.runs, layout.blanks, layout.end) == (0, [], [], 777)
+
+
+@given(sizes_and_start, st.lists(st.integers(0, 60), max_size=5))
+def test_the_extent_is_where_the_layout_begins_and_ends_however_the_records_are_cut(
+    case: tuple[list[int], int], cuts: list[int]
+) -> None:
+    sizes, start = np.array(case[0], np.int64), case[1]
+    layout = lay_out(sizes, start, SEGMENT)
+    bounds = [np.cumsum([7, *part], dtype=np.int64) for part in np.split(sizes, sorted(cuts))]
+    first = int(layout.offsets[0]) if len(sizes) else start
+    assert extent(bounds, start, SEGMENT) == (first, layout.end)
 
 
 @given(st.lists(st.integers(0, 5), max_size=100), st.integers(6, 100_000))

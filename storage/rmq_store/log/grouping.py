@@ -1,0 +1,92 @@
+"""Which queue each record of an append goes to, and as which message of it (data plane)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_store.log.layout import ranks
+from rmq_store.log.views import QueueKey
+
+# Rows that an append handles together: what it holds besides the frames does not grow with it, but for 4 bytes a row.
+PART_ROWS = 1 << 16
+
+
+class Numbered(NamedTuple):
+    """The rows of one part.
+
+    `queue_offsets`: int64 (n,), 0 for a row without a queue entry (half, rollback). `rows`: int64 (m,), the others,
+    queue after queue; the `counts[k]` rows of queue k begin at its message `firsts[k]`, both int64 (queues,).
+    """
+
+    queue_offsets: np.ndarray
+    rows: np.ndarray
+    firsts: np.ndarray
+    counts: np.ndarray
+
+
+def in_parts(batches: Sequence[pa.RecordBatch]) -> list[list[pa.RecordBatch]]:
+    """The rows of all batches in their order, up to PART_ROWS of them together."""
+    parts: list[list[pa.RecordBatch]] = []
+    room = 0
+    for batch in batches:
+        for first in range(0, batch.num_rows, PART_ROWS):
+            piece = batch.slice(first, PART_ROWS) if batch.num_rows > PART_ROWS else batch
+            if piece.num_rows > room:
+                parts.append([])
+                room = PART_ROWS
+            parts[-1].append(piece)
+            room -= piece.num_rows
+    return parts
+
+
+class Groups:
+    """Rows of all parts by (topic, queue id): `keys` are the queues, in the order in which they come up."""
+
+    def __init__(self, parts: Sequence[Sequence[pa.RecordBatch]]) -> None:
+        self.keys: list[QueueKey] = []
+        numbers: dict[QueueKey, int] = {}
+        self._codes = [np.concatenate([self._codes_of(batch, numbers) for batch in part]) for part in parts]
+        self._next = np.empty(0, np.int64)
+
+    def start_at(self, offsets: Sequence[int]) -> None:
+        """Set the queue offsets that the next message of each queue gets."""
+        self._next = np.array(offsets, dtype=np.int64)
+
+    def number(self, part: int) -> Numbered:
+        """Number the rows of one part; part after part."""
+        codes = self._codes[part]
+        rows = np.flatnonzero(codes >= 0)
+        own = codes[rows]
+        rank, order, counts = ranks(own, len(self.keys))
+        queue_offsets = np.zeros(len(codes), dtype=np.int64)
+        queue_offsets[rows] = rank + self._next[own]
+        firsts = self._next
+        self._next = firsts + counts
+        return Numbered(queue_offsets, rows[order], firsts, counts)
+
+    def _codes_of(self, batch: pa.RecordBatch, numbers: dict[QueueKey, int]) -> np.ndarray:
+        """int32 (n,): the number of each row's key; -1 for a row without a queue entry."""
+        topics = batch.column("topic")
+        if not pa.types.is_dictionary(topics.type):
+            topics = topics.dictionary_encode()
+        names = topics.dictionary.to_pylist()
+        queue_ids = batch.column("queue_id").to_numpy(zero_copy_only=False).astype(np.int64)
+        span = int(queue_ids.max(initial=0)) + 1
+        local = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64) * span + queue_ids
+        used = np.flatnonzero(np.bincount(local, minlength=1)) if len(names) * span <= 1 << 22 else np.unique(local)
+        table = np.zeros(int(local.max(initial=0)) + 1, dtype=np.int32)
+        for code in used.tolist():
+            key = (names[code // span], code % span)
+            number = numbers.get(key)
+            if number is None:
+                number = numbers[key] = len(self.keys)
+                self.keys.append(key)
+            table[code] = number
+        codes: np.ndarray = table[local]
+        dispatchable = batch.column("dispatchable").to_numpy(zero_copy_only=False)
+        codes[~dispatchable] = -1
+        return codes

@@ -1,0 +1,99 @@
+"""Appends of any size go in pieces, and nothing shows where one ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rmq_store import Store
+from rmq_store.log import filling, grouping
+from rmq_store.log.append import append, append_lock
+from rmq_store.log.filling import filled, frame_bounds
+from rmq_store.log.grouping import in_parts
+
+if TYPE_CHECKING:
+    from .conftest import Lab
+
+
+def encoded(store: Store, lab: Lab, counts: list[int], body_bytes: int = 60) -> list[pa.RecordBatch]:
+    assert store._writer is not None
+    encoder = store._writer._encoder(None)
+    return [encoder.encode_all(lab.batch(count, body_bytes=body_bytes)).frames for count in counts]
+
+
+@pytest.mark.parametrize(("piece_bytes", "part_rows"), [(1, 1), (700, 5), (100_000, 16)])
+def test_an_append_in_small_pieces_gives_the_same_bytes(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, piece_bytes: int, part_rows: int
+) -> None:
+    """Of records, queues and index: segments, queue files and index files end within the append."""
+    with lab.open() as store:
+        store.append(lab.batch(3))
+        batches = encoded(store, lab, [5, 0, 40, 1, 23])
+        batches[2] = batches[2].slice(3, 31)
+    saved, now_ms = lab.save(), lab.now_ms
+    with lab.open() as store, append_lock(store._log):
+        whole = append(store._log, batches)
+    wanted = lab.files()
+    assert len(wanted) > 6
+    lab.restore(saved)
+    lab.now_ms = now_ms
+    monkeypatch.setattr(filling, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(grouping, "PART_ROWS", part_rows)
+    with lab.open() as store, append_lock(store._log):
+        pieced = append(store._log, batches)
+    assert lab.files() == wanted
+    assert lab.is_sound()
+    assert (pieced.start, pieced.end) == (whole.start, whole.end)
+    assert pieced.offsets.tolist() == whole.offsets.tolist()
+    assert pieced.queue_offsets.tolist() == whole.queue_offsets.tolist()
+
+
+def test_parts_hold_all_rows_in_their_order(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    with lab.open() as store:
+        batches = encoded(store, lab, [4, 0, 9, 2, 2])
+    monkeypatch.setattr(grouping, "PART_ROWS", 4)
+    parts = in_parts(batches)
+    assert [[batch.num_rows for batch in part] for part in parts] == [[4], [4], [4], [1, 2], [2]]
+    assert pa.Table.from_batches(batch for part in parts for batch in part).equals(pa.Table.from_batches(batches))
+
+
+def test_a_piece_holds_as_many_frames_as_fit_and_at_least_one(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    with lab.open() as store:
+        (batch,) = encoded(store, lab, [12])
+    sizes = np.diff(frame_bounds(batch)).tolist()
+    numbers = np.arange(len(sizes), dtype=np.int64)
+    for piece_bytes in (1, sizes[0], sizes[0] + sizes[1], 3 * sizes[0], 100_000):
+        monkeypatch.setattr(filling, "PIECE_BYTES", piece_bytes)
+        wanted: list[list[int]] = []
+        for size in sizes:
+            if not wanted or sum(wanted[-1]) + size > piece_bytes:
+                wanted.append([])
+            wanted[-1].append(size)
+        first = 0
+        for piece, lengths in zip(filled([batch], numbers, numbers, 1, has_crc=True), wanted, strict=True):
+            assert (piece.first, np.diff(piece.starts).tolist(), len(piece.frames)) == (first, lengths, sum(lengths))
+            first += len(lengths)
+
+
+def test_what_is_wrong_with_a_later_piece_takes_back_the_ones_before(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is found by the second thread, while the first one writes."""
+    monkeypatch.setattr(filling, "PIECE_BYTES", 1)
+    with lab.open() as store:
+        store.append(lab.batch(3))
+        (batch,) = encoded(store, lab, [8])
+        before = lab.files()
+        seen = []
+
+        def patch(*arguments: object) -> None:
+            seen.append(arguments)
+            if len(seen) == 4:
+                raise MemoryError("no room for the fourth")
+
+        monkeypatch.setattr(filling, "patch_frames", patch)
+        with pytest.raises(MemoryError, match="fourth"), append_lock(store._log):
+            append(store._log, [batch])
+        assert lab.files() == before
+        assert store._log.writing_page.intent is None
