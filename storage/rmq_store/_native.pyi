@@ -10,6 +10,12 @@ from rmq_store.format.native import Bytes, Int32, Int64, Rows, UInt32
 
 def slice_crcs(data: Bytes, starts: Int64, ends: Int64, seeds: UInt32 | None, crcs: UInt32) -> None:
     """Into `crcs` (n,): CRC-32 of `data[starts[i]:ends[i]]`, which continues `seeds[i]`."""
+def slice_hashes(data: Bytes, starts: Int64, ends: Int64, seed: int, hashes: UInt32) -> bool:
+    """Into `hashes` (n,): Java's hash of a text whose hash is `seed` (32 bits) and `data[starts[i]:ends[i]]` behind it.
+
+    False: refused, one of them is not valid UTF-8.
+    """
+
 def measure_frames(rows: Rows, offsets: Int64, hash_offsets: Int32, new_keys: Int64) -> int | None:
     """How many new unique keys the rows get; None: refused, some row cannot be stored.
 
@@ -19,7 +25,6 @@ def measure_frames(rows: Rows, offsets: Int64, hash_offsets: Int32, new_keys: In
 
 def write_frames(
     rows: Rows,
-    header: bytes,
     queue_ids: Int32,
     flags: Int32,
     born_timestamps: Int64,
@@ -36,8 +41,8 @@ def write_frames(
 ) -> None:
     """Into `frames`, `crcs` (n,), `tags_codes` (n,) and `hashes`: what `measure_frames` has measured.
 
-    `header` holds the bytes before the body, the same for all frames. New unique keys are `key_prefix` with 12 hex
-    digits that count from `first_sequence`. IndexError: the rows are not what was measured.
+    New unique keys are `key_prefix` with 12 hex digits that count from `first_sequence`. IndexError: the rows are not
+    what was measured.
     """
 
 def patch_frames(

@@ -72,13 +72,13 @@ def park_rows(
     waits = has_level | (due_ms > 0)
 
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    topics = columns["topic"]
-    columns["topic"] = _parked_topics(topics.dictionary_encode(), has_level, due_ms > 0)
+    topics = columns["topic"].dictionary_encode()
+    columns["topic"] = _parked_topics(topics, has_level, due_ms > 0)
     if "properties" in columns and bool(has_level.any()):
         columns["properties"] = _without_timers(columns["properties"], has_level)
     columns |= {
         names.DELAY_TIME_LEVEL: _texts(levels, is_level_new),
-        names.REAL_TOPIC: pc.if_else(pa.array(waits), topics, pa.scalar(None, pa.string())),
+        names.REAL_TOPIC: pc.if_else(pa.array(waits), topics.cast(pa.string()), pa.scalar(None, pa.string())),
         names.REAL_QUEUE_ID: _texts(queue_ids, waits),
         names.TIMER_OUT_MS: _texts(due_ms, due_ms > 0),
     }

@@ -19,6 +19,7 @@ from rmq_store.broker.topics import TopicConfig
 from rmq_store.errors import UnknownTopicError, UsageError
 from rmq_store.format.hashing import java_hash, java_hashes
 from rmq_store.format.names import is_system_topic, validate_topic
+from rmq_store.log.layout import ranks
 
 # A topic made from TBW102 gets no more queues than that has (TopicConfigManager#createTopicInSendMessageMethod).
 AUTO_CREATE_QUEUE_MAX = 8
@@ -67,6 +68,8 @@ class Router:
         counts = np.ones(max(len(names), 1), dtype=np.int64)
         for code in used:
             counts[code] = self.queue_count(names[code])
+        if sharding_keys is None and queue_ids is None:
+            return self._in_turn(codes, names, counts)
         chosen = np.empty(count, dtype=np.int32)
         free = np.ones(count, dtype=bool)
         if sharding_keys is not None and sharding_keys.null_count < count:
@@ -86,14 +89,22 @@ class Router:
                 )
             chosen[wished] = ids[wished]
             free &= ~wished
-        for code in used:
-            rows = np.flatnonzero(free & (codes == code))
-            if len(rows):
-                queues = int(counts[code])
-                first = self._turn.get(names[code], random.randrange(queues))
-                chosen[rows] = (first + np.arange(len(rows))) % queues
-                self._turn[names[code]] = (first + len(rows)) % queues
+        chosen[free] = self._in_turn(codes[free], names, counts)
         return chosen
+
+    def _in_turn(self, codes: np.ndarray, names: list[str], counts: np.ndarray) -> np.ndarray:
+        """int32 (n,): the next queues of the topics `names[codes[i]]`, which have `counts[codes[i]]` of them."""
+        rank, _, taken = ranks(codes, len(names))
+        firsts = np.zeros(len(counts), np.int64)
+        for code in np.flatnonzero(taken).tolist():
+            topic, queues = names[code], int(counts[code])
+            turn = self._turn.get(topic)
+            firsts[code] = random.randrange(queues) if turn is None else turn
+            self._turn[topic] = (int(firsts[code]) + int(taken[code])) % queues
+        # Of one topic the same for all rows, which costs less than to look each of them up.
+        of_row = slice(0, 1) if len(names) == 1 else codes
+        queues_of_rows: np.ndarray = (rank + firsts[of_row]) % counts[of_row]
+        return queues_of_rows.astype(np.int32)
 
     def route_one(self, topic: str, sharding_key: str | None, queue_id: int | None) -> int:
         """As `route`, for one message."""

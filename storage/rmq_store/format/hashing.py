@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rmq_store.format import native
+
 Int32Array = npt.NDArray[np.int32]
 
 _MULTIPLIER = 31
@@ -75,8 +77,12 @@ def topic_key_hashes(topic: str, keys: pa.Array) -> Int32Array:
 def _hashes(texts: pa.Array, seed: int) -> Int32Array:
     """Hash of (some text whose hash is `seed`) + row; null rows give 0."""
     starts, ends, data = _bytes_of(texts)
+    hashes = np.empty(len(texts), np.uint32)
+    if native.LOADED and native.functions.slice_hashes(data, starts, ends, seed % _MODULUS, hashes):
+        if texts.null_count:
+            hashes[texts.is_null().to_numpy(zero_copy_only=False)] = 0
+        return hashes.view(np.int32)
     lengths = ends - starts
-    hashes: npt.NDArray[np.uint32]
     if len(texts) and data.size and int(lengths[0]) and bool((lengths == lengths[0]).all()):
         hashes = _equal_length_hashes(data[starts[0] : ends[-1]].reshape(len(texts), int(lengths[0])))
     else:

@@ -18,7 +18,7 @@ from rmq_store.format.frame_fields import header_dtype
 from rmq_store.format.frame_parts import encoded_rows
 from rmq_store.format.ids import month_start_ms
 from rmq_store.format.index_keys import topic_hashes
-from rmq_store.format.native import Texts
+from rmq_store.format.native import Rows, Texts
 from rmq_store.format.property_encoder import NAMED_COLUMNS
 
 
@@ -32,14 +32,53 @@ def encode_natively(
     """What `frame_encoder.encode_batch` answers, or None: refused. `bodies` (n,) are those to be stored. The extension
     must be there.
     """
+    rows = columns_of(given, topics, bodies, fields, options)
+    if rows is None:
+        return None
+    count = given.row_count
+    offsets, hash_offsets = np.empty(count + 1, np.int64), np.empty(count + 1, np.int32)
+    new_keys = np.empty(count, np.int64)
+    new_key_count = native.functions.measure_frames(rows, offsets, hash_offsets, new_keys)
+    if new_key_count is None:
+        return None
+    raw_prefix, first_sequence = b"", 0
+    if (ids := options.unique_ids) is not None:
+        raw_prefix, first_sequence = ids.reserve(new_key_count, options.now_ms, month_start_ms(options.now_ms))
+    key_prefix = raw_prefix.hex().upper().encode()
+    # Arrow's memory pool keeps large pieces for the next batch; numpy's would come from the kernel, page by page.
+    frames = pa.allocate_buffer(int(offsets[-1]))
+    hashes = np.empty(int(hash_offsets[-1]), np.int32)
+    crcs, tags_codes = np.empty(count, np.uint32), np.empty(count, np.int64)
+    native.functions.write_frames(
+        rows, fields.queue_ids, fields.flags, fields.born_timestamps, fields.reconsume_times, key_prefix,
+        first_sequence, offsets, hash_offsets, new_keys, np.frombuffer(frames, np.uint8), crcs, tags_codes, hashes,
+    )  # fmt: skip
+    buffers = [None, pa.py_buffer(offsets), frames]
+    return encoded_rows(
+        pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, buffers),
+        topics,
+        fields.queue_ids,
+        fields.sys_flags,
+        crcs,
+        tags_codes,
+        pa.ListArray.from_arrays(pa.array(hash_offsets), pa.array(hashes)),
+    )
+
+
+def columns_of(
+    given: EncodeInput,
+    topics: pa.DictionaryArray,
+    bodies: pa.LargeBinaryArray,
+    fields: RowFields,
+    options: EncodeOptions,
+) -> Rows | None:
+    """The rows as the extension takes them (native/rows.h); None: it does not take them."""
     entries = None
     if (properties := given.properties()) is not None:
         if _has_entries_under_null(properties):
             return None
         entries = properties.offsets.to_numpy(), _texts(properties.keys), _texts(properties.items)
-    header = _header(options)
-    ids = options.unique_ids
-    rows = (
+    return (
         _offsets(bodies, np.int64),
         bodies.buffers()[2] or b"",
         topics.indices.to_numpy(),
@@ -49,37 +88,11 @@ def encode_natively(
         tuple((NAMED_COLUMNS[name].encode(), _texts(column)) for name, column in given.texts().items()),
         entries,
         _texts(pa.array([*options.drop_properties, names.CRC32], pa.string())),
-        len(header),
+        _header(options),
         options.max_message_bytes,
-        0 if ids is None else ids.text_bytes,
+        0 if options.unique_ids is None else options.unique_ids.text_bytes,
         options.crc_property,
         options.index_tags,
-    )
-    count = given.row_count
-    offsets, hash_offsets = np.empty(count + 1, np.int64), np.empty(count + 1, np.int32)
-    new_keys = np.empty(count, np.int64)
-    new_key_count = native.functions.measure_frames(rows, offsets, hash_offsets, new_keys)
-    if new_key_count is None:
-        return None
-    prefix, first_sequence = b"", 0
-    if ids is not None:
-        prefix, first_sequence = ids.reserve(new_key_count, options.now_ms, month_start_ms(options.now_ms))
-    frames, hashes = np.empty(int(offsets[-1]), np.uint8), np.empty(int(hash_offsets[-1]), np.int32)
-    crcs, tags_codes = np.empty(count, np.uint32), np.empty(count, np.int64)
-    native.functions.write_frames(
-        rows, header, fields.queue_ids, fields.flags, fields.born_timestamps, fields.reconsume_times,
-        prefix.hex().upper().encode(), first_sequence, offsets, hash_offsets, new_keys,
-        frames, crcs, tags_codes, hashes,
-    )  # fmt: skip
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(frames)]
-    return encoded_rows(
-        pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, buffers),
-        topics,
-        fields.queue_ids,
-        fields.sys_flags,
-        crcs,
-        tags_codes,
-        pa.ListArray.from_arrays(pa.array(hash_offsets), pa.array(hashes)),
     )
 
 

@@ -51,7 +51,7 @@ static int add_parts(PyObject *module)
     }
     crc_prepare();
     PyMethodDef *parts[] = {crc_methods,   encoder_methods, frame_methods,    host_methods,
-                            index_methods, patch_methods,   property_methods, slice_methods};
+                            index_methods, patch_methods,   property_methods, slice_methods, text_methods};
     for (size_t part = 0; part < sizeof parts / sizeof parts[0]; part++)
         if (PyModule_AddFunctions(module, parts[part]) < 0)
             return -1;

@@ -20,6 +20,7 @@ extern PyMethodDef host_methods[];
 extern PyMethodDef index_methods[];
 extern PyMethodDef property_methods[];
 extern PyMethodDef slice_methods[];
+extern PyMethodDef text_methods[];
 extern PyMethodDef encoder_methods[];
 extern PyMethodDef patch_methods[];
 

@@ -25,6 +25,17 @@ static int32_t code_point(const uint8_t *text, size_t size, size_t *size_used)
     return point;
 }
 
+static int is_utf8(const uint8_t *text, size_t size)
+{
+    size_t used = 1;
+    for (; size; text += used, size -= used)
+        if (*text < 0x80)
+            used = 1;
+        else if (code_point(text, size, &used) < 0)
+            return 0;
+    return 1;
+}
+
 int text_is_storable(const uint8_t *text, size_t size)
 {
     unsigned separators = 0, high = 0;
@@ -32,14 +43,7 @@ int text_is_storable(const uint8_t *text, size_t size)
         separators |= (uint8_t)(text[at] - 1) < 2;
         high |= text[at];
     }
-    if (separators)
-        return 0;
-    size_t used = 0;
-    if (high & 0x80)
-        for (; size; text += used, size -= used)
-            if (code_point(text, size, &used) < 0)
-                return 0;
-    return 1;
+    return !separators && (!(high & 0x80) || is_utf8(text, size));
 }
 
 uint32_t java_hash(uint32_t seed, const uint8_t *text, size_t size)
@@ -69,3 +73,42 @@ uint32_t index_hash(uint32_t hash)
 {
     return hash == 0x80000000u ? 0 : hash & 0x80000000u ? 0u - hash : hash;
 }
+
+static PyObject *slice_hashes(PyObject *module, PyObject *arguments)
+{
+    PyObject *given[4], *result = NULL;
+    unsigned int seed;
+    Items data = {0}, starts = {0}, ends = {0}, hashes = {0};
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "OOOIO:slice_hashes", &given[0], &given[1], &given[2], &seed, &given[3]))
+        return NULL;
+    if (take_items(&data, given[0], 1, READ_ITEMS, "data") && take_items(&starts, given[1], 8, READ_ITEMS, "starts")
+        && take_n_items(&ends, given[2], 8, READ_ITEMS, "ends", starts.count)
+        && take_n_items(&hashes, given[3], 4, WRITE_ITEMS, "hashes", starts.count)) {
+        const int64_t *start = starts.view.buf, *end = ends.view.buf;
+        Py_ssize_t row = 0;
+        int is_text = 1;
+        Py_BEGIN_ALLOW_THREADS
+        for (; is_text && row < starts.count && 0 <= start[row] && start[row] <= end[row] && end[row] <= data.count; row++) {
+            const uint8_t *text = (const uint8_t *)data.view.buf + start[row];
+            size_t size = (size_t)(end[row] - start[row]);
+            is_text = is_utf8(text, size);
+            ((uint32_t *)hashes.view.buf)[row] = java_hash(seed, text, size);
+        }
+        Py_END_ALLOW_THREADS
+        if (is_text && row < starts.count)
+            PyErr_Format(PyExc_IndexError, "slice %zd does not lie in the data", row);
+        else
+            result = PyBool_FromLong(is_text);
+    }
+    release_items(&data);
+    release_items(&starts);
+    release_items(&ends);
+    release_items(&hashes);
+    return result;
+}
+
+PyMethodDef text_methods[] = {
+    {"slice_hashes", slice_hashes, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.format import native
 from rmq_store.format.crc import slice_crcs
+from rmq_store.format.encode_input import EncodeInput, EncodeOptions
+from rmq_store.format.hashing import java_hash, java_hashes, topic_key_hashes
+from rmq_store.format.host import Host
+from rmq_store.format.ids import UniqueIdGenerator
+from rmq_store.format.native_encoder import columns_of
+from rmq_store.format.schema import PROPERTIES_TYPE
 
 FORMAT_TESTS = Path(__file__).parent
 # What the extension has a part in.
-REPRESENTATIVE = ("test_crc.py",)
+REPRESENTATIVE = ("test_crc.py", "test_hashing.py")
+
+ZERO = np.zeros(1, np.int64)
 
 needs_native = pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")
 
@@ -81,3 +95,78 @@ def test_arrays_of_another_kind_are_refused() -> None:
         native.functions.slice_crcs(data, bounds, bounds, None, crcs)
     with pytest.raises((BufferError, ValueError), match="contiguous"):
         native.functions.slice_crcs(data[::2], bounds, bounds, None, np.zeros(2, np.uint32))
+
+
+def three_rows() -> tuple[Any, tuple[np.ndarray, ...]]:
+    """The columns of three rows as the extension takes them, and their fixed fields."""
+    host = Host.parse("10.0.0.1:10911")
+    options = EncodeOptions(host, host, 0, crc_property=True, unique_ids=UniqueIdGenerator(host.address, 1, 2))
+    columns = {
+        "topic": pa.array(["T", "U", "T"]),
+        "body": pa.array([b"one", b"", b"three"]),
+        "tags": pa.array(["a", None, "b"]),
+        "keys": pa.array(["k1 k2", "k3", None]),
+        "properties": pa.array([[("x", "y")], [], [("z", "1"), ("x", "2")]], PROPERTIES_TYPE),
+    }
+    given = EncodeInput(pa.RecordBatch.from_pydict(columns))
+    fields = given.fields(np.arange(3, dtype=np.int32), options)
+    rows = columns_of(given, given.topics(), given.bodies(100), fields, options)
+    return rows, (fields.queue_ids, fields.flags, fields.born_timestamps, fields.reconsume_times)
+
+
+def with_other_numbers(value: Any, change: Callable[[np.ndarray], np.ndarray]) -> Any:
+    """The same nest of tuples with other arrays in it."""
+    if isinstance(value, tuple):
+        return tuple(with_other_numbers(part, change) for part in value)
+    return change(value) if isinstance(value, np.ndarray) else value
+
+
+@needs_native
+@given(st.randoms(use_true_random=False), st.booleans())
+def test_no_number_leads_the_encoder_out_of_its_buffers(random: Random, is_far: bool) -> None:
+    """Offsets, codes and sizes of any value: refused or written somewhere in the frames, and nothing beyond them."""
+    rows, fixed = three_rows()
+    far = [-(1 << 31), -1, (1 << 31) - 1]
+
+    def change(numbers: np.ndarray) -> np.ndarray:
+        changed = numbers.copy()
+        for place in range(len(changed)):
+            if random.random() < 0.2:
+                changed[place] = random.choice(far) if is_far and changed.dtype.kind == "i" else random.randrange(12)
+        return changed
+
+    sizes = np.zeros(4, np.int64), np.zeros(4, np.int32), np.zeros(3, np.int64)
+    if native.functions.measure_frames(rows, *sizes) is None:
+        raise AssertionError("rows in order were refused")
+    native.functions.measure_frames(with_other_numbers(rows, change), *(array.copy() for array in sizes))
+    guarded = np.full(int(sizes[0][-1]) + 64, 0xEE, np.uint8)
+    results = guarded[32:-32], np.zeros(3, np.uint32), np.zeros(3, np.int64), np.zeros(int(sizes[1][-1]), np.int32)
+    with contextlib.suppress(IndexError):
+        changed_sizes = with_other_numbers(sizes, change)
+        native.functions.write_frames(
+            with_other_numbers(rows, change), *fixed, b"0" * 20, random.randrange(1 << 64), *changed_sizes, *results
+        )
+    assert (guarded[:32] == 0xEE).all()
+    assert (guarded[-32:] == 0xEE).all()
+
+
+@needs_native
+def test_texts_that_are_no_utf_8_are_hashed_in_python() -> None:
+    """Java sees U+FFFD there, and so does the twin."""
+    texts, hashes = np.frombuffer(b"ok\xff\xc3", np.uint8), np.empty(2, np.uint32)
+    assert not native.functions.slice_hashes(texts, np.array([0, 2]), np.array([2, 4]), 0, hashes)
+    assert java_hashes(pa.array([b"ok", b"\xff\xc3"])).tolist() == [java_hash("ok"), java_hash("\ufffd\ufffd")]
+    one = hashes[:1]
+    for broken in (b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe4\xb8", b"\x80"):
+        assert not native.functions.slice_hashes(np.frombuffer(broken, np.uint8), ZERO, ZERO + len(broken), 0, one)
+    with pytest.raises(IndexError, match="slice 0 "):
+        native.functions.slice_hashes(texts, ZERO, ZERO + 5, 0, one)
+
+
+@needs_native
+@given(st.lists(st.none() | st.text(max_size=9), max_size=5), st.sampled_from(["", "T#", "中"]))
+def test_hashes_are_those_of_python(texts: list[str | None], before: str) -> None:
+    found = java_hashes(pa.array(texts, pa.string())), topic_key_hashes(before, pa.array(texts, pa.large_string()))
+    with patch.object(native, "LOADED", False):
+        expected = java_hashes(pa.array(texts, pa.string())), topic_key_hashes(before, pa.array(texts, pa.string()))
+    assert [hashes.tolist() for hashes in found] == [hashes.tolist() for hashes in expected]
