@@ -136,10 +136,11 @@ def _reasons(
         failed_ms = pc.coalesce(told_ms, failed_ms)
     given[failure.FIRST_FAILURE_MS] = given[failure.LAST_FAILURE_MS] = failed_ms.cast(pa.string())
     given |= {name: pa.repeat(pa.scalar(value, pa.string()), count) for name, value in told.items()}
-    # Row by row: the i-th of `width` values belongs to the i-th name. A null value is no property.
-    width = len(given)
-    places = np.arange(count * width).reshape(width, count).T.ravel()
+    # Row by row: the i-th of `width` values belongs to the i-th name. A null value is no property. A null row has no
+    # values at all: Arrow would give them to the row before it.
+    width, rows = len(given), np.flatnonzero(says_why)
+    places = (rows[:, None] + np.arange(width) * count).ravel()
     values = pa.concat_arrays(list(given.values())).take(pa.array(places))
-    keys = pa.array(list(given)).take(pa.array(np.tile(np.arange(width), count)))
-    starts = pa.array(np.arange(count + 1, dtype=np.int32) * width, mask=np.append(~says_why, False))
-    return pa.MapArray.from_arrays(starts, keys, values)
+    keys = pa.array(list(given)).take(pa.array(np.tile(np.arange(width), len(rows))))
+    starts = np.concatenate(([0], np.cumsum(says_why) * width)).astype(np.int32)
+    return pa.MapArray.from_arrays(pa.array(starts, mask=np.append(~says_why, False)), keys, values)

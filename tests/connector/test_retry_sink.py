@@ -205,6 +205,8 @@ def test_rows_say_what_they_say_and_no_more() -> None:
     )
     rows = send_back_rows(batch, batch.schema.names, {failure.QUERY_ID: "q", failure.BATCH_ID: None}, NOW_MS)
     assert rows.schema.names == ["commitLogOffset", "msgId", "properties"]
+    names = [[name for name, _ in value or ()] for value in rows.column("properties").to_pylist()]
+    assert [len(set(each)) for each in names] == [len(each) for each in names], "those of a row that says nothing"
     said = [value and {n: v for n, v in value if v is not None} for value in rows.column("properties").to_pylist()]
     now, then = str(NOW_MS), str(1_767_225_600_000)
     assert said == [

@@ -161,7 +161,7 @@ class KeyRows:
 
 def _with_ids(run: FrameRun, ids: pa.StringArray) -> Int64:
     headers = run.headers
-    good = pc.is_in(run.offset_message_ids(), ids).to_numpy(zero_copy_only=False)
+    good = pc.is_in(run.offset_message_ids, ids).to_numpy(zero_copy_only=False)
     parts = (headers.queue_id, headers.queue_offset, headers.physical_offset)
     return np.stack([part[good].astype(np.int64) for part in parts])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import numpy as np
 import pyarrow as pa
 
 from rmq_store.errors import UsageError
@@ -37,3 +38,23 @@ def as_schema(rows: pa.RecordBatch, schema: pa.Schema, needed: Collection[str], 
             raise UsageError(f"row {column.is_null().index(True).as_py()}: column {field.name!r} is null")
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def map_columns(column: pa.MapArray) -> dict[str, pa.Array]:
+    """The values of a map column of n rows by name: (n,) each, null where a row does not have the name. Of a name that
+    comes twice in a row the last value counts.
+    """
+    offsets = column.offsets.to_numpy()
+    first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
+    keys = column.keys.slice(first, count).dictionary_encode()
+    items = column.items.slice(first, count)
+    rows = np.repeat(np.arange(len(column)), np.diff(offsets))
+    codes = keys.indices.to_numpy()
+    is_null = column.is_null().to_numpy(zero_copy_only=False)
+    columns = {}
+    for code, name in enumerate(keys.dictionary.to_pylist()):
+        entries = np.flatnonzero(codes == code)
+        places = np.full(len(column), -1, np.int64)
+        places[rows[entries]] = entries
+        columns[name] = items.take(pa.array(places, mask=is_null | (places < 0)))
+    return columns

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from rmq_store.broker.failure import FIRST_STAYS, ORIGIN_QUEUE_ID, ORIGIN_QUEUE_OFFSET, ORIGIN_TOPIC, with_reasons
 from rmq_store.broker.group_topics import SYSTEM_ERROR
 from rmq_store.broker.one_copy import property_string
-from rmq_store.broker.row_columns import as_schema
+from rmq_store.broker.row_columns import as_schema, map_columns
 from rmq_store.broker.send_back import (
     TIMER_WISHES,
     Hop,
@@ -133,13 +133,13 @@ class SendBackEncoder:
                 self._check(run, rows.column("msgId"), offsets)
                 own = run.headers.reconsume_times
                 failed = own if reconsume_times is None else np.asarray(reconsume_times, np.int32)[run.rows]
-                pairs = np.stack((failed, wishes[run.rows]), axis=1)
-                different, which = np.unique(pairs, axis=0, return_inverse=True)
-                hops = [self._rules.hop(*pair) for pair in different.tolist()]
-                batches.append(self._copy(run, hops, which.ravel(), given, offsets))
+                pairs = failed.astype(np.int64) << 32 | wishes[run.rows].astype(np.int64) & 0xFFFFFFFF
+                _, first, which = np.unique(pairs, return_index=True, return_inverse=True)
+                hops = [self._rules.hop(int(failed[row]), int(wishes[run.rows[row]])) for row in first.tolist()]
+                batches.append(self._copy(run, hops, which, given, offsets))
                 order.append(run.rows)
                 for found, column in ((levels, "delay_level"), (times, "reconsume_times"), (dead, "is_dead")):
-                    found[run.rows] = _column(hops, column, which.ravel())
+                    found[run.rows] = _column(hops, column, which)
         except FileNotFoundError:
             self._not_found(int((self._frames.sizes(offsets, end) == 0).argmax()), offsets)
         topics = pa.array([self._retry_topic, names.dlq_topic(self._rules.group)]).take(pa.array(dead.astype(np.int8)))
@@ -218,10 +218,10 @@ class SendBackEncoder:
         origin_id = stored(keys.ORIGIN_MESSAGE_ID)
         is_blank = pc.equal(pc.utf8_trim_whitespace(pc.fill_null(origin_id, "")), "")
         return {
-            keys.RETRY_TOPIC: pc.coalesce(stored(keys.RETRY_TOPIC), run.headers.topics()),
+            keys.RETRY_TOPIC: pc.coalesce(stored(keys.RETRY_TOPIC), run.topics),
             keys.WAIT_STORE_MSG_OK: "false",
             keys.DELAY_TIME_LEVEL: pa.array([str(hop.delay_level) for hop in hops]).take(pa.array(which)),
-            keys.ORIGIN_MESSAGE_ID: pc.if_else(is_blank, run.offset_message_ids(), origin_id),
+            keys.ORIGIN_MESSAGE_ID: pc.if_else(is_blank, run.offset_message_ids, origin_id),
             keys.REAL_TOPIC: pc.if_else(waits, self._retry_topic, stored(keys.REAL_TOPIC)),
             keys.REAL_QUEUE_ID: pc.if_else(waits, pa.array(retry_queues).cast(pa.string()), stored(keys.REAL_QUEUE_ID)),
             **{name: pc.if_else(waits, pa.scalar(None, pa.string()), stored(name)) for name in TIMER_WISHES},
@@ -234,10 +234,10 @@ class SendBackEncoder:
         headers, row = run.headers, int(run.rows[place])
         own = parse_properties(run.strings[place].as_py())
         source = Source(
-            run.headers.topics()[place].as_py(),
+            run.topics[place].as_py(),
             int(headers.queue_id[place]),
             int(headers.queue_offset[place]),
-            run.offset_message_ids()[place].as_py(),
+            run.offset_message_ids[place].as_py(),
         )
         reasons = given.of_row(row)
         extra = {**origin(own, source), **given_properties(reasons)} if reasons is not None else {}
@@ -258,8 +258,8 @@ class _Given:
     def __init__(self, column: pa.MapArray) -> None:
         self._column = column
         self._is_given: Mask = column.is_valid().to_numpy(zero_copy_only=False)
-        self._names: list[str] = pc.unique(column.keys).to_pylist() if len(column.keys) else []
-        for name in self._names:
+        self._columns = map_columns(column)
+        for name in self._columns:
             check_name(name)
 
     def changes(self, run: FrameRun, is_first: pa.BooleanArray) -> dict[str, pa.StringArray]:
@@ -269,11 +269,10 @@ class _Given:
         def stored(name: str) -> pa.StringArray:
             return stored_text(run.pieces.column(name))
 
-        column = self._column.take(pa.array(run.rows))
-        found = {name: _storable(pc.map_lookup(column, pa.scalar(name), "last")) for name in self._names}
+        found = {name: _storable(values.take(pa.array(run.rows))) for name, values in self._columns.items()}
         says_origin = pc.and_(is_first, pa.array(self._is_given[run.rows]))
         place = (
-            (ORIGIN_TOPIC, run.headers.topics()),
+            (ORIGIN_TOPIC, run.topics),
             (ORIGIN_QUEUE_ID, pa.array(run.headers.queue_id).cast(pa.string())),
             (ORIGIN_QUEUE_OFFSET, pa.array(run.headers.queue_offset).cast(pa.string())),
         )

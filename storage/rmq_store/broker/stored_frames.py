@@ -7,6 +7,7 @@ for a damaged body). Source: DefaultMessageStore#lookMessageByOffset.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -23,7 +24,7 @@ from rmq_store.format.frame_fields import FrameHeaders, frame_columns
 from rmq_store.format.gather import gather_fields
 from rmq_store.format.host_columns import host_message_ids
 from rmq_store.format.message import StoredMessage, check_frame, decode_frame
-from rmq_store.format.property_columns import PropertyPieces, split_properties
+from rmq_store.format.property_columns import PropertyPieces
 from rmq_store.log.commit_log import CommitLog
 
 _SEPARATORS = "[\x01\x02]"
@@ -81,6 +82,12 @@ class FrameRun:
     strings: pa.BinaryArray
     pieces: PropertyPieces
 
+    @functools.cached_property
+    def topics(self) -> pa.StringArray:
+        """Their topics, (n,)."""
+        return self.headers.topics()
+
+    @functools.cached_property
     def offset_message_ids(self) -> pa.StringArray:
         """The ids under which the broker that stored them finds them, (n,)."""
         headers = self.headers
@@ -89,7 +96,7 @@ class FrameRun:
 
     def message_ids(self) -> pa.StringArray:
         """`msgId` of MESSAGE_SCHEMA, (n,)."""
-        return pc.coalesce(self.pieces.column(names.UNIQUE_KEY), self.offset_message_ids())
+        return pc.coalesce(self.pieces.column(names.UNIQUE_KEY), self.offset_message_ids)
 
 
 class StoredFrames:
@@ -154,8 +161,7 @@ class StoredFrames:
         if damaged.any():
             offset = int(offsets[rows[int(damaged.argmax())]])
             raise CorruptRecordError(path, offset, "the body does not have the CRC that the header gives")
-        strings = headers.property_strings()
-        return FrameRun(rows, base, buffer, sizes[rows], headers, strings, split_properties(strings))
+        return FrameRun(rows, base, buffer, sizes[rows], headers, headers.property_strings(), headers.properties())
 
 
 def stored_text(values: pa.StringArray) -> pa.StringArray:
