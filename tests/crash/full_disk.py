@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _MIB = 1 << 20
 _SIZES_MIB = (1, 1, 2, 2, 3, 4, 6, 8, 16, 32, 64)
+_SEGMENT_BYTES = (16 << 10, 64 << 10, 128 << 10)
+_BODY_BYTES_MAX = 4000
 _ROUNDS = 3
 _CALLS_WHEN_FULL = 12
 _CALLS_TO_FILL_MAX = 3000
@@ -59,8 +61,11 @@ class Tmpfs:
         self._reserve = directory / "reserve"
         self._neighbour = directory / "neighbour"
         self._chance = chance
-        # Each round gives a part of it back.
+        # Each round gives 1/12 of the disk back: that must be room for what is tried once more, its staged file and a
+        # segment that is begun included.
         self._reserve_bytes = self.size_bytes // 3
+        self.segment_bytes = [size for size in _SEGMENT_BYTES if size * 32 <= self.size_bytes]
+        self.body_bytes_max = min(_BODY_BYTES_MAX, self.size_bytes >> 10)
 
     def prepare(self) -> None:
         _allocate(self._reserve, self._reserve_bytes)
@@ -83,6 +88,9 @@ class Tmpfs:
 
 class SizeLimit:
     """No file may grow, or be written, beyond some size."""
+
+    segment_bytes = _SEGMENT_BYTES
+    body_bytes_max = _BODY_BYTES_MAX
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -177,12 +185,12 @@ def _victim(root: Path, case: str, room: Tmpfs | SizeLimit, chance: random.Rando
     """In the child."""
     from crash.failing_life import TINY, Life
 
-    segment_bytes = chance.choice((16 << 10, 64 << 10, 128 << 10))
+    segment_bytes = chance.choice(room.segment_bytes)
     config = replace(
         TINY, mapped_file_size_commit_log=segment_bytes, mapped_file_size_consume_queue=chance.choice((400, 20_000)),
         max_hash_slot_num=chance.choice((16, 2000)), max_index_num=60, disk_space_warning_level_ratio=100,
     )  # fmt: skip
-    life = Life(root, chance, Counters(), lambda: None, config, min(segment_bytes // 2, 4000), name=case)
+    life = Life(root, chance, Counters(), lambda: None, config, min(segment_bytes // 2, room.body_bytes_max), name=case)
     life.sync = chance.random() < 0.3
     _suffer(life, chance, room)
     return life.counters
