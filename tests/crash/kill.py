@@ -203,7 +203,7 @@ def no_intent() -> Iterator[None]:
 PARTS = tuple(
     Part(
         f"kill_{name}", number, f"one writer killed at a random moment, {flush_disk_type}", "kills",
-        harness=300, crash=2000, soak=10_000, chunk=1000, run=partial(run, flush_disk_type),
+        harness=300, crash=1500, soak=10_000, chunk=1000, run=partial(run, flush_disk_type),
         protections=(tooth,), bites_within=80,
     )
     for name, number, flush_disk_type, tooth in (

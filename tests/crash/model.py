@@ -553,7 +553,7 @@ def _no_marker_check() -> Iterator[None]:
 PARTS = (
     Part(
         "model", "19", "two processes against a model: any calls, kills, reboots, power cuts, retention", "walks",
-        harness=80, crash=500, soak=10_000, chunk=100, run=run,
+        harness=80, crash=300, soak=10_000, chunk=100, run=run,
         protections=("no_undo", "no_unit_drop", "no_marker_check"), bites_within=20,
     ),
 )  # fmt: skip

@@ -270,6 +270,6 @@ def _content(directory: Path) -> dict[str, bytes]:
 PARTS = (
     Part(
         "processes", "3", "producers, deliverer, committer, cleaner and readers killed in random combination", "cycles",
-        harness=14, crash=200, soak=2000, chunk=150, run=run, protections=("early_end",), bites_within=6,
+        harness=14, crash=120, soak=2000, chunk=150, run=run, protections=("early_end",), bites_within=6,
     ),
 )  # fmt: skip

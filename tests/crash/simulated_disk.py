@@ -343,7 +343,7 @@ def _without_zeroed_tails() -> Iterator[None]:
 
 PARTS = (
     Part(
-        "simulated_disk", "6", "power cuts on a simulated disk", "images", 3_000, 60_000, 1_000_000, 10_000, run,
+        "simulated_disk", "6", "power cuts on a simulated disk", "images", 3_000, 40_000, 1_000_000, 10_000, run,
         ("no_flush", "segment_names", "whole_new_files", "whole_tables", "views_before_progress", "whole_units",
          "zeroed_tails"), bites_within=500,
     ),
