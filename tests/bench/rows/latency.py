@@ -23,6 +23,7 @@ from bench.spark_input import TOPIC, filled
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import StreamingQuery
 
 ROWS_PER_SECOND = 1_000
 SETTLE_S, MEASURED_S = 4.0, 8.0
@@ -62,14 +63,21 @@ def _quantiles_ms(frame: DataFrame, scratch: Scratch) -> tuple[float, ...]:
     writer = frame.select("body").writeStream.foreachBatch(hand_over)
     query = writer.option("checkpointLocation", str(checkpoint)).start()
     try:
-        time.sleep(SETTLE_S)
+        _wait(query, ages_ms, SETTLE_S)
         ages_ms.clear()
-        time.sleep(QUICK_S if scratch.quick else MEASURED_S)
-        assert query.isActive, query.exception()
+        _wait(query, ages_ms, QUICK_S if scratch.quick else MEASURED_S)
         wanted = ages_ms.copy()
     finally:
         query.stop()
-    return tuple(np.quantile(wanted, (0.5, 0.99)))
+    return tuple(np.quantile(wanted, (0.5, 0.99)).tolist())
+
+
+def _wait(query: StreamingQuery, ages_ms: list[float], seconds: float) -> None:
+    """Until the time is over and rows have come."""
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s or not ages_ms:
+        assert query.isActive, query.exception()
+        time.sleep(0.05)
 
 
 CASES = (

@@ -91,8 +91,8 @@ def _look_ms(spark: SparkSession, made: Input, source: str, options: dict[str, s
     with _idle(_load(spark, source, options | {"looks": str(looks)}), looks.parent):
         before, begun = looks.stat().st_size, time.perf_counter()
         time.sleep(LOOKING_S)
-        count, passed_s = looks.stat().st_size - before, time.perf_counter() - begun
-    return 1000 * passed_s / count
+        passed_s, count = time.perf_counter() - begun, looks.stat().st_size - before
+    return 1000 * passed_s / max(count, 1)
 
 
 def _idle_s_per_minute(spark: SparkSession, made: Input, source: str, options: dict[str, str]) -> float:
