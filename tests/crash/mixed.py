@@ -62,6 +62,6 @@ def resident_bytes() -> int:
 PARTS = (
     Part(
         "mixed", "28", "kills, power cuts, full disks, retention and Spark in random alternation", "chunks",
-        harness=0, crash=40, soak=50_000, chunk=100, run=run, on_disk=True, alone=True,
+        harness=0, crash=20, soak=50_000, chunk=100, run=run, on_disk=True, alone=True,
     ),
 )  # fmt: skip
