@@ -7,6 +7,7 @@ Sizes belong to the store: they are read off its files when it is opened. Source
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import uuid
@@ -166,8 +167,8 @@ class StoreConfig:
     def with_operational(self, other: StoreConfig) -> StoreConfig:
         """These settings with those of `other` that may change in the life of a store and are not the defaults."""
         given = {name: getattr(other, name) for name in OPERATIONAL}
-        default = StoreConfig()
-        return replace(self, **{name: value for name, value in given.items() if value != getattr(default, name)})
+        changed = {name: value for name, value in given.items() if value != getattr(DEFAULTS, name)}
+        return replace(self, **changed) if changed else self
 
     def with_geometry(self, geometry: Geometry) -> StoreConfig:
         """The same settings with the sizes of an existing store."""
@@ -244,6 +245,7 @@ def parse_delete_when(text: str) -> frozenset[int]:
     return frozenset(map(int, hours))
 
 
+@functools.lru_cache(maxsize=16)
 def parse_delay_levels(text: str) -> tuple[int, ...]:
     """Delay of each level in ms, level 1 first (DefaultMessageStore#parseDelayLevel). UsageError."""
     levels = []
@@ -255,6 +257,9 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
             raise UsageError(f"messageDelayLevel={text!r}: {item!r} is no delay; the shortest one is 1s")
         levels.append(int(match[1]) * _UNIT_MS[match[2]])
     return tuple(levels)
+
+
+DEFAULTS = StoreConfig()
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,8 @@ class OneMessageEncoder:
             raise UsageError(f"the body is {type(message.body).__name__}, not bytes")
         if not isinstance(message.properties, Mapping):
             raise UsageError(f"the properties are {type(message.properties).__name__}, not a mapping")
-        if message.keys is not None and not all(isinstance(key, str) for key in message.keys):
+        keys = message.keys
+        if not (keys is None or isinstance(keys, str) or all(isinstance(key, str) for key in keys)):
             raise UsageError("the keys hold something that is not text")
         if len(message.body) > self._config.max_message_size:
             limit = self._config.max_message_size
@@ -74,16 +75,16 @@ class OneMessageEncoder:
             sys_flag=sys_flag,
             crc_property=self._config.enabled_append_prop_crc,
         )
-        keys = [unique_id, *(key for key in stored.get(KEYS, "").split(" ") if key)]
+        indexed = [unique_id, *(key for key in stored.get(KEYS, "").split(" ") if key)]
         tags = stored.get(TAGS)
         if tags and self._config.message_index_tags:
-            keys.append(f"T#{tags}")
+            indexed.append(f"T#{tags}")
         record = OneRecord(
             topic=parked.topic,
             queue_id=parked.queue_id,
             frame=bytearray(frame),
             tags_code=parked.tags_code if parked.tags_code is not None else java_hash(tags or ""),
-            key_hashes=[topic_key_hash(parked.topic, key) for key in keys],
+            key_hashes=[topic_key_hash(parked.topic, key) for key in indexed],
             delay_ms=parked.delay_ms,
         )
         return record, unique_id

@@ -62,6 +62,8 @@ def park(properties: dict[str, str], topic: str, queue_id: int, now_ms: int, rul
         UsageError: a level or time that is no number, or a time too far ahead.
     """
     level = delay_level_of(properties.get(names.DELAY_TIME_LEVEL))
+    if level <= 0 and timer.TIMER_PROPERTY_SET.isdisjoint(properties):
+        return Parked(topic, queue_id, properties)
     real_place = {names.REAL_TOPIC: topic, names.REAL_QUEUE_ID: str(queue_id)}
     if level > 0 and rules.delay_levels_ms:
         kept = {name: value for name, value in properties.items() if name not in timer.TIMER_PROPERTIES}

@@ -8,6 +8,7 @@ with Store.open("/data/store", create=True) as store:
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +22,8 @@ import pyarrow as pa
 
 from rmq_store.broker.administration import Administration
 from rmq_store.broker.archive import DeadLetterArchive
-from rmq_store.broker.config import OPERATIONAL, StoreConfig, StoreFile, parse_delay_levels
+from rmq_store.broker.config import DEFAULTS, OPERATIONAL, StoreConfig, StoreFile, parse_delay_levels
+from rmq_store.broker.config_files import Stamp
 from rmq_store.broker.flusher import Flusher
 from rmq_store.broker.group_topics import GroupTopics
 from rmq_store.broker.groups import GroupTable, SubscriptionGroup
@@ -498,7 +500,7 @@ class Store:
     def _writing(self) -> Writer:
         if self._writer is None:
             raise ReadOnlyError(f"{self.path} was opened with read_only=True")
-        if self._closed or os.getpid() != self._pid:
+        if self._closed or self._log.store_lock.held == "free":  # a forked child holds nothing
             raise UsageError(f"{self.path} is closed in this process; open it again")
         return self._writer
 
@@ -530,7 +532,7 @@ def _make_root(root: Path) -> None:
 
 def _settings(root: Path, known: StoreFile | None, config: StoreConfig | None) -> StoreConfig:
     """The settings that hold: those in store.json; of a store without one, `config` and what its files say."""
-    wanted = config or StoreConfig()
+    wanted = config or DEFAULTS
     given = {field.name for field in fields(StoreConfig) if getattr(wanted, field.name) != field.default}
     if known is None:
         return wanted.with_geometry(infer(root, wanted.geometry(), frozenset(given)))
@@ -576,7 +578,13 @@ def _describe(log: CommitLog, known: StoreFile | None, settings: StoreConfig) ->
 
 def _broker_name(root: Path, settings: StoreConfig) -> str:
     """5.x brokers leave a topic that carries their name; otherwise the store's own setting."""
+    return _name_left(root, TopicTable(root).stamp()) or settings.broker_name
+
+
+@functools.lru_cache(maxsize=16)
+def _name_left(root: Path, stamp: Stamp) -> str | None:
+    """Found once for each state of the table: every task of Spark opens the store, and there may be many topics."""
     for name in TopicTable(root).all():
         if name.startswith(_SYNC_MEMBER_PREFIX):
             return name.removeprefix(_SYNC_MEMBER_PREFIX)
-    return settings.broker_name
+    return None

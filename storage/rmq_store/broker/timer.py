@@ -41,6 +41,8 @@ DELAY_MS_MAX: Final = 259_200 * 1000
 TIMER_PROPERTIES: Final = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
 """What asks for a time; of several the first one holds."""
 
+TIMER_PROPERTY_SET: Final = frozenset(TIMER_PROPERTIES)
+
 _REMAINING_MS_MAX = (60_000, 3_600_000, 86_400_000)
 TIMER_QUEUES: Final = len(_REMAINING_MS_MAX) + 1
 

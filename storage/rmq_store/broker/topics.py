@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from rmq_store.broker.config_files import CachedView, ConfigFile, Table
+from rmq_store.broker.config_files import CachedView, ConfigFile, Stamp, Table
 from rmq_store.clock import system_clock
 from rmq_store.errors import CorruptConfigError, UnknownTopicError, UsageError
 from rmq_store.format import names
@@ -78,6 +78,10 @@ class TopicTable:
     def __init__(self, root: str | Path, *, clock: Callable[[], int] = system_clock) -> None:
         self._file = ConfigFile(root, "topics.json", clock=clock)
         self._view = CachedView(self._file, self._decode)
+
+    def stamp(self) -> Stamp:
+        """Identity of the table's files now: equal stamps, equal topics. UsageError."""
+        return self._file.stamp()
 
     def all(self) -> Mapping[str, TopicConfig]:
         """Return every topic by name, read-only.

@@ -252,7 +252,7 @@ class OfdLock:
                 self._fd = -1
         self._kind = kind
         if self.bell is not None:
-            self.bell.taken(os.getpid())
+            self.bell.taken(_own_pid)
         elif self.byte == 0:
             # A courtesy to who waits; a full disk must not make the lock unusable.
             with contextlib.suppress(OSError):
@@ -328,11 +328,13 @@ def _alive(pid: int) -> int:
 # Held while a descriptor is opened and noted down, and during fork: a child must know every descriptor it inherits.
 _opening = threading.Lock()
 _locks: weakref.WeakSet[OfdLock] = weakref.WeakSet()
+_own_pid = os.getpid()
 
 
 def _forget_in_child() -> None:
-    global _opening
+    global _opening, _own_pid
     _opening = threading.Lock()
+    _own_pid = os.getpid()
     for lock in list(_locks):
         lock._forget()
 

@@ -11,7 +11,6 @@ is coherent with mapped reads on Linux and reports a full disk as an error.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import mmap
@@ -26,6 +25,7 @@ import pyarrow as pa
 
 from rmq_store.errors import CorruptionError, UsageError
 from rmq_store.files import durable
+from rmq_store.files.listing import Listing
 from rmq_store.files.lock import lock_shared_quietly
 
 # Java formats file names with 20 digits (UtilAll#offset2FileName).
@@ -63,6 +63,8 @@ class OpenFile:
         if actual != size_bytes:
             raise CorruptionError(path, actual, f"the file has {actual} bytes, not {size_bytes}")
         self._map: mmap.mmap | None = None
+        self.view: object = None
+        """What its reader has made of the map, for the next look; nothing in it may refer to this object."""
 
     def __del__(self) -> None:
         fd = getattr(self, "fd", -1)
@@ -160,6 +162,7 @@ class SegmentRun:
         self.directory = directory
         self.size_bytes = size_bytes
         self._prefix = f"{directory}/"  # names are made for every read and write: no Path object each time
+        self._listing = Listing(directory, _bases)
         self._files = files
         self._writable = writable
         self._sparse = sparse
@@ -168,7 +171,7 @@ class SegmentRun:
     def bases(self) -> list[int]:
         """The offsets at which the files begin, ascending; [] without a directory. UsageError: no permission."""
         try:
-            names = os.listdir(self.directory)  # noqa: PTH208 - polled: no Path object per name
+            return list(self._listing.get())
         except FileNotFoundError:
             return []
         except NotADirectoryError as error:
@@ -176,13 +179,13 @@ class SegmentRun:
             raise CorruptionError(str(self.directory), 0, reason) from error
         except PermissionError as error:
             raise UsageError(f"{self.directory}: {error.strerror}") from error
-        return sorted(int(name) for name in names if len(name) == NAME_DIGITS and name.isascii() and name.isdigit())
 
     def path(self, base: int) -> Path:
         """The path of the file that begins at `base`."""
-        return Path(self._name(base))
+        return Path(self.name(base))
 
-    def _name(self, base: int) -> str:
+    def name(self, base: int) -> str:
+        """As `path`, as text."""
         return f"{self._prefix}{base:020d}"
 
     def base_of(self, offset: int) -> int:
@@ -202,7 +205,7 @@ class SegmentRun:
             StoreFailedError: it cannot be opened; nothing is known to be wrong with it.
         """
         try:
-            return self._files.get(self._name(base), self.size_bytes, writable=self._writable, pin=self._pin)
+            return self._files.get(self.name(base), self.size_bytes, writable=self._writable, pin=self._pin)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -214,7 +217,7 @@ class SegmentRun:
 
         The file appears under its name at full size. StoreFullError: nothing is left of it.
         """
-        if os.access(self._name(base), os.F_OK):
+        if os.access(self.name(base), os.F_OK):
             return
         path = self.path(base)
         self._make_directories()
@@ -392,10 +395,15 @@ class SegmentRun:
     def remove(self, base: int) -> None:
         """Unlink one file; maps of it stay valid."""
         path = self.path(base)
-        self._files.forget(self._name(base))
+        self._files.forget(self.name(base))
         with durable.typed(path):
             durable.before("unlink", path)
             path.unlink(missing_ok=True)
+
+
+def _bases(names: list[str]) -> tuple[int, ...]:
+    found = (int(name) for name in names if len(name) == NAME_DIGITS and name.isascii() and name.isdigit())
+    return tuple(sorted(found))
 
 
 def data_ranges(fd: int, start: int, end: int) -> list[tuple[int, int]]:
@@ -428,12 +436,14 @@ def size_of_files(directory: Path) -> int | None:
     """
     run = SegmentRun(directory, 1, OpenFiles(1), writable=False, sparse=True, pin=False)
     sizes = []
-    for path in map(run.path, run.bases()):
-        with contextlib.suppress(FileNotFoundError):  # taken by retention meanwhile
-            status = path.lstat()
-            if not stat.S_ISREG(status.st_mode):
-                raise CorruptionError(str(path), 0, "expected a regular file, found something else")
-            sizes.append((path, status.st_size))
+    for path in map(run.name, run.bases()):
+        try:
+            status = os.lstat(path)
+        except FileNotFoundError:
+            continue  # taken by retention meanwhile
+        if not stat.S_ISREG(status.st_mode):
+            raise CorruptionError(path, 0, "expected a regular file, found something else")
+        sizes.append((path, status.st_size))
     if sizes and sizes[-1][1] == 0:
         sizes.pop()
     if not sizes:
@@ -441,7 +451,7 @@ def size_of_files(directory: Path) -> int | None:
     expected = sizes[0][1]
     for path, size in sizes:
         if size != expected or size == 0:
-            raise CorruptionError(str(path), size, f"the file has {size} bytes, its neighbours {expected}")
+            raise CorruptionError(path, size, f"the file has {size} bytes, its neighbours {expected}")
     return expected
 
 

@@ -32,6 +32,7 @@ a reboot only its flushed end says something.
 
 from __future__ import annotations
 
+import functools
 import mmap
 import os
 import uuid
@@ -56,6 +57,7 @@ _APPEND_BELL = slice(WORDS.index("append_waiting"), WORDS.index("append_holder")
 _FLUSH_BELL = slice(WORDS.index("flush_waiting"), WORDS.index("flush_holder") + 1)
 
 
+@functools.cache
 def boot_id() -> bytes:
     """16 bytes that differ after every start of the kernel."""
     return uuid.UUID(Path("/proc/sys/kernel/random/boot_id").read_text().strip()).bytes

@@ -74,14 +74,20 @@ def infer(root: Path, otherwise: Geometry, named: frozenset[str] = frozenset(), 
 
 
 def _queue_file_bytes(directory: Path) -> int | None:
-    if not directory.is_dir():
-        return None
-    for topic in sorted(directory.iterdir()):
-        if topic.is_dir():
-            for queue in sorted(topic.iterdir()):
-                if queue.is_dir() and (size := size_of_files(queue)) is not None:
-                    return size
+    for topic in _directories(directory):
+        for queue in _directories(topic):
+            if (size := size_of_files(Path(queue))) is not None:
+                return size
     return None
+
+
+def _directories(directory: str | Path) -> list[str]:
+    """Paths of the directories in a directory, sorted by name; [] without one."""
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entry.path for entry in entries if entry.is_dir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _index_geometry(directory: Path, given: tuple[int, int], is_named: bool, ours: bool) -> dict[str, int]:

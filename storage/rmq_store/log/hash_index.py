@@ -9,7 +9,6 @@ true if its record lies below its end of the log. Source: IndexService, IndexFil
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rmq_store.files import durable
+from rmq_store.files.listing import Listing
 from rmq_store.files.prefix_mapped import PrefixMappedFile
 from rmq_store.format import index as layout
 from rmq_store.format.names import index_file_name
@@ -141,18 +141,23 @@ class HashIndex:
         self.slot_count = slot_count
         self.entry_max = entry_max
         self._newest: IndexFile | None = None
+        self._prefix = f"{directory}/"
+        self._listing = Listing(directory, _numbers)
 
     def names(self) -> list[int]:
         """File names as numbers, ascending; foreign names are passed over."""
         try:
-            names = os.listdir(self.directory)  # noqa: PTH208 - polled: no Path object per name
+            return list(self._listing.get())
         except FileNotFoundError:
             return []
-        return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
     def path(self, name: int) -> Path:
         """The path of a file."""
-        return self.directory / f"{name:0{_NAME_DIGITS}d}"
+        return Path(self.name(name))
+
+    def name(self, name: int) -> str:
+        """As `path`, as text."""
+        return f"{self._prefix}{name:0{_NAME_DIGITS}d}"
 
     def state(self) -> IndexState:
         """Where the index ends now; EMPTY without files."""
@@ -188,8 +193,8 @@ class HashIndex:
             done += count
 
     def put_one(self, key_hashes: Sequence[int], log_offset: int, timestamp: int) -> None:
-        """As `put`, for the keys of one record."""
-        file = self.newest() if key_hashes else None
+        """As `put`, for the keys of one record; `state` was asked for under the same lock, and looked at the files."""
+        file = self._newest or self.newest()
         done = 0
         while done < len(key_hashes):
             count = file.put_one(key_hashes[done:] if done else key_hashes, log_offset, timestamp) if file else 0
@@ -263,6 +268,10 @@ class HashIndex:
             file.write_header(full.header.next_file().pack())
         self._newest = file
         return file
+
+
+def _numbers(names: list[str]) -> tuple[int, ...]:
+    return tuple(sorted(int(name) for name in names if name.isascii() and name.isdigit()))
 
 
 def _put(file: IndexFile, key_hashes: np.ndarray, log_offsets: np.ndarray, timestamps: np.ndarray) -> None:

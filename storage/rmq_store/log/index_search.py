@@ -109,10 +109,12 @@ class IndexSearch:
         """The files there are now, newest first. Of those that come later no record is visible to the caller yet."""
         names = self._index.names()
         for name in reversed(names):
-            path = str(self._index.path(name))
+            path = self._index.name(name)
             file = self._open(path, being_made=name == names[-1])
             if file is not None:
-                yield path, _View(file, self._index.slot_count, self._index.entry_max)
+                if not isinstance(file.view, _View):
+                    file.view = _View(file.map, self._index.slot_count, self._index.entry_max)
+                yield path, file.view
 
     def _open(self, path: str, *, being_made: bool) -> OpenFile | None:
         """None if the file is gone (retention took it, or the append that it was made for was taken back), or has no
@@ -121,10 +123,11 @@ class IndexSearch:
         size_bytes = layout.file_size(self._index.slot_count, self._index.entry_max)
         for left in reversed(range(_TRIES)):
             try:
-                with durable.typed(path):
-                    return self._files.get(path, size_bytes, writable=False, pin=False)
+                return self._files.get(path, size_bytes, writable=False, pin=False)
             except FileNotFoundError:
                 return None
+            except OSError as error:
+                raise durable.translate(error, path) from error
             except CorruptionError as error:
                 if being_made and _is_blank(path):
                     return None
@@ -136,8 +139,8 @@ class IndexSearch:
 class _View:
     """One file, mapped."""
 
-    def __init__(self, file: OpenFile, slot_count: int, entry_max: int) -> None:
-        self._map = file.map
+    def __init__(self, file_map: mmap.mmap, slot_count: int, entry_max: int) -> None:
+        self._map = file_map
         # Places are far from each other: what the kernel would read ahead is never looked at.
         self._map.madvise(mmap.MADV_RANDOM)
         self._data = np.frombuffer(self._map, np.uint8)
