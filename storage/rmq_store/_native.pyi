@@ -80,8 +80,9 @@ def copy_slices(
 
 def read_frames(
     data: Bytes, positions: Int64, sizes: Int64, base_offset: int | None, int32_fields: Int32, int64_fields: Int64
-) -> bool:
-    """The fields of the frames as `frame_fields.frame_columns`; False: some frame is not what its entry says.
+) -> bool | None:
+    """The fields of the frames as `frame_fields.frame_columns`: whether all have one topic, of at least one frame.
+    None: some frame is not what its entry says.
 
     Into `int32_fields` (5, n): queue_id, flag, sys_flag, body_crc, reconsume_times. Into `int64_fields` (11, n):
     queue_offset, physical_offset, born_timestamp, store_timestamp, prepared_transaction_offset, body_start, body_end,
@@ -105,8 +106,8 @@ def split_pieces(
 ) -> tuple[int, bool]:
     """The pieces of the property strings `data[starts[i]:ends[i]]` but those named `dropped`: how many, is it ASCII.
 
-    Into `counts` (n,): how many each string has; into the other three, as long as they are: where name, separator and
-    end of each piece lie. IndexError, too, where there is no room for all.
+    Into `counts` (n,): how many each string has; into the other three: where name, separator and end of each piece lie,
+    of as many as there is room for.
     """
 
 def find_values(

@@ -16,6 +16,7 @@ from rmq_store.broker.tags import TagFilter
 from rmq_store.errors import CorruptQueueError, CorruptRecordError, OffsetOutOfRangeError
 from rmq_store.format.consume_queue import PRE_BLANK_SIZE
 from rmq_store.format.frame_decoder import BatchTooLargeError, decode_frames
+from rmq_store.format.gather import all_are
 from rmq_store.format.schema import MESSAGE_SCHEMA
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.holes import hole_around
@@ -63,8 +64,10 @@ class QueueReader:
         """
         queue_offsets = np.arange(start, start + len(entries), dtype=np.int64) if rows is None else rows
         end = int(queue_offsets[-1]) + 1 if len(entries) else start
-        wanted = entries["frame_size"] != PRE_BLANK_SIZE
-        lost = self._log.kept.mask(entries["commit_log_offset"].astype(np.int64)) & wanted
+        offsets = entries["commit_log_offset"].astype(np.int64)
+        sizes = entries["frame_size"].astype(np.int32)
+        wanted = sizes != PRE_BLANK_SIZE
+        lost = self._log.kept.mask(offsets) & wanted
         if tags is not None:
             wanted &= tags.may_match(entries["tags_code"])
         wanted &= ~lost
@@ -73,9 +76,8 @@ class QueueReader:
             stop = int(lost.argmax())  # whatever its tag was
             wanted[stop:] = False
         hole = None if stop is None else self._hole(topic, queue_id, int(queue_offsets[stop]), entries[stop])
-        entries, queue_offsets = entries[wanted], queue_offsets[wanted]
-        offsets = entries["commit_log_offset"].astype(np.int64)
-        sizes = entries["frame_size"].astype(np.int32)
+        if not wanted.all():
+            offsets, sizes, queue_offsets = offsets[wanted], sizes[wanted], queue_offsets[wanted]
         decoded = list(dict.fromkeys([*columns, *_CHECKED, *(["tags"] if tags is not None else [])]))
         schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
         for first, last in self._batches(offsets, sizes, batch_rows, batch_bytes):
@@ -161,7 +163,8 @@ class QueueReader:
     ) -> None:
         bad = batch.column("queueOffset").to_numpy() != queue_offsets
         bad |= batch.column("queueId").to_numpy() != queue_id
-        bad |= pc.not_equal(batch.column("topic"), topic).to_numpy(zero_copy_only=False)
+        if not all_are(batch.column("topic"), topic):
+            bad |= pc.not_equal(batch.column("topic"), topic).to_numpy(zero_copy_only=False)
         if bad.any():
             row = int(bad.argmax())
             found = [batch.column(name)[row].as_py() for name in _CHECKED]

@@ -20,8 +20,9 @@ from rmq_store.format.compression import DecompressionError, decompress
 from rmq_store.format.frame_check import SysFlag
 from rmq_store.format.frame_dispatch import DispatchColumns, dispatch_columns
 from rmq_store.format.frame_fields import FrameHeaders, frame_columns
+from rmq_store.format.gather import repeated
 from rmq_store.format.host_columns import host_message_ids, host_texts
-from rmq_store.format.property_columns import PropertyPieces, split_property_slices
+from rmq_store.format.property_columns import PropertyPieces
 from rmq_store.format.schema import MESSAGE_SCHEMA, TIMESTAMP_TYPE
 
 __all__ = [
@@ -90,8 +91,7 @@ class _Decoding:
 
     @cached_property
     def properties(self) -> PropertyPieces:
-        headers = self.headers
-        return split_property_slices(headers.data, headers.properties_start, headers.properties_end)
+        return self.headers.properties()
 
     def sys_flags(self) -> pa.Array:
         flags = self.headers.sys_flag
@@ -136,9 +136,9 @@ class _Decoding:
 
 
 def _timestamps(times_ms: npt.NDArray[np.int64]) -> pa.Array:
-    times_us = np.clip(times_ms, _TIMESTAMP_MS_MIN, _TIMESTAMP_MS_MAX)
-    times_us *= 1000
-    return pa.array(times_us).view(TIMESTAMP_TYPE)
+    if len(times_ms) and (times_ms.min() < _TIMESTAMP_MS_MIN or times_ms.max() > _TIMESTAMP_MS_MAX):
+        times_ms = np.clip(times_ms, _TIMESTAMP_MS_MIN, _TIMESTAMP_MS_MAX)
+    return pa.array(times_ms * 1000).view(TIMESTAMP_TYPE)
 
 
 def _born_hosts(headers: FrameHeaders) -> pa.StringArray:
@@ -166,6 +166,6 @@ _MAKERS: dict[str, Callable[[_Decoding], pa.Array]] = {
     "storeTimestamp": lambda d: _timestamps(d.headers.store_timestamp),
     "storeHost": lambda d: _store_hosts(d.headers),
     "commitLogOffset": lambda d: pa.array(d.headers.physical_offset),
-    "brokerName": lambda d: pa.repeat(pa.scalar(d.broker_name, pa.string()), len(d.headers.positions)),
+    "brokerName": lambda d: repeated(d.broker_name, len(d.headers.positions)),
 }
 assert list(_MAKERS) == MESSAGE_SCHEMA.names

@@ -26,8 +26,9 @@ from rmq_store.format.frame_check import (
     TRANSACTION_MASK,
     SysFlag,
 )
-from rmq_store.format.gather import SLICES_BYTES_MAX, Bytes, Positions, as_text, gather_fields, take_slices
+from rmq_store.format.gather import SLICES_BYTES_MAX, Bytes, Positions, as_text, gather_fields, repeated, take_slices
 from rmq_store.format.host import IPV4_HOST_BYTES, IPV6_HOST_BYTES
+from rmq_store.format.property_columns import PropertyPieces, split_property_slices
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -63,11 +64,12 @@ class FrameHeaders:
     """Fields of n frames. Every array is (n,) and owns its memory, except that `data` must stay mapped for texts.
 
     `body_crc` (without its highest bit) is not verified here; `queue_offset` is 0 for PREPARED and ROLLBACK. `*_start`,
-    `*_end` are byte positions in `data`.
+    `*_end` are byte positions in `data`. `one_topic`: all are known to have the same topic.
     """
 
     data: Bytes
     positions: Positions
+    one_topic: bool
     queue_id: Int32
     flag: Int32
     sys_flag: Int32
@@ -113,11 +115,17 @@ class FrameHeaders:
 
     def topics(self) -> pa.StringArray:
         """Topic names, (n,) string."""
-        return as_text(take_slices(pa.py_buffer(self.data), self.topic_start, self.topic_end))
+        count = 1 if self.one_topic else len(self.positions)
+        texts = as_text(take_slices(pa.py_buffer(self.data), self.topic_start[:count], self.topic_end[:count]))
+        return repeated(texts[0].as_py(), len(self.positions)) if self.one_topic else texts
 
     def bodies(self) -> pa.BinaryArray:
         """Bodies as stored, perhaps compressed, (n,) binary."""
         return take_slices(pa.py_buffer(self.data), self.body_start, self.body_end)
+
+    def properties(self) -> PropertyPieces:
+        """The properties of all frames."""
+        return split_property_slices(self.data, self.properties_start, self.properties_end)
 
     def property_strings(self) -> pa.BinaryArray:
         """Property strings as stored, (n,) binary."""
@@ -144,8 +152,11 @@ def frame_columns(
     if native.LOADED:
         # The order of the arrays is that of the fields above, from queue_id on.
         int32_fields, int64_fields = np.empty((5, len(positions)), np.int32), np.empty((11, len(positions)), np.int64)
-        if native.functions.read_frames(data, positions, lengths, base_offset, int32_fields, int64_fields):
-            return FrameHeaders(data, positions, *int32_fields, *int64_fields)
+        one_topic = native.functions.read_frames(
+            data, positions, lengths, base_offset, int32_fields, int64_fields
+        )
+        if one_topic is not None:
+            return FrameHeaders(data, positions, one_topic, *int32_fields, *int64_fields)
         # What follows says which one is bad, and why.
     refuse = _Refusal(positions, base_offset or 0)
 
@@ -189,6 +200,7 @@ def frame_columns(
     return FrameHeaders(
         data=data,
         positions=positions,
+        one_topic=False,
         queue_id=header["queue_id"].astype(np.int32),
         flag=header["flag"].astype(np.int32),
         sys_flag=sys_flag,

@@ -74,8 +74,7 @@ def take_slices(buffer: pa.Buffer, starts: Positions, ends: Positions) -> pa.Bin
     assert buffer.size <= SLICES_BYTES_MAX
     count = len(starts)
     total_bytes = int(np.sum(ends - starts))
-    if total_bytes > SLICES_BYTES_MAX:
-        raise UsageError(f"{count} rows with {total_bytes} bytes do not fit one batch: ask for fewer rows")
+    _refuse_over(count, total_bytes)
     if native.LOADED:
         return _take_natively(buffer, starts, ends, total_bytes)
     if count == 0:
@@ -88,6 +87,11 @@ def take_slices(buffer: pa.Buffer, starts: Positions, ends: Positions) -> pa.Bin
     offsets[-1] = min(int(starts[0]) + 2 * total_bytes, buffer.size)
     slots = pa.BinaryArray.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(offsets), buffer])
     return slots.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
+
+
+def _refuse_over(count: int, total_bytes: int) -> None:
+    if total_bytes > SLICES_BYTES_MAX:
+        raise UsageError(f"{count} rows with {total_bytes} bytes do not fit one batch: ask for fewer rows")
 
 
 def _take_natively(buffer: pa.Buffer, starts: Positions, ends: Positions, total_bytes: int) -> pa.BinaryArray:
@@ -105,6 +109,23 @@ def as_text(values: pa.Array) -> pa.StringArray:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
         return pa.array([None if raw is None else decode_utf8(raw) for raw in values.to_pylist()], pa.string())
+
+
+def repeated(text: str, count: int) -> pa.StringArray:
+    """The same text in every row, (count,). UsageError: together they have 2 GiB or more."""
+    raw = text.encode()
+    _refuse_over(count, count * len(raw))
+    offsets = np.arange(0, (count + 1) * len(raw), len(raw), dtype=np.int32) if raw else np.zeros(count + 1, np.int32)
+    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(raw * count))
+
+
+def all_are(values: pa.StringArray, text: str) -> bool:
+    """Whether every row is this text."""
+    raw = text.encode()
+    offsets, data = value_bytes(values)
+    if values.null_count or not bool((np.diff(offsets) == len(raw)).all()):
+        return False
+    return data[int(offsets[0]) : int(offsets[-1])].tobytes() == raw * len(values)
 
 
 def value_bytes(values: pa.Array) -> tuple[npt.NDArray[np.int64], Bytes]:

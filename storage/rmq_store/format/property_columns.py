@@ -24,6 +24,7 @@ _NAME_VALUE_SEPARATOR = 1
 _PROPERTY_SEPARATOR = 2
 _WORD_BYTES = 8
 _DENSE_ROW_PIECES_MAX = 32
+_ROW_PIECES_EXPECTED = 8  # on average; if there are more, the extension looks a second time
 
 
 class PropertyColumns(NamedTuple):
@@ -60,17 +61,18 @@ def split_property_slices(data: Bytes, starts: Positions, ends: Positions) -> Pr
 
 def _split_natively(data: Bytes, starts: Positions, ends: Positions) -> _NativePieces | None:
     """As `_split`, without a copy; None if some string is not valid UTF-8."""
-    # A piece has three bytes and the separator behind it, which the last one may lack.
-    piece_count_max = int(np.sum(ends - starts) + len(starts)) // 4
     counts = np.empty(len(starts), np.int64)
-    found = tuple(np.empty(piece_count_max, np.int64) for _ in range(3))
-    count, is_ascii = native.functions.split_pieces(data, starts, ends, names.CRC32.encode(), counts, *found)
+    count, room = _ROW_PIECES_EXPECTED * len(starts), -1
+    while count > room:
+        room = count
+        found = np.empty((3, room), np.int64)
+        count, is_ascii = native.functions.split_pieces(data, starts, ends, names.CRC32.encode(), counts, *found)
     if not is_ascii:
         try:
             take_slices(pa.py_buffer(data), starts, ends).cast(pa.string())
         except pa.ArrowInvalid:
             return None
-    return _NativePieces(data, counts, *(places[:count] for places in found))
+    return _NativePieces(data, counts, *found[:, :count])
 
 
 def _split(text: pa.StringArray) -> PropertyPieces:

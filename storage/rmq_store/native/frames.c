@@ -133,7 +133,10 @@ static PyObject *read_frames(PyObject *module, PyObject *arguments)
         goto done;
     const uint8_t *bytes = data.view.buf;
     const int64_t *position = positions.view.buf, *size = sizes.view.buf;
+    const int64_t *topic_start = (int64_t *)wide.view.buf + TOPIC_START * positions.count;
+    const int64_t *topic_end = (int64_t *)wide.view.buf + TOPIC_END * positions.count;
     Py_ssize_t row = 0, rows = positions.count;
+    int one_topic = rows > 0;
     Py_BEGIN_ALLOW_THREADS
     for (; row < rows; row++) {
         if (row + AHEAD < rows)
@@ -141,9 +144,11 @@ static PyObject *read_frames(PyObject *module, PyObject *arguments)
         if (!read_frame(bytes, data.count, position[row], size[row], given[3] == Py_None ? NULL : &base,
                         narrow.view.buf, wide.view.buf, row, rows))
             break;
+        one_topic = one_topic && topic_end[row] - topic_start[row] == topic_end[0] - topic_start[0]
+                 && memcmp(bytes + topic_start[row], bytes + topic_start[0], (size_t)(topic_end[0] - topic_start[0])) == 0;
     }
     Py_END_ALLOW_THREADS
-    result = PyBool_FromLong(row == rows);
+    result = row == rows ? PyBool_FromLong(one_topic) : Py_NewRef(Py_None);
 done:
     release_items(&data);
     release_items(&positions);

@@ -66,7 +66,7 @@ static Marks mark_bytes(const uint8_t *bytes, int64_t size, int64_t available)
 
 typedef struct {
     int64_t *starts, *separators, *ends;
-    Py_ssize_t count, room;
+    Py_ssize_t count, room; /* `count` goes on where there is no more room */
 } Pieces;
 
 /* Bytes that are left out: a property that is none (`__CRC32#`). */
@@ -80,23 +80,22 @@ static int is_name(const uint8_t *bytes, int64_t size, const Name *name)
     return size == name->bytes && bytes[0] == (uint8_t)name->name[0] && memcmp(bytes, name->name, (size_t)size) == 0;
 }
 
-/* A name and a value are what makes a piece; anything else between two separators is dropped. False: no room. */
-static int add_piece(Pieces *pieces, const uint8_t *data, int64_t start, int64_t separator, int64_t end,
-                     const Name *dropped)
+/* A name and a value are what makes a piece; anything else between two separators is dropped. */
+static void add_piece(Pieces *pieces, const uint8_t *data, int64_t start, int64_t separator, int64_t end,
+                      const Name *dropped)
 {
     if (separator <= start || separator + 1 >= end || is_name(data + start, separator - start, dropped))
-        return 1;
-    if (pieces->count == pieces->room)
-        return 0;
-    pieces->starts[pieces->count] = start;
-    pieces->separators[pieces->count] = separator;
-    pieces->ends[pieces->count] = end;
+        return;
+    if (pieces->count < pieces->room) {
+        pieces->starts[pieces->count] = start;
+        pieces->separators[pieces->count] = separator;
+        pieces->ends[pieces->count] = end;
+    }
     pieces->count++;
-    return 1;
 }
 
-/* Add the pieces of `data[first:end]`, and to `high` what says that not all of it is ASCII. False: no room. */
-static int split_row(const uint8_t *data, int64_t count, int64_t first, int64_t end, const Name *dropped,
+/* Add the pieces of `data[first:end]`, and to `high` what says that not all of it is ASCII. */
+static void split_row(const uint8_t *data, int64_t count, int64_t first, int64_t end, const Name *dropped,
                      Pieces *pieces, uint64_t *high)
 {
     int64_t start = first, separator = -1;
@@ -109,13 +108,12 @@ static int split_row(const uint8_t *data, int64_t count, int64_t first, int64_t 
                 separator = separator < 0 ? place : separator;
                 continue;
             }
-            if (!add_piece(pieces, data, start, separator, place, dropped))
-                return 0;
+            add_piece(pieces, data, start, separator, place, dropped);
             start = place + 1;
             separator = -1;
         }
     }
-    return add_piece(pieces, data, start, separator, end, dropped);
+    add_piece(pieces, data, start, separator, end, dropped);
 }
 
 static PyObject *split_pieces(PyObject *module, PyObject *arguments)
@@ -142,13 +140,12 @@ static PyObject *split_pieces(PyObject *module, PyObject *arguments)
     Py_BEGIN_ALLOW_THREADS
     for (; row < starts.count && 0 <= start[row] && start[row] <= end[row] && end[row] <= data.count; row++) {
         Py_ssize_t before = pieces.count;
-        if (!split_row(data.view.buf, data.count, start[row], end[row], &dropped, &pieces, &high))
-            break;
+        split_row(data.view.buf, data.count, start[row], end[row], &dropped, &pieces, &high);
         count[row] = pieces.count - before;
     }
     Py_END_ALLOW_THREADS
     if (row < starts.count)
-        PyErr_Format(PyExc_IndexError, "row %zd does not lie in the data, or has more pieces than there is room", row);
+        PyErr_Format(PyExc_IndexError, "row %zd does not lie in the data", row);
     else
         result = Py_BuildValue("nO", pieces.count, high ? Py_False : Py_True);
 done:

@@ -89,17 +89,34 @@ def test_frames_are_read_or_refused_as_by_python(seed: int) -> None:
         expected = headers_of(data, positions, sizes, base)
     narrow, wide = np.empty((5, len(positions)), np.int32), np.empty((11, len(positions)), np.int64)
     array = np.frombuffer(data, np.uint8)
-    accepted = native.functions.read_frames(array, positions, sizes.astype(np.int64), base, narrow, wide)
-    assert accepted == isinstance(expected, FrameHeaders)
+    one_topic = native.functions.read_frames(array, positions, sizes.astype(np.int64), base, narrow, wide)
+    assert (one_topic is not None) == isinstance(expected, FrameHeaders)
     found = headers_of(data, positions, sizes, base)
     if not isinstance(expected, FrameHeaders):
         assert found == expected
         return
     assert isinstance(found, FrameHeaders)
     for field in fields(FrameHeaders):
+        if field.name == "one_topic":
+            continue  # Python does not look
         values = getattr(found, field.name)
         assert values.dtype == getattr(expected, field.name).dtype
         assert values.tolist() == getattr(expected, field.name).tolist(), field.name
+
+
+@pytest.mark.parametrize("topics", [["T"], ["Topic", "Topic"], ["T", "T", "U"], ["T", "TT"], ["中", "中"]])
+def test_topics_are_written_once_if_there_is_but_one(topics: list[str]) -> None:
+    frames = [
+        encode_frame(
+            topic=topic, body=b"", properties=b"", queue_id=0, queue_offset=0, commit_log_offset=0,
+            born_timestamp_ms=0, born_host=V4, store_timestamp_ms=0, store_host=V4,
+        )
+        for topic in topics
+    ]  # fmt: skip
+    _, starts, ends = laid_out(frames, b"")
+    headers = frame_columns(pa.py_buffer(b"".join(frames)), starts, (ends - starts).astype(np.int32))
+    assert headers.one_topic == (len(set(topics)) == 1)
+    assert headers.topics().to_pylist() == topics
 
 
 def test_the_offset_of_a_frame_is_compared_without_an_overflow() -> None:
@@ -183,7 +200,6 @@ OUTSIDE: list[Callable[[], object]] = [
     lambda: native.functions.ipv4_texts(BYTES, array(-1), array(0, 0, dtype=np.int32), np.zeros(32, np.uint8)),
     lambda: split(array(0), array(9), 2),
     lambda: split(array(-1), array(4), 2),
-    lambda: split(array(0), array(8), 1),  # there are two
     *(
         lambda table=table, use=use: use(*table)  # type: ignore[misc]
         for table in (
@@ -221,6 +237,12 @@ def copy_pieces(starts: np.ndarray, separators: np.ndarray, ends: np.ndarray, ro
 def test_places_outside_of_the_data_are_refused(call: Callable[[], object]) -> None:
     with pytest.raises(IndexError):
         call()
+
+
+def test_pieces_for_which_there_is_no_room_are_counted() -> None:
+    assert [split(array(0), array(8), room) for room in (0, 1, 2, 3)] == [(2, True)] * 4
+    rows = [b"a\x01b\x02" * 30, b"c\x01d"]
+    assert split_properties(pa.array(rows)).counts.tolist() == [30, 1]
 
 
 def test_many_pieces_in_a_row_are_left_to_python() -> None:
