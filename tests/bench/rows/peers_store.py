@@ -118,8 +118,9 @@ def _append(body_bytes: int, batch: int) -> Case:
         target=Target(1.5 if batch else 2.5),
         settings=(
             f"{append.ROWS[body_bytes]:,} messages to a new store each time: ours from Arrow batches of "
-            f"{chunk_rows(body_bytes):,} that are there, UNIQ_KEY made by us; Java {how}, one thread, one queue, until "
-            f"queue and index have caught up. {_JVM}."
+            f"{chunk_rows(body_bytes):,} that are there, UNIQ_KEY made by us, frames 20 B longer by the "
+            f"checksum of their properties; Java {how}, one thread, one queue, until queue and index have caught up. "
+            f"{_JVM}."
         ),
         prepare=partial(appending, body_bytes=body_bytes, batch=batch),
         peers=True,
