@@ -293,6 +293,7 @@ def open_staged(root: Path, staged: StagedFile) -> list[pa.RecordBatch]:
         raise StagingError(f"{path}: {error}") from error
     if any(batch.schema != ENCODED_SCHEMA for batch in batches):
         raise StagingError(f"{path}: written by another version of this package; nothing was written")
+    batches = [batch for batch in batches if batch.num_rows]
     if any(_has_short_frames(batch) for batch in batches):
         raise StagingError(f"{path}: with frames that are too short to be any; nothing was written")
     if sum(batch.num_rows for batch in batches) != staged.row_count:

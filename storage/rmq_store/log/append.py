@@ -9,7 +9,9 @@ import contextlib
 import logging
 import struct
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 
 import numpy as np
@@ -139,15 +141,23 @@ def append(
         return Appended(start, start, page.store_timestamp, _NONE, _NONE)
     groups = Groups(parts)
     groups.start_at([log.next_queue_offset(*key, start) for key in groups.keys])
-    with _AllOrNothing(log, start, end):
+    # The views of a part are written beside the records of the next one.
+    with _AllOrNothing(log, start, end), ThreadPoolExecutor(1) as helper:
         now = log.clock()
         at = start
+        dispatched: Future[None] | None = None
         for number, part in enumerate(parts):
             sizes = np.concatenate([np.diff(frame_bounds(batch)) for batch in part])
             layout = lay_out(sizes, at, log.segments.size_bytes)
             numbered = groups.number(number)
             _write_records(log, part, layout, numbered.queue_offsets, now)
-            _dispatch(log, part, layout.offsets, sizes, groups.keys, numbered, now)
+            if dispatched is not None:
+                dispatched.result()
+            dispatch = partial(_dispatch, log, part, layout.offsets, sizes, groups.keys, numbered, now)
+            if number + 1 < len(parts):
+                dispatched = helper.submit(dispatch)
+            else:
+                dispatch()
             at = layout.end
             if places:
                 offsets.append(layout.offsets)

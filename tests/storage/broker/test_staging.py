@@ -172,6 +172,22 @@ def test_a_file_with_frames_that_are_none_is_not_committed(root: Path) -> None:
         open_staged(root, short)
 
 
+def test_batches_without_rows_are_passed_over(root: Path) -> None:
+    with area_of(root) as area:
+        area.write(pa.record_batch({"body": [b"a", b"b"]}))
+        staged = area.finish()
+    assert staged is not None
+    (batch,) = open_staged(root, staged)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, ENCODED_SCHEMA) as writer:
+        for part in (batch[:0], batch, pa.RecordBatch.from_pylist([], ENCODED_SCHEMA)):
+            writer.write_batch(part)
+    raw = sink.getvalue().to_pybytes()
+    (root / "pyrmq" / "staging" / "write-1" / "gaps").write_bytes(raw)
+    (found,) = open_staged(root, StagedFile("write-1/gaps", len(raw), zlib.crc32(raw), 2, 0, ()))
+    assert found.equals(batch)
+
+
 def test_several_files_are_opened_in_their_order(root: Path) -> None:
     reports = []
     for partition in range(5):

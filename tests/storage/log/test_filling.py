@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,13 +13,15 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import Store
+from rmq_store.errors import StoreFailedError
+from rmq_store.files import durable
 from rmq_store.log import filling, grouping
 from rmq_store.log.append import append, append_lock
 from rmq_store.log.filling import filled, frame_bounds
 from rmq_store.log.grouping import in_parts
 
 if TYPE_CHECKING:
-    from .conftest import Lab
+    from .conftest import CountDown, Lab
 
 
 def encoded(store: Store, lab: Lab, counts: list[int], body_bytes: int = 60) -> list[pa.RecordBatch]:
@@ -97,3 +103,30 @@ def test_what_is_wrong_with_a_later_piece_takes_back_the_ones_before(lab: Lab, m
             append(store._log, [batch])
         assert lab.files() == before
         assert store._log.writing_page.intent is None
+
+
+@pytest.mark.parametrize("first_k", [1, 2, 3])
+def test_an_append_in_parts_whose_kth_operation_fails_leaves_the_store_as_it_was(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, fail_at: Callable[..., CountDown], first_k: int
+) -> None:
+    """Whichever of the two threads it happens in."""
+
+    def fail() -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(grouping, "PART_ROWS", 4)
+    with lab.open() as store:
+        store.append(lab.batch(7))
+        batches = encoded(store, lab, [14], body_bytes=300)
+        before = lab.files()
+        for k in range(first_k, 400, 3):
+            hook = fail_at(k, fail)
+            with contextlib.suppress(StoreFailedError), append_lock(store._log):
+                append(store._log, batches)
+            durable.hook = None
+            if not hook.reached:
+                break
+            assert lab.files() == before
+            assert store._log.writing_page.intent is None
+        assert 30 < k < 400
+        assert len(lab.numbers(store)) == 21
