@@ -9,7 +9,7 @@ import contextlib
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +54,11 @@ def medians(*sides: Callable[[], float]) -> list[float]:
     return [statistics.median(figures) for figures in taken]
 
 
+def some(wanted: Sequence[int], scratch: Scratch) -> Sequence[int]:
+    """All of them, or two if it is only to be seen whether it works."""
+    return wanted[:2] if scratch.quick else wanted
+
+
 def random_bytes(size_bytes: int) -> np.ndarray:
     return np.random.default_rng(1).integers(0, 256, size_bytes, dtype=np.uint8)
 
@@ -63,10 +68,11 @@ def random_bytes(size_bytes: int) -> np.ndarray:
 
 def message_sizes(scratch: Scratch, progress: Progress) -> list[Point]:
     """MB of the log per second."""
-    progress.total(len(BODY_BYTES))
+    wanted = some(BODY_BYTES, scratch)
+    progress.total(len(wanted))
     scratch.touch_memory(3 * FIGURE_BYTES)
     points = []
-    for body_bytes in BODY_BYTES:
+    for body_bytes in wanted:
         rows = scratch.rows(min(rows_of(FIGURE_BYTES, body_bytes), FIGURE_ROWS_MAX))
         chunk = plain(min(chunk_rows(body_bytes), rows), body_bytes)
         _, size_bytes = append_seconds(scratch.directory / "size", chunk, rows)
@@ -115,12 +121,13 @@ def read_queues(store: Store, offsets: Mapping[int, int]) -> None:
 
 def topic_counts(scratch: Scratch, progress: Progress) -> list[Point]:
     """Messages per second."""
-    progress.total(len(TOPICS))
+    wanted = some(TOPICS, scratch)
+    progress.total(len(wanted))
     rows = scratch.rows(200_000)
     chunk = plain(rows // 2, 100)
     scratch.touch_memory(4 * rows * 400)
     points = []
-    for topics in TOPICS:
+    for topics in wanted:
         root = scratch.directory / "store"
         names = pa.array([f"{TOPIC}-{number}" for number in range(topics)])
         of_rows = names.take(pa.array(np.arange(chunk.num_rows) % topics))
@@ -173,13 +180,14 @@ def void(_: object) -> None:
 
 def writer_counts(scratch: Scratch, progress: Progress) -> list[Point]:
     """Messages per second of all of them."""
-    progress.total(len(WRITERS))
+    wanted = some(WRITERS, scratch)
+    progress.total(len(wanted))
     chunk_row_count = scratch.rows(5_000)
     chunks_in_all = 32
     size_bytes = chunk_row_count * (1024 + FRAME_OVERHEAD_BYTES)
     scratch.touch_memory(4 * size_bytes * chunks_in_all)
     points = []
-    for writers in WRITERS:
+    for writers in wanted:
         root = scratch.directory / f"store-{writers}"
         with Store.open(root, create=True) as store:
             store.create_topic(TOPIC)
@@ -209,7 +217,7 @@ def store_sizes(scratch: Scratch, progress: Progress) -> list[Point]:
     scratch.forget(large)  # nobody needs it any more, and the disk may be small
     root = scratch.directory / "store"
     free_bytes = shutil.disk_usage(scratch.directory).free
-    sizes = [size for size in STORE_GB if size * GB <= 0.75 * free_bytes][: 2 if scratch.quick else None]
+    sizes = some([size for size in STORE_GB if size * GB <= 0.75 * free_bytes], scratch)
     progress.total(len(sizes))
     first: dict[str, float] = {}
     points = []
