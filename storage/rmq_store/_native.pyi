@@ -98,47 +98,26 @@ def split_pieces(
     data: Bytes,
     starts: Int64,
     ends: Int64,
+    first_wins: bytes,
     dropped: bytes,
+    wanted: tuple[bytes, ...],
     counts: Int64,
     piece_starts: Int64,
     piece_separators: Int64,
     piece_ends: Int64,
-) -> tuple[int, bool]:
-    """The pieces of the property strings `data[starts[i]:ends[i]]` but those named `dropped`: how many, is it ASCII.
-
-    Into `counts` (n,): how many each string has; into the other three: where name, separator and end of each piece lie,
-    of as many as there is room for.
-    """
-
-def find_values(
-    data: Bytes,
-    counts: Int64,
-    piece_starts: Int64,
-    piece_separators: Int64,
-    piece_ends: Int64,
-    name: bytes,
-    first_wins: bool,
     value_starts: Int64,
     value_ends: Int64,
-) -> int:
-    """Into the last two (n,): where the value of property `name` lies, 0 and 0 without one; in how many rows it is."""
+) -> tuple[int, bool] | None:
+    """The pieces of the property strings `data[starts[i]:ends[i]]`: how many, and whether all bytes are ASCII.
 
-def winning_pieces(
-    data: Bytes,
-    counts: Int64,
-    piece_starts: Int64,
-    piece_separators: Int64,
-    piece_ends: Int64,
-    first_wins: bytes,
-    winners: Bytes,
-) -> int:
-    """Into `winners`, one for each piece: 0 if another one of its name in its row counts, the last, of `first_wins`
-    the first; else 1. How many are 0; -1: some row has more pieces than are compared here.
+    Of several of one name the last stays, of `first_wins` the first; `dropped` is left out. Into `counts` (n,): how
+    many each string has; into the next three: where name, separator and end of each piece lie; into `value_starts` and
+    `value_ends` (k, n): where the values of the k `wanted` names lie, 0 and 0 without one. If that is more pieces than
+    there is room for, only their number, perhaps too high, is right. None: some string has very many pieces.
     """
 
 def copy_pieces(
     data: Bytes,
-    counts: Int64,
     piece_starts: Int64,
     piece_separators: Int64,
     piece_ends: Int64,

@@ -7,9 +7,9 @@ Source: MessageDecoder.java (string2messageProperties).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,8 @@ _PROPERTY_SEPARATOR = 2
 _WORD_BYTES = 8
 _DENSE_ROW_PIECES_MAX = 32
 _ROW_PIECES_EXPECTED = 8  # on average; if there are more, the extension looks a second time
+# The properties that have columns of their own.
+_NOTED = (names.UNIQUE_KEY, names.TAGS, names.KEYS)
 
 
 class PropertyColumns(NamedTuple):
@@ -60,19 +62,23 @@ def split_property_slices(data: Bytes, starts: Positions, ends: Positions) -> Pr
 
 
 def _split_natively(data: Bytes, starts: Positions, ends: Positions) -> _NativePieces | None:
-    """As `_split`, without a copy; None if some string is not valid UTF-8."""
-    counts = np.empty(len(starts), np.int64)
+    """As `_split`, without a copy; None if some string is not valid UTF-8, or has very many pieces."""
+    counts, values = np.empty(len(starts), np.int64), np.empty((2, len(_NOTED), len(starts)), np.int64)
+    fixed = names.UNIQUE_KEY.encode(), names.CRC32.encode(), tuple(name.encode() for name in _NOTED)
     count, room = _ROW_PIECES_EXPECTED * len(starts), -1
     while count > room:
         room = count
         found = np.empty((3, room), np.int64)
-        count, is_ascii = native.functions.split_pieces(data, starts, ends, names.CRC32.encode(), counts, *found)
+        split = native.functions.split_pieces(data, starts, ends, *fixed, counts, *found, *values)
+        if split is None:
+            return None
+        count, is_ascii = split
     if not is_ascii:
         try:
             take_slices(pa.py_buffer(data), starts, ends).cast(pa.string())
         except pa.ArrowInvalid:
             return None
-    return _NativePieces(data, counts, *found[:, :count])
+    return _NativePieces(data, counts, *found[:, :count], *values)
 
 
 def _split(text: pa.StringArray) -> PropertyPieces:
@@ -106,7 +112,7 @@ def _split(text: pa.StringArray) -> PropertyPieces:
 class PropertyPieces:
     """All properties of a column: piece i is `data[starts[i]:separators[i]]` = name, up to `ends[i]` its value.
 
-    `counts` (n,) says how many pieces each row has; all of them are valid UTF-8. Duplicates are still there.
+    `counts` (n,) says how many pieces each row has; all of them are valid UTF-8. Duplicates may still be there.
     """
 
     data: Bytes
@@ -190,11 +196,9 @@ class PropertyPieces:
         winners[order] = np.where(self._named(names.UNIQUE_KEY)[order], first, last)
         return winners
 
-    def _filter(self, kept: npt.NDArray[np.bool_]) -> Self:
+    def _filter(self, kept: npt.NDArray[np.bool_]) -> PropertyPieces:
         counts = np.bincount(self._rows[kept], minlength=len(self.counts)).astype(np.int64)
-        return replace(
-            self, counts=counts, starts=self.starts[kept], separators=self.separators[kept], ends=self.ends[kept]
-        )
+        return PropertyPieces(self.data, counts, self.starts[kept], self.separators[kept], self.ends[kept])
 
     def _values(self, pieces: Positions | slice) -> pa.StringArray:
         return self._take(self.separators[pieces] + 1, self.ends[pieces])
@@ -204,35 +208,33 @@ class PropertyPieces:
         return take_slices(pa.py_buffer(self.data), starts, ends).view(pa.string())
 
 
+@dataclass
 class _NativePieces(PropertyPieces):
-    """The same with the loops in C. `__CRC32#` is not among the pieces, and `data` is more than what they lie in."""
+    """What the extension makes: no name is in a row twice, `__CRC32#` is in none, and `data` is more than the pieces.
+
+    `data[value_starts[k, i]:value_ends[k, i]]` is the value of the property `_NOTED[k]` in row i, empty without one.
+    """
+
+    value_starts: Positions
+    value_ends: Positions
 
     def column(self, name: str) -> pa.StringArray:
-        count = len(self.counts)
-        starts, ends = np.empty(count, np.int64), np.empty(count, np.int64)
-        found = native.functions.find_values(*self._table, name.encode(), name == names.UNIQUE_KEY, starts, ends)
+        if name not in _NOTED:
+            return super().column(name)
+        starts, ends = self.value_starts[_NOTED.index(name)], self.value_ends[_NOTED.index(name)]
         values = take_slices(pa.py_buffer(self.data), starts, ends)
-        valid = None if found == count else pa.py_buffer(np.packbits(ends > starts, bitorder="little"))
-        return pa.StringArray.from_buffers(count, *values.buffers()[1:], valid, count - found)
+        missing = len(ends) - int(np.count_nonzero(ends))
+        valid = pa.py_buffer(np.packbits(ends > 0, bitorder="little")) if missing else None
+        return pa.StringArray.from_buffers(len(ends), *values.buffers()[1:], valid, missing)
 
     def to_map(self) -> pa.MapArray:
-        winners = np.empty(len(self.starts), np.uint8)
-        losers = native.functions.winning_pieces(*self._table, names.UNIQUE_KEY.encode(), winners)
-        if losers < 0:
-            return super().to_map()  # some row has so many that they must be sorted
-        pieces = self._filter(winners.view(np.bool_)) if losers else self
-        return pieces._map(*pieces._names_and_values())
-
-    def _names_and_values(self) -> tuple[pa.StringArray, pa.StringArray]:
         count, room = len(self.starts), int(np.sum(self.ends - self.starts))
         texts = [(np.empty(count + 1, np.int32), pa.allocate_buffer(room)) for _ in range(2)]
-        sizes = native.functions.copy_pieces(*self._table, *texts[0], *texts[1])
-        names_, values = (
+        sizes = native.functions.copy_pieces(
+            self.data, self.starts, self.separators, self.ends, *texts[0], *texts[1]
+        )
+        arrays = [
             pa.StringArray.from_buffers(count, pa.py_buffer(offsets), text.slice(0, size))
             for (offsets, text), size in zip(texts, sizes, strict=True)
-        )
-        return names_, values
-
-    @property
-    def _table(self) -> tuple[Bytes, Positions, Positions, Positions, Positions]:
-        return self.data, self.counts, self.starts, self.separators, self.ends
+        ]
+        return self._map(*arrays)

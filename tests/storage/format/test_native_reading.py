@@ -200,22 +200,6 @@ OUTSIDE: list[Callable[[], object]] = [
     lambda: native.functions.ipv4_texts(BYTES, array(-1), array(0, 0, dtype=np.int32), np.zeros(32, np.uint8)),
     lambda: split(array(0), array(9), 2),
     lambda: split(array(-1), array(4), 2),
-    *(
-        lambda table=table, use=use: use(*table)  # type: ignore[misc]
-        for table in (
-            (array(2), array(0), array(1), array(3)),  # not so many
-            (array(-1), array(0), array(1), array(3)),
-            (array(1), array(-1), array(1), array(3)),
-            (array(1), array(1), array(1), array(3)),  # no name
-            (array(1), array(0), array(3), array(3)),  # no value
-            (array(1), array(0), array(1), array(9)),
-            (array(1), array(0), array(1 << 62), array((1 << 62) + 1)),
-        )
-        for use in (
-            lambda *table: native.functions.find_values(BYTES, *table, b"a", False, array(0), array(0)),
-            lambda *table: native.functions.winning_pieces(BYTES, *table, b"a", np.zeros(1, np.uint8)),
-        )
-    ),
     lambda: copy_pieces(array(-1), array(1), array(3), 9),
     lambda: copy_pieces(array(0), array(1), array(9), 9),
     lambda: copy_pieces(array(4), array(1), array(9), 9),
@@ -223,14 +207,15 @@ OUTSIDE: list[Callable[[], object]] = [
 ]
 
 
-def split(starts: np.ndarray, ends: np.ndarray, room: int) -> object:
-    found = np.zeros((3, room), np.int64)
-    return native.functions.split_pieces(BYTES, starts, ends, b"", np.zeros(len(starts), np.int64), *found)
+def split(starts: np.ndarray, ends: np.ndarray, room: int, names: tuple[bytes, ...] = (b"c",)) -> object:
+    found, values = np.zeros((3, room), np.int64), np.zeros((2, len(names), len(starts)), np.int64)
+    counts = np.zeros(len(starts), np.int64)
+    return native.functions.split_pieces(BYTES, starts, ends, b"f", b"d", names, counts, *found, *values)
 
 
 def copy_pieces(starts: np.ndarray, separators: np.ndarray, ends: np.ndarray, room: int) -> object:
     texts = [array(0, 0, dtype=np.int32), np.zeros(room, np.uint8), array(0, 0, dtype=np.int32), np.zeros(9, np.uint8)]
-    return native.functions.copy_pieces(BYTES, array(1), starts, separators, ends, *texts)
+    return native.functions.copy_pieces(BYTES, starts, separators, ends, *texts)
 
 
 @pytest.mark.parametrize("call", OUTSIDE)
@@ -241,14 +226,22 @@ def test_places_outside_of_the_data_are_refused(call: Callable[[], object]) -> N
 
 def test_pieces_for_which_there_is_no_room_are_counted() -> None:
     assert [split(array(0), array(8), room) for room in (0, 1, 2, 3)] == [(2, True)] * 4
-    rows = [b"a\x01b\x02" * 30, b"c\x01d"]
+    rows = [b"".join(b"n%d\x01v\x02" % number for number in range(30)), b"c\x01d"]
     assert split_properties(pa.array(rows)).counts.tolist() == [30, 1]
 
 
-def test_many_pieces_in_a_row_are_left_to_python() -> None:
-    row = b"".join(b"n%d\x01v%d\x02" % (number % 60, number) for number in range(65))
+def test_names_are_few_and_not_empty() -> None:
+    assert split(array(0), array(8), 2, ()) == (2, True)
+    for names in ((b"",), (b"n",) * 9):
+        with pytest.raises(ValueError, match="names that are not empty, and at most 8"):
+            split(array(0), array(8), 2, names)
+    with pytest.raises(TypeError):
+        split(array(0), array(8), 2, ("text",))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [64, 65])
+def test_many_pieces_in_a_row_are_left_to_python(count: int) -> None:
+    row = b"".join(b"n%d\x01v%d\x02" % (number % 60, number) for number in range(count))
     pieces = split_properties(pa.array([row]))
-    assert native.functions.winning_pieces(
-        pieces.data, pieces.counts, pieces.starts, pieces.separators, pieces.ends, b"", np.zeros(65, np.uint8)
-    ) == -1
+    assert (len(pieces.starts) == 60) == (count == 64)
     assert len(pieces.to_map()[0]) == 60
