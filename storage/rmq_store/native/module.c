@@ -50,8 +50,8 @@ static int add_parts(PyObject *module)
         return -1;
     }
     crc_prepare();
-    PyMethodDef *parts[] = {crc_methods,   encoder_methods, frame_methods,    host_methods,
-                            index_methods, patch_methods,   property_methods, slice_methods, text_methods};
+    PyMethodDef *parts[] = {crc_methods,   encoder_methods,  frame_methods, host_methods, index_methods,
+                            patch_methods, property_methods, slice_methods, text_methods};
     for (size_t part = 0; part < sizeof parts / sizeof parts[0]; part++)
         if (PyModule_AddFunctions(module, parts[part]) < 0)
             return -1;

@@ -20,9 +20,9 @@ extern PyMethodDef host_methods[];
 extern PyMethodDef index_methods[];
 extern PyMethodDef property_methods[];
 extern PyMethodDef slice_methods[];
-extern PyMethodDef text_methods[];
 extern PyMethodDef encoder_methods[];
 extern PyMethodDef patch_methods[];
+extern PyMethodDef text_methods[];
 
 /* A one-dimensional buffer that Python handed over: `count` items of one size, contiguous and aligned. */
 typedef struct {
