@@ -47,7 +47,7 @@ harness: java $(STAMP) ## the short forms of the crash, fuzz and security proof,
 crash: java $(STAMP) ## break stores on purpose for up to an hour, and count what they lost (docs/reliability.md)
 	@PYTHONPATH=tests $(PY) -m crash run --scale crash --teeth --jobs 2 $(CRASH_ARGS)
 
-soak: java $(STAMP) ## the same with the full figures: hours; goes on where it was interrupted
+soak: java $(STAMP) ## the same with the full figures: hours; goes on where `make crash` or itself stopped
 	@PYTHONPATH=tests $(PY) -m crash run --scale soak --teeth --jobs 2 $(CRASH_ARGS)
 
 bench: java $(STAMP) ## measure store, source and sink, each beside its yardstick (docs/performance.md)

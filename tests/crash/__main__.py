@@ -62,7 +62,8 @@ def run_parts(
     chosen = choose(parts, names)
     for module, reason in missing.items():
         click.echo(f"missing: {module}: {reason}", err=True)
-    state = State(path or BUILD / f"{scale}.json")
+    begun = BUILD / "crash.json" if scale == "soak" and not fresh else None
+    state = State(path or BUILD / f"{scale}.json", begun)
     if fresh:
         state.records = {key: record for key, record in state.records.items() if key[0] not in {p.name for p in chosen}}
     planned = list(run.plan(chosen, state, scale, seed, teeth=teeth, without=without))

@@ -12,7 +12,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,17 +92,22 @@ class Record:
 
 
 class State:
-    """Records by key, and the file they are kept in."""
+    """Records by key, and the file they are kept in. Records of `begun`, the file of a run at a smaller scale, are gone
+    on with where they have the same seed: the larger run has the same chunks first, and need not repeat them.
+    """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, begun: Path | None = None) -> None:
         self.path = path
-        self.records: dict[Key, Record] = {record.key: record for record in load(path)} if path.exists() else {}
+        self.records = _by_key(path)
+        self._begun = _by_key(begun) if begun else {}
 
     def record(self, part: Part, without: str, scale: str, seed: int | None, target: int) -> Record:
         """The record to go on with; StateError if it belongs to another run."""
         known = self.records.get((part.name, without))
         if known is None:
-            known = Record.of(part, without, scale, DEFAULT_SEED if seed is None else seed, target)
+            fresh = Record.of(part, without, scale, DEFAULT_SEED if seed is None else seed, target)
+            begun = self._begun.get(fresh.key)
+            known = fresh if begun is None or begun.seed != fresh.seed else replace(begun, scale=scale)
             self.records[known.key] = known
         if known.scale != scale or seed not in (None, known.seed):
             raise StateError(
@@ -115,6 +120,10 @@ class State:
     def save(self) -> None:
         """Replace the file, so that it is whole at every moment."""
         save(self.path, self.records.values())
+
+
+def _by_key(path: Path) -> dict[Key, Record]:
+    return {record.key: record for record in load(path)} if path.exists() else {}
 
 
 def load(path: Path) -> list[Record]:

@@ -103,6 +103,18 @@ def test_a_state_of_another_seed_is_not_mixed_in(tmp_path: Path) -> None:
         again.record(part, "", "crash", 2, 100)
 
 
+def test_a_larger_run_goes_on_with_what_a_smaller_one_of_the_same_seed_has_done(tmp_path: Path) -> None:
+    part = catalogue.parts()[0]
+    smaller = State(tmp_path / "crash.json")
+    smaller.record(part, "", "crash", 1, 10).add(Counters(cycles=7, acknowledged=3), 1.0)
+    smaller.save()
+    larger = State(tmp_path / "soak.json", begun=smaller.path).record(part, "", "soak", 1, 20)
+    assert (larger.scale, larger.target, larger.cycles, larger.chunks, larger.acknowledged) == ("soak", 20, 7, 1, 3)
+    other_seed = State(tmp_path / "soak.json", begun=smaller.path).record(part, "", "soak", 2, 20)
+    assert (other_seed.seed, other_seed.cycles) == (2, 0)
+    assert State(tmp_path / "soak.json", begun=tmp_path / "none.json").record(part, "", "soak", 1, 20).cycles == 0
+
+
 def test_a_file_that_is_no_state_is_refused(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text('{"format": 1}')
     with pytest.raises(StateError, match="no state"):

@@ -422,8 +422,18 @@ def test_offsets_of_groups_are_kept_apart_and_survive(root: Path) -> None:
 
 def test_a_forked_child_cannot_use_the_store_of_its_parent(root: Path) -> None:
     with Store.open(root) as store:
-        store._pid += 1  # what a child would see
-        with pytest.raises(UsageError, match="closed in this process"):
-            store.send(Message(TOPIC, b"x"))
-        store._pid -= 1
+        told, tell = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                store.send(Message(TOPIC, b"from the child"))
+                os.write(tell, b"sent")
+            except BaseException as error:
+                os.write(tell, f"{type(error).__name__}: {error}".encode())
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        os.close(tell)
+        with os.fdopen(told) as answer:
+            assert answer.read() == f"UsageError: {root} is closed in this process; open it again"
         store.send(Message(TOPIC, b"x"))
