@@ -1,7 +1,7 @@
 """Where the messages live: what the connector asks of that place, and how it gets there. Control plane.
 
-Today the only home is a store in a directory. Nothing but this module knows `path`; a cluster will be a second home
-behind the same interface.
+Today the only home is a store in a directory. Nothing but this module and `task_home` knows `path`; a cluster will be a
+second home behind the same interface.
 """
 
 from __future__ import annotations
@@ -113,6 +113,9 @@ class Home(Protocol):
 
     def refresh(self) -> None:
         """Look at what others have written since."""
+
+    def rest(self) -> None:
+        """Keep nothing from retention until something is read again."""
 
     def topics(self) -> Mapping[str, object]:
         """All topics by name; the same object as long as nothing changed."""

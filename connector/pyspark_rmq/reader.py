@@ -15,6 +15,7 @@ from pyspark_rmq.home import Home, open_to_read
 from pyspark_rmq.options import SourceOptions
 from pyspark_rmq.planning import QueueSlice, split
 from pyspark_rmq.schema import source_columns
+from pyspark_rmq.task_home import task_home
 
 if TYPE_CHECKING:
     import numpy as np
@@ -86,7 +87,7 @@ def read_partition(
     from pyspark.sql.pandas.types import to_arrow_schema
 
     expected = to_arrow_schema(schema, timezone="UTC")
-    with open_to_read(options) as home:
+    with task_home(options) as home:
         for batch in _read_columns(home, options, partition, conditions, schema.fieldNames()):
             yield batch if batch.schema.equals(expected) else batch.cast(expected)
 

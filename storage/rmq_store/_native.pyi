@@ -8,6 +8,8 @@ import pyarrow as pa
 
 from rmq_store.format.native import Bytes, Int32, Int64, Rows, UInt32
 
+INTERFACE: int
+
 def slice_crcs(data: Bytes, starts: Int64, ends: Int64, seeds: UInt32 | None, crcs: UInt32) -> None:
     """Into `crcs` (n,): CRC-32 of `data[starts[i]:ends[i]]`, which continues `seeds[i]`."""
 def slice_hashes(data: Bytes, starts: Int64, ends: Int64, seed: int, hashes: UInt32) -> bool:
@@ -127,3 +129,26 @@ def copy_pieces(
     values: Bytes | pa.Buffer,
 ) -> tuple[int, int]:
     """As `copy_slices`, the names and the values of all pieces; how many bytes each of them were."""
+
+def copy_messages(
+    data: Bytes,
+    positions: Int64,
+    sizes: Int64,
+    base_offset: int,
+    raw_body: bool,
+    owner: tuple[bytes, int, Int64] | None,
+    names: tuple[bytes, ...],
+    numbers: tuple[Int32 | Int64 | None, ...],
+    texts: tuple[tuple[Int32, Bytes, Bytes | None] | None, ...],
+    properties: tuple[Int32, Int32, Bytes, Int32, Bytes] | None,
+    ends: Int64,
+) -> bytes | None:
+    """Into the columns that are not None: the messages at `positions` (n,); their topic. None: refused, some message is
+    not ordinary or none at all, or there is no room for it.
+
+    `owner`: topic, queue id and queue offsets (n,) that they must have. `numbers`: queueId, reconsumeTimes, flag,
+    sysFlag; queueOffset, commitLogOffset, bornTimestamp, storeTimestamp, each (n,), times in microseconds. `texts`:
+    body, bornHost, storeHost, msgId, tags, keys, each offsets (n + 1,), bytes, and a bitmap of zeros if some may be
+    null. `properties`: how many pieces there are before each row (n + 1,), offsets and bytes of names and of values.
+    Into `ends` (9,): bytes of the six texts; pieces, bytes of their names, of their values.
+    """

@@ -265,6 +265,7 @@ def stream_reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any
     def make(home: FakeHome, **options: str) -> stream_reader.RmqStreamReader:
         for module in (reader, stream_reader):
             monkeypatch.setattr(module, "open_to_read", lambda options: home)
+        monkeypatch.setattr(reader, "task_home", lambda options: home)
         monkeypatch.setattr(stream_reader, "open_to_commit", lambda options: home)
         given = {"path": "/nowhere"} | ({} if {"assign", "subscribePattern"} & options.keys() else {"subscribe": "T"})
         return stream_reader.RmqStreamReader(source_options(given | options, "stream read", 1_000_000), SOURCE_SCHEMA)

@@ -10,18 +10,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.broker.tags import TagFilter
 from rmq_store.errors import CorruptQueueError, CorruptRecordError, OffsetOutOfRangeError
 from rmq_store.format.consume_queue import PRE_BLANK_SIZE
-from rmq_store.format.frame_decoder import BatchTooLargeError, decode_frames
-from rmq_store.format.gather import all_are
+from rmq_store.format.frame_decoder import BatchTooLargeError, NotOwnedError, Owner, decode_frames
 from rmq_store.format.schema import MESSAGE_SCHEMA
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.holes import hole_around
-
-_CHECKED = ("topic", "queueId", "queueOffset")
 
 # Stored frames per batch: keeps the 32-bit offsets of Arrow's binary columns far from their limit, decompressed
 # bodies too.
@@ -78,15 +74,12 @@ class QueueReader:
         hole = None if stop is None else self._hole(topic, queue_id, int(queue_offsets[stop]), entries[stop])
         if not wanted.all():
             offsets, sizes, queue_offsets = offsets[wanted], sizes[wanted], queue_offsets[wanted]
-        decoded = list(dict.fromkeys([*columns, *_CHECKED, *(["tags"] if tags is not None else [])]))
+        decoded = list(dict.fromkeys([*columns, *(["tags"] if tags is not None else [])]))
         schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
         for first, last in self._batches(offsets, sizes, batch_rows, batch_bytes):
-            done = first
+            owner = Owner(topic, queue_id, queue_offsets[first:last])
             try:
-                for batch in self._decode(offsets[first:last], sizes[first:last], decoded, raw_body):
-                    part = slice(done, done + batch.num_rows)
-                    done += batch.num_rows
-                    self._check(batch, topic, queue_id, queue_offsets[part], offsets[part])
+                for batch in self._decode(offsets[first:last], sizes[first:last], owner, decoded, raw_body):
                     if tags is not None:
                         batch = batch.filter(tags.matches(batch.column("tags")))
                     if batch.num_rows:
@@ -127,7 +120,7 @@ class QueueReader:
             first = last
 
     def _decode(
-        self, offsets: np.ndarray, sizes: np.ndarray, columns: list[str], raw_body: bool
+        self, offsets: np.ndarray, sizes: np.ndarray, owner: Owner, columns: list[str], raw_body: bool
     ) -> Iterator[pa.RecordBatch]:
         """One batch; several if the bodies turn out to be too large together once they are decompressed."""
         base = self._log.segments.base_of(int(offsets[0]))
@@ -142,13 +135,22 @@ class QueueReader:
                 broker_name=self._broker_name,
                 raw_body=raw_body,
                 body_limit_bytes=self._body_limit_bytes,
+                owner=owner,
             )
         except BatchTooLargeError:
             half = len(offsets) // 2
-            yield from self._decode(offsets[:half], sizes[:half], columns, raw_body)
-            yield from self._decode(offsets[half:], sizes[half:], columns, raw_body)
+            for part in (slice(None, half), slice(half, None)):
+                rest = owner._replace(queue_offsets=owner.queue_offsets[part])
+                yield from self._decode(offsets[part], sizes[part], rest, columns, raw_body)
         except CorruptRecordError as error:
             raise CorruptRecordError(str(self._log.segments.path(base)), error.offset, error.reason) from error
+        except NotOwnedError as error:
+            queue_offset, offset = int(owner.queue_offsets[error.row]), int(offsets[error.row])
+            raise CorruptQueueError(
+                str(self._log.views.queue(owner.topic, owner.queue_id).run.directory),
+                queue_offset * 20,
+                f"entry {queue_offset} points at byte {offset} of the log, where {[*error.found]} is stored",
+            ) from error
 
     def _missing_segment(
         self, topic: str, queue_id: int, queue_offset: int, offset: int, end: int
@@ -157,20 +159,3 @@ class QueueReader:
             return self._log.missing_segment(offset)
         what = f"{topic}-{queue_id}: retention removed messages from {queue_offset} on while they were read"
         return OffsetOutOfRangeError(what, queue_offset, end, end)
-
-    def _check(
-        self, batch: pa.RecordBatch, topic: str, queue_id: int, queue_offsets: np.ndarray, offsets: np.ndarray
-    ) -> None:
-        bad = batch.column("queueOffset").to_numpy() != queue_offsets
-        bad |= batch.column("queueId").to_numpy() != queue_id
-        if not all_are(batch.column("topic"), topic):
-            bad |= pc.not_equal(batch.column("topic"), topic).to_numpy(zero_copy_only=False)
-        if bad.any():
-            row = int(bad.argmax())
-            found = [batch.column(name)[row].as_py() for name in _CHECKED]
-            path = self._log.views.queue(topic, queue_id).run.directory
-            raise CorruptQueueError(
-                str(path),
-                int(queue_offsets[row]) * 20,
-                f"entry {queue_offsets[row]} points at byte {offsets[row]} of the log, where {found} is stored",
-            )

@@ -222,6 +222,10 @@ class Store:
         """Look at the disk again, if this is a read-only store that nobody of us writes; otherwise nothing to do."""
         self._reading().refresh()
 
+    def rest(self) -> None:
+        """Keep nothing from retention until something is read again."""
+        self._log.files.unpin()
+
     # -- topics and groups ------------------------------------------------------------------------------------------
 
     def topics(self) -> Mapping[str, TopicConfig]:

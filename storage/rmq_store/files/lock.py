@@ -353,3 +353,9 @@ def lock_shared_quietly(fd: int) -> None:
     """
     with contextlib.suppress(OSError):
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 1, 0))
+
+
+def unlock_quietly(fd: int) -> None:
+    """Give back what `lock_shared_quietly` took."""
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 1, 0))

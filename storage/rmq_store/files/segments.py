@@ -26,7 +26,7 @@ import pyarrow as pa
 from rmq_store.errors import CorruptionError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.listing import Listing
-from rmq_store.files.lock import lock_shared_quietly
+from rmq_store.files.lock import lock_shared_quietly, unlock_quietly
 
 # Java formats file names with 20 digits (UtilAll#offset2FileName).
 NAME_DIGITS = 20
@@ -63,6 +63,7 @@ class OpenFile:
         if actual != size_bytes:
             raise CorruptionError(path, actual, f"the file has {actual} bytes, not {size_bytes}")
         self._map: mmap.mmap | None = None
+        self._pinned = False
         self.view: object = None
         """What its reader has made of the map, for the next look; nothing in it may refer to this object."""
 
@@ -97,8 +98,16 @@ class OpenFile:
         return pa.py_buffer(self.map)
 
     def pin(self) -> None:
-        """Keep retention from unlinking this file as long as this object lives."""
-        lock_shared_quietly(self.fd)
+        """Keep retention from unlinking this file as long as this object lives, or until `unpin`."""
+        if not self._pinned:
+            self._pinned = True
+            lock_shared_quietly(self.fd)
+
+    def unpin(self) -> None:
+        """Let retention have it."""
+        if self._pinned:
+            self._pinned = False
+            unlock_quietly(self.fd)
 
 
 class OpenFiles:
@@ -120,6 +129,8 @@ class OpenFiles:
             file = self._files.get(path)
             if file is not None and os.fstat(file.fd).st_nlink:
                 self._files.move_to_end(path)
+                if pin:
+                    file.pin()
                 return file
             self._let_go()
             file = OpenFile(path, size_bytes, writable=writable)
@@ -142,6 +153,12 @@ class OpenFiles:
         """Drop a file, for example before it is unlinked."""
         with self._lock:
             self._files.pop(path, None)
+
+    def unpin(self) -> None:
+        """Let retention have all files; those that are asked for again are kept from it again."""
+        with self._lock:
+            for file in self._files.values():
+                file.unpin()
 
     def clear(self) -> None:
         """Drop all files."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.errors import CorruptRecordError, UsageError
+from rmq_store.format import native
 from rmq_store.format import properties as names
 from rmq_store.format.compression import DecompressionError, decompress
 from rmq_store.format.frame_check import SysFlag
 from rmq_store.format.frame_dispatch import DispatchColumns, dispatch_columns
 from rmq_store.format.frame_fields import FrameHeaders, frame_columns
-from rmq_store.format.gather import repeated
+from rmq_store.format.gather import SLICES_BYTES_MAX, all_are, repeated
 from rmq_store.format.host_columns import host_message_ids, host_texts
+from rmq_store.format.native_decoder import decode_ordinary
 from rmq_store.format.property_columns import PropertyPieces
 from rmq_store.format.schema import MESSAGE_SCHEMA, TIMESTAMP_TYPE
 
@@ -29,6 +32,8 @@ __all__ = [
     "BatchTooLargeError",
     "DispatchColumns",
     "FrameHeaders",
+    "NotOwnedError",
+    "Owner",
     "decode_frames",
     "dispatch_columns",
     "frame_columns",
@@ -46,6 +51,23 @@ class BatchTooLargeError(UsageError):
     """These frames do not fit one batch; halves of them may."""
 
 
+class Owner(NamedTuple):
+    """Whose messages the frames must be: those of a queue, at the queue offsets (n,)."""
+
+    topic: str
+    queue_id: int
+    queue_offsets: npt.NDArray[np.int64]
+
+
+class NotOwnedError(Exception):
+    """The frame of `row` has another topic, queue id or queue offset: `found`."""
+
+    def __init__(self, row: int, found: tuple[str, int, int]) -> None:
+        super().__init__(row, found)
+        self.row = row
+        self.found = found
+
+
 def decode_frames(
     buffer: pa.Buffer,
     positions: npt.NDArray[np.int64],
@@ -56,6 +78,7 @@ def decode_frames(
     broker_name: str,
     raw_body: bool,
     body_limit_bytes: int,
+    owner: Owner | None = None,
 ) -> pa.RecordBatch:
     """The messages at `positions` (n,) of a mapped segment, each of `sizes` (n,) bytes; any order, repeats allowed.
 
@@ -68,17 +91,39 @@ def decode_frames(
         CorruptRecordError: a frame is not what its entry says, is not at its physicalOffset, or its body cannot be
             decompressed within `body_limit_bytes`; `.offset` is the frame's in the log, `.path` is empty.
         UsageError: an unknown column, or more than 2 GiB in one column: ask for fewer frames.
+        NotOwnedError: a frame is not `owner`'s, if one is given.
         BatchTooLargeError: more than DECOMPRESSED_BYTES_MAX after decompression, from more than one frame.
     """
     unknown = [name for name in columns if name not in _MAKERS]
     if unknown:
         raise UsageError(f"no such message column: {unknown[0]!r}; there are {', '.join(_MAKERS)}")
+    if native.LOADED and buffer.size <= SLICES_BYTES_MAX:
+        ordinary = decode_ordinary(
+            np.frombuffer(buffer, np.uint8), np.ascontiguousarray(positions, np.int64),
+            np.ascontiguousarray(sizes, np.int64), base_offset=base_offset, columns=columns, broker_name=broker_name,
+            raw_body=raw_body, owner=owner,
+        )  # fmt: skip
+        if ordinary is not None:
+            return ordinary
     headers = frame_columns(buffer, positions, sizes, base_offset=base_offset)
+    if owner is not None:
+        _check_owner(headers, owner)
     decoding = _Decoding(headers, broker_name, None if raw_body else body_limit_bytes)
     return pa.RecordBatch.from_arrays(
         [_MAKERS[name](decoding) for name in columns],
         schema=pa.schema([MESSAGE_SCHEMA.field(name) for name in columns]),
     )
+
+
+def _check_owner(headers: FrameHeaders, owner: Owner) -> None:
+    bad = (headers.queue_offset != owner.queue_offsets) | (headers.queue_id != owner.queue_id)
+    topics = headers.topics()
+    if not all_are(topics, owner.topic):
+        bad |= pc.not_equal(topics, owner.topic).to_numpy(zero_copy_only=False)
+    if bad.any():
+        row = int(bad.argmax())
+        found = topics[row].as_py(), int(headers.queue_id[row]), int(headers.queue_offset[row])
+        raise NotOwnedError(row, found)
 
 
 class _Decoding:

@@ -22,10 +22,13 @@ Texts = tuple[npt.NDArray[np.signedinteger], pa.Buffer | bytes, pa.Buffer | None
 Rows = tuple[object, ...]
 """What `native_encoder` makes of a batch; the extension knows the order."""
 
+# Raised whenever a function's parameters change, here and in native/module.c: what was built before is not used.
+INTERFACE = 2
+
 try:
     from rmq_store import _native
 except ImportError:
     LOADED = False
 else:
-    LOADED = True
+    LOADED = getattr(_native, "INTERFACE", 1) == INTERFACE
     functions = _native

@@ -2,33 +2,14 @@
 
 #include "native.h"
 
+#include "frames.h"
+
 #define MAGIC_V1 0xDAA320A7u
 #define MAGIC_V2 0xDAA320ABu
-#define BORN_HOST_V6 0x10u
-#define STORE_HOST_V6 0x20u
 #define IPV6_MORE_BYTES 12
 /* With IPv4 hosts, up to the body; and a topic of no bytes with both its lengths. */
 #define HEADER_BYTES 88
 #define FRAME_BYTES_MIN (HEADER_BYTES + 1 + 2)
-/* Frames ahead whose first and last bytes are on their way: they lie anywhere, the processor cannot guess where. */
-#define AHEAD 8
-
-/* Order of the rows of the two result arrays. */
-enum { QUEUE_ID, FLAG, SYS_FLAG, BODY_CRC, RECONSUME_TIMES, NARROW_FIELDS };
-enum {
-    QUEUE_OFFSET,
-    PHYSICAL_OFFSET,
-    BORN_TIMESTAMP,
-    STORE_TIMESTAMP,
-    PREPARED_TRANSACTION_OFFSET,
-    BODY_START,
-    BODY_END,
-    TOPIC_START,
-    TOPIC_END,
-    PROPERTIES_START,
-    PROPERTIES_END,
-    WIDE_FIELDS
-};
 
 static uint32_t word_at(const uint8_t *place)
 {
@@ -45,22 +26,22 @@ static int16_t short_at(const uint8_t *place)
     return (int16_t)((unsigned)place[0] << 8 | place[1]);
 }
 
-static void expect(const uint8_t *data, int64_t count, int64_t position, int64_t size)
+void expect_frame(const uint8_t *data, int64_t count, int64_t position, int64_t size)
 {
 #ifdef __GNUC__
     if (position >= 0 && size >= FRAME_BYTES_MIN && position <= count - size) {
         __builtin_prefetch(data + position);
         __builtin_prefetch(data + position + 64);
         __builtin_prefetch(data + position + size - 1);
+        __builtin_prefetch(data + position + size - 65);
     }
 #else
     (void)data, (void)count, (void)position, (void)size;
 #endif
 }
 
-/* One frame at `position` into row `row` of the fields, which have `rows` rows. False: it is not a message there. */
-static int read_frame(const uint8_t *data, int64_t count, int64_t position, int64_t size, const int64_t *base,
-                      int32_t *narrow, int64_t *wide, Py_ssize_t row, Py_ssize_t rows)
+int read_frame(const uint8_t *data, int64_t count, int64_t position, int64_t size, const int64_t *base, int32_t *narrow,
+               int64_t *wide, ptrdiff_t row, ptrdiff_t rows)
 {
     if (size < FRAME_BYTES_MIN || position < 0 || position > count - size)
         return 0;
@@ -139,8 +120,8 @@ static PyObject *read_frames(PyObject *module, PyObject *arguments)
     int one_topic = rows > 0;
     Py_BEGIN_ALLOW_THREADS
     for (; row < rows; row++) {
-        if (row + AHEAD < rows)
-            expect(bytes, data.count, position[row + AHEAD], size[row + AHEAD]);
+        if (row + FRAMES_AHEAD < rows)
+            expect_frame(bytes, data.count, position[row + FRAMES_AHEAD], size[row + FRAMES_AHEAD]);
         if (!read_frame(bytes, data.count, position[row], size[row], given[3] == Py_None ? NULL : &base,
                         narrow.view.buf, wide.view.buf, row, rows))
             break;

@@ -2,9 +2,7 @@
 
 #include "native.h"
 
-#define HOST_BYTES 8
-/* 255.255.255.255:-2147483648 has 27 bytes. So many are always copied: the next text overwrites what is too much. */
-#define TEXT_ROOM_BYTES 32
+#include "hosts.h"
 
 /* Write a number of at most 10 digits; how many bytes that took. */
 static int write_number(uint8_t *to, uint32_t number)
@@ -20,19 +18,22 @@ static int write_number(uint8_t *to, uint32_t number)
     return count;
 }
 
-static int write_host(uint8_t *to, const uint8_t *host)
+void write_host(HostText *last, const uint8_t *host)
 {
+    if (last->size && memcmp(host, last->host, HOST_BYTES) == 0)
+        return;
+    memcpy(last->host, host, HOST_BYTES);
     int at = 0;
     for (int byte = 0; byte < 4; byte++) {
-        at += write_number(to + at, host[byte]);
-        to[at++] = byte < 3 ? '.' : ':';
+        at += write_number(last->text + at, host[byte]);
+        last->text[at++] = byte < 3 ? '.' : ':';
     }
     uint32_t port = (uint32_t)host[4] << 24 | (uint32_t)host[5] << 16 | (uint32_t)host[6] << 8 | host[7];
     if (port >> 31) {
-        to[at++] = '-';
+        last->text[at++] = '-';
         port = 0u - port;
     }
-    return at + write_number(to + at, port);
+    last->size = at + write_number(last->text + at, port);
 }
 
 static PyObject *ipv4_texts(PyObject *module, PyObject *arguments)
@@ -53,20 +54,15 @@ static PyObject *ipv4_texts(PyObject *module, PyObject *arguments)
     }
     const int64_t *position = positions.view.buf;
     int32_t *offset = offsets.view.buf;
-    uint8_t *to = values.view.buf, last[HOST_BYTES], text[TEXT_ROOM_BYTES] = {0};
-    int size = 0;
+    uint8_t *to = values.view.buf;
+    HostText last = {0};
     Py_ssize_t row = 0;
     Py_BEGIN_ALLOW_THREADS
     offset[0] = 0;
     for (; row < positions.count && 0 <= position[row] && position[row] <= data.count - HOST_BYTES; row++) {
-        const uint8_t *host = (const uint8_t *)data.view.buf + position[row];
-        /* Messages of one producer often follow each other, and one store writes them all. */
-        if (size == 0 || memcmp(host, last, HOST_BYTES) != 0) {
-            memcpy(last, host, HOST_BYTES);
-            size = write_host(text, last);
-        }
-        memcpy(to + offset[row], text, TEXT_ROOM_BYTES);
-        offset[row + 1] = offset[row] + size;
+        write_host(&last, (const uint8_t *)data.view.buf + position[row]);
+        memcpy(to + offset[row], last.text, TEXT_ROOM_BYTES);
+        offset[row + 1] = offset[row] + last.size;
     }
     Py_END_ALLOW_THREADS
     if (row < positions.count)

@@ -6,6 +6,9 @@
 
 #include "crc.h"
 
+/* Raised whenever a function's parameters change, here and in rmq_store/format/native.py. */
+#define INTERFACE 2
+
 int take_items(Items *items, PyObject *object, size_t item_bytes, int writable, const char *name)
 {
     int flags = PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0);
@@ -49,9 +52,11 @@ static int add_parts(PyObject *module)
         PyErr_SetString(PyExc_ImportError, "RMQ_PURE=1 asks for Python only");
         return -1;
     }
+    if (PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0)
+        return -1;
     crc_prepare();
-    PyMethodDef *parts[] = {crc_methods,   encoder_methods,  frame_methods, host_methods, index_methods,
-                            patch_methods, property_methods, slice_methods, text_methods};
+    PyMethodDef *parts[] = {crc_methods,     encoder_methods, frame_methods,    host_methods,  index_methods,
+                            message_methods, patch_methods,   property_methods, slice_methods, text_methods};
     for (size_t part = 0; part < sizeof parts / sizeof parts[0]; part++)
         if (PyModule_AddFunctions(module, parts[part]) < 0)
             return -1;

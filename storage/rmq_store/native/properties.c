@@ -3,11 +3,10 @@
 #include "native.h"
 
 #include "copy.h"
+#include "properties.h"
 
 #define NAME_VALUE_SEPARATOR 1
 #define PROPERTY_SEPARATOR 2
-/* Rows with more pieces are left to Python: comparing each with each would take too long. */
-#define ROW_PIECES_MAX 64
 #define NAMES_MAX 8
 
 /* -- 64 bytes at a time ------------------------------------------------------------------------------------------- */
@@ -65,22 +64,12 @@ static Marks mark_bytes(const uint8_t *bytes, int64_t size, int64_t available)
 
 /* -- finding pieces ----------------------------------------------------------------------------------------------- */
 
-typedef struct {
-    const char *name;
-    Py_ssize_t bytes;
-} Name;
-
 /* What the caller wants to know of names: of one that comes twice in a row the last piece stays, of `first_wins` the
    first; `dropped` is no property; of the `wanted` the value of each row is noted. */
 typedef struct {
     Name first_wins, dropped, wanted[NAMES_MAX];
     Py_ssize_t wanted_count;
 } Names;
-
-typedef struct {
-    int64_t *starts, *separators, *ends;
-    Py_ssize_t count, room; /* `count` goes on where there is no more room */
-} Pieces;
 
 static int is_name(const uint8_t *bytes, int64_t size, const Name *name)
 {
@@ -101,9 +90,8 @@ static void add_piece(Pieces *pieces, const uint8_t *data, int64_t start, int64_
     pieces->count++;
 }
 
-/* Add the pieces of `data[first:end]`, and to `high` what says that not all of it is ASCII. */
-static void split_row(const uint8_t *data, int64_t count, int64_t first, int64_t end, const Name *dropped,
-                      Pieces *pieces, uint64_t *high)
+void split_row(const uint8_t *data, int64_t count, int64_t first, int64_t end, const Name *dropped, Pieces *pieces,
+               uint64_t *high)
 {
     int64_t start = first, separator = -1;
     for (int64_t at = first; at < end; at += BLOCK_BYTES) {
@@ -130,8 +118,7 @@ static void move_piece(Pieces *pieces, Py_ssize_t to, Py_ssize_t from)
     pieces->ends[to] = pieces->ends[from];
 }
 
-/* Which of the pieces [first, last) has the name of `piece`; -1: none. */
-static Py_ssize_t same_name(const Pieces *pieces, const uint8_t *data, Py_ssize_t first, Py_ssize_t last, const Name *name)
+ptrdiff_t same_name(const Pieces *pieces, const uint8_t *data, ptrdiff_t first, ptrdiff_t last, const Name *name)
 {
     for (Py_ssize_t other = first; other < last; other++)
         if (is_name(data + pieces->starts[other], pieces->separators[other] - pieces->starts[other], name))
@@ -139,8 +126,7 @@ static Py_ssize_t same_name(const Pieces *pieces, const uint8_t *data, Py_ssize_
     return -1;
 }
 
-/* Of the pieces of a row, which are those from `first` on, keep one of each name. */
-static void keep_winners(Pieces *pieces, const uint8_t *data, Py_ssize_t first, const Name *first_wins)
+void keep_winners(Pieces *pieces, const uint8_t *data, ptrdiff_t first, const Name *first_wins)
 {
     uint64_t seen = 0; /* a set of sums of names: most rows have no two names of one sum */
     Py_ssize_t kept = first;

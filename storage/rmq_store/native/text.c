@@ -25,7 +25,7 @@ static int32_t code_point(const uint8_t *text, size_t size, size_t *size_used)
     return point;
 }
 
-static int is_utf8(const uint8_t *text, size_t size)
+int is_utf8(const uint8_t *text, size_t size)
 {
     size_t used = 1;
     for (; size; text += used, size -= used)

@@ -6,6 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Whether this is text at all. */
+int is_utf8(const uint8_t *text, size_t size);
+
 /* Whether a text can be a part of a property: valid UTF-8 without the separators x01 and x02. */
 int text_is_storable(const uint8_t *text, size_t size);
 

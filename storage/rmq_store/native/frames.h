@@ -1,0 +1,45 @@
+/* One frame's fixed fields and lengths, checked. Layout and rules: rmq_store/format/frame_check.py. */
+
+#ifndef RMQ_FRAMES_H
+#define RMQ_FRAMES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define FRAME_COMPRESSED 0x1u
+#define BORN_HOST_V6 0x10u
+#define STORE_HOST_V6 0x20u
+
+/* Where the hosts of a frame without an IPv6 host lie. */
+#define BORN_HOST_POSITION 48
+#define STORE_HOST_POSITION 64
+
+/* Order of the rows of the two result arrays. */
+enum { QUEUE_ID, FLAG, SYS_FLAG, BODY_CRC, RECONSUME_TIMES, NARROW_FIELDS };
+enum {
+    QUEUE_OFFSET,
+    PHYSICAL_OFFSET,
+    BORN_TIMESTAMP,
+    STORE_TIMESTAMP,
+    PREPARED_TRANSACTION_OFFSET,
+    BODY_START,
+    BODY_END,
+    TOPIC_START,
+    TOPIC_END,
+    PROPERTIES_START,
+    PROPERTIES_END,
+    WIDE_FIELDS
+};
+
+/* Frames ahead whose bytes should be on their way: they lie anywhere, the processor cannot guess where. */
+#define FRAMES_AHEAD 8
+
+/* Send for the first and last bytes of a frame. */
+void expect_frame(const uint8_t *data, int64_t count, int64_t position, int64_t size);
+
+/* Read the frame of `size` bytes at `position` of `count` bytes of data into row `row` of the fields, which have `rows`
+   rows. `base`, if given, is the physical offset of the data's first byte. False: it is not a message there. */
+int read_frame(const uint8_t *data, int64_t count, int64_t position, int64_t size, const int64_t *base, int32_t *narrow,
+               int64_t *wide, ptrdiff_t row, ptrdiff_t rows);
+
+#endif

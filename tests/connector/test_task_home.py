@@ -1,0 +1,165 @@
+"""The home that the tasks of a worker share: one after the other, up to date, and not for long."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pyspark_rmq import task_home as module
+from pyspark_rmq.options import SourceOptions, Subscription
+from pyspark_rmq.task_home import task_home
+from rmq_store import NotAStoreError, Store
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> Iterator[None]:
+    yield
+    for key in list(module._kept):
+        kept = module._take(key)
+        assert kept is not None
+        kept.close()
+
+
+def options(path: Path, **fields: Any) -> SourceOptions:
+    return SourceOptions(str(path), Subscription(("Orders",)), **fields)
+
+
+def count(home: Any) -> int:
+    return sum(limit.max_offset - limit.min_offset for limit in home.queue_ranges("Orders").values())
+
+
+def append(path: Path, rows: int) -> None:
+    with Store.open(path) as store:
+        store.append(pa.record_batch({"body": pa.array([b"x"] * rows)}), "Orders")
+
+
+def open_files(path: Path) -> list[str]:
+    """What this process has open or mapped below a path, but for garbage."""
+    gc.collect()
+    links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    return [name for name in [*links, *maps] if str(path) in name]
+
+
+def test_the_next_task_gets_the_same_home_and_sees_what_was_written_since(make_store: Make) -> None:
+    path = make_store(Orders=10)
+    with task_home(options(path)) as first:
+        assert count(first) == 10
+    append(path, 5)
+    with task_home(options(path)) as second:
+        assert second is first
+        assert count(second) == 15
+    with task_home(options(path, broker_name="other")) as third:
+        assert third is not first
+
+
+def test_a_moment_after_the_last_task_nothing_is_open(make_store: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make_store(Orders=10)
+    monkeypatch.setattr(module, "KEPT_S", 0.2)
+    for _ in range(2):
+        with task_home(options(path)) as home:
+            assert next(iter(home.read("Orders", 0, 0, 1, columns=["body"], tags=None, raw_body=False))).num_rows == 1
+        assert open_files(path)
+    deadline_s = time.monotonic() + 20
+    while open_files(path) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert not open_files(path)
+    assert not module._kept
+
+
+def test_retention_does_not_wait_for_a_home_that_rests(make_store: Make) -> None:
+    path = make_store(Orders=10_000)
+
+    def read_on(home: Any, queue_id: int) -> int:
+        limit = home.queue_range("Orders", queue_id)
+        batches = home.read("Orders", queue_id, *limit, columns=["body"], tags=None, raw_body=False)
+        return sum(batch.num_rows for batch in batches)
+
+    def removed() -> int:
+        with Store.open(path) as store:
+            return len(store.retention.run(manual=True, file_reserved_time=0).removed)
+
+    with task_home(options(path)) as home:
+        assert read_on(home, 0)
+        assert removed() == 0, "a task is reading"
+    with task_home(options(path)) as home:
+        assert read_on(home, 1)
+        assert removed() == 0, "a task is reading again"
+    assert removed() > 0
+
+
+def test_a_store_that_was_replaced_is_opened_anew(make_store: Make) -> None:
+    path = make_store(Orders=10)
+    with task_home(options(path)) as old:
+        assert count(old) == 10
+    shutil.rmtree(path)
+    with pytest.raises(NotAStoreError), task_home(options(path)):
+        pass
+    make_store(Orders=3)
+    with task_home(options(path)) as new:
+        assert count(new) == 3
+    log = path / "commitlog"
+    log.rename(path / "commitlog.old")
+    shutil.copytree(path / "commitlog.old", log)
+    with task_home(options(path)) as newest:
+        assert newest is not new
+
+
+def test_a_home_in_which_a_task_failed_is_not_given_to_another(make_store: Make) -> None:
+    path = make_store(Orders=10)
+    with pytest.raises(RuntimeError), task_home(options(path)):
+        raise RuntimeError("a task")
+    assert not module._kept and not open_files(path)
+
+
+def test_a_task_that_is_not_read_to_its_end_leaves_its_home_to_the_next(make_store: Make) -> None:
+    path = make_store(Orders=10)
+
+    def reading() -> Iterator[Any]:
+        with task_home(options(path)) as home:
+            while True:
+                yield home
+
+    task = reading()
+    home = next(task)
+    task.close()  # type: ignore[attr-defined]
+    with task_home(options(path)) as next_home:
+        assert next_home is home
+
+
+def test_tasks_at_the_same_time_have_homes_of_their_own(make_store: Make) -> None:
+    path = make_store(Orders=10)
+    with task_home(options(path)) as first, task_home(options(path)) as second:
+        assert first is not second
+    assert len(module._kept) == 1
+    with task_home(options(path)) as third:
+        assert third is first
+        assert count(third) == 10
+
+
+def test_a_forked_child_does_not_use_the_home_of_its_parent(make_store: Make) -> None:
+    path = make_store(Orders=10)
+    with task_home(options(path)):
+        pass
+    told, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(tell, f"{len(module._kept)}".encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(tell)
+    with os.fdopen(told) as answer:
+        assert answer.read() == "0"
+    assert len(module._kept) == 1
