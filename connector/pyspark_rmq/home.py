@@ -1,17 +1,19 @@
 """Where the messages live: what the connector asks of that place, and how it gets there. Control plane.
 
-Today the only home is a store in a directory. Nothing but this module and `task_home` knows `path`; a cluster will be a
-second home behind the same interface.
+Today the only home is a store in a directory. Nothing but this module knows `path`; a cluster will be a second home
+behind the same interface.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from pyspark_rmq.keeping import is_worker, kept
 from pyspark_rmq.offsets import Queue
 from pyspark_rmq.options import SinkOptions, SourceOptions
 
@@ -19,10 +21,14 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from rmq_store import Loss, SendBackArea, StagedFile, StagingArea
+    from rmq_store import Loss, SendBackArea, StagedFile, StagingArea, Store
 
 # Purpose of the units that hold what was sent back.
 SEND_BACK = "sendback"
+
+# How long a home stays open after a task that has read, and after a commit: micro-batches often follow each other.
+_TASK_HOME_KEPT_S = 5.0
+_COMMIT_HOME_KEPT_S = 2.0
 
 # Nobody stages that long without writing.
 _STALE_MS = 24 * 3_600_000
@@ -210,6 +216,12 @@ def open_to_read(options: SourceOptions) -> Home:
     return home  # type: ignore[no-any-return]
 
 
+def task_home(options: SourceOptions) -> AbstractContextManager[Home]:
+    """The home, open for reading and up to date, in a task: its next one in this process gets the same."""
+    key = ("read", options.path, options.broker_name)
+    return kept(key, Path(options.path), lambda: open_to_read(options), _TASK_HOME_KEPT_S)
+
+
 def open_to_watch(path: str) -> Home:
     """Open the home at `path` to look at it from time to time. Raises what `Store.open` raises."""
     from rmq_store import Store
@@ -356,19 +368,33 @@ def commit_staged(options: SinkOptions, files: Sequence[StagedFile], marker: Mar
         MarkerError: the marker of this key is already further, or stands here with other rows.
         StagingError: a file is missing or altered.
     """
-    from rmq_store import MarkerError, Store
+    from rmq_store import MarkerError
 
-    with Store.open(options.path) as store:
+    with _commit_home(options.path) as store:
         if marker is None:
-            return store.commit_staged(files).committed
+            return store.commit_staged(files, use_up=True).committed
         try:
             return store.commit_staged(
-                files, purpose=marker.purpose, key=marker.key, value=marker.value, repeatable=marker.repeatable
+                files,
+                purpose=marker.purpose,
+                key=marker.key,
+                value=marker.value,
+                repeatable=marker.repeatable,
+                use_up=True,
             ).committed
         except MarkerError as error:
             if store.last_unit(marker.purpose, marker.key) != marker.value:
                 raise
             raise MarkerError(f"{error}: repeatable=false") from error
+
+
+def _commit_home(path: str) -> AbstractContextManager[Store]:
+    """The store, open for writing. A worker closes it, which waits for the disk, a moment after its last commit."""
+    from rmq_store import Store
+
+    if not is_worker():
+        return Store.open(path)
+    return kept(("commit", path), Path(path), lambda: Store.open(path), _COMMIT_HOME_KEPT_S)
 
 
 def sweep_staged(

@@ -11,11 +11,10 @@ from pyspark.sql.types import StructType
 
 from pyspark_rmq import positions
 from pyspark_rmq.continuity import keep_or_fail, keep_within, report_damage
-from pyspark_rmq.home import Home, open_to_read
+from pyspark_rmq.home import Home, open_to_read, task_home
 from pyspark_rmq.options import SourceOptions
 from pyspark_rmq.planning import QueueSlice, split
 from pyspark_rmq.schema import source_columns
-from pyspark_rmq.task_home import task_home
 
 if TYPE_CHECKING:
     import numpy as np

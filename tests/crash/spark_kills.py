@@ -130,7 +130,7 @@ class Driver:
             return ""
         self._errors.seek(0)
         said = self._errors.read()
-        return said[said.find("a query failed") :][:4000]
+        return said[max(said.find("a query failed"), 0) :][-4000:]
 
     def kill(self) -> None:
         """Kill the process group, as an operator would; zombies outside of it live on."""

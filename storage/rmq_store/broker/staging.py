@@ -33,6 +33,7 @@ import pyarrow as pa
 from rmq_store.broker.config import StoreFile
 from rmq_store.broker.encoding import MessageEncoder
 from rmq_store.broker.topics import TopicTable
+from rmq_store.broker.used_files import UsedFiles
 from rmq_store.clock import store_clock
 from rmq_store.errors import NotAStoreError, StagingError, UsageError
 from rmq_store.files import durable
@@ -85,7 +86,7 @@ class _CrcFile:
         view = memoryview(data).cast("B")
         durable.before("write", self._path)
         while view.nbytes:
-            written = self._file.write(view)
+            written = self._file.write(view[: durable.WRITE_BYTES])
             self.crc32 = extend_crc(self.crc32, view[:written])
             self.size_bytes += written
             view = view[written:]
@@ -255,23 +256,26 @@ def discard_staged(root: Path, files: Sequence[StagedFile]) -> None:
             path.unlink(missing_ok=True)
 
 
-def open_all_staged(root: Path, files: Sequence[StagedFile]) -> list[pa.RecordBatch]:
+def open_all_staged(
+    root: Path, files: Sequence[StagedFile], used: UsedFiles | None = None
+) -> list[pa.RecordBatch]:
     """The batches of all files in their order, as `open_staged`; as many files at a time as there are processors."""
     if len(files) < 2:
-        return [batch for staged in files for batch in open_staged(root, staged)]
+        return [batch for staged in files for batch in open_staged(root, staged, used)]
     with ThreadPoolExecutor(min(len(files), os.cpu_count() or 1)) as helpers:
-        return [batch for batches in helpers.map(partial(open_staged, root), files) for batch in batches]
+        return [batch for batches in helpers.map(partial(open_staged, root, used=used), files) for batch in batches]
 
 
-def open_staged(root: Path, staged: StagedFile) -> list[pa.RecordBatch]:
+def open_staged(root: Path, staged: StagedFile, used: UsedFiles | None = None) -> list[pa.RecordBatch]:
     """Map a staged file and return its batches, which keep the map alive, after checking that it is the one reported.
+    `used` is told of it.
 
     Raises:
         StagingError: missing, or of another size or CRC, or not readable.
     """
     path = _staged_path(root, staged)
     try:
-        fd = durable.open_nofollow(path, os.O_RDONLY)
+        fd = durable.open_nofollow(path, os.O_RDWR if used else os.O_RDONLY)
     except FileNotFoundError as error:
         raise StagingError(f"{path}: the file that a task reported is missing; nothing was written") from error
     except (NotAStoreError, OSError) as error:
@@ -281,6 +285,8 @@ def open_staged(root: Path, staged: StagedFile) -> list[pa.RecordBatch]:
         if size != staged.size_bytes or not size:
             raise StagingError(f"{path}: {size} bytes, its task reported {staged.size_bytes}; nothing was written")
         mapped = pa.py_buffer(mmap.mmap(fd, size, prot=mmap.PROT_READ))
+        if used:
+            used.add(mapped, fd)
     finally:
         os.close(fd)
     if extend_crc(0, memoryview(mapped)) != staged.crc32:

@@ -433,11 +433,14 @@ class Store:
         key: str | None = None,
         value: int | None = None,
         repeatable: bool = True,
+        use_up: bool = False,
     ) -> CommitResult:
         """Append staged files as one unit: all of them or nothing, across a power cut too.
 
         With `key` and `value` a repetition of the newest value of the key adds nothing. `repeatable=False` accepts a
         repetition whose rows differ from those committed under this value (a query that is not deterministic).
+        `use_up=True` gives the memory of the files back while they are read: faster, but if it fails, they cannot be
+        committed a second time. Nobody else may commit them.
 
         Raises:
             StagingError: a file is missing or altered; nothing was written.
@@ -446,7 +449,9 @@ class Store:
         """
         if purpose == SEND_BACK_PURPOSE:
             self.retry.make_topics(files)
-        return self._writing().commit_staged(files, purpose=purpose, key=key, value=value, repeatable=repeatable)
+        return self._writing().commit_staged(
+            files, purpose=purpose, key=key, value=value, repeatable=repeatable, use_up=use_up
+        )
 
     def last_unit(self, purpose: str, key: str) -> int | None:
         """The newest committed value of a unit key; None if there is none."""

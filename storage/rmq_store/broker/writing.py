@@ -19,6 +19,7 @@ from rmq_store.broker.routing import AUTO_CREATE_QUEUE_MAX, Router
 from rmq_store.broker.staging import StagedFile, discard_staged, open_all_staged
 from rmq_store.broker.topics import TopicConfig, TopicTable
 from rmq_store.broker.unit_table import UnitTable
+from rmq_store.broker.used_files import UsedFiles
 from rmq_store.errors import (
     MarkerError,
     StagingError,
@@ -144,7 +145,14 @@ class Writer:
         return AppendResult(batch.num_rows, appended.start, appended.end)
 
     def commit_staged(
-        self, files: Sequence[StagedFile], *, purpose: str, key: str | None, value: int | None, repeatable: bool
+        self,
+        files: Sequence[StagedFile],
+        *,
+        purpose: str,
+        key: str | None,
+        value: int | None,
+        repeatable: bool,
+        use_up: bool,
     ) -> CommitResult:
         """See `Store.commit_staged`."""
         if (key is None) != (value is None):
@@ -161,16 +169,17 @@ class Writer:
             if done:
                 return self._acknowledged(CommitResult(0, committed=False))
         self._space.check()
-        batches = open_all_staged(self._log.root, files)
-        needed: dict[str, int] = {}
-        for file in files:
-            for topic, queues in file.topics:
-                needed[topic] = max(needed.get(topic, 0), queues)
-        self._create_topics(list(needed.items()))
-        with append_lock(self._log):
-            if key is not None and self._already_done(unit, repeatable):
-                return self._acknowledged(CommitResult(0, committed=False))
-            append(self._log, batches, self._bracket(unit), places=False)
+        with UsedFiles() as used:
+            batches = open_all_staged(self._log.root, files, used if use_up else None)
+            needed: dict[str, int] = {}
+            for file in files:
+                for topic, queues in file.topics:
+                    needed[topic] = max(needed.get(topic, 0), queues)
+            self._create_topics(list(needed.items()))
+            with append_lock(self._log):
+                if key is not None and self._already_done(unit, repeatable):
+                    return self._acknowledged(CommitResult(0, committed=False))
+                append(self._log, batches, self._bracket(unit), places=False, used=used.give_back)
         result = self._acknowledged(CommitResult(rows, committed=True))
         discard_staged(self._log.root, files)
         return result

@@ -32,7 +32,8 @@ from rmq_store.log.views import QueueKey, entries_of
 _LOG = logging.getLogger(__name__)
 _BLANK = struct.Struct(">ii")
 
-# What the disk begins with at once, beside the next piece: all but the last piece of a large append.
+# What the disk begins with at once, beside the next piece, if somebody waits for it: all but the last piece of a large
+# append.
 _WRITE_BACK_BYTES = PIECE_BYTES // 2
 
 Unit = Callable[[int, int], tuple[pa.RecordBatch, pa.RecordBatch]]
@@ -113,9 +114,15 @@ class append_lock:
 
 
 def append(
-    log: CommitLog, batches: Sequence[pa.RecordBatch], unit: Unit | None = None, *, places: bool = True
+    log: CommitLog,
+    batches: Sequence[pa.RecordBatch],
+    unit: Unit | None = None,
+    *,
+    places: bool = True,
+    used: Callable[[np.ndarray], None] = lambda source: None,
 ) -> Appended:
-    """Append encoded batches (ENCODED_SCHEMA) as one; the caller holds `append_lock`.
+    """Append encoded batches (ENCODED_SCHEMA) as one; the caller holds `append_lock`. `used` is told of the bytes of
+    frames that were copied and are not looked at again.
 
     On return the records are visible under ASYNC_FLUSH; they are durable only after a flush. What is held of them in
     memory does not grow with them, but for some bytes a row: 4, and 16 more if their `places` are asked for.
@@ -150,7 +157,7 @@ def append(
             sizes = np.concatenate([np.diff(frame_bounds(batch)) for batch in part])
             layout = lay_out(sizes, at, log.segments.size_bytes)
             numbered = groups.number(number)
-            _write_records(log, part, layout, numbered.queue_offsets, now)
+            _write_records(log, part, layout, numbered.queue_offsets, now, used)
             if dispatched is not None:
                 dispatched.result()
             dispatch = partial(_dispatch, log, part, layout.offsets, sizes, groups.keys, numbered, now)
@@ -251,7 +258,12 @@ def undo(log: CommitLog) -> None:
 
 
 def _write_records(
-    log: CommitLog, batches: Sequence[pa.RecordBatch], layout: Layout, queue_offsets: np.ndarray, now: int
+    log: CommitLog,
+    batches: Sequence[pa.RecordBatch],
+    layout: Layout,
+    queue_offsets: np.ndarray,
+    now: int,
+    used: Callable[[np.ndarray], None],
 ) -> None:
     """A4: segments, frames with their offsets and times filled in, blank frames."""
     segment_bytes = log.segments.size_bytes
@@ -259,7 +271,7 @@ def _write_records(
         log.segments.create(base)
     runs = iter(layout.runs)
     run = next(runs)
-    pieces = filled(batches, queue_offsets, layout.offsets, now, has_crc=log.crc_property)
+    pieces = filled(batches, queue_offsets, layout.offsets, now, has_crc=log.crc_property, used=used)
     with contextlib.closing(pieces):
         for piece in pieces:
             first, behind = piece.first, piece.first + len(piece.starts) - 1
@@ -270,7 +282,7 @@ def _write_records(
                 low, high = int(piece.starts[first - piece.first]), int(piece.starts[last - piece.first])
                 offset = int(layout.offsets[first])
                 log.segments.write(offset, piece.frames[low:high].data)
-                if high - low >= _WRITE_BACK_BYTES:
+                if log.sync_flush and high - low >= _WRITE_BACK_BYTES:
                     log.segments.start_writing_back(offset, high - low)
                 first = last
     for offset, size in layout.blanks:

@@ -9,7 +9,7 @@ copies and completes the next.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -54,9 +54,11 @@ def filled(
     store_timestamp_ms: int,
     *,
     has_crc: bool,
+    used: Callable[[np.ndarray], None] = lambda source: None,
 ) -> Generator[Piece, None, None]:
     """The frames of encoded batches (ENCODED_SCHEMA), complete. `queue_offsets` and `log_offsets` are int64 (n,), for
-    the rows of all; `has_crc`: the frames end with a CRC property.
+    the rows of all; `has_crc`: the frames end with a CRC property. `used` is told of bytes that were copied: they are
+    not looked at again.
     """
     sources = list(_sources(batches, has_crc=has_crc))
     buffers = [np.empty(0, np.uint8), np.empty(0, np.uint8)]
@@ -68,7 +70,9 @@ def filled(
         if len(buffers[number % 2]) < size:
             buffers[number % 2] = np.empty(max(size, min(PIECE_BYTES, len(data))), np.uint8)
         frames = buffers[number % 2][:size]
-        np.copyto(frames, data[bounds[0] : bounds[-1]])
+        source = data[bounds[0] : bounds[-1]]
+        np.copyto(frames, source)
+        used(source)
         offsets = queue_offsets[rows], log_offsets[rows]
         patch_frames(frames, starts[:-1], np.diff(starts), *offsets, store_timestamp_ms, crc0)
         return Piece(first, starts, frames)

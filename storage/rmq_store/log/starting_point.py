@@ -73,7 +73,9 @@ def starting_point(log: CommitLog, page: StatePage | None) -> StartingPoint:
         if abort:
             return StartingPoint(Trust.BROKER_UNCLEAN, _after_checkpoint(log), 0, None, False)
         return StartingPoint(Trust.BROKER_CLEAN, _newest_entry_segment(log), 0, None, False)
-    views_missing = not log.views.directory.is_dir() or (known is not None and _index_missing(log, known[0]))
+    # A log that never had a record has no views either.
+    no_queues = bool(log.segments.bases()) and not log.views.directory.is_dir()
+    views_missing = no_queues or (known is not None and _index_missing(log, known[0]))
     if known is not None and known[0].clean and not abort and not views_missing and _ends_at(log, known[0]):
         return StartingPoint(Trust.CLEAN, known[0].end, known[0].flushed_end, known[0])
     if page is not None and page.counts() and not views_missing:

@@ -305,3 +305,11 @@ def test_a_first_opener_sweeps_what_dead_processes_were_writing(lab: Lab) -> Non
         left[1].write_bytes(b"{")
         with lab.open():  # it may be a live one's
             assert left[1].exists()
+
+
+def test_a_store_without_messages_is_found_as_clean_as_it_was_left(lab: Lab) -> None:
+    """It has no views either, which is no reason to scan, and to wait for all that others have to write."""
+    lab.open().close()
+    for _ in range(2):
+        with lab.open() as store:
+            assert store.recovery is not None and store.recovery.trust == "CLEAN"

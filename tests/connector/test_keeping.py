@@ -5,6 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,9 +16,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_rmq import task_home as module
+from pyspark_rmq import home as home_module
+from pyspark_rmq import keeping
+from pyspark_rmq.home import task_home
 from pyspark_rmq.options import SourceOptions, Subscription
-from pyspark_rmq.task_home import task_home
 from rmq_store import NotAStoreError, Store
 
 Make = Callable[..., Any]
@@ -24,10 +28,7 @@ Make = Callable[..., Any]
 @pytest.fixture(autouse=True)
 def nothing_kept() -> Iterator[None]:
     yield
-    for key in list(module._kept):
-        kept = module._take(key)
-        assert kept is not None
-        kept.close()
+    keeping.close_kept()
 
 
 def options(path: Path, **fields: Any) -> SourceOptions:
@@ -65,7 +66,7 @@ def test_the_next_task_gets_the_same_home_and_sees_what_was_written_since(make_s
 
 def test_a_moment_after_the_last_task_nothing_is_open(make_store: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_store(Orders=10)
-    monkeypatch.setattr(module, "KEPT_S", 0.2)
+    monkeypatch.setattr(home_module, "_TASK_HOME_KEPT_S", 0.2)
     for _ in range(2):
         with task_home(options(path)) as home:
             assert next(iter(home.read("Orders", 0, 0, 1, columns=["body"], tags=None, raw_body=False))).num_rows == 1
@@ -74,7 +75,7 @@ def test_a_moment_after_the_last_task_nothing_is_open(make_store: Make, monkeypa
     while open_files(path) and time.monotonic() < deadline_s:
         time.sleep(0.05)
     assert not open_files(path)
-    assert not module._kept
+    assert not keeping._kept
 
 
 def test_retention_does_not_wait_for_a_home_that_rests(make_store: Make) -> None:
@@ -119,7 +120,7 @@ def test_a_home_in_which_a_task_failed_is_not_given_to_another(make_store: Make)
     path = make_store(Orders=10)
     with pytest.raises(RuntimeError), task_home(options(path)):
         raise RuntimeError("a task")
-    assert not module._kept and not open_files(path)
+    assert not keeping._kept and not open_files(path)
 
 
 def test_a_task_that_is_not_read_to_its_end_leaves_its_home_to_the_next(make_store: Make) -> None:
@@ -141,7 +142,7 @@ def test_tasks_at_the_same_time_have_homes_of_their_own(make_store: Make) -> Non
     path = make_store(Orders=10)
     with task_home(options(path)) as first, task_home(options(path)) as second:
         assert first is not second
-    assert len(module._kept) == 1
+    assert len(keeping._kept) == 1
     with task_home(options(path)) as third:
         assert third is first
         assert count(third) == 10
@@ -155,11 +156,52 @@ def test_a_forked_child_does_not_use_the_home_of_its_parent(make_store: Make) ->
     child = os.fork()
     if child == 0:
         try:
-            os.write(tell, f"{len(module._kept)}".encode())
+            os.write(tell, f"{len(keeping._kept)}".encode())
         finally:
             os._exit(0)
     os.waitpid(child, 0)
     os.close(tell)
     with os.fdopen(told) as answer:
         assert answer.read() == "0"
-    assert len(module._kept) == 1
+    assert len(keeping._kept) == 1
+
+
+WORKER = """
+import sys, types
+from pathlib import Path
+sys.modules["__main__"].__spec__ = types.SimpleNamespace(name="pyspark.daemon")
+from pyspark_rmq import home, keeping
+from pyspark_rmq.options import SinkOptions
+home._COMMIT_HOME_KEPT_S = 60.0
+with home._commit_home(sys.argv[1]) as store:
+    from rmq_store import Message
+    store.send(Message("Orders", b"the last one"))
+print("kept", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_worker_that_is_ended_closes_what_it_has_written(make_store: Make, number: signal.Signals) -> None:
+    path = make_store(Orders=10)
+    with subprocess.Popen(
+        [sys.executable, "-c", WORKER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as worker:  # fmt: skip
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == b"kept\n"
+        assert (path / "abort").exists(), "it is open"
+        with Store.open(path, read_only=True) as store:
+            assert sum(limit.max_offset for limit in store.queue_ranges("Orders").values()) == 11
+        worker.send_signal(number)
+        assert worker.wait(timeout=30) == -number
+    assert not (path / "abort").exists()
+    with Store.open(path) as store:
+        assert store.recovery is not None and store.recovery.trust == "CLEAN"
+
+
+def test_only_a_worker_keeps_what_it_has_written(make_store: Make) -> None:
+    path = make_store(Orders=10)
+    with home_module._commit_home(str(path)):
+        assert (path / "abort").exists()
+    assert not (path / "abort").exists()

@@ -1,0 +1,180 @@
+"""Homes that stay open for a moment after their use, for the next task or commit in the same process. Control plane.
+
+Spark keeps its Python workers, and gives them one task after the other. Opening a home to read costs little, but of a
+store that was not stopped cleanly the end has to be found, and every task looks at most pages of the log, because
+queues lie side by side there: so what is mapped is worth keeping. Closing a home that was written waits for the disk,
+which under ASYNC_FLUSH is nobody's business but the flusher's: so that is done a moment later, beside other work.
+
+Who gets a kept home sees what was written since. Retention does not wait for it, but what it deletes in that moment
+takes its space for so much longer. A worker that Spark ends closes what it has kept; one that is killed leaves its
+locks to the kernel, and the store to the next opener, as ever.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Generic, Protocol, TypeVar
+
+
+class Keepable(Protocol):
+    """What can be kept."""
+
+    def refresh(self) -> None:
+        """Look at what others have written since."""
+
+    def rest(self) -> None:
+        """Keep nothing from retention until something is read again."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+K = TypeVar("K", bound=Keepable)
+
+
+class _Open(Generic[K]):
+    """A home and the directories that it was found in: while they are open, no others can have their inodes."""
+
+    def __init__(self, directory: Path, home: K) -> None:
+        self.home = home
+        places = [directory, directory / "commitlog"]
+        self._directories = {place: os.open(place, os.O_RDONLY | os.O_DIRECTORY) for place in places if place.is_dir()}
+        self.timer: threading.Timer | None = None
+
+    def is_current(self) -> bool:
+        """Look at what others have written. False if the place has another home now, or none that can be read."""
+        from rmq_store import StoreError
+
+        try:
+            if not all(os.path.samestat(os.fstat(fd), place.stat()) for place, fd in self._directories.items()):
+                return False
+            self.home.refresh()
+        except (OSError, StoreError):
+            return False  # whoever opens it is told
+        return True
+
+    def close(self) -> None:
+        try:
+            self.home.close()
+        finally:
+            while self._directories:
+                os.close(self._directories.popitem()[1])
+
+
+_log = logging.getLogger(__name__)
+
+_Key = tuple[str | None, ...]
+
+# Reentrant: a signal may come while its own thread holds it.
+_lock = threading.RLock()
+_kept: dict[_Key, _Open[Keepable]] = {}
+
+
+@contextlib.contextmanager
+def kept(key: _Key, directory: Path, opening: Callable[[], K], keep_s: float) -> Iterator[K]:
+    """The home that was opened under this key before, up to date, or a new one; kept for `keep_s` afterwards unless the
+    block fails. Raises what `opening` raises.
+    """
+    found = _take(key)
+    if found is not None and not found.is_current():
+        found.close()
+        found = None
+    opened: _Open[K] = found or _Open(directory, opening())  # type: ignore[assignment]
+    try:
+        yield opened.home
+    except GeneratorExit:
+        _keep(key, opened, keep_s)
+        raise
+    except BaseException:
+        opened.close()
+        raise
+    _keep(key, opened, keep_s)
+
+
+def is_worker() -> bool:
+    """Whether this is a worker of Spark's, which will have the next task or commit too."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name == "pyspark.daemon"
+
+
+def _take(key: _Key) -> _Open[Keepable] | None:
+    with _lock:
+        opened = _kept.pop(key, None)
+    if opened is not None and opened.timer is not None:
+        opened.timer.cancel()
+    return opened
+
+
+def _keep(key: _Key, opened: _Open[K], keep_s: float) -> None:
+    """Close it in a moment, unless somebody takes it before."""
+    opened.home.rest()
+    opened.timer = threading.Timer(keep_s, _let_go, (key, opened))
+    opened.timer.daemon = True
+    with _lock:
+        other = _kept.get(key)
+        _kept[key] = opened  # type: ignore[assignment]
+        opened.timer.start()
+    if is_worker():
+        _close_at_its_end()
+    if other is not None and other.timer is not None:  # of another task in this process, at the same time
+        other.timer.cancel()
+        other.close()
+
+
+def _let_go(key: _Key, opened: _Open[K]) -> None:
+    with _lock:
+        if _kept.get(key) is not opened:
+            return
+        del _kept[key]
+    try:
+        opened.close()
+    except Exception:
+        # Nobody waits for it any more; whoever opens the home next recovers it, and is told what is wrong with it.
+        _log.exception("%s could not be closed", key[1])
+
+
+def close_kept() -> None:
+    """Close what is kept now."""
+    while True:
+        with _lock:
+            key = next(iter(_kept), None)
+            opened = None if key is None else _take(key)
+        if opened is None:
+            return
+        opened.close()
+
+
+def _close_at_its_end() -> None:
+    """The daemon ends its workers with SIGHUP, a session that is stopped with SIGTERM."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        try:
+            close_kept()
+        finally:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGHUP, signal.SIGTERM):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, end)
+
+
+def _forget_in_child() -> None:
+    """A store does not live across fork, and its descriptors are the parent's."""
+    global _lock
+    _lock = threading.RLock()
+    _kept.clear()
+
+
+atexit.register(close_kept)
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,102 @@
+"""Staged files that a commit uses up."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rmq_store import StagedFile, StagingArea, StagingError, Store, StoreFullError
+from rmq_store.broker.used_files import UsedFiles
+from rmq_store.files import durable
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+ROWS = 20_000
+
+
+def test_whole_pages_are_given_back_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * (64 * PAGE))
+    with path.open("r+b") as file, UsedFiles() as used:
+        mapped = pa.py_buffer(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+        used.add(mapped, file.fileno())
+        data = np.frombuffer(mapped, np.uint8)
+        used.give_back(np.zeros(10 * PAGE, np.uint8))  # of no file
+        used.give_back(data[5 : PAGE + 4])  # no page is whole
+        assert path.stat().st_blocks * 512 == path.stat().st_size
+        used.give_back(data[5 : 40 * PAGE + 7])
+        assert path.stat().st_blocks * 512 == 25 * PAGE
+        assert path.stat().st_size == 64 * PAGE
+        left = np.flatnonzero(data)
+        assert (left == np.r_[0:PAGE, 40 * PAGE : 64 * PAGE]).all()
+
+
+@pytest.fixture
+def staged(tmp_path: Path) -> tuple[Path, list[StagedFile]]:
+    root = tmp_path / "store"
+    with Store.open(root, create=True) as store:
+        store.create_topic("T", 2)
+    files = []
+    for task in range(2):
+        with StagingArea.for_task(root, "write-1", task, task, topic="T") as area:
+            bodies = pa.array([b"%d-%d" % (task, row) + b"." * 200 for row in range(ROWS)])
+            area.write(pa.record_batch({"body": bodies}))
+            report = area.finish()
+            assert report is not None
+            files.append(report)
+    return root, files
+
+
+def bodies_of(root: Path) -> set[bytes]:
+    with Store.open(root, read_only=True) as store:
+        return {
+            body
+            for queue_id, limit in store.queue_ranges("T").items()
+            for batch in store.read("T", queue_id, limit.min_offset, limit.max_offset, columns=["body"])
+            for body in batch.column(0).to_pylist()
+        }
+
+
+def test_a_commit_that_uses_files_up_stores_what_they_held(
+    staged: tuple[Path, list[StagedFile]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, files = staged
+    left = []
+    monkeypatch.setattr(
+        "rmq_store.broker.writing.discard_staged",
+        lambda root, files: left.extend((root / "pyrmq" / "staging" / file.name).stat().st_blocks for file in files),
+    )
+    with Store.open(root) as store:
+        assert store.commit_staged(files, use_up=True).row_count == 2 * ROWS
+    assert sum(left) * 512 < sum(file.size_bytes for file in files) / 5
+    assert len(bodies_of(root)) == 2 * ROWS
+
+
+@pytest.mark.parametrize("use_up", [False, True])
+def test_only_files_that_were_not_used_up_can_be_committed_after_a_failure(
+    staged: tuple[Path, list[StagedFile]], use_up: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, files = staged
+    with Store.open(root) as store:
+        written = 0
+
+        def full(operation: str, path: str) -> None:
+            nonlocal written
+            written += operation == "write" and "commitlog" in str(path)
+            if written == 5:
+                raise OSError(28, os.strerror(28), str(path))
+
+        monkeypatch.setattr(durable, "hook", full)
+        with pytest.raises(StoreFullError):
+            store.commit_staged(files, use_up=use_up)
+        monkeypatch.setattr(durable, "hook", None)
+        if use_up:
+            with pytest.raises(StagingError, match="nothing was written"):
+                store.commit_staged(files)
+        else:
+            assert store.commit_staged(files).row_count == 2 * ROWS
+    assert len(bodies_of(root)) == (0 if use_up else 2 * ROWS)
