@@ -346,14 +346,14 @@ def _no_hang() -> Iterator[None]:
 
 @protection("record_owner", "a record is asked for its own topic, queue and queue offset before an entry is believed")
 def _without_record_owner() -> Iterator[None]:
-    from rmq_store.broker.queue_reader import QueueReader
+    from rmq_store.broker import queue_reader
     from rmq_store.log.commit_log import CommitLog
 
-    kept = CommitLog.is_record_of, QueueReader._check
+    kept, decode_frames = CommitLog.is_record_of, queue_reader.decode_frames
     CommitLog.is_record_of = lambda *_, **__: True
-    QueueReader._check = lambda *_, **__: None
+    queue_reader.decode_frames = lambda *args, **options: decode_frames(*args, **options | {"owner": None})
     yield
-    CommitLog.is_record_of, QueueReader._check = kept
+    CommitLog.is_record_of, queue_reader.decode_frames = kept, decode_frames
 
 
 class _Equal:

@@ -21,6 +21,12 @@ _SETTINGS = (
     f"local[2], {PARTITIONS} queues, as many tasks on either side, page cache warm, into Spark's noop sink; three "
     "properties per message. The null source hands over a batch that ours has read, again and again. "
 )
+_LIMIT = (
+    "What a task of ours does beyond the null source's is one pass over its frames: 0.13 us of a core for a row of "
+    "100 B and five columns, 0.25 us with all 17, 0.42 and 0.65 us at 1 KiB. Half of that at 1 KiB, a fifth at 100 B,"
+    " is copying bodies, which is as fast as memory; the rest waits for the first bytes of frames that lie anywhere "
+    "in the log. The null source hands over one batch that stays in the processor's cache."
+)
 _COUNTS = "Rows: " + " and ".join(f"{rows:,} of {size:,} B" for size, rows in ROWS.items()) + "."
 
 
@@ -78,6 +84,7 @@ def _cases() -> Iterator[Case]:
                 Target(0.85),
                 _SETTINGS + _COUNTS,
                 contextmanager(_batch(columns, body_bytes)),
+                limit=_LIMIT,
             )
             yield Case(
                 f"read-stream-{columns}-columns-{body_bytes}",
@@ -89,6 +96,7 @@ def _cases() -> Iterator[Case]:
                 Target(0.85),
                 _SETTINGS + "One trigger; from the start of the query to its end. " + _COUNTS,
                 contextmanager(_stream(columns, body_bytes)),
+                limit=_LIMIT,
             )
     for body_bytes in BODY_BYTES:
         yield Case(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -180,8 +182,16 @@ def test_what_was_replayed_too_often_is_refused_with_code_1_or_parked(run: Run, 
 
 def test_a_rate_holds_between_the_calls_too(run: Run, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
+    own_thread, real_sleep = threading.current_thread(), time.sleep
+
+    def sleep(seconds: float) -> None:
+        if threading.current_thread() is own_thread:
+            slept.append(seconds)
+        else:
+            real_sleep(seconds)
+
     monkeypatch.setattr(dlq_redrive, "CALL_ROWS", 3)
-    monkeypatch.setattr("time.sleep", slept.append)
+    monkeypatch.setattr("time.sleep", sleep)
     result = run("dlq", "redrive", "cg_a", "--rate", "2", "--yes", store=root)
     assert _outcomes(result) == {"REDRIVEN": 6}
     assert slept == [1.0, 1.0, 1.0]  # within the first call, between the two, within the second
