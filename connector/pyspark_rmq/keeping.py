@@ -66,16 +66,30 @@ class _Open(Generic[K]):
         try:
             self.home.close()
         finally:
-            while self._directories:
-                os.close(self._directories.popitem()[1])
+            self.forget_directories()
+
+    def close_quietly(self, name: str | None) -> None:
+        """As `close`, where nobody waits for it any more. Who opens the home next recovers it, and is told what is
+        wrong with it.
+        """
+        with _closing:
+            try:
+                self.close()
+            except Exception:
+                _log.exception("%s could not be closed", name)
+
+    def forget_directories(self) -> None:
+        while self._directories:
+            os.close(self._directories.popitem()[1])
 
 
 _log = logging.getLogger(__name__)
 
 _Key = tuple[str | None, ...]
 
-# Reentrant: a signal may come while its own thread holds it.
-_lock = threading.RLock()
+# Reentrant: a signal may come while its own thread holds them. `_closing` is held while a kept home is closed, so that
+# a worker that is ended can wait for that.
+_lock, _closing = threading.RLock(), threading.RLock()
 _kept: dict[_Key, _Open[Keepable]] = {}
 
 
@@ -86,7 +100,7 @@ def kept(key: _Key, directory: Path, opening: Callable[[], K], keep_s: float) ->
     """
     found = _take(key)
     if found is not None and not found.is_current():
-        found.close()
+        found.close_quietly(key[1])
         found = None
     opened: _Open[K] = found or _Open(directory, opening())  # type: ignore[assignment]
     try:
@@ -127,30 +141,32 @@ def _keep(key: _Key, opened: _Open[K], keep_s: float) -> None:
         _close_at_its_end()
     if other is not None and other.timer is not None:  # of another task in this process, at the same time
         other.timer.cancel()
-        other.close()
+        other.close_quietly(key[1])
 
 
 def _let_go(key: _Key, opened: _Open[K]) -> None:
     with _lock:
         if _kept.get(key) is not opened:
             return
+        _closing.acquire()  # before it is on no list: who finds nothing kept waits for this
         del _kept[key]
     try:
-        opened.close()
-    except Exception:
-        # Nobody waits for it any more; whoever opens the home next recovers it, and is told what is wrong with it.
-        _log.exception("%s could not be closed", key[1])
+        opened.close_quietly(key[1])
+    finally:
+        _closing.release()
 
 
 def close_kept() -> None:
-    """Close what is kept now."""
+    """Close what is kept now, and wait for what is being closed."""
     while True:
         with _lock:
             key = next(iter(_kept), None)
             opened = None if key is None else _take(key)
-        if opened is None:
-            return
-        opened.close()
+        if key is None or opened is None:
+            break
+        opened.close_quietly(key[1])
+    with _closing:
+        pass
 
 
 def _close_at_its_end() -> None:
@@ -171,9 +187,10 @@ def _close_at_its_end() -> None:
 
 def _forget_in_child() -> None:
     """A store does not live across fork, and its descriptors are the parent's."""
-    global _lock
-    _lock = threading.RLock()
-    _kept.clear()
+    global _lock, _closing
+    _lock, _closing = threading.RLock(), threading.RLock()
+    while _kept:
+        _kept.popitem()[1].forget_directories()
 
 
 atexit.register(close_kept)

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -115,6 +116,44 @@ def test_a_store_that_was_replaced_is_opened_anew(make_store: Make) -> None:
     shutil.copytree(path / "commitlog.old", log)
     with task_home(options(path)) as newest:
         assert newest is not new
+
+
+def test_what_is_wrong_with_a_replaced_store_is_no_business_of_the_next_commit(
+    make_store: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(home_module, "is_worker", lambda: True)
+    path = make_store(Orders=10)
+    with home_module._commit_home(str(path)):
+        pass
+    shutil.rmtree(path)
+    make_store(Orders=3)
+    with home_module._commit_home(str(path)) as store:
+        assert count(store) == 3
+    assert f"{path} could not be closed" in caplog.text
+
+
+def test_who_closes_what_is_kept_waits_for_what_is_being_closed(make_store: Make) -> None:
+    path = make_store(Orders=10)
+    begun, goes_on = threading.Event(), threading.Event()
+
+    class Slow:
+        closed = False
+
+        def refresh(self) -> None: ...
+        def rest(self) -> None: ...
+
+        def close(self) -> None:
+            begun.set()
+            goes_on.wait(30)
+            self.closed = True
+
+    slow = Slow()
+    with keeping.kept(("slow", str(path)), path, lambda: slow, 0.01):
+        pass
+    assert begun.wait(30) and not keeping._kept
+    threading.Timer(0.2, goes_on.set).start()
+    keeping.close_kept()
+    assert slow.closed
 
 
 def test_a_home_in_which_a_task_failed_is_not_given_to_another(make_store: Make) -> None:

@@ -225,6 +225,13 @@ class CommitLog:
             str(self.segments.path(self.segments.base_of(offset))), offset, "the segment is missing"
         )
 
+    def is_in_place(self) -> bool:
+        """Whether `root` still names the directory that was opened for writing."""
+        try:
+            return os.path.samestat(os.fstat(self.root_fd), self.root.stat())
+        except FileNotFoundError:
+            return False
+
     def close(self) -> None:
         """Let go of files and locks."""
         self.files.clear()

@@ -83,8 +83,17 @@ def _poisoned(log: CommitLog) -> StoreFailedError:
     )
 
 
+def refuse_if_replaced(log: CommitLog) -> None:
+    """What a closer and the progress record write, they write by name: never into a store that has taken the place of
+    the one that was opened. StoreFailedError.
+    """
+    if not log.is_in_place():
+        raise StoreFailedError(f"{log.root} was deleted or replaced while it was open here: nothing is written there")
+
+
 def save_progress(log: CommitLog) -> None:
     """Make log and views durable as they are now, and say so in the progress record and in RocketMQ's checkpoint."""
+    refuse_if_replaced(log)
     with append_lock(log):
         record = log.progress_record()
     flush(log, record.end)

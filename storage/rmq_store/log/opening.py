@@ -14,7 +14,7 @@ from rmq_store.files import durable
 from rmq_store.files.state_page import StatePage
 from rmq_store.log.append import append_lock
 from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.flush import flush, sync_filesystem, write_checkpoint
+from rmq_store.log.flush import flush, refuse_if_replaced, sync_filesystem, write_checkpoint
 from rmq_store.log.kept import Kept
 from rmq_store.log.recovery import REFUSE, RecoveryReport, Wishes, recover
 from rmq_store.log.starting_point import OUR_LOCK_TEXT, lock_text
@@ -113,6 +113,7 @@ def close(log: CommitLog) -> None:
 
 
 def _flush_and_leave(log: CommitLog) -> None:
+    refuse_if_replaced(log)
     flush(log)
     with append_lock(log):
         # One closer at a time: two that hold byte 0 shared would refuse each other the upgrade.

@@ -50,6 +50,19 @@ def test_everything_is_there_without_the_extension() -> None:
     assert found.returncode == 0, found.stdout
 
 
+def test_an_extension_that_was_built_for_other_parameters_is_not_used() -> None:
+    program = (
+        "import sys, types, rmq_store; rmq_store._native = sys.modules['rmq_store._native'] = types.ModuleType('old');"
+        "[sys.modules.pop(name) for name in list(sys.modules) if name == 'rmq_store.format.native'];"
+        "from rmq_store.format import native; import importlib; print(importlib.reload(native).LOADED)"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert found.stdout.strip() == "False"
+
+
 def test_the_environment_can_switch_the_extension_off() -> None:
     found = subprocess.run(
         [sys.executable, "-c", "from rmq_store.format import native; print(native.LOADED)"],

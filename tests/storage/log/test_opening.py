@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rmq_store import Store
-from rmq_store.errors import StoreError, StoreLockedError
+from rmq_store.errors import StoreError, StoreFailedError, StoreLockedError
 from rmq_store.files import durable
 from rmq_store.files.lock import OfdLock
 from rmq_store.format.checkpoint import Checkpoint
@@ -313,3 +313,15 @@ def test_a_store_without_messages_is_found_as_clean_as_it_was_left(lab: Lab) -> 
     for _ in range(2):
         with lab.open() as store:
             assert store.recovery is not None and store.recovery.trust == "CLEAN"
+
+
+def test_a_writer_closes_without_a_trace_when_another_store_has_taken_the_place_of_its_own(lab: Lab) -> None:
+    old = lab.open()
+    old.append(lab.batch(100))
+    lab.root.rename(lab.root.with_name("old"))
+    with lab.open() as new:
+        new.append(lab.batch(1))
+    before = {path: path.read_bytes() for path in lab.root.rglob("*") if path.is_file()}
+    with pytest.raises(StoreFailedError, match="was deleted or replaced while it was open"):
+        old.close()
+    assert {path: path.read_bytes() for path in lab.root.rglob("*") if path.is_file()} == before
