@@ -1,8 +1,9 @@
 """Test 20: hostile bytes for every decoder. Only errors of ours may come out, soon, and in bounded memory.
 
-Each target is one part. Short runs change good inputs at random; long ones (`COVERAGE_FROM` executions and more) are
-guided by coverage with atheris, where that is installed. Both run in a process of their own, so that a decoder that
-takes the interpreter down is counted and not the end of the run.
+Each target is one part. Short runs change good inputs at random. Of the executions of a long one the first `GUIDED` are
+guided by coverage with atheris, where that is installed, and the others change what those have found at random: that
+costs a third, because nothing is counted. Both run in processes of their own, so that a decoder that takes the
+interpreter down is counted and not the end of the run.
 """
 
 from __future__ import annotations
@@ -17,30 +18,36 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from crash.part import Counters, Part, Trial
 from crash.protections import protection
 
-COVERAGE_FROM = 50_000
+if TYPE_CHECKING:
+    from fuzz.targets import Target
+
+GUIDED = 50_000
+CHUNK = 250_000
 
 SLOW_S = 0.1
 MEMORY_GROWTH_BYTES_MAX = 300 << 20
 _TRIES = 3
-# For all executions of a process: only a hang takes this long.
+# For `_HANG_EXECUTIONS`: only a hang takes this long.
 _HANG_S = 300
+_HANG_EXECUTIONS = 10_000
 
 
-def complaint(target: object, data: bytes) -> tuple[str, bool]:
+def complaint(target: Target, data: bytes) -> tuple[str, bool]:
     """(what is wrong, whether the input was refused) about one execution; "" if nothing is."""
     from fuzz.targets import TYPED
 
     for _ in range(_TRIES):
         refused, start = False, time.thread_time()
         try:
-            target.run(data)  # type: ignore[attr-defined]
+            target.run(data)
         except TYPED:
             refused = True
         except Exception as error:
@@ -52,9 +59,15 @@ def complaint(target: object, data: bytes) -> tuple[str, bool]:
 
 def run_target(name: str, trial: Trial) -> Counters:
     """`trial.cycles` executions of one target."""
-    if trial.cycles >= COVERAGE_FROM and not cannot_guide():
-        return _guided(name, trial)
-    return _random(name, trial)
+    target = _target(name)
+    if trial.cycles < GUIDED or cannot_guide():
+        return _random(target, trial, target.corpus(), trial.cycles)
+    folder = trial.directory / f"corpus-{name}"
+    counters = _guided(target, trial, folder, GUIDED)
+    if trial.cycles > GUIDED:
+        found = [path.read_bytes() for path in sorted(folder.iterdir())]
+        counters.add(_random(target, trial, found, trial.cycles - GUIDED))
+    return counters
 
 
 def cannot_guide() -> str:
@@ -62,7 +75,7 @@ def cannot_guide() -> str:
     return "" if importlib.util.find_spec("atheris") else "atheris is not installed (pip install '.[fuzz]')"
 
 
-def _target(name: str) -> object:
+def _target(name: str) -> Target:
     from fuzz.targets import TARGETS
 
     return next(target for target in TARGETS if target.name == name)
@@ -71,9 +84,8 @@ def _target(name: str) -> object:
 # -- at random --------------------------------------------------------------------------------------------------------
 
 
-def _random(name: str, trial: Trial) -> Counters:
-    target = _target(name)
-    complaint(target, target.corpus()[0])  # type: ignore[attr-defined]  # imports happen here, not in each child
+def _random(target: Target, trial: Trial, corpus: Sequence[bytes], executions: int) -> Counters:
+    complaint(target, corpus[0])  # imports happen here, not in each child
     answers, answer = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Arrow's threads are not used by what the child runs
@@ -82,8 +94,7 @@ def _random(name: str, trial: Trial) -> Counters:
         status = 1
         try:
             os.close(answers)
-            signal.alarm(_HANG_S)
-            os.write(answer, json.dumps(_execute(target, trial)).encode())
+            os.write(answer, json.dumps(_execute(target, trial.seed, corpus, executions)).encode())
             status = 0
         finally:
             os._exit(status)
@@ -91,23 +102,24 @@ def _random(name: str, trial: Trial) -> Counters:
     with os.fdopen(answers, "rb") as pipe:
         told = pipe.read()
     _, status = os.waitpid(child, 0)
-    trial.tick(trial.cycles)
+    trial.tick(executions)
     if status:
-        counters = Counters(cycles=trial.cycles, broken=1)
-        counters.note(f"{name}, seed {trial.seed}: the process ended with {status}: a crash or a hang")
+        counters = Counters(cycles=executions, broken=1)
+        counters.note(f"{target.name}, seed {trial.seed}: the process ended with {status}: a crash or a hang")
         return counters
-    return _counted(name, trial, json.loads(told))
+    return _counted(target.name, trial, json.loads(told))
 
 
-def _execute(target: object, trial: Trial) -> dict[str, object]:
+def _execute(target: Target, seed: int, corpus: Sequence[bytes], executions: int) -> dict[str, object]:
     from fuzz.mutate import mutated
 
-    corpus = target.corpus()  # type: ignore[attr-defined]
     refused, bad, first = 0, 0, ""
     memory_bytes = _memory_bytes("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
-    for cycle in range(trial.cycles):
-        data = corpus[cycle] if cycle < len(corpus) else mutated(corpus, random.Random(f"{trial.seed}/{cycle}"))
+    for cycle in range(executions):
+        if cycle % _HANG_EXECUTIONS == 0:
+            signal.alarm(_HANG_S)
+        data = corpus[cycle] if cycle < len(corpus) else mutated(corpus, random.Random(f"{seed}/{cycle}"))
         wrong, was_refused = complaint(target, data)
         refused += was_refused
         bad += bool(wrong)
@@ -116,7 +128,7 @@ def _execute(target: object, trial: Trial) -> dict[str, object]:
     grown = _memory_bytes("VmHWM") - memory_bytes
     if grown > MEMORY_GROWTH_BYTES_MAX:
         bad, first = bad + 1, first or f"memory grew by {grown >> 20} MiB"
-    return {"executed": trial.cycles, "refused": refused, "bad": bad, "first": first}
+    return {"executed": executions, "refused": refused, "bad": bad, "first": first}
 
 
 def _memory_bytes(what: str) -> int:
@@ -136,22 +148,23 @@ def _counted(name: str, trial: Trial, told: dict[str, object]) -> Counters:
 # -- guided by coverage -----------------------------------------------------------------------------------------------
 
 
-def _guided(name: str, trial: Trial) -> Counters:
-    corpus = trial.directory / f"corpus-{name}"
-    corpus.mkdir(exist_ok=True)
-    for number, data in enumerate(_target(name).corpus()):  # type: ignore[attr-defined]
+def _guided(target: Target, trial: Trial, corpus: Path, executions: int) -> Counters:
+    """Fills `corpus`, a folder, with inputs that each reach something new."""
+    name = target.name
+    corpus.mkdir()
+    for number, data in enumerate(target.corpus()):
         (corpus / f"seed-{number}").write_bytes(data)
     tests = Path(__file__).resolve().parents[1]
     path = os.pathsep.join(str(tests.parent / root) for root in ("tests", "storage", "connector"))
     done = subprocess.run(
         [
-            sys.executable, "-m", "fuzz.guided", name, f"-runs={trial.cycles}", f"-seed={trial.seed % (1 << 31) or 1}",
+            sys.executable, "-m", "fuzz.guided", name, f"-runs={executions}", f"-seed={trial.seed % (1 << 31) or 1}",
             "-rss_limit_mb=512", "-timeout=20", "-max_len=8192", "-print_final_stats=1",
             f"-artifact_prefix={trial.directory}/{name}-", str(corpus),
         ],
         env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, errors="replace", check=False,
     )  # fmt: skip
-    trial.tick(trial.cycles)
+    trial.tick(executions)
     executed = re.search(r"stat::number_of_executed_units:\s+(\d+)", done.stderr)
     counters = Counters(cycles=int(executed[1]) if executed else 0)
     if peak := re.search(r"stat::peak_rss_mb:\s+(\d+)", done.stderr):
@@ -205,7 +218,7 @@ _SCALES = {
 PARTS = tuple(
     Part(
         f"decoders {name}", "20", f"hostile bytes for the decoder of {name.replace('_', ' ')}", "executions",
-        harness=short, crash=thousands * 1000, soak=10_000_000, chunk=max(thousands * 1000, COVERAGE_FROM),
+        harness=short, crash=thousands * 1000, soak=10_000_000, chunk=CHUNK,
         run=partial(run_target, name), protections=(_TEETH[name],) if name in _TEETH else (), bites_within=short,
     )
     for name, (short, thousands) in _SCALES.items()
