@@ -34,6 +34,7 @@ from rmq_store.format.ids import offset_message_id
 from rmq_store.format.message import Message
 from rmq_store.format.properties import WAIT_STORE_MSG_OK
 from rmq_store.log.append import Appended, OneRecord, Unit, append, append_lock, append_one
+from rmq_store.log.append_line import AppendLine
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.flush import flush
 from rmq_store.log.units import BEGIN_TAG, END_TAG, UNITS_QUEUE, UNITS_TOPIC, UnitRecord
@@ -54,6 +55,7 @@ class Writer:
         self._config = config
         self._topics = topics
         self._units = UnitTable(log)
+        self._line = AppendLine(log)
         self._space = DiskSpace(log.root, config)
         self._turn = threading.Lock()
         self._encoders: dict[str | None, MessageEncoder] = {}
@@ -72,8 +74,12 @@ class Writer:
         record, unique_id = self._one.encode(message, queue_id, self._log.clock(), sys_flag)
         if message.topic not in topics:
             self._create_topics([(message.topic, queue_id + 1)])
-        with append_lock(self._log, lock_timeout_ms):
-            offset, queue_offset = append_one(self._log, record)
+        if self._log.sync_flush and flush_timeout_ms is None and _waits_for_disk(message):
+            offset, queue_offset = self._line.append(record, lock_timeout_ms, self._config.sync_flush_timeout)
+            flush_timeout_ms = 0
+        else:
+            with append_lock(self._log, lock_timeout_ms):
+                offset, queue_offset = append_one(self._log, record)
         status = self._send_status(offset + record.size, flush_timeout_ms, message)
         return SendResult(
             message.topic, queue_id, queue_offset, offset, unique_id, offset_message_id(self._host, offset), status
@@ -110,10 +116,10 @@ class Writer:
         ]
 
     def _send_status(self, end: int, timeout_ms: int | None, message: Message | None) -> SendStatus:
-        """Under SYNC_FLUSH, wait for the disk up to `end`, unless the message says WAIT=false (isWaitStoreMsgOK)."""
+        """Under SYNC_FLUSH, wait for the disk up to `end`, unless the message says WAIT=false."""
         if not self._log.sync_flush:
             self._flusher.appended()
-        elif message is not None and message.properties.get(WAIT_STORE_MSG_OK, "true").lower() != "true":
+        elif message is not None and not _waits_for_disk(message):
             self._flusher.wake()
         else:
             try:
@@ -322,3 +328,8 @@ class Writer:
 
 
 _QUEUE = np.array([UNITS_QUEUE], dtype=np.int32)
+
+
+def _waits_for_disk(message: Message) -> bool:
+    """Message#isWaitStoreMsgOK."""
+    return message.properties.get(WAIT_STORE_MSG_OK, "true").lower() == "true"
