@@ -70,6 +70,12 @@ class MessageExt:
         return self.properties.get(KEYS)
 
 
+def add_properties(message: MessageExt, added: Mapping[str, str]) -> None:
+    """Write into a message that a broker has answered with: it belongs to its client (MessageAccessor.java)."""
+    assert isinstance(message.properties, dict)
+    message.properties.update(added)
+
+
 class PullStatus(StrEnum):
     """FOUND: there are messages. NO_NEW_MSG: at the end. NO_MATCHED_MSG: all were filtered out, go on at once.
     OFFSET_ILLEGAL: the queue does not have this offset (any more).

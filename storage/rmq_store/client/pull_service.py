@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Protocol
 
-from rmq_store.client.backend import Backend, MessageExt, PullResult, PullStatus
+from rmq_store.client.backend import Backend, MessageExt, PullResult, PullStatus, add_properties
 from rmq_store.client.consumer_config import MessageModel, PushConsumerConfig
 from rmq_store.client.errors import ClientError, MQBrokerError, ResponseCode
 from rmq_store.client.offset_store import OffsetStore
@@ -121,5 +120,5 @@ class PullService:
 
 def with_bounds(message: MessageExt, result: PullResult) -> MessageExt:
     """The message with the queue's bounds at the time of the pull, which the client adds to its properties."""
-    bounds = {MIN_OFFSET: str(result.min_offset), MAX_OFFSET: str(result.max_offset)}
-    return replace(message, properties={**message.properties, **bounds})
+    add_properties(message, {MIN_OFFSET: str(result.min_offset), MAX_OFFSET: str(result.max_offset)})
+    return message

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from rmq_store.client.backend import Backend, MessageExt
+from rmq_store.client.backend import Backend, MessageExt, add_properties
 from rmq_store.client.errors import ClientError
 from rmq_store.format import properties as names
 from rmq_store.format.message import Message
@@ -82,7 +82,7 @@ class MessageSender:
 
 def reset_retry_topic(message: MessageExt, group: str, added: Mapping[str, str]) -> MessageExt:
     """The message as a listener sees it: under its original topic, with properties `added` by the client."""
-    topic = message.topic
-    if topic == retry_topic(group):
-        topic = message.properties.get(names.RETRY_TOPIC, topic)
-    return replace(message, topic=topic, properties={**message.properties, **added})
+    add_properties(message, added)
+    if message.topic != retry_topic(group):
+        return message
+    return replace(message, topic=message.properties.get(names.RETRY_TOPIC, message.topic))

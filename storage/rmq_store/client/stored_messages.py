@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import repeat
+from typing import Any
+
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.client.backend import MessageExt
 from rmq_store.format.host import Host
@@ -14,31 +17,38 @@ def messages_of(batch: pa.RecordBatch, broker_name: str) -> list[MessageExt]:
     """The rows of a batch of MESSAGE_SCHEMA. `broker_name`: what the cluster calls the store, whatever it was
     called when it was opened.
     """
-    columns = {name: batch.column(name).to_pylist() for name in batch.schema.names if name not in _TIMES}
-    for name in _TIMES:
-        columns[name] = pc.divide(batch.column(name).cast(pa.int64()), 1000).to_pylist()
-    rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
-    return [
-        MessageExt(
-            topic=row["topic"],
-            body=row["body"],
-            queue_id=row["queueId"],
-            queue_offset=row["queueOffset"],
-            commit_log_offset=row["commitLogOffset"],
-            msg_id=row["msgId"],
-            offset_msg_id=offset_message_id(Host.parse(row["storeHost"]), row["commitLogOffset"]),
-            broker_name=broker_name,
-            reconsume_times=row["reconsumeTimes"],
-            flag=row["flag"],
-            sys_flag=row["sysFlag"],
-            born_timestamp_ms=row["bornTimestamp"],
-            born_host=row["bornHost"],
-            store_timestamp_ms=row["storeTimestamp"],
-            store_host=row["storeHost"],
-            properties=dict(row["properties"]),
+
+    def values(name: str) -> list[Any]:
+        column: list[Any] = batch.column(name).to_pylist()
+        return column
+
+    offsets, store_hosts = values("commitLogOffset"), values("storeHost")
+    parsed = {host: Host.parse(host) for host in set(store_hosts)}
+    # One call of a constructor for each row and nothing else: positions are those of MessageExt's fields.
+    return list(
+        map(
+            MessageExt,
+            values("topic"),
+            values("body"),
+            values("queueId"),
+            values("queueOffset"),
+            offsets,
+            values("msgId"),
+            [offset_message_id(parsed[host], offset) for host, offset in zip(store_hosts, offsets, strict=True)],
+            repeat(broker_name),
+            values("reconsumeTimes"),
+            values("flag"),
+            values("sysFlag"),
+            _milliseconds(batch.column("bornTimestamp")),
+            values("bornHost"),
+            _milliseconds(batch.column("storeTimestamp")),
+            store_hosts,
+            map(dict, values("properties")),
         )
-        for row in rows
-    ]
+    )
 
 
-_TIMES = ("bornTimestamp", "storeTimestamp")
+def _milliseconds(times: pa.TimestampArray) -> list[int]:
+    microseconds: np.ndarray = times.view(pa.int64()).to_numpy()
+    found: list[int] = (microseconds // 1000).tolist()
+    return found
