@@ -269,7 +269,8 @@ class Query:
             sizes = self._frames.sizes(offsets, end)
             if sizes.all():
                 try:
-                    return [_match(run, topic, wanted, window, unique) for run in self._frames.runs(offsets, sizes)]
+                    runs = self._frames.runs(offsets, sizes)
+                    return _matching([_candidates(run, topic, window, unique) for run in runs], wanted)
                 except FileNotFoundError:
                     continue  # retention was faster
         raise self._untrue_entry(int(offsets[int(sizes.argmin())]))
@@ -297,7 +298,10 @@ def _blocks(pieces: Iterator[Int64]) -> Iterator[Int64]:
         yield np.unique(np.concatenate(block))
 
 
-def _match(run: FrameRun, topic: str, wanted: pa.StringArray, window: tuple[int, int], unique: bool) -> Int64:
+def _candidates(run: FrameRun, topic: str, window: tuple[int, int], unique: bool) -> tuple[pa.Array, Int64]:
+    """Keys of the records of a run that have the topic and a time in the window; and, (3, n), log offset, queue id and
+    queue offset for each key.
+    """
     headers = run.headers
     times_ms = headers.store_timestamp
     # A message without a queue entry (a half one, a rollback) is at no queue offset.
@@ -308,8 +312,17 @@ def _match(run: FrameRun, topic: str, wanted: pa.StringArray, window: tuple[int,
         keys = run.pieces.column(names.UNIQUE_KEY).take(pa.array(rows))
     else:
         keys, rows = split_keys(run.pieces.column(names.KEYS), good)
-    places = pc.index_in(keys, value_set=wanted)
+    return keys, np.stack([headers.physical_offset[rows], headers.queue_id[rows], headers.queue_offset[rows]])
+
+
+def _matching(candidates: Sequence[tuple[pa.Array, Int64]], wanted: pa.StringArray) -> list[Int64]:
+    """Those with one of the `wanted` keys: (4, m) arrays as in `find`. All at once, because Arrow makes a hash table of
+    the wanted keys each time it is asked.
+    """
+    if not candidates:
+        return []
+    keys = pa.chunked_array([keys for keys, _ in candidates])
+    places = pc.index_in(keys, value_set=wanted).combine_chunks()
     hits = places.is_valid().to_numpy(zero_copy_only=False)
-    rows = rows[hits]
-    numbers = places.drop_null().to_numpy()
-    return np.stack([numbers, headers.physical_offset[rows], headers.queue_id[rows], headers.queue_offset[rows]])
+    found = np.concatenate([places for _, places in candidates], axis=1)[:, hits]
+    return [np.concatenate([places.drop_null().to_numpy()[None, :], found])]

@@ -87,6 +87,8 @@ class IndexSearch:
         Raises:
             CorruptIndexError: a file is damaged.
         """
+        # In the order of their slots, which is the same in each file: a page of slots is looked at once.
+        key_hashes = key_hashes[np.argsort(key_hashes % self._index.slot_count)]
         for path, view in self._newest_views():
             header = view.header()
             if header.end_phy_offset < log_range[0] or header.begin_phy_offset >= log_range[1]:
