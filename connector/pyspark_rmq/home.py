@@ -361,38 +361,46 @@ def stage_send_backs(options: SinkOptions, write_id: str, partition_id: int, att
     )
 
 
-def commit_staged(options: SinkOptions, files: Sequence[StagedFile], marker: Marker | None) -> bool:
+def commit_staged(
+    options: SinkOptions, files: Sequence[StagedFile], marker: Marker | None, *, keeps_open: bool
+) -> bool:
     """Append staged files, all or nothing; False if `marker` says that this was done before, and nothing was added.
+
+    On return they are on disk. With `keeps_open` a worker of Spark's has the store open for a moment longer, because
+    the next batch will need it soon; otherwise it is closed.
 
     Raises:
         MarkerError: the marker of this key is already further, or stands here with other rows.
         StagingError: a file is missing or altered.
+        StoreFailedError: the disk refused what was appended; with a marker the commit can be repeated.
     """
+    with _commit_home(options.path, keeps_open) as store:
+        committed = _commit(store, files, marker)
+        if keeps_open:
+            # The flusher ends with the worker, and Spark may end it at any moment from now on.
+            store.flush()
+    return committed
+
+
+def _commit(store: Store, files: Sequence[StagedFile], marker: Marker | None) -> bool:
     from rmq_store import MarkerError
 
-    with _commit_home(options.path) as store:
-        if marker is None:
-            return store.commit_staged(files, use_up=True).committed
-        try:
-            return store.commit_staged(
-                files,
-                purpose=marker.purpose,
-                key=marker.key,
-                value=marker.value,
-                repeatable=marker.repeatable,
-                use_up=True,
-            ).committed
-        except MarkerError as error:
-            if store.last_unit(marker.purpose, marker.key) != marker.value:
-                raise
-            raise MarkerError(f"{error}: repeatable=false") from error
+    if marker is None:
+        return store.commit_staged(files, use_up=True).committed
+    try:
+        return store.commit_staged(
+            files, purpose=marker.purpose, key=marker.key, value=marker.value, repeatable=marker.repeatable, use_up=True
+        ).committed
+    except MarkerError as error:
+        if store.last_unit(marker.purpose, marker.key) != marker.value:
+            raise
+        raise MarkerError(f"{error}: repeatable=false") from error
 
 
-def _commit_home(path: str) -> AbstractContextManager[Store]:
-    """The store, open for writing. A worker closes it, which waits for the disk, a moment after its last commit."""
+def _commit_home(path: str, keeps_open: bool) -> AbstractContextManager[Store]:
     from rmq_store import Store
 
-    if not is_worker():
+    if not (keeps_open and is_worker()):
         return Store.open(path)
     return kept(("commit", path), Path(path), lambda: Store.open(path), _COMMIT_HOME_KEPT_S)
 

@@ -2,26 +2,24 @@
 
 Spark keeps its Python workers, and gives them one task after the other. Opening a home to read costs little, but of a
 store that was not stopped cleanly the end has to be found, and every task looks at most pages of the log, because
-queues lie side by side there: so what is mapped is worth keeping. Closing a home that was written waits for the disk,
-which under ASYNC_FLUSH is nobody's business but the flusher's: so that is done a moment later, beside other work.
+queues lie side by side there: so what is mapped is worth keeping. And a home that was written is closed with progress
+record and checkpoint, several waits for the disk that a stream of small batches need not have for each of them.
 
 Who gets a kept home sees what was written since. Retention does not wait for it, but what it deletes in that moment
-takes its space for so much longer. A worker that Spark ends closes what it has kept; one that is killed leaves its
-locks to the kernel, and the store to the next opener, as ever.
+takes its space for so much longer. Spark ends its workers without a word to them (a signal that its own loop sets back
+to what kills, or `_exit`): what is kept then stays as a killed process leaves it, locks free and the store for the next
+opener to recover. So nothing may be kept that would be lost with the process: see `home.commit_staged`.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Generic, Protocol, TypeVar
 
 
@@ -46,9 +44,15 @@ class _Open(Generic[K]):
 
     def __init__(self, directory: Path, home: K) -> None:
         self.home = home
-        places = [directory, directory / "commitlog"]
-        self._directories = {place: os.open(place, os.O_RDONLY | os.O_DIRECTORY) for place in places if place.is_dir()}
         self.timer: threading.Timer | None = None
+        self._directories: dict[Path, int] = {}
+        try:
+            for place in (directory, directory / "commitlog"):
+                if place.is_dir():
+                    self._directories[place] = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            self.close()
+            raise
 
     def is_current(self) -> bool:
         """Look at what others have written. False if the place has another home now, or none that can be read."""
@@ -72,11 +76,10 @@ class _Open(Generic[K]):
         """As `close`, where nobody waits for it any more. Who opens the home next recovers it, and is told what is
         wrong with it.
         """
-        with _closing:
-            try:
-                self.close()
-            except Exception:
-                _log.exception("%s could not be closed", name)
+        try:
+            self.close()
+        except Exception:
+            _log.exception("%s could not be closed", name)
 
     def forget_directories(self) -> None:
         while self._directories:
@@ -87,9 +90,7 @@ _log = logging.getLogger(__name__)
 
 _Key = tuple[str | None, ...]
 
-# Reentrant: a signal may come while its own thread holds them. `_closing` is held while a kept home is closed, so that
-# a worker that is ended can wait for that.
-_lock, _closing = threading.RLock(), threading.RLock()
+_lock = threading.Lock()
 _kept: dict[_Key, _Open[Keepable]] = {}
 
 
@@ -129,16 +130,19 @@ def _take(key: _Key) -> _Open[Keepable] | None:
 
 
 def _keep(key: _Key, opened: _Open[K], keep_s: float) -> None:
-    """Close it in a moment, unless somebody takes it before."""
-    opened.home.rest()
-    opened.timer = threading.Timer(keep_s, _let_go, (key, opened))
-    opened.timer.daemon = True
-    with _lock:
-        other = _kept.get(key)
-        _kept[key] = opened  # type: ignore[assignment]
-        opened.timer.start()
-    if is_worker():
-        _close_at_its_end()
+    """Close it in a moment, unless somebody takes it before. What was done with it is done: nothing is raised."""
+    try:
+        opened.home.rest()
+        opened.timer = threading.Timer(keep_s, _let_go, (key, opened))
+        opened.timer.daemon = True
+        with _lock:
+            opened.timer.start()
+            other = _kept.get(key)
+            _kept[key] = opened  # type: ignore[assignment]
+    except Exception:
+        _log.exception("%s cannot be kept open", key[1])
+        opened.close_quietly(key[1])
+        return
     if other is not None and other.timer is not None:  # of another task in this process, at the same time
         other.timer.cancel()
         other.close_quietly(key[1])
@@ -148,50 +152,16 @@ def _let_go(key: _Key, opened: _Open[K]) -> None:
     with _lock:
         if _kept.get(key) is not opened:
             return
-        _closing.acquire()  # before it is on no list: who finds nothing kept waits for this
         del _kept[key]
-    try:
-        opened.close_quietly(key[1])
-    finally:
-        _closing.release()
-
-
-def close_kept() -> None:
-    """Close what is kept now, and wait for what is being closed."""
-    while True:
-        with _lock:
-            key = next(iter(_kept), None)
-            opened = None if key is None else _take(key)
-        if key is None or opened is None:
-            break
-        opened.close_quietly(key[1])
-    with _closing:
-        pass
-
-
-def _close_at_its_end() -> None:
-    """The daemon ends its workers with SIGHUP, a session that is stopped with SIGTERM."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        try:
-            close_kept()
-        finally:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGHUP, signal.SIGTERM):
-            if signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, end)
+    opened.close_quietly(key[1])
 
 
 def _forget_in_child() -> None:
     """A store does not live across fork, and its descriptors are the parent's."""
-    global _lock, _closing
-    _lock, _closing = threading.RLock(), threading.RLock()
+    global _lock
+    _lock = threading.Lock()
     while _kept:
         _kept.popitem()[1].forget_directories()
 
 
-atexit.register(close_kept)
 os.register_at_fork(after_in_child=_forget_in_child)

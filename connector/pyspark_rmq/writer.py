@@ -60,7 +60,7 @@ class RmqWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Append everything that was staged. Raises what `home.commit_staged` raises; then nothing was written."""
-        _commit(self._options, _all_reports(messages), self._marker(), None)
+        _commit(self._options, _all_reports(messages), self._marker())
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove what was staged."""
@@ -101,7 +101,7 @@ class RmqStreamWriter(DataSourceStreamArrowWriter):
             refuse(f"tasks of more than one query report to batch {batchId}: {sorted(map(str, query_ids))}")
         query_id = query_ids.pop() if query_ids else None
         over = None if query_id is None else _is_over(query_id, batchId)
-        _commit(self._options, reports, self._marker(query_id, batchId), over)
+        _commit(self._options, reports, self._marker(query_id, batchId), over, keeps_open=True)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Remove what was staged by the tasks that reported; the rest is swept when it is old."""
@@ -172,12 +172,17 @@ def _is_over(query_id: str, batch_id: int) -> Callable[[str], bool]:
 
 
 def _commit(
-    options: SinkOptions, reports: Sequence[Staged], marker: Marker | None, is_over: Callable[[str], bool] | None
+    options: SinkOptions,
+    reports: Sequence[Staged],
+    marker: Marker | None,
+    is_over: Callable[[str], bool] | None = None,
+    *,
+    keeps_open: bool = False,
 ) -> None:
     files = [report.file for report in reports if report.file is not None]
     if not files:
         return
-    if not commit_staged(options, files, marker) and marker is not None:
+    if not commit_staged(options, files, marker, keeps_open=keeps_open) and marker is not None:
         _log.info("%s %s was committed before as %d: nothing added", marker.purpose, marker.key, marker.value)
     sweep_staged(options, sorted({report.write_id for report in reports}), is_over)
 

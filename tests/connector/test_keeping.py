@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -22,6 +21,7 @@ from pyspark_rmq import keeping
 from pyspark_rmq.home import task_home
 from pyspark_rmq.options import SourceOptions, Subscription
 from rmq_store import NotAStoreError, Store
+from rmq_store.files.state_page import StatePage
 
 Make = Callable[..., Any]
 
@@ -29,7 +29,10 @@ Make = Callable[..., Any]
 @pytest.fixture(autouse=True)
 def nothing_kept() -> Iterator[None]:
     yield
-    keeping.close_kept()
+    for key in list(keeping._kept):
+        opened = keeping._take(key)
+        assert opened is not None
+        opened.close()
 
 
 def options(path: Path, **fields: Any) -> SourceOptions:
@@ -123,37 +126,49 @@ def test_what_is_wrong_with_a_replaced_store_is_no_business_of_the_next_commit(
 ) -> None:
     monkeypatch.setattr(home_module, "is_worker", lambda: True)
     path = make_store(Orders=10)
-    with home_module._commit_home(str(path)):
+    with home_module._commit_home(str(path), keeps_open=True):
         pass
     shutil.rmtree(path)
     make_store(Orders=3)
-    with home_module._commit_home(str(path)) as store:
+    with home_module._commit_home(str(path), keeps_open=True) as store:
         assert count(store) == 3
     assert f"{path} could not be closed" in caplog.text
 
 
-def test_who_closes_what_is_kept_waits_for_what_is_being_closed(make_store: Make) -> None:
+def test_a_home_that_cannot_be_kept_is_closed_and_its_user_hears_nothing(
+    make_store: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A commit that is done must not fail because no thread can be started any more."""
+
+    def no_thread(timer: threading.Timer) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Timer, "start", no_thread)
     path = make_store(Orders=10)
-    begun, goes_on = threading.Event(), threading.Event()
+    with task_home(options(path)) as home:
+        assert count(home) == 10
+    assert not keeping._kept and not open_files(path)
+    assert "cannot be kept open" in caplog.text
 
-    class Slow:
-        closed = False
 
-        def refresh(self) -> None: ...
-        def rest(self) -> None: ...
+def test_a_home_whose_directories_cannot_be_opened_is_closed(make_store: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make_store(Orders=10)
+    opening = os.open
 
-        def close(self) -> None:
-            begun.set()
-            goes_on.wait(30)
-            self.closed = True
+    def no_descriptor(name: Any, flags: int, *rest: Any, **options: Any) -> int:
+        if flags == os.O_RDONLY | os.O_DIRECTORY and str(name).endswith("commitlog"):
+            raise OSError(24, "Too many open files")
+        return opening(name, flags, *rest, **options)
 
-    slow = Slow()
-    with keeping.kept(("slow", str(path)), path, lambda: slow, 0.01):
+    def open_home() -> Any:
+        home = home_module.open_to_read(options(path))
+        monkeypatch.setattr(os, "open", no_descriptor)
+        return home
+
+    with pytest.raises(OSError, match="Too many"), keeping.kept(("x", str(path)), path, open_home, 60.0):
         pass
-    assert begun.wait(30) and not keeping._kept
-    threading.Timer(0.2, goes_on.set).start()
-    keeping.close_kept()
-    assert slow.closed
+    monkeypatch.undo()
+    assert not keeping._kept and not open_files(path)
 
 
 def test_a_home_in_which_a_task_failed_is_not_given_to_another(make_store: Make) -> None:
@@ -210,19 +225,23 @@ WORKER = """
 import sys, types
 from pathlib import Path
 sys.modules["__main__"].__spec__ = types.SimpleNamespace(name="pyspark.daemon")
-from pyspark_rmq import home, keeping
+import pyarrow as pa
+from pyspark_rmq import home
 from pyspark_rmq.options import SinkOptions
+from rmq_store import StagingArea
 home._COMMIT_HOME_KEPT_S = 60.0
-with home._commit_home(sys.argv[1]) as store:
-    from rmq_store import Message
-    store.send(Message("Orders", b"the last one"))
+path = Path(sys.argv[1])
+with StagingArea.for_task(path, "write-1", 0, 0, topic="Orders") as area:
+    area.write(pa.record_batch({"body": pa.array([b"the last one"])}))
+    staged = area.finish()
+assert home.commit_staged(SinkOptions(str(path), topic="Orders"), [staged], None, keeps_open=True)
 print("kept", flush=True)
 sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
-def test_a_worker_that_is_ended_closes_what_it_has_written(make_store: Make, number: signal.Signals) -> None:
+def test_what_a_stream_has_committed_is_on_disk_however_its_worker_ends(make_store: Make) -> None:
+    """Spark ends workers without a word, and their flusher with them: nobody else would flush for a long time."""
     path = make_store(Orders=10)
     with subprocess.Popen(
         [sys.executable, "-c", WORKER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -231,17 +250,21 @@ def test_a_worker_that_is_ended_closes_what_it_has_written(make_store: Make, num
         assert worker.stdout is not None
         assert worker.stdout.readline() == b"kept\n"
         assert (path / "abort").exists(), "it is open"
-        with Store.open(path, read_only=True) as store:
-            assert sum(limit.max_offset for limit in store.queue_ranges("Orders").values()) == 11
-        worker.send_signal(number)
-        assert worker.wait(timeout=30) == -number
-    assert not (path / "abort").exists()
+        worker.kill()
+        worker.wait(timeout=30)
+    page = StatePage(path / "pyrmq" / "state", writable=False)
+    assert page.flushed_end == page.appended_end > 0
     with Store.open(path) as store:
-        assert store.recovery is not None and store.recovery.trust == "CLEAN"
+        assert count(store) == 11
+        assert store.recovery is not None and store.recovery.trust == "SAME_BOOT"
 
 
-def test_only_a_worker_keeps_what_it_has_written(make_store: Make) -> None:
+@pytest.mark.parametrize(("keeps_open", "worker"), [(False, True), (True, False)])
+def test_only_a_streams_worker_keeps_what_it_has_written(
+    make_store: Make, monkeypatch: pytest.MonkeyPatch, keeps_open: bool, worker: bool
+) -> None:
+    monkeypatch.setattr(home_module, "is_worker", lambda: worker)
     path = make_store(Orders=10)
-    with home_module._commit_home(str(path)):
+    with home_module._commit_home(str(path), keeps_open):
         assert (path / "abort").exists()
     assert not (path / "abort").exists()

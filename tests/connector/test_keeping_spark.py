@@ -12,16 +12,36 @@ from rmq_store import Store
 Make = Callable[..., Any]
 
 
-def test_after_a_commit_the_store_is_closed_in_a_moment_and_can_be_used_at_once(spark: Any, make_store: Make) -> None:
+def message_count(path: Path) -> int:
+    with Store.open(path, read_only=True) as store:
+        return sum(limit.max_offset for limit in store.queue_ranges("Orders").values())
+
+
+def test_a_batch_write_leaves_the_store_closed(spark: Any, make_store: Make) -> None:
+    """It may be the last thing that a job does."""
     path = make_store(Orders=0)
     rows = spark.range(100).selectExpr("'Orders' as topic", "cast(id as string) as body")
-    for _ in range(2):
+    for times in (1, 2):
         rows.write.format("rmq").option("path", str(path)).mode("append").save()
-    assert (path / "abort").exists(), "Spark's process has it open"
-    with Store.open(path) as store:
-        assert sum(limit.max_offset for limit in store.queue_ranges("Orders").values()) == 200
+        assert not (path / "abort").exists()
+        assert message_count(path) == 100 * times
+
+
+def test_after_a_streams_last_batch_the_store_is_closed_in_a_moment(
+    spark: Any, make_store: Make, tmp_path: Path
+) -> None:
+    path = make_store(Orders=0)
+    rates = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=100, numPartitions=2).load()
+    rows = rates.selectExpr("'Orders' as topic", "cast(value as string) as body")
+    sink = rows.writeStream.format("rmq").options(path=str(path), checkpointLocation=str(tmp_path / "checkpoint"))
+    query = sink.start()
+    deadline_s = time.monotonic() + 60
+    while message_count(path) < 300 and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    query.stop()
     deadline_s = time.monotonic() + 30
     while (path / "abort").exists() and time.monotonic() < deadline_s:
         time.sleep(0.1)
-    with Store.open(Path(path)) as store:
+    with Store.open(path) as store:
         assert store.recovery is not None and store.recovery.trust == "CLEAN"
+    assert message_count(path) >= 300

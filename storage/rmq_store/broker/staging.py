@@ -275,7 +275,7 @@ def open_staged(root: Path, staged: StagedFile, used: UsedFiles | None = None) -
     """
     path = _staged_path(root, staged)
     try:
-        fd = durable.open_nofollow(path, os.O_RDWR if used else os.O_RDONLY)
+        fd = durable.open_nofollow(path, os.O_RDONLY)
     except FileNotFoundError as error:
         raise StagingError(f"{path}: the file that a task reported is missing; nothing was written") from error
     except (NotAStoreError, OSError) as error:
@@ -285,8 +285,8 @@ def open_staged(root: Path, staged: StagedFile, used: UsedFiles | None = None) -
         if size != staged.size_bytes or not size:
             raise StagingError(f"{path}: {size} bytes, its task reported {staged.size_bytes}; nothing was written")
         mapped = pa.py_buffer(mmap.mmap(fd, size, prot=mmap.PROT_READ))
-        if used:
-            used.add(mapped, fd)
+        if used is not None:
+            used.add(mapped, path)
     finally:
         os.close(fd)
     if extend_crc(0, memoryview(mapped)) != staged.crc32:

@@ -7,13 +7,16 @@ a virtual machine, has to find first.
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import os
-from types import TracebackType
-from typing import Self
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+
+from rmq_store.errors import StoreError
+from rmq_store.files import durable
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
@@ -23,32 +26,33 @@ _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 
 
 class UsedFiles:
-    """Maps of files whose bytes nobody needs a second time. Use as a context manager."""
+    """Maps of files whose bytes nobody needs a second time."""
 
     def __init__(self) -> None:
-        self._files: list[tuple[int, int, int]] = []
+        self._files: list[tuple[int, int, Path]] = []  # address, size, path; by address
 
-    def add(self, mapped: pa.Buffer, fd: int) -> None:
-        """Name a file that is open for writing as `fd`, and mapped whole."""
-        self._files.append((mapped.address, mapped.size, os.dup(fd)))
+    def add(self, mapped: pa.Buffer, path: Path) -> None:
+        """Name a file that is mapped whole. Threads may do that at once."""
+        bisect.insort(self._files, (mapped.address, mapped.size, path))
 
     def give_back(self, data: np.ndarray) -> None:
-        """Punch a hole where these bytes are, uint8 of one of the files; whole pages only. Nothing happens on a file
-        system that cannot do that.
+        """Punch a hole where these bytes are, uint8 of one of the files; whole pages only. Nothing happens where that
+        cannot be done, for want of a descriptor, say: it is not needed.
         """
         address = data.ctypes.data
-        for base, size, fd in self._files:
-            if base <= address < base + size:
-                first = -(-(address - base) // _PAGE_BYTES) * _PAGE_BYTES
-                end = (address - base + len(data)) // _PAGE_BYTES * _PAGE_BYTES
-                if first < end:
-                    _libc.fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, first, end - first)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        while self._files:
-            os.close(self._files.pop()[2])
+        place = bisect.bisect_right(self._files, address, key=lambda file: file[0]) - 1
+        if place < 0:
+            return
+        base, size, path = self._files[place]
+        first = -(-(address - base) // _PAGE_BYTES) * _PAGE_BYTES
+        end = (address - base + len(data)) // _PAGE_BYTES * _PAGE_BYTES
+        if address >= base + size or first >= end:
+            return
+        try:
+            fd = durable.open_nofollow(path, os.O_RDWR)
+        except (OSError, StoreError):
+            return
+        try:
+            _libc.fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, first, end - first)
+        finally:
+            os.close(fd)

@@ -74,13 +74,17 @@ class Writer:
         record, unique_id = self._one.encode(message, queue_id, self._log.clock(), sys_flag)
         if message.topic not in topics:
             self._create_topics([(message.topic, queue_id + 1)])
-        if self._log.sync_flush and flush_timeout_ms is None and _waits_for_disk(message):
-            offset, queue_offset = self._line.append(record, lock_timeout_ms, self._config.sync_flush_timeout)
-            flush_timeout_ms = 0
+        if self._log.sync_flush and _waits_for_disk(message):
+            timeout_ms = self._config.sync_flush_timeout if flush_timeout_ms is None else flush_timeout_ms
+            offset, queue_offset, is_late = self._line.append(record, lock_timeout_ms, timeout_ms)
         else:
             with append_lock(self._log, lock_timeout_ms):
                 offset, queue_offset = append_one(self._log, record)
-        status = self._send_status(offset + record.size, flush_timeout_ms, message)
+            is_late = False
+        if is_late:
+            status = SendStatus.FLUSH_DISK_TIMEOUT
+        else:
+            status = self._send_status(offset + record.size, flush_timeout_ms, message)
         return SendResult(
             message.topic, queue_id, queue_offset, offset, unique_id, offset_message_id(self._host, offset), status
         )
@@ -175,17 +179,17 @@ class Writer:
             if done:
                 return self._acknowledged(CommitResult(0, committed=False))
         self._space.check()
-        with UsedFiles() as used:
-            batches = open_all_staged(self._log.root, files, used if use_up else None)
-            needed: dict[str, int] = {}
-            for file in files:
-                for topic, queues in file.topics:
-                    needed[topic] = max(needed.get(topic, 0), queues)
-            self._create_topics(list(needed.items()))
-            with append_lock(self._log):
-                if key is not None and self._already_done(unit, repeatable):
-                    return self._acknowledged(CommitResult(0, committed=False))
-                append(self._log, batches, self._bracket(unit), places=False, used=used.give_back)
+        used = UsedFiles()
+        batches = open_all_staged(self._log.root, files, used if use_up else None)
+        needed: dict[str, int] = {}
+        for file in files:
+            for topic, queues in file.topics:
+                needed[topic] = max(needed.get(topic, 0), queues)
+        self._create_topics(list(needed.items()))
+        with append_lock(self._log):
+            if key is not None and self._already_done(unit, repeatable):
+                return self._acknowledged(CommitResult(0, committed=False))
+            append(self._log, batches, self._bracket(unit), places=False, used=used.give_back)
         result = self._acknowledged(CommitResult(rows, committed=True))
         discard_staged(self._log.root, files)
         return result

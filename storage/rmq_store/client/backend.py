@@ -143,7 +143,7 @@ class Broker(Protocol):
         self, group: str, queue: MessageQueue, offset: int, max_count: int, tags: str | None = None
     ) -> PullResult:
         """Messages from `offset` on, at most `max_count`; `tags` ("TagA || TagB", None or "*": all) filters. Never
-        waits.
+        waits. They belong to the caller, who writes into their properties: a dict of its own for each.
         """
 
     def min_offset(self, queue: MessageQueue) -> int:

@@ -2,8 +2,9 @@
 
 If each did it by itself, they would change places at every system call, because Python lets one of them run at a time:
 that costs more than the fsync which they share. So they stand in a line; the first one leads: it appends all that wait,
-and flushes once. A leader that is interrupted (Ctrl-C) leaves the others where they are, and the next one goes on from
-there. Source: CommitLog.GroupCommitService, where one thread flushes for all.
+and flushes once. Nobody depends on that: who was not served within PATIENCE_S, because the disk is slow or a leader was
+interrupted (Ctrl-C), appends by itself, and each sender looks at the flushed end itself.
+Source: CommitLog.GroupCommitService, where one thread flushes for all.
 """
 
 from __future__ import annotations
@@ -14,14 +15,24 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 from rmq_store.errors import StoreError, StoreFailedError, StoreLockedError
+from rmq_store.files import durable
 from rmq_store.log.append import OneRecord, append_lock, append_one
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.flush import flush
 
-# How long one sleeps before it looks for itself: a leader that was interrupted at the wrong moment wakes nobody.
-_PATIENCE_S = 0.05
+# Where an fsync takes longer than this, what a change of threads costs does not matter.
+PATIENCE_S = 0.05
+
+
+class Sent(NamedTuple):
+    """Where a record is. `is_late`: a flush was waited for, as long as was asked for, and in vain."""
+
+    commit_log_offset: int
+    queue_offset: int
+    is_late: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -33,6 +44,7 @@ class _Waiting:
     asleep: SimpleQueue[None] = field(default_factory=SimpleQueue)
     place: tuple[int, int] | None = None
     error: StoreError | None = None
+    is_late: bool = False
 
     @property
     def settled(self) -> bool:
@@ -62,28 +74,30 @@ class AppendLine:
         # {0: thread id} while one leads: `setdefault` asks and takes the place in one step.
         self._leader: dict[int, int] = {}
 
-    def append(self, record: OneRecord, lock_timeout_ms: int, flush_timeout_ms: int) -> tuple[int, int]:
-        """Append one record: its commit-log offset and its queue offset. On return it is on disk, or a flush was tried
-        for `flush_timeout_ms`: the flushed end tells.
+    def append(self, record: OneRecord, lock_timeout_ms: int, flush_timeout_ms: int) -> Sent:
+        """Append one record, and try to flush it: whether it is on disk, the flushed end tells.
 
         Raises as `append_one`, `append_lock` and `flush`; StoreFailedError also if the thread that appended the record
         was interrupted, and nobody knows how far it came.
         """
         own = _Waiting(record)
+        begin_s = time.monotonic()
+        patience_s = min(PATIENCE_S, lock_timeout_ms / 1000)
         self.waiting.append(own)
-        deadline_s = time.monotonic() + lock_timeout_ms / 1000
         try:
             while not own.settled:
-                left_s = deadline_s - time.monotonic()
+                waited_s = time.monotonic() - begin_s
+                left_ms = max(0, lock_timeout_ms - int(1000 * waited_s))
                 if self._leads():
-                    self._lead(max(0, int(1000 * left_s)), flush_timeout_ms)
+                    self._lead(own, left_ms, flush_timeout_ms)
                     self._leave()
-                elif left_s > 0:
-                    own.sleep(min(left_s, _PATIENCE_S))
+                elif waited_s < patience_s:
+                    own.sleep(patience_s - waited_s)
                 elif self._gives_up(own):
-                    raise StoreLockedError(f"{self._log.append_lock.path}: not free within {lock_timeout_ms} ms")
+                    with append_lock(self._log, left_ms):
+                        return Sent(*append_one(self._log, record), is_late=False)
                 else:
-                    own.sleep(_PATIENCE_S)
+                    own.sleep(PATIENCE_S)  # it is being appended
         finally:
             if not own.settled:
                 self._gives_up(own)
@@ -92,7 +106,7 @@ class AppendLine:
         if own.error is not None:
             raise own.error
         assert own.place is not None
-        return own.place
+        return Sent(*own.place, own.is_late)
 
     def _gives_up(self, own: _Waiting) -> bool:
         """Leave the line; False if somebody is appending the record already."""
@@ -106,33 +120,41 @@ class AppendLine:
         me = threading.get_ident()
         return self._leader.setdefault(0, me) == me
 
-    def _lead(self, lock_timeout_ms: int, flush_timeout_ms: int) -> None:
+    def _lead(self, own: _Waiting, lock_timeout_ms: int, flush_timeout_ms: int) -> None:
         """Append what waits, and flush it."""
-        end = 0
+        page, root, end = self._log.writing_page, self._log.root, 0
         with append_lock(self._log, lock_timeout_ms):
-            for waiting in list(self.waiting):
+            for waiting in dict.fromkeys((own, *self.waiting)):
                 if waiting.claimed():
                     try:
                         waiting.place = append_one(self._log, waiting.record)
+                        end = page.appended_end
                     except StoreError as error:
                         waiting.error = error
-                        continue
-                    end = waiting.place[0] + waiting.record.size
+                    except OSError as error:
+                        waiting.error = durable.translate(error, root)
+                    if page.intent is not None:
+                        break  # what it has left there could not be taken back: `append_lock` tries again
                 elif not waiting.settled:
                     waiting.error = StoreFailedError(
-                        f"{self._log.root}: the thread that appended this message was interrupted: whether it is "
-                        "stored is not known"
+                        f"{root}: the thread that appended this message was interrupted: whether it is stored is not "
+                        "known"
                     )
         if end:
-            # Each sender looks at the flushed end itself.
-            with contextlib.suppress(StoreLockedError):
+            try:
                 flush(self._log, end, flush_timeout_ms)
+            except StoreLockedError:
+                own.is_late = True
 
     def _leave(self) -> None:
         """Wake those that are settled, and one more, to lead."""
         line = self.waiting
-        while line and line[0].settled:
-            line.popleft().asleep.put(None)
+        with contextlib.suppress(IndexError):
+            while (first := line[0]).settled:
+                # Not `popleft`: that one may have left by itself meanwhile, and another be the first.
+                with contextlib.suppress(ValueError):
+                    line.remove(first)
+                first.asleep.put(None)
         self._leader.pop(0, None)
         # Looked at after leadership was given up: who comes into the line asks the other way round.
         with contextlib.suppress(IndexError):

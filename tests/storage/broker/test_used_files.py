@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +22,10 @@ ROWS = 20_000
 def test_whole_pages_are_given_back_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x" * (64 * PAGE))
-    with path.open("r+b") as file, UsedFiles() as used:
+    with path.open("rb") as file:
+        used = UsedFiles()
         mapped = pa.py_buffer(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
-        used.add(mapped, file.fileno())
+        used.add(mapped, path)
         data = np.frombuffer(mapped, np.uint8)
         used.give_back(np.zeros(10 * PAGE, np.uint8))  # of no file
         used.give_back(data[5 : PAGE + 4])  # no page is whole
@@ -100,3 +102,24 @@ def test_only_files_that_were_not_used_up_can_be_committed_after_a_failure(
         else:
             assert store.commit_staged(files).row_count == 2 * ROWS
     assert len(bodies_of(root)) == (0 if use_up else 2 * ROWS)
+
+
+def test_a_commit_needs_one_descriptor_for_each_file(tmp_path: Path) -> None:
+    """As many as without `use_up`: a write of many tasks meets the usual limit of 1,024 soon enough."""
+    root, files = tmp_path / "store", []
+    with Store.open(root, create=True) as store:
+        store.create_topic("T", 2)
+    for task in range(60):
+        with StagingArea.for_task(root, "write-1", task, task, topic="T") as area:
+            area.write(pa.record_batch({"body": pa.array([b"%d" % task])}))
+            report = area.finish()
+            assert report is not None
+            files.append(report)
+    with Store.open(root) as store:
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 90, limits[1]))
+        try:
+            assert store.commit_staged(files, use_up=True).row_count == 60
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert len(bodies_of(root)) == 60

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from rmq_store import Message, SendResult, SendStatus, Store
+from rmq_store.broker import writing
 from rmq_store.errors import StoreFailedError, StoreLockedError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.lock import OfdLock
@@ -16,6 +20,8 @@ from rmq_store.log import append_line
 from rmq_store.log.append import OneRecord, append_one
 from rmq_store.log.append_line import AppendLine
 from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.flush import flush
+from rmq_store.verify import verify_store
 
 if TYPE_CHECKING:
     from .conftest import Lab
@@ -28,7 +34,24 @@ def store(lab: Lab) -> Store:
     lab.sync_flush()
     store = lab.open()
     store.create_topic("Alpha", 1)
+    store.create_topic("Beta", 1)
     return store
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody appends by itself, however slow the test is."""
+    monkeypatch.setattr(append_line, "PATIENCE_S", float(HANG_GUARD_S))
+
+
+def after_fsync(s: float) -> None:
+    """Each fsync of the log takes so much longer."""
+
+    def wait(operation: str, path: str) -> None:
+        if operation == "fsync" and "commitlog" in path:
+            time.sleep(s)
+
+    durable.hook = wait
 
 
 def line_of(store: Store) -> AppendLine:
@@ -42,10 +65,12 @@ class Sender(threading.Thread):
     result: SendResult | None = None
     error: BaseException | None = None
 
-    def __init__(self, store: Store, number: int, *, body_bytes: int = 8, lock_timeout_ms: int = 60_000) -> None:
+    def __init__(
+        self, store: Store, number: int, *, topic: str = "Alpha", body_bytes: int = 8, lock_timeout_ms: int = 60_000
+    ) -> None:
         super().__init__(daemon=True)
         self.store = store
-        self.message = Message("Alpha", b"%08d" % number + bytes(body_bytes))
+        self.message = Message(topic, b"%08d" % number + bytes(body_bytes), properties={"KEYS": "k"})
         self.lock_timeout_ms = lock_timeout_ms
 
     def run(self) -> None:
@@ -100,6 +125,7 @@ def test_each_sender_gets_the_place_of_its_own_message(lab: Lab, store: Store) -
         assert fsyncs < 400
 
 
+@pytest.mark.usefixtures("patient")
 def test_all_that_wait_for_the_lock_are_appended_in_one_turn(lab: Lab, store: Store) -> None:
     with store:
         senders = [Sender(store, number) for number in range(5)]
@@ -110,6 +136,7 @@ def test_all_that_wait_for_the_lock_are_appended_in_one_turn(lab: Lab, store: St
         assert not line_of(store).waiting
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_record_that_cannot_be_stored_is_its_own_senders_error(lab: Lab, store: Store) -> None:
     with store:
         senders = [Sender(store, 0), Sender(store, 1, body_bytes=9000), Sender(store, 2)]
@@ -119,6 +146,7 @@ def test_a_record_that_cannot_be_stored_is_its_own_senders_error(lab: Lab, store
         assert lab.numbers(store) == [0, 2]
 
 
+@pytest.mark.usefixtures("patient")
 def test_who_gives_up_is_not_stored_later(lab: Lab, store: Store) -> None:
     with store:
         senders = [Sender(store, 0), Sender(store, 1, lock_timeout_ms=20), Sender(store, 2)]
@@ -129,6 +157,7 @@ def test_who_gives_up_is_not_stored_later(lab: Lab, store: Store) -> None:
         assert lab.numbers(store) == [0, 2]
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_leader_that_gives_up_is_followed_by_the_next(lab: Lab, store: Store) -> None:
     with store:
         senders = [Sender(store, 0, lock_timeout_ms=20), Sender(store, 1)]
@@ -139,6 +168,7 @@ def test_a_leader_that_gives_up_is_followed_by_the_next(lab: Lab, store: Store) 
         assert lab.numbers(store) == [1]
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("appended", [False, True], ids=["before", "after"])
 def test_a_leader_that_is_interrupted_leaves_one_in_doubt_and_the_others_to_the_next(
     lab: Lab, store: Store, monkeypatch: pytest.MonkeyPatch, appended: bool
@@ -168,13 +198,14 @@ def test_a_leader_that_is_interrupted_leaves_one_in_doubt_and_the_others_to_the_
         assert not line_of(store).waiting and not line_of(store)._leader
 
 
+@pytest.mark.usefixtures("patient")
 def test_who_is_interrupted_in_the_line_is_not_stored_later(
     lab: Lab, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asleep = append_line._Waiting.sleep
 
     def interrupted(waiting: append_line._Waiting, timeout_s: float) -> None:
-        asleep(waiting, timeout_s)
+        asleep(waiting, 0.1)
         if b"%08d" % 1 in waiting.record.frame:
             raise KeyboardInterrupt
 
@@ -188,6 +219,7 @@ def test_who_is_interrupted_in_the_line_is_not_stored_later(
         assert lab.numbers(store) == [0, 2]
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_failed_fsync_is_everybodys_error(lab: Lab, store: Store) -> None:
     def fail(operation: str, path: str) -> None:
         if operation == "fsync" and "commitlog" in path:
@@ -204,6 +236,7 @@ def test_a_failed_fsync_is_everybodys_error(lab: Lab, store: Store) -> None:
         store.close()
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_child_that_is_forked_beside_a_leader_appends_nothing_of_its_parents(lab: Lab, store: Store) -> None:
     """A forked child may not use the store it inherits; it is told so at once, and the line goes on in the parent."""
     with store:
@@ -222,3 +255,134 @@ def test_a_child_that_is_forked_beside_a_leader_appends_nothing_of_its_parents(l
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert [sender.ended() for sender in senders] == [SendStatus.SEND_OK] * 2
         assert lab.numbers(store) == [0, 1]
+
+
+def test_on_a_slow_disk_all_wait_for_their_fsync(lab: Lab, store: Store) -> None:
+    """A sender whose message is stored waits for `syncFlushTimeout`, and not only as long as its patience lasts."""
+    with store:
+        store.send(Message("Alpha", b"%08d" % 99))
+        after_fsync(4 * append_line.PATIENCE_S)
+        senders = [Sender(store, number) for number in range(8)]
+        for sender in senders:
+            sender.start()
+        assert [sender.ended() for sender in senders] == [SendStatus.SEND_OK] * 8
+        durable.hook = None
+        assert lab.numbers(store) == [*range(8), 99]
+
+
+def test_who_comes_while_the_disk_hangs_is_stored_and_told_so_in_time(lab: Lab) -> None:
+    """FLUSH_DISK_TIMEOUT after `syncFlushTimeout`, as if there were no line; no lock is to blame."""
+    lab.sync_flush()
+    lab.config = replace(lab.config, sync_flush_timeout=100)
+    with lab.open() as store:
+        store.create_topic("Alpha", 1)
+        store.send(Message("Alpha", b"%08d" % 99))
+        entered, go_on = threading.Event(), threading.Event()
+
+        def hang(operation: str, path: str) -> None:
+            if operation == "fsync" and "commitlog" in path and not entered.is_set():
+                entered.set()
+                assert go_on.wait(HANG_GUARD_S)
+
+        durable.hook = hang
+        first, second = Sender(store, 0), Sender(store, 1, lock_timeout_ms=20)
+        first.start()
+        assert entered.wait(HANG_GUARD_S)
+        second.start()
+        assert second.ended() is SendStatus.FLUSH_DISK_TIMEOUT
+        go_on.set()
+        assert first.ended() is SendStatus.SEND_OK
+        durable.hook = None
+        store.flush()
+        assert lab.numbers(store) == [0, 1, 99]
+
+
+def test_a_leader_waits_once_for_a_disk_that_another_process_flushes(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited_ms: list[int | None] = []
+
+    def counted(log: CommitLog, target: int | None = None, timeout_ms: int | None = None) -> None:
+        waited_ms.append(timeout_ms)
+        flush(log, target, timeout_ms)
+
+    lab.sync_flush()
+    lab.config = replace(lab.config, sync_flush_timeout=15)
+    with lab.open() as store:
+        store.create_topic("Alpha", 1)
+        monkeypatch.setattr(append_line, "flush", counted)
+        monkeypatch.setattr(writing, "flush", counted)
+        with OfdLock(store._log.flush_lock.path).exclusive(1000):
+            assert store.send(Message("Alpha", b"x")).status is SendStatus.FLUSH_DISK_TIMEOUT
+            assert waited_ms == [15]
+
+
+@pytest.mark.usefixtures("patient")
+def test_what_could_not_be_taken_back_is_taken_back_before_the_next_is_appended(lab: Lab, store: Store) -> None:
+    """Two I/O errors, one of an append and one of its undo: the next in the line is of another queue."""
+    errors = ["/index/", "consumequeue/Alpha"]
+
+    def fail(operation: str, path: str) -> None:
+        if operation == "write" and errors and errors[0] in path:
+            errors.pop(0)
+            raise OSError(errno.EIO, "Input/output error")
+
+    with store:
+        for number, topic in enumerate(("Alpha", "Beta")):
+            store.send(Message(topic, b"%08d" % number, properties={"KEYS": "k"}))
+        senders = [Sender(store, 2), Sender(store, 3, topic="Beta", body_bytes=40)]
+        with OfdLock(store._log.append_lock.path).exclusive(1000):
+            in_line(store, senders)
+            durable.hook = fail
+        assert [type(sender.ended()) for sender in senders] == [StoreFailedError, SendStatus]
+        durable.hook = None
+        assert not errors
+        assert store.send(Message("Alpha", b"%08d" % 4)).status is SendStatus.SEND_OK
+        assert lab.numbers(store) == [0, 1, 3, 4]
+    assert verify_store(lab.root).problem_count == 0
+
+
+@pytest.mark.usefixtures("patient")
+def test_an_error_of_the_operating_system_is_its_own_senders_error(
+    lab: Lab, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No descriptor left when a queue's directory is listed: the leader's own message is stored, and it hears so."""
+
+    def no_descriptor(log: CommitLog, record: OneRecord) -> tuple[int, int]:
+        if record.topic == "Beta":
+            raise OSError(errno.EMFILE, "Too many open files")
+        return append_one(log, record)
+
+    monkeypatch.setattr(append_line, "append_one", no_descriptor)
+    with store:
+        senders = [Sender(store, 0), Sender(store, 1, topic="Beta"), Sender(store, 2)]
+        with OfdLock(store._log.append_lock.path).exclusive(1000):
+            in_line(store, senders)
+        ended = [sender.ended() for sender in senders]
+        assert [ended[0], ended[2]] == [SendStatus.SEND_OK] * 2
+        assert isinstance(ended[1], StoreFailedError) and "Too many open files" in str(ended[1])
+        assert lab.numbers(store) == [0, 2]
+
+
+def test_who_leaves_the_line_takes_nobody_else_out_of_it(store: Store) -> None:
+    """The first one of the line goes by itself while the leader looks at it: the next one stays."""
+    with store:
+        line = line_of(store)
+
+        class Leaving(append_line._Waiting):
+            @property
+            def settled(self) -> bool:
+                if self in line.waiting:
+                    line.waiting.remove(self)
+                return True
+
+        other = append_line._Waiting(next_record(store))
+        line.waiting += (Leaving(next_record(store)), other)
+        line._leave()
+        assert list(line.waiting) == [other]
+        line.waiting.clear()
+
+
+def next_record(store: Store) -> OneRecord:
+    assert store._writer is not None
+    return store._writer._one.encode(Message("Alpha", b"x"), 0, 0)[0]

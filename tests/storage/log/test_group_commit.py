@@ -70,9 +70,8 @@ def test_threads_that_append_during_an_fsync_share_the_next_one(lab: Lab) -> Non
         assert disk.entered.wait(HANG_GUARD_S)
         for thread in threads[1:]:
             thread.start()
-        assert store._writer is not None
-        while len(store._writer._line.waiting) < 9:
-            os.sched_yield()
+        while store._log.writing_page.appended_end < 10 * store._log.writing_page.flushed_end:
+            os.sched_yield()  # until all nine have appended; every record has the same size
         disk.go_on.set()
         for thread in threads:
             thread.join(HANG_GUARD_S)
