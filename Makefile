@@ -36,7 +36,7 @@ test: java $(STAMP) ## run the tests (less than ten minutes)
 	@$(PY) -m pytest $(IN_PARALLEL) -m "not slow and not compat and not harness" $(PYTEST_ARGS)
 
 slow: java $(STAMP) ## run the tests that `make test` leaves out because they take long
-	@$(PY) -m pytest -m "slow and not harness" $(PYTEST_ARGS)
+	@$(PY) -m pytest $(IN_PARALLEL) -m "slow and not harness" -o timeout=600 $(PYTEST_ARGS)
 
 compat: java $(STAMP) ## let RocketMQ's own Java classes read and write our stores (needs Maven)
 	@$(PY) -m pytest -m "compat" $(PYTEST_ARGS)
@@ -64,7 +64,7 @@ lint: $(STAMP) ## ruff: style and banned calls
 types: $(STAMP) ## mypy --strict over both packages
 	@$(PY) -m mypy
 
-check: ## what CI runs: lint, types, compat, harness, test
+check: ## what CI runs: lint, types, compat, harness, slow, test
 	@.ci/run
 
 clean: ## remove .venv and everything that was built or cached

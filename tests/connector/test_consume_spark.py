@@ -139,6 +139,7 @@ def test_a_failing_message_walks_the_ladder_inside_a_job_and_ends_as_a_dead_lett
 
 
 @pytest.mark.statement("B03")
+@pytest.mark.slow
 def test_a_driver_killed_between_send_back_and_sparks_commit_sends_nothing_back_twice(
     spark: Any, orders: Make, tmp_path: Path, bodies: Make, run_until_killed: Make
 ) -> None:

@@ -91,6 +91,7 @@ def test_a_notebook_is_kept_without_outputs(notebook: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 @pytest.mark.statement("D02", "D06")
+@pytest.mark.slow
 def test_triage_of_a_real_dead_letter_queue(scratch: Path) -> None:
     ran = execute(ROOT / "examples" / "notebooks" / "triage-a-dead-letter-queue.ipynb", scratch)
     everything = [shown(cell) for cell in ran]
@@ -115,6 +116,7 @@ def test_triage_of_a_real_dead_letter_queue(scratch: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 @pytest.mark.statement("B05", "B08", "B14", "C08", "D01")
+@pytest.mark.slow
 def test_a_retry_ladder_in_a_stream(scratch: Path) -> None:
     ran = execute(ROOT / "examples" / "notebooks" / "a-retry-ladder-in-a-stream.ipynb", scratch)
     everything = [shown(cell) for cell in ran]
