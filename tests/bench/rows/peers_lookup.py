@@ -8,7 +8,17 @@ from functools import partial
 
 from bench.case import Case, Pair, Target
 from bench.messages import TOPIC
-from bench.rows.lookup import AT_ONCE, BODY_BYTES, KINDS, MANY, ONE_BY_ONE, Lookups, many
+from bench.rows.lookup import (
+    AT_ONCE,
+    AT_ONCE_LIMIT,
+    BODY_BYTES,
+    KINDS,
+    MANY,
+    ONE_BY_ONE,
+    ONE_LIMIT,
+    Lookups,
+    many,
+)
 from bench.scratch import Scratch
 from rmq_store import Store
 
@@ -58,6 +68,7 @@ CASES = (
             settings=f"ours: {ONE_BY_ONE:,} random ones, each gives the whole message. {_JAVA}.",
             prepare=partial(looking_up, kind=kind, at_once=False),
             figures=("p50", "p99"),
+            limit=ONE_LIMIT,
             peers=True,
         )
         for kind in KINDS
@@ -73,6 +84,7 @@ CASES = (
             target=Target(1, at_least=False),
             settings=f"ours: one call of `Query.find`, which compares keys. {_JAVA}.",
             prepare=partial(looking_up, kind=kind, at_once=True),
+            limit=AT_ONCE_LIMIT,
             peers=True,
         )
         for kind in KINDS[:2]

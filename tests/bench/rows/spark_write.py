@@ -26,7 +26,8 @@ _STREAM = f"`rate-micro-batch` in {PARTITIONS} partitions, AvailableNow, one tri
 _SETTINGS = (
     "local[2]; rows made by {source}, which costs both sides the same, little; keys differ, the other columns come "
     f"from literals, two properties. A new store of {PARTITIONS} queues for each measurement, removed outside of it. "
-    "Rows: " + " and ".join(f"{rows:,} of {size:,} B" for size, rows in ROWS.items()) + "."
+    "Rows: " + " and ".join(f"{rows:,} of {size:,} B" for size, rows in ROWS.items()) + ". "
+    "On the disk when the write is over."
 )
 
 # Found by timing the tasks and the commit inside of Spark's processes, and with perf; the memory with a loop of pwrite.
@@ -122,7 +123,7 @@ def _cases() -> Iterator[Case]:
         "null sink, same columns",
         "rows/s",
         None,
-        _SETTINGS.format(source=_BATCH) + " On the disk when the write is over.",
+        _SETTINGS.format(source=_BATCH),
         contextmanager(_writing("batch", COLUMNS["5"], 1024, "SYNC_FLUSH")),
     )
 
