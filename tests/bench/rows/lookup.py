@@ -119,7 +119,7 @@ _STORES = (
 
 ONE_LIMIT = (
     "Python: 35 us for a message by its key from one index file, and 5 us for each further file, of which 10 M "
-    "messages have eight, because a file has 4 M entries: 3 us are Python's, 2 us pages that lie far from each other. "
+    "messages have eight, because a file has 4 M entries. "
     "A look-up by queue offset needs no index, and looks at queue and log alone."
 )
 AT_ONCE_LIMIT = (

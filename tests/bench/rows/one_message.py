@@ -191,7 +191,7 @@ def group_commit(scratch: Scratch, *, processes: bool, sync_ms: float) -> Iterat
 
 PUT_LIMIT = (
     "Python: of 75 us a quarter encodes, a half appends (frame, queue entry, index entries, words of the state page), "
-    "and sixteen system calls need 15 us."
+    "as a profiler sees it; sixteen system calls are in that."
 )
 _GROUP_COMMIT = (
     f"SYNC_FLUSH, {SYNC_PUTS // 4:,} messages each, beside {SYNC_PUTS:,} of one writer; with the slower disk, where "
@@ -199,7 +199,7 @@ _GROUP_COMMIT = (
 )
 _GROUP_COMMIT_LIMIT = (
     "An fsync of this disk takes 0.2 ms, no longer than a message takes Python when sixteen writers share two cores "
-    "and their caches (0.28 ms of processor time in threads, 0.49 in processes; 0.08 where one thread does nothing "
+    "and their caches (0.3 ms of processor time in threads, 0.5 in processes; 0.08 where one thread does nothing "
     "else). So two to seven messages gather behind an fsync, and the processor is what all wait for. Where an fsync "
     "costs more, the two lines with the slower disk show what sharing it is worth."
 )
@@ -234,7 +234,7 @@ CASES = (
             prepare=partial(putting_in_sync, body_bytes=body_bytes),
             limit=(
                 "Beside the fsync, the same for both (0.2 ms), stands a put in Python, which takes 0.17 ms here "
-                "instead of 0.08: after each sleep the processor's caches are somebody else's."
+                "instead of 0.08: it follows a sleep, with cold caches, we think."
             ),
         )
         for body_bytes in BODY_BYTES

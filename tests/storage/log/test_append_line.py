@@ -44,7 +44,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(append_line, "PATIENCE_S", float(HANG_GUARD_S))
 
 
-def after_fsync(s: float) -> None:
+def slow_disk(s: float) -> None:
     """Each fsync of the log takes so much longer."""
 
     def wait(operation: str, path: str) -> None:
@@ -126,13 +126,23 @@ def test_each_sender_gets_the_place_of_its_own_message(lab: Lab, store: Store) -
 
 
 @pytest.mark.usefixtures("patient")
-def test_all_that_wait_for_the_lock_are_appended_in_one_turn(lab: Lab, store: Store) -> None:
+def test_all_that_wait_for_the_lock_are_appended_and_flushed_in_one_turn(lab: Lab, store: Store) -> None:
+    fsyncs = []
+
+    def count(operation: str, path: str) -> None:
+        if operation == "fsync" and "commitlog" in path:
+            fsyncs.append(path)
+
     with store:
+        store.send(Message("Alpha", b"%08d" % 9))
         senders = [Sender(store, number) for number in range(5)]
         with OfdLock(store._log.append_lock.path).exclusive(1000):
             in_line(store, senders)
+            durable.hook = count
         assert [sender.ended() for sender in senders] == [SendStatus.SEND_OK] * 5
-        assert lab.numbers(store) == list(range(5))
+        durable.hook = None
+        assert len(fsyncs) == 1
+        assert lab.numbers(store) == [*range(5), 9]
         assert not line_of(store).waiting
 
 
@@ -261,7 +271,7 @@ def test_on_a_slow_disk_all_wait_for_their_fsync(lab: Lab, store: Store) -> None
     """A sender whose message is stored waits for `syncFlushTimeout`, and not only as long as its patience lasts."""
     with store:
         store.send(Message("Alpha", b"%08d" % 99))
-        after_fsync(4 * append_line.PATIENCE_S)
+        slow_disk(4 * append_line.PATIENCE_S)
         senders = [Sender(store, number) for number in range(8)]
         for sender in senders:
             sender.start()
@@ -270,7 +280,8 @@ def test_on_a_slow_disk_all_wait_for_their_fsync(lab: Lab, store: Store) -> None
         assert lab.numbers(store) == [*range(8), 99]
 
 
-def test_who_comes_while_the_disk_hangs_is_stored_and_told_so_in_time(lab: Lab) -> None:
+@pytest.mark.parametrize("lock_timeout_ms", [20, 60_000])
+def test_who_comes_while_the_disk_hangs_is_stored_and_told_so_in_time(lab: Lab, lock_timeout_ms: int) -> None:
     """FLUSH_DISK_TIMEOUT after `syncFlushTimeout`, as if there were no line; no lock is to blame."""
     lab.sync_flush()
     lab.config = replace(lab.config, sync_flush_timeout=100)
@@ -285,7 +296,7 @@ def test_who_comes_while_the_disk_hangs_is_stored_and_told_so_in_time(lab: Lab) 
                 assert go_on.wait(HANG_GUARD_S)
 
         durable.hook = hang
-        first, second = Sender(store, 0), Sender(store, 1, lock_timeout_ms=20)
+        first, second = Sender(store, 0), Sender(store, 1, lock_timeout_ms=lock_timeout_ms)
         first.start()
         assert entered.wait(HANG_GUARD_S)
         second.start()
