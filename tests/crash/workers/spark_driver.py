@@ -25,6 +25,8 @@ spark = (
     .config("spark.ui.showConsoleProgress", "false")
     .config("spark.log.level", "OFF")
     .config("spark.python.daemon.module", "crash.workers.warm_daemon")
+    # Spark 4.3.0 refuses a checkpoint in whose offsets/ a driver has died before its first batch was written down.
+    .config("spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart", "false")
     .getOrCreate()
 )
 spark.dataSource.register(CrashingSource)
