@@ -185,10 +185,7 @@ class ArchiveRestorer:
         queue_id = file.queue_id if file.queue_id < topic.write_queue_nums else 0
         offsets, data = value_bytes(rows.column("frame"))
         return copy_frames(
-            pa.py_buffer(data),
-            offsets[:-1],
-            np.diff(offsets).astype(np.int32),
-            base_offset=None,
+            frame_columns(pa.py_buffer(data), offsets[:-1], np.diff(offsets).astype(np.int32)),
             topics=pa.DictionaryArray.from_arrays(np.zeros(count, np.int32), [topic.topic_name]),
             queue_ids=np.full(count, queue_id, np.int32),
             store_host=self._host,

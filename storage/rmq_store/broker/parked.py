@@ -29,7 +29,6 @@ from rmq_store.format.frame_dispatch import due_times
 from rmq_store.format.frame_fields import FrameHeaders, frame_columns
 from rmq_store.format.names import HALF_TOPIC, PYRMQ_PREFIX, SCHEDULE_TOPIC, validate_topic
 from rmq_store.format.property_changes import crc_property_bytes
-from rmq_store.format.property_columns import split_properties
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.layout import BLANK_BYTES
 from rmq_store.log.units import UnitRecord
@@ -105,27 +104,14 @@ class ParkedReader:
         for place, base, buffer in self._segments(rows.take(order)):
             part = rows.take(order[place])
             good, headers = self._headers(buffer, base, part)
-            place, part = place[good], part.take(good)
+            if len(good) < len(part):
+                place, part = place[good], part.take(good)
             good, targets, queue_ids = self._targets(headers, part)
-            if not len(good):
-                continue
-            batches.append(
-                copy_frames(
-                    buffer,
-                    headers.positions[good],
-                    part.sizes[good].astype(np.int32),
-                    base_offset=base,
-                    topics=targets,
-                    queue_ids=queue_ids,
-                    properties=None,
-                    reconsume_times=None,
-                    sys_flags=None,
-                    store_host=None,
-                    delay_ms=None,
-                    options=self._options,
-                )
-            )
-            kept.append(order[place[good]])
+            if len(good) < len(part):
+                place, headers = place[good], headers.take(good)
+            if len(place):
+                batches.append(copy_frames(headers, topics=targets, queue_ids=queue_ids, options=self._options))
+                kept.append(order[place])
         if not batches or bool((order[1:] > order[:-1]).all()):
             return batches
         # Read in log order, put in the order asked for.
@@ -138,7 +124,7 @@ class ParkedReader:
         due = np.zeros(len(rows), np.int64)
         for place, base, buffer in self._segments(rows):
             good, headers = self._headers(buffer, base, rows.take(place))
-            due[place[good]] = due_times(split_properties(headers.property_strings())).fill_null(0).to_numpy()
+            due[place[good]] = due_times(headers.properties((names.TIMER_OUT_MS,))).fill_null(0).to_numpy()
         return due
 
     def _segments(self, rows: ParkedRows) -> Iterator[tuple[Rows, int, pa.Buffer]]:
@@ -186,7 +172,7 @@ class ParkedReader:
 
     def _targets(self, headers: FrameHeaders, rows: ParkedRows) -> tuple[Rows, pa.DictionaryArray, Int32]:
         """Which of the rows say where they belong, and their real topics and queue ids."""
-        pieces = split_properties(headers.property_strings())
+        pieces = headers.properties((names.REAL_TOPIC, names.REAL_QUEUE_ID))
         topics = pieces.column(names.REAL_TOPIC).fill_null("").dictionary_encode()
         queue_texts = pieces.column(names.REAL_QUEUE_ID).fill_null("")
         known = topics.dictionary.to_pylist()

@@ -147,10 +147,7 @@ class Redriver:
         """The records (ENCODED_SCHEMA) of copies that go to these queues; (n,) each."""
         run, kept = copy.run, copy.kept
         return copy_frames(
-            run.buffer,
-            run.headers.positions[kept],
-            run.sizes[kept],
-            base_offset=run.base,
+            run.headers.take(kept),
             topics=topics,
             queue_ids=queue_ids,
             properties=copy.properties,

@@ -68,6 +68,11 @@ ANSWER_SCHEMA = pa.schema(
 )
 """What became of each row, as in `SentBack`; `commitLogOffset` is null where no record was added."""
 
+# What is asked of every message that is sent back.
+_NOTED = (
+    keys.UNIQUE_KEY, keys.RETRY_TOPIC, keys.ORIGIN_MESSAGE_ID, keys.REAL_TOPIC, keys.REAL_QUEUE_ID, *TIMER_WISHES
+)  # fmt: skip
+
 
 def normalise(rows: pa.RecordBatch) -> pa.RecordBatch:
     """The rows as a batch of SEND_BACK_SCHEMA. Raises as `as_schema`."""
@@ -129,7 +134,7 @@ class SendBackEncoder:
         dead = np.zeros(count, np.bool_)
         batches, order = [], [np.empty(0, np.intp)]
         try:
-            for run in self._frames.runs(offsets, sizes):
+            for run in self._frames.runs(offsets, sizes, _NOTED):
                 self._check(run, rows.column("msgId"), offsets)
                 own = run.headers.reconsume_times
                 failed = own if reconsume_times is None else np.asarray(reconsume_times, np.int32)[run.rows]
@@ -186,10 +191,7 @@ class SendBackEncoder:
             ]
             properties = pc.replace_with_mask(properties, pa.array(too_long), pa.array(fitted, pa.large_binary()))
         copies = copy_frames(
-            run.buffer,
-            run.headers.positions,
-            run.sizes,
-            base_offset=run.base,
+            run.headers,
             topics=topics.cast(pa.string()).dictionary_encode(),
             queue_ids=np.where(queue_ids < 0, retry_queues, queue_ids),
             properties=properties,

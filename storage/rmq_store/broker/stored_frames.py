@@ -24,7 +24,7 @@ from rmq_store.format.frame_fields import FrameHeaders, frame_columns
 from rmq_store.format.gather import gather_fields
 from rmq_store.format.host_columns import host_message_ids
 from rmq_store.format.message import StoredMessage, check_frame, decode_frame
-from rmq_store.format.property_columns import PropertyPieces
+from rmq_store.format.property_columns import KEYS_AND_TAGS, PropertyPieces
 from rmq_store.log.commit_log import CommitLog
 
 _SEPARATORS = "[\x01\x02]"
@@ -72,15 +72,18 @@ def _is_start(headers: npt.NDArray[np.void], offsets: Int64 | int) -> npt.NDArra
 
 @dataclass(frozen=True)
 class FrameRun:
-    """Frames of one segment, which begins at `base`. `rows` (n,) says which of the caller's rows they are."""
+    """Frames of one segment. `rows` (n,) says which of the caller's rows they are."""
 
     rows: Rows
-    base: int
     buffer: pa.Buffer
     sizes: Int32
     headers: FrameHeaders
-    strings: pa.BinaryArray
     pieces: PropertyPieces
+
+    @functools.cached_property
+    def strings(self) -> pa.BinaryArray:
+        """Their property strings, (n,)."""
+        return self.headers.property_strings()
 
     @functools.cached_property
     def topics(self) -> pa.StringArray:
@@ -127,8 +130,11 @@ class StoredFrames:
             sizes[rows[good]] = found[good]
         return sizes
 
-    def runs(self, offsets: Int64, sizes: Int32) -> Iterator[FrameRun]:
+    def runs(
+        self, offsets: Int64, sizes: Int32, noted: tuple[str, ...] = KEYS_AND_TAGS
+    ) -> Iterator[FrameRun]:
         """The frames at `offsets` (n,) with `sizes` (n,): by segments, within a segment in the order of the rows.
+        `noted`: properties that will be asked for, as `split_property_slices` takes them.
 
         Raises:
             CorruptRecordError: a frame is damaged; `.offset` is its place in the log.
@@ -145,10 +151,10 @@ class StoredFrames:
             last = int(np.searchsorted(ends, before + _RUN_BYTES, side="right"))
             border = int(borders[np.searchsorted(borders, first, side="right")])
             last = min(max(last, first + 1), first + _RUN_ROWS, border)
-            yield self._run(order[first:last], offsets, sizes)
+            yield self._run(order[first:last], offsets, sizes, noted)
             first = last
 
-    def _run(self, rows: Rows, offsets: Int64, sizes: Int32) -> FrameRun:
+    def _run(self, rows: Rows, offsets: Int64, sizes: Int32, noted: tuple[str, ...]) -> FrameRun:
         base = self._log.segments.base_of(int(offsets[rows[0]]))
         buffer = self._log.segments.open(base).buffer
         path = str(self._log.segments.path(base))
@@ -161,7 +167,7 @@ class StoredFrames:
         if damaged.any():
             offset = int(offsets[rows[int(damaged.argmax())]])
             raise CorruptRecordError(path, offset, "the body does not have the CRC that the header gives")
-        return FrameRun(rows, base, buffer, sizes[rows], headers, headers.property_strings(), headers.properties())
+        return FrameRun(rows, buffer, sizes[rows], headers, headers.properties(noted))
 
 
 def stored_text(values: pa.StringArray) -> pa.StringArray:

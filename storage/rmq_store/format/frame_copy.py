@@ -19,7 +19,7 @@ from rmq_store.format import properties as names
 from rmq_store.format.crc import slice_crcs
 from rmq_store.format.encode_input import refuse_over
 from rmq_store.format.frame_check import CRC_PROPERTY_BYTES, HOSTS_V6_MASK, TRANSACTION_MASK, SysFlag
-from rmq_store.format.frame_fields import FrameHeaders, frame_columns, header_dtype
+from rmq_store.format.frame_fields import FrameHeaders, header_dtype
 from rmq_store.format.frame_parts import CRC_RESERVED, fixed_width, hash_lists, topic_heads
 from rmq_store.format.gather import gather_fields, take_slices, value_bytes
 from rmq_store.format.hashing import java_hashes
@@ -50,11 +50,8 @@ class CopyOptions:
 
 
 def copy_frames(
-    buffer: pa.Buffer,
-    positions: Int64,
-    sizes: Int32,
+    headers: FrameHeaders,
     *,
-    base_offset: int | None,
     topics: pa.DictionaryArray,
     queue_ids: Int32,
     options: CopyOptions,
@@ -64,20 +61,17 @@ def copy_frames(
     store_host: Host | None = None,
     delay_ms: Int64 | None = None,
 ) -> pa.RecordBatch:
-    """Copy the frames at `positions` (n,), `sizes` (n,) of a mapped segment: an ENCODED_SCHEMA batch, same order.
+    """Copy n checked frames, whose bytes are still mapped: an ENCODED_SCHEMA batch, same order.
 
-    `base_offset` is the commit-log offset of the buffer's first byte; None: the frames do not lie in a log any more.
-    `topics` (n,) dictionary<int32, string> and
-    `queue_ids` (n,) say where the copies go, `delay_ms` (n,) how long after their storeTimestamp they are due there (0
-    and None: not delayed). Each other argument replaces the field in all copies, None keeps it; of `sys_flags` (n,) the
-    two V6 bits do not count, they follow from the hosts. `properties` (n,) are whole property strings without nulls. A
-    CRC property in them is left out, and made anew if `options` say so. preparedTransactionOffset becomes 0.
+    `topics` (n,) dictionary<int32, string> and `queue_ids` (n,) say where the copies go, `delay_ms` (n,) how long after
+    their storeTimestamp they are due there (0 and None: not delayed). Each other argument replaces the field in all
+    copies, None keeps it; of `sys_flags` (n,) the two V6 bits do not count, they follow from the hosts. `properties`
+    (n,) are whole property strings without nulls. A CRC property in them is left out, and made anew if `options` say
+    so. preparedTransactionOffset becomes 0.
 
     Raises:
-        CorruptRecordError: a frame is not what its entry says; `.offset` is the frame's in the log, `.path` is empty.
         UsageError: a bad topic name, a negative queue id, or more than 32767 bytes of properties; names the row.
     """
-    headers = frame_columns(buffer, positions, sizes, base_offset=base_offset)
     count = len(headers.positions)
     assert len(topics) == len(queue_ids) == count
     if count == 0:

@@ -8,7 +8,7 @@ Source: CommitLog.java (checkMessageAndReturnSize), MessageDecoder.java (decode)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ from rmq_store.format.frame_check import (
 )
 from rmq_store.format.gather import SLICES_BYTES_MAX, Bytes, Positions, as_text, gather_fields, repeated, take_slices
 from rmq_store.format.host import IPV4_HOST_BYTES, IPV6_HOST_BYTES
-from rmq_store.format.property_columns import PropertyPieces, split_property_slices
+from rmq_store.format.property_columns import KEYS_AND_TAGS, PropertyPieces, split_property_slices
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -87,6 +87,11 @@ class FrameHeaders:
     properties_start: Positions
     properties_end: Positions
 
+    def take(self, rows: npt.NDArray[np.intp]) -> FrameHeaders:
+        """Those of some of the frames, in that order."""
+        arrays = (field.name for field in fields(self) if field.name not in ("data", "one_topic"))
+        return replace(self, **{name: getattr(self, name)[rows] for name in arrays})
+
     @property
     def transaction_type(self) -> Int32:
         """The two transaction bits of sys_flag, in place."""
@@ -123,9 +128,9 @@ class FrameHeaders:
         """Bodies as stored, perhaps compressed, (n,) binary."""
         return take_slices(pa.py_buffer(self.data), self.body_start, self.body_end)
 
-    def properties(self) -> PropertyPieces:
-        """The properties of all frames."""
-        return split_property_slices(self.data, self.properties_start, self.properties_end)
+    def properties(self, noted: tuple[str, ...] = KEYS_AND_TAGS) -> PropertyPieces:
+        """The properties of all frames; `noted` as `split_property_slices` takes it."""
+        return split_property_slices(self.data, self.properties_start, self.properties_end, noted)
 
     def property_strings(self) -> pa.BinaryArray:
         """Property strings as stored, (n,) binary."""

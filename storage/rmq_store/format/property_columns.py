@@ -25,8 +25,9 @@ _PROPERTY_SEPARATOR = 2
 _WORD_BYTES = 8
 _DENSE_ROW_PIECES_MAX = 32
 _ROW_PIECES_EXPECTED = 8  # on average; if there are more, the extension looks a second time
-# The properties that have columns of their own.
-_NOTED = (names.UNIQUE_KEY, names.TAGS, names.KEYS)
+
+KEYS_AND_TAGS = (names.UNIQUE_KEY, names.TAGS, names.KEYS)
+"""The properties that have columns of their own, and what an index entry is made of."""
 
 
 class PropertyColumns(NamedTuple):
@@ -52,19 +53,26 @@ def split_properties(column: pa.Array) -> PropertyPieces:
     return split_property_slices(data, offsets[:-1], offsets[1:])
 
 
-def split_property_slices(data: Bytes, starts: Positions, ends: Positions) -> PropertyPieces:
-    """As `split_properties`, of the property strings `data[starts[i]:ends[i]]`. The answer may refer to `data`."""
+def split_property_slices(
+    data: Bytes, starts: Positions, ends: Positions, noted: tuple[str, ...] = KEYS_AND_TAGS
+) -> PropertyPieces:
+    """As `split_properties`, of the property strings `data[starts[i]:ends[i]]`. The answer may refer to `data`.
+
+    `noted`: up to 8 names whose columns will be asked for; these cost least.
+    """
     if native.LOADED:
-        pieces = _split_natively(data, starts, ends)
+        pieces = _split_natively(data, starts, ends, noted)
         if pieces is not None:
             return pieces
     return _split(as_text(take_slices(pa.py_buffer(data), starts, ends)))
 
 
-def _split_natively(data: Bytes, starts: Positions, ends: Positions) -> _NativePieces | None:
+def _split_natively(
+    data: Bytes, starts: Positions, ends: Positions, noted: tuple[str, ...]
+) -> _NativePieces | None:
     """As `_split`, without a copy; None if some string is not valid UTF-8, or has very many pieces."""
-    counts, values = np.empty(len(starts), np.int64), np.empty((2, len(_NOTED), len(starts)), np.int64)
-    fixed = names.UNIQUE_KEY.encode(), names.CRC32.encode(), tuple(name.encode() for name in _NOTED)
+    counts, values = np.empty(len(starts), np.int64), np.empty((2, len(noted), len(starts)), np.int64)
+    fixed = names.UNIQUE_KEY.encode(), names.CRC32.encode(), tuple(name.encode() for name in noted)
     count, room = _ROW_PIECES_EXPECTED * len(starts), -1
     while count > room:
         room = count
@@ -78,7 +86,8 @@ def _split_natively(data: Bytes, starts: Positions, ends: Positions) -> _NativeP
             take_slices(pa.py_buffer(data), starts, ends).cast(pa.string())
         except pa.ArrowInvalid:
             return None
-    return _NativePieces(data, counts, *found[:, :count], *values)
+    pieces = found[:, :count]
+    return _NativePieces(data, counts, pieces[0], pieces[1], pieces[2], values[0], values[1], noted)
 
 
 def _split(text: pa.StringArray) -> PropertyPieces:
@@ -212,16 +221,17 @@ class PropertyPieces:
 class _NativePieces(PropertyPieces):
     """What the extension makes: no name is in a row twice, `__CRC32#` is in none, and `data` is more than the pieces.
 
-    `data[value_starts[k, i]:value_ends[k, i]]` is the value of the property `_NOTED[k]` in row i, empty without one.
+    `data[value_starts[k, i]:value_ends[k, i]]` is the value of the property `noted[k]` in row i, empty without one.
     """
 
     value_starts: Positions
     value_ends: Positions
+    noted: tuple[str, ...]
 
     def column(self, name: str) -> pa.StringArray:
-        if name not in _NOTED:
+        if name not in self.noted:
             return super().column(name)
-        starts, ends = self.value_starts[_NOTED.index(name)], self.value_ends[_NOTED.index(name)]
+        starts, ends = self.value_starts[self.noted.index(name)], self.value_ends[self.noted.index(name)]
         values = take_slices(pa.py_buffer(self.data), starts, ends)
         missing = len(ends) - int(np.count_nonzero(ends))
         valid = pa.py_buffer(np.packbits(ends > 0, bitorder="little")) if missing else None

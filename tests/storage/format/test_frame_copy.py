@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rmq_store.errors import CorruptRecordError, UsageError
 from rmq_store.format.frame_copy import CopyOptions, copy_frames
 from rmq_store.format.frame_decoder import dispatch_columns
+from rmq_store.format.frame_fields import frame_columns
 from rmq_store.format.frame_patch import patch_frames
 from rmq_store.format.hashing import java_hash
 from rmq_store.format.message import Host, StoredMessage, decode_frame, encode_frame
@@ -71,11 +72,10 @@ class Source:
         self.buffer = pa.py_buffer(data)
 
     def copy(self, order: list[int], topics: list[str], queue_ids: list[int], **changes: Any) -> pa.RecordBatch:
+        positions = np.array([self.positions[row] for row in order], np.int64)
+        sizes = np.array([self.messages[row].total_size for row in order], np.int32)
         encoded = copy_frames(
-            self.buffer,
-            np.array([self.positions[row] for row in order], np.int64),
-            np.array([self.messages[row].total_size for row in order], np.int32),
-            base_offset=BASE,
+            frame_columns(self.buffer, positions, sizes, base_offset=BASE),
             topics=pa.array(topics, pa.string()).dictionary_encode(),
             queue_ids=np.array(queue_ids, np.int32),
             **changes,
@@ -242,7 +242,7 @@ def test_every_frame_of_a_real_broker_can_be_copied(golden: Path, walk_frames: W
     for base in np.unique(offsets - positions).tolist():
         rows = np.flatnonzero(offsets - positions == base)
         encoded = copy_frames(
-            pa.py_buffer(data), positions[rows], sizes[rows], base_offset=base,
+            frame_columns(pa.py_buffer(data), positions[rows], sizes[rows], base_offset=base),
             topics=pa.array([f"%RETRY%{messages[row].topic}"[:127] for row in rows]).dictionary_encode(),
             queue_ids=np.array([messages[row].queue_id + 1 for row in rows], np.int32),
             options=CopyOptions(crc_property),
