@@ -33,6 +33,8 @@ class ConsumeQueue:
         self.queue_id = queue_id
         self._per_file = run.size_bytes // ENTRY_BYTES
         self._hint = 0
+        self.is_written = False
+        """Whether entries were put into it here."""
 
     def max_offset(self, end: int, confirm: Confirm) -> int:
         """The queue offset behind the last message whose record ends at or below `end`; 0 if there is none.
@@ -117,14 +119,14 @@ class ConsumeQueue:
             self.run.write(start * ENTRY_BYTES, entries[done : done + count].astype(ENTRY, copy=False).tobytes())
             start += count
             done += count
-        self._hint = start
+        self._hint, self.is_written = start, True
 
     def put_one(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> None:
         """As `put`, for one entry."""
         if queue_offset % self._per_file == 0:
             self.run.create(queue_offset * ENTRY_BYTES)
         self.run.write(queue_offset * ENTRY_BYTES, _ENTRY.pack(log_offset, size, tags_code))
-        self._hint = queue_offset + 1
+        self._hint, self.is_written = queue_offset + 1, True
 
     def cut(self, log_offset: int, confirm: Confirm | None = None) -> int:
         """Take back the entries of records at or above `log_offset`; returns the queue offset where the queue ends now.

@@ -17,6 +17,7 @@ from rmq_store.format.frame_check import FRAME_BYTES_MIN
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.consume_queue import ConsumeQueue
 from rmq_store.log.kept import BadRange, Kept
+from rmq_store.log.queue_ends import QueueEnds
 from rmq_store.log.views import QueueKey, entries_of
 
 # Too small for a record, so that nobody takes it for one; not 0, which would be the queue's end.
@@ -109,6 +110,17 @@ def close_ends(log: CommitLog) -> None:
             log.views.queue(*key).put(end - 1, hole_entries(log.kept.ranges[-1], 1))
         elif end > 0:
             close_gap(log, key, end)
+
+
+def restore_ends(log: CommitLog) -> None:
+    """After all records were dispatched: queues whose files got lost when retention had taken all their messages go on
+    where they were, behind an entry of a message that is no more.
+    """
+    known = QueueEnds.load(log.own)
+    for key, end in known.ends.items() if known is not None and log.start() > 0 else ():
+        if end > 0 and not log.views.queue(*key).run.bases():
+            nowhere = np.zeros(1, np.int64)
+            log.views.queue(*key).put(end - 1, entries_of(nowhere, nowhere + _HOLE_SIZE, nowhere))
 
 
 def hole_around(log: CommitLog, topic: str, queue_id: int, queue_offset: int) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from rmq_store.log.append import append_lock
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.flush import flush, refuse_if_replaced, sync_filesystem, write_checkpoint
 from rmq_store.log.kept import Kept
+from rmq_store.log.queue_ends import note_queue_ends
 from rmq_store.log.recovery import REFUSE, RecoveryReport, Wishes, recover
 from rmq_store.log.starting_point import OUR_LOCK_TEXT, lock_text
 
@@ -23,7 +24,7 @@ OPEN_TIMEOUT_MS = 30_000
 _WAIT_MAX_S = 0.02
 
 # Replaced as a whole, and only by processes that hold byte 0: a first opener finds temporary files of dead ones.
-_WRITTEN_BY_WRITERS = ("store.json", "units.json", "kept.json", "retention.json")
+_WRITTEN_BY_WRITERS = ("store.json", "units.json", "kept.json", "queue_ends.json", "retention.json")
 
 
 def open_for_writing(
@@ -120,6 +121,9 @@ def _flush_and_leave(log: CommitLog) -> None:
         if log.store_lock.try_upgrade():
             _close_last(log)
             log.writing_page.retract()
+        else:
+            flush(log)
+            note_queue_ends(log, last=False)
         log.store_lock.release()
 
 
@@ -130,6 +134,7 @@ def _close_last(log: CommitLog) -> None:
         if base >= end and base > 0:
             log.segments.remove(base)
     sync_filesystem(log)
+    note_queue_ends(log, last=True)
     record = log.progress_record(clean=True)
     write_checkpoint(log, record)
     log.progress.write(record)

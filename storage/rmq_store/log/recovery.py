@@ -22,9 +22,10 @@ from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.damage import find_damage, kept_of_broker, last_message_end, refusal
 from rmq_store.log.flush import sync_filesystem
 from rmq_store.log.hash_index import EMPTY, IndexState
-from rmq_store.log.holes import close_ends, close_gap, is_retired, queue_ends
+from rmq_store.log.holes import close_ends, close_gap, is_retired, queue_ends, restore_ends
 from rmq_store.log.index_repair import cut_entries, keep_whole_entries
 from rmq_store.log.kept import BadRange, Kept
+from rmq_store.log.queue_ends import doubt_queue_ends
 from rmq_store.log.recovery_table import Action, Follows, decide
 from rmq_store.log.renewal import renew
 from rmq_store.log.starting_point import OUR_LOCK_TEXT, StartingPoint, Trust, starting_point
@@ -94,6 +95,8 @@ def recover(log: CommitLog, create_abort: Callable[[], None], wishes: Wishes = R
     in_doubt = page.is_doubtful and (log.root / "abort").exists()
     create_abort()
     _remember(log, kept)
+    if start.trust is not Trust.CLEAN:
+        doubt_queue_ends(log, foreign=start.foreign)
     if page.counts() and not start.foreign:
         undo(log)
     if start.trust is Trust.SAME_BOOT:
@@ -218,6 +221,7 @@ def _scan_and_repair(log: CommitLog, start: StartingPoint, wishes: Wishes) -> Re
         _LOG.warning("%s: dropping a unit that was not finished: bytes %d to %d", log.root, torn.start, end)
         last_record, timestamp = before_unit
     close_ends(log)
+    restore_ends(log)
     cut_entries(log, cut_from)
     removed = _remove(log, cut_from)
     log.views.cut_queues(cut_from, log.views.keys(), log.is_whole_entry)

@@ -6,6 +6,7 @@ believed then.
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 from enum import Enum
@@ -19,6 +20,9 @@ from rmq_store.format.frame_check import check_frame
 from rmq_store.format.message import decode_frame
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.hash_index import NO_FILE
+from rmq_store.log.queue_ends import QueueEnds
+
+_LOG = logging.getLogger(__name__)
 
 LOCK_TEXT_BYTES = 4
 OUR_LOCK_TEXT = b"rmq\n"
@@ -75,7 +79,7 @@ def starting_point(log: CommitLog, page: StatePage | None) -> StartingPoint:
         return StartingPoint(Trust.BROKER_CLEAN, _newest_entry_segment(log), 0, None, False)
     # A log that never had a record has no views either.
     no_queues = bool(log.segments.bases()) and not log.views.directory.is_dir()
-    views_missing = no_queues or (known is not None and _index_missing(log, known[0]))
+    views_missing = no_queues or (known is not None and _index_missing(log, known[0])) or _queues_missing(log)
     if known is not None and known[0].clean and not abort and not views_missing and _ends_at(log, known[0]):
         return StartingPoint(Trust.CLEAN, known[0].end, known[0].flushed_end, known[0])
     if page is not None and page.counts() and not views_missing:
@@ -114,6 +118,18 @@ def _index_missing(log: CommitLog, record: ProgressRecord) -> bool:
     index = log.views.index
     # UNKNOWN is no file's name: an index that was not kept for a time is missing, too.
     return index is not None and record.index_file != NO_FILE and not index.path(record.index_file).exists()
+
+
+def _queues_missing(log: CommitLog) -> bool:
+    known = QueueEnds.load(log.own)
+    lost = known.lost(log) if known is not None else []
+    if lost:
+        (topic, queue_id), count = lost[0], len(lost)
+        _LOG.warning(
+            "%s: files of %d queues are missing, of %s-%d first: their entries are taken from the log",
+            log.root, count, topic, queue_id,
+        )  # fmt: skip
+    return bool(lost)
 
 
 def _ends_at(log: CommitLog, record: ProgressRecord) -> bool:

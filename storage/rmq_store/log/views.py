@@ -76,6 +76,10 @@ class Views:
             return []
         return [int(name) for name in names]
 
+    def written_keys(self) -> list[QueueKey]:
+        """The queues that this process has put entries into."""
+        return [key for key, queue in self._queues.items() if queue.is_written]
+
     def put_keys(
         self, key_hashes: np.ndarray, key_counts: np.ndarray, log_offsets: np.ndarray, timestamps: np.ndarray
     ) -> None:
