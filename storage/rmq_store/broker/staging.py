@@ -20,7 +20,6 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -44,6 +43,7 @@ from rmq_store.format.gather import gather_fields
 from rmq_store.format.schema import ENCODED_SCHEMA
 from rmq_store.log.commit_log import Clock
 from rmq_store.log.filling import frame_bounds
+from rmq_store.threads import map_in_threads
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}", re.ASCII)
 
@@ -260,10 +260,7 @@ def open_all_staged(
     root: Path, files: Sequence[StagedFile], used: UsedFiles | None = None
 ) -> list[pa.RecordBatch]:
     """The batches of all files in their order, as `open_staged`; as many files at a time as there are processors."""
-    if len(files) < 2:
-        return [batch for staged in files for batch in open_staged(root, staged, used)]
-    with ThreadPoolExecutor(min(len(files), os.cpu_count() or 1)) as helpers:
-        return [batch for batches in helpers.map(partial(open_staged, root, used=used), files) for batch in batches]
+    return [batch for batches in map_in_threads(partial(open_staged, root, used=used), files) for batch in batches]
 
 
 def open_staged(root: Path, staged: StagedFile, used: UsedFiles | None = None) -> list[pa.RecordBatch]:
