@@ -123,7 +123,8 @@ class DeadLetterArchive:
         if not self._is_same(file, topic, offset):
             raise UsageError(
                 f"{file.path} holds another dead letter {offset} than {topic}-{file.queue_id} does now: the store was "
-                "set back, or is a copy. Move this file out of the archive, and what is in the store is archived again"
+                "set back, or is a copy. Move this file out of the archive, and what is in the store is archived "
+                f"again. From DIR/{file.group}/{file.path.name}, `rmq dlq restore DIR` puts its dead letters back"
             )
 
     def _is_same(self, file: ArchiveFile, topic: str, offset: int) -> bool:

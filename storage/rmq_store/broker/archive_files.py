@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -28,6 +28,9 @@ from rmq_store.errors import CorruptConfigError, CorruptionError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.lock import OfdLock
 from rmq_store.format import names
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 FORMAT = 1
 _DESCRIPTION = "_archive.json"
@@ -95,10 +98,21 @@ class ArchiveFiles:
         described = self._description()
         return described[0] if described else None
 
-    def origin(self) -> str | None:
-        """As `identity`, but always another text for dead letters of another store."""
-        described = self._description()
-        return described and (described[0] or described[1])
+    def origin(self, file: ArchiveFile) -> str:
+        """As `identity`, but always another text for dead letters of another store. A file that was moved out of its
+        archive says itself of which store it is.
+
+        Raises:
+            UsageError: there is no description, and the file does not say it: the store has no identity.
+            CorruptionError: the file cannot be read.
+        """
+        described = self._description() or (_store_of(file), "")
+        if not any(described):
+            raise UsageError(
+                f"{file.path} does not say of which store it is: copy the {_DESCRIPTION} of the archive that it was in "
+                f"to {self.directory}"
+            )
+        return described[0] or described[1]
 
     def _description(self) -> tuple[str, str] | None:
         path = self.directory / _DESCRIPTION
@@ -182,20 +196,34 @@ def read(file: ArchiveFile, schema: pa.Schema, columns: list[str]) -> Iterator[p
     Raises:
         CorruptionError: not a file that we wrote, or one that was damaged.
     """
+    with _opened(file) as parquet:
+        for name in columns:
+            if name not in parquet.schema_arrow.names or parquet.schema_arrow.field(name).type != (
+                schema.field(name).type
+            ):
+                raise CorruptionError(str(file.path), 0, f"no column {name} as a dead-letter archive has it")
+        for number in range(parquet.num_row_groups):
+            if parquet.metadata.row_group(number).total_byte_size > _ROW_GROUP_BYTES_MAX:
+                raise CorruptionError(str(file.path), 0, f"row group {number} is too large to be one of ours")
+            yield from parquet.read_row_group(number, columns=columns).to_batches()
+
+
+def _store_of(file: ArchiveFile) -> str:
+    """The identity of the store whose dead letters these are; "" if the file does not say it. CorruptionError."""
+    with _opened(file) as parquet:
+        metadata: dict[bytes, bytes] = parquet.schema_arrow.metadata or {}
+    return metadata.get(STORE_KEY, b"").decode(errors="replace")
+
+
+@contextlib.contextmanager
+def _opened(file: ArchiveFile) -> Iterator[pq.ParquetFile]:
+    """The file for a `with` block; what Parquet cannot read in it is a CorruptionError."""
     import pyarrow.parquet as pq
 
     try:
         fd = durable.open_nofollow(file.path, os.O_RDONLY)
         with os.fdopen(fd, "rb") as raw, pq.ParquetFile(raw, page_checksum_verification=True) as parquet:
-            for name in columns:
-                if name not in parquet.schema_arrow.names or parquet.schema_arrow.field(name).type != (
-                    schema.field(name).type
-                ):
-                    raise CorruptionError(str(file.path), 0, f"no column {name} as a dead-letter archive has it")
-            for number in range(parquet.num_row_groups):
-                if parquet.metadata.row_group(number).total_byte_size > _ROW_GROUP_BYTES_MAX:
-                    raise CorruptionError(str(file.path), 0, f"row group {number} is too large to be one of ours")
-                yield from parquet.read_row_group(number, columns=columns).to_batches()
+            yield parquet
     except (OSError, pa.ArrowException) as error:
         raise CorruptionError(str(file.path), 0, f"not readable: {error}") from error
 

@@ -1,9 +1,9 @@
 """Archived dead letters back into a store, at the end of `%DLQ%group` (data plane).
 
 A unit for each chunk: some rows of one archived queue. It ends with a record of the system topic RESTORED_TOPIC that
-names them, as a redrive's units do (`redriven`): so a restore that was killed goes on where it was, and a repeated one
-adds nothing. Body, properties, born time and host, flag, sysFlag and reconsumeTimes are the archived ones; offsets,
-store time and store host are new.
+names them, as a redrive's units do (`archive_restored`): so a restore that was killed goes on where it was, and a
+repeated one adds nothing. What still lies where it was archived is left out, too. Body, properties, born time and host,
+flag, sysFlag and reconsumeTimes are the archived ones; offsets, store time and store host are new.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.broker.archive_files import ArchiveFile, ArchiveFiles, read
+from rmq_store.broker.archive_restored import ROW_BYTES_MAX, RestoredTable, digests_of
 from rmq_store.broker.archive_schema import ARCHIVE_SCHEMA
 from rmq_store.broker.config import StoreConfig
-from rmq_store.broker.redriven import OffsetRanges, RedrivenTable
+from rmq_store.broker.queues import Queues
 from rmq_store.broker.send_back import properties_bytes_max
 from rmq_store.broker.topics import TopicConfig, TopicTable
 from rmq_store.broker.writing import Writer
-from rmq_store.errors import CorruptionError, CorruptRecordError, UsageError
+from rmq_store.errors import CorruptionError, CorruptRecordError, OffsetOutOfRangeError, UsageError
 from rmq_store.format import names
 from rmq_store.format.crc import slice_crcs
 from rmq_store.format.frame_check import CRC_MASK, CRC_PROPERTY_BYTES
@@ -34,22 +35,18 @@ from rmq_store.format.frame_encoder import EncodeOptions
 from rmq_store.format.frame_fields import FrameHeaders, frame_columns
 from rmq_store.format.gather import value_bytes
 from rmq_store.format.host import Host
-from rmq_store.format.names import SYSTEM_PREFIX
 from rmq_store.format.property_changes import crc_property_bytes
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.layout import BLANK_BYTES
 from rmq_store.log.units import UnitRecord
 
 PURPOSE: Final = "restore"
-"""Purpose of the units that hold restored dead letters; key: archive and group, value: their number."""
-
-RESTORED_TOPIC: Final = f"{SYSTEM_PREFIX}pyrmq_restored"
+"""Purpose of the units that hold restored dead letters; key: store and group, value: their number."""
 
 CHUNK_ROWS: Final = 10_000
 """Dead letters in a unit, at most."""
 
-# The record of what a unit restored names up to as many ranges as it has rows, and must fit a segment.
-_RANGE_BYTES_MAX = 64
+_OFFSET_MAX = (1 << 63) - 1
 
 # What a copy may have more than its original: an IPv6 address of the store, and a blank behind it.
 _MORE_BYTES_MAX = 12 + CRC_PROPERTY_BYTES + BLANK_BYTES
@@ -60,11 +57,13 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """What became of the wanted rows: appended; left out because they were restored before, because they were archived
-    damaged, or because this store cannot hold them (a smaller segment, no room for its CRC property).
+    """What became of the wanted rows: appended; left out because they still lie in this store, where they were
+    archived; because they were restored before; because they were archived damaged; or because this store cannot hold
+    them (a smaller segment, no room for its CRC property).
     """
 
     restored_count: int = 0
+    in_place_count: int = 0
     present_count: int = 0
     damaged_count: int = 0
     refused_count: int = 0
@@ -73,35 +72,43 @@ class RestoreReport:
 class ArchiveRestorer:
     """Puts dead letters of archives into one store that is open for writing."""
 
-    def __init__(self, log: CommitLog, config: StoreConfig, topics: TopicTable, writer: Writer) -> None:
+    def __init__(
+        self, log: CommitLog, config: StoreConfig, topics: TopicTable, queues: Queues, writer: Writer
+    ) -> None:
         self._log = log
         self._config = config
         self._topics = topics
+        self._queues = queues
         self._writer = writer
-        self._table = RedrivenTable(log, topic=RESTORED_TOPIC)
+        self._table = RestoredTable(log)
         self._host = Host.parse(config.broker_host)
-        self._chunk_rows = min(CHUNK_ROWS, log.segments.size_bytes // _RANGE_BYTES_MAX)
+        # The record of what a unit restored must fit a segment.
+        self._chunk_rows = min(CHUNK_ROWS, log.segments.size_bytes // ROW_BYTES_MAX)
 
     def restore(
         self, directory: Path, group: str | None, start: int, end: int | None, again: bool, progress: Progress | None
     ) -> RestoreReport:
         """See `DeadLetters.restore`."""
         files = ArchiveFiles(directory)
-        origin = files.origin()
-        if origin is None:
-            raise UsageError(f"{directory} is no archive of dead letters: it has no _archive.json")
         groups = files.groups() if group is None else [group]
         wanted = [file for name in groups for file in files.of(name)]
+        if not wanted and files.identity() is None:
+            raise UsageError(
+                f"{directory} is no archive of dead letters: it has no _archive.json, and no file of one, "
+                "GROUP/QUEUE-START-END.parquet"
+            )
         if group is not None and not wanted:
             raise UsageError(f"{directory} has no dead letters of group {group!r}")
-        last = (1 << 63) - 1 if end is None else end
+        # No queue has others, and Arrow compares none.
+        start, last = (min(max(offset, 0), _OFFSET_MAX) for offset in (start, _OFFSET_MAX if end is None else end))
         report, done, done_bytes = RestoreReport(), 0, 0
         for file in wanted:
             if file.start >= last or file.end <= start:
                 continue
+            key = f"{files.origin(file)}/{file.group}"
             for rows in read(file, ARCHIVE_SCHEMA, ["queueOffset", "damage", "frame"]):
                 for chunk in self._chunks(rows, start, last):
-                    added, size_bytes = self._restore_chunk(origin, file, chunk, again)
+                    added, size_bytes = self._restore_chunk(key, file, chunk, again)
                     counts = (getattr(report, name) + getattr(added, name) for name in RestoreReport.__slots__)
                     report = RestoreReport(*counts)
                     done, done_bytes = done + chunk.num_rows, done_bytes + size_bytes
@@ -116,33 +123,64 @@ class ArchiveRestorer:
             yield rows.slice(first, self._chunk_rows)
 
     def _restore_chunk(
-        self, origin: str, file: ArchiveFile, rows: pa.RecordBatch, again: bool
+        self, key: str, file: ArchiveFile, rows: pa.RecordBatch, again: bool
     ) -> tuple[RestoreReport, int]:
         """Append what is left of a chunk as one unit; its report, and the bytes of its records."""
         whole = rows.filter(pc.is_null(rows.column("damage")))
         report = RestoreReport(damaged_count=rows.num_rows - whole.num_rows)
         fitting = whole.filter(pa.array(self._fits(file, whole)))
         report = replace(report, refused_count=whole.num_rows - fitting.num_rows)
-        key = f"{origin}/{file.group}"
+        absent = fitting if again else fitting.filter(pa.array(~self._in_place(file, fitting)))
+        report = replace(report, in_place_count=fitting.num_rows - absent.num_rows)
+        offsets, digests = absent.column("queueOffset").to_numpy(), digests_of(absent.column("frame"))
         while True:
             # In this order: what is committed behind the look at the number changes it, and nothing is appended.
             newest = self._writer.last_unit(PURPOSE, key)
-            offsets = fitting.column("queueOffset").to_numpy()
-            if again:
-                missing = fitting
-            else:
-                restored = self._table.moved(key).get(file.queue_id, OffsetRanges.none())
-                missing = fitting.filter(pa.array(~restored.contains(offsets)))
+            left = np.ones(len(offsets), np.bool_)
+            if not again:
+                left = ~self._table.contains(key, file.queue_id, offsets, digests)
+            missing = absent.filter(pa.array(left))
             count = missing.num_rows
-            report = replace(report, restored_count=count, present_count=fitting.num_rows - count)
+            report = replace(report, restored_count=count, present_count=absent.num_rows - count)
             if not count:
                 return report, 0
-            gone = OffsetRanges.of(missing.column("queueOffset").to_numpy())
-            record = self._table.record(key, {file.queue_id: gone}, self._options())
+            record = self._table.restored(key, file.queue_id, offsets[left], digests[left], self._options())
             unit = UnitRecord(PURPOSE, key, (newest or 0) + 1, count)
             batches = [self._encode(file, missing), record]
             if self._writer.append_unit(batches, unit, expect=newest) is not None:
                 return report, int(missing.column("frame").nbytes)
+
+    def _in_place(self, file: ArchiveFile, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Which records lie in this very store where they were archived: restored, they would be there twice."""
+        name, queue_offsets = names.dlq_topic(file.group), rows.column("queueOffset").to_numpy()
+        found = np.zeros(rows.num_rows, np.bool_)
+        topic = self._topics.all().get(name)
+        if topic is not None and file.queue_id >= topic.read_queue_nums:
+            return found  # nobody can read them there
+        while True:
+            first, last = self._queues.range(name, file.queue_id)
+            here = np.flatnonzero((queue_offsets >= first) & (queue_offsets < last))
+            if not len(here):
+                return found
+            try:
+                places = self._queues.entries_at(name, file.queue_id, queue_offsets[here])["commit_log_offset"]
+                break
+            except OffsetOutOfRangeError:
+                continue  # retention was faster
+        cuts, data = value_bytes(rows.column("frame"))
+        for row, place in zip(here.tolist(), places.tolist(), strict=True):
+            found[row] = self._lies_at(place, data[cuts[row] : cuts[row + 1]])
+        if found.any():
+            self._make_topic(file)  # of a topic that was deleted they are in nobody's sight
+        return found
+
+    def _lies_at(self, offset: int, frame: npt.NDArray[np.uint8]) -> bool:
+        base = self._log.segments.base_of(offset)
+        try:
+            view = self._log.segments.open(base).map
+        except (FileNotFoundError, CorruptionError):
+            return False
+        return view[offset - base : offset - base + len(frame)] == frame.tobytes()
 
     def _fits(self, file: ArchiveFile, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         """Which frames this store can hold."""
@@ -171,11 +209,13 @@ class ArchiveRestorer:
         crcs = slice_crcs(headers.data, headers.body_start, headers.body_end) & np.uint32(CRC_MASK)
         wrong = crcs != headers.body_crc.view(np.uint32)
         wrong |= headers.queue_id != file.queue_id
-        wrong |= headers.queue_offset != rows.column("queueOffset").to_numpy()
+        queue_offsets = rows.column("queueOffset").to_numpy()
+        wrong |= headers.queue_offset != queue_offsets
+        wrong[1:] |= np.diff(queue_offsets) <= 0
         wrong |= (headers.queue_offset < file.start) | (headers.queue_offset >= file.end)
         wrong |= ~pc.equal(headers.topics(), names.dlq_topic(file.group)).to_numpy(zero_copy_only=False)
         if wrong.any():
-            offset = int(rows.column("queueOffset")[int(wrong.argmax())].as_py())
+            offset = int(queue_offsets[int(wrong.argmax())])
             raise CorruptionError(str(file.path), 0, f"the record of dead letter {offset} is another one, or damaged")
         return headers, sizes
 

@@ -70,7 +70,7 @@ class DeadLetters:
         self._table = RedrivenTable(log)
         self._host = Host.parse(config.broker_host)
         self._random = np.random.default_rng()
-        self._restorer = ArchiveRestorer(log, config, topics, writer)
+        self._restorer = ArchiveRestorer(log, config, topics, queues, writer)
 
     def redriven(self, group: str) -> Mapping[int, Sequence[tuple[int, int]]]:
         """Which offsets of each queue of `%DLQ%group` were moved: half-open ranges, ascending, merged."""
@@ -89,13 +89,16 @@ class DeadLetters:
     ) -> RestoreReport:
         """Append archived dead letters (of one group, or all) to their `%DLQ%group` again, where they get new offsets.
 
-        `start`, `end`: only those whose offsets were in [start, end). What was restored into this store before is left
-        out, unless `again`: so a run that was killed is simply repeated. Works in units of at most 10,000 dead
-        letters, each all or nothing, also across a power cut. `progress(rows, bytes)` after each unit. Durable as
-        `Store.send`.
+        `start`, `end`: only those whose offsets were in [start, end). What still lies in this store, where it was
+        archived, and what was restored into it before is left out, unless `again`: so a run that was killed is simply
+        repeated. Works in units of at most 10,000 dead letters, each all or nothing, also across a power cut.
+        `progress(rows, bytes)` after each unit. Durable as `Store.send`.
+
+        A file that was moved out of its archive is restored from `<directory>/<group>/<its name>`.
 
         Raises:
-            UsageError: no archive there, none of this group, or its files overlap.
+            UsageError: no archive there, none of this group, its files overlap, or they do not say of which store they
+                are and no _archive.json does.
             CorruptionError: a file is damaged, or is not what its name says; units before it stay.
             StoreFullError, StoreLockedError, StoreFailedError: as `Store.send`.
         """

@@ -15,6 +15,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -116,8 +117,11 @@ class RedrivenTable:
 
     def record(self, group: str, moved: Mapping[int, OffsetRanges], options: EncodeOptions) -> pa.RecordBatch:
         """The record (one row of ENCODED_SCHEMA) that says that a unit moved these."""
-        content = {"group": group, "moved": {str(queue_id): ranges.pairs() for queue_id, ranges in moved.items()}}
-        row = {"topic": [self._topic], "body": [json.dumps(content).encode()], "tags": [group]}
+        pairs = {str(queue_id): ranges.pairs() for queue_id, ranges in moved.items()}
+        return self._encode({"group": group, "moved": pairs}, options)
+
+    def _encode(self, content: Mapping[str, Any], options: EncodeOptions) -> pa.RecordBatch:
+        row = {"topic": [self._topic], "body": [json.dumps(content).encode()], "tags": [content["group"]]}
         return encode_batch(
             pa.RecordBatch.from_pydict(row), queue_ids=np.array([_QUEUE], np.int32), options=options
         )
@@ -135,14 +139,14 @@ class RedrivenTable:
         for batch in self._reader.read(self._topic, _QUEUE, first, entries, columns, tags=None, raw_body=True):
             for body, offset in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 try:
-                    self._add(body)
+                    self._note(json.loads(body))
                 except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
                     path = self._log.segments.path(self._log.segments.base_of(offset))
                     raise CorruptRecordError(str(path), offset, f"no record of moved dead letters: {error}") from error
                 self._next += 1
 
-    def _add(self, body: bytes) -> None:
-        content = json.loads(body)
+    def _note(self, content: Mapping[str, Any]) -> None:
+        """Remember what a record says. ValueError, KeyError, TypeError and their like: it is none of ours."""
         group, moved = content["group"], content["moved"]
         if not isinstance(group, str):
             raise TypeError("the group is no text")

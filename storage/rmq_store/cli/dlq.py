@@ -61,14 +61,15 @@ def archive(root: Path, as_json: bool, groups: tuple[str, ...], directory: Path,
               help="First offset that a dead letter had when it was archived.")  # fmt: skip
 @click.option("--to", "end", type=click.IntRange(min=0), metavar="OFFSET",
               help="The offset behind the last one.")  # fmt: skip
-@click.option("--again", is_flag=True, help="Restore also what was restored into this store before.")
+@click.option("--again", is_flag=True, help="Restore also what is in this store still, or was restored into it before.")
 def restore(
     root: Path, as_json: bool, directory: Path, group: str | None, start: int, end: int | None, again: bool
 ) -> None:
     """Append archived dead letters to their %DLQ% topics again, those of all groups or of one.
 
-    They get new offsets. What was restored into this store before is left out, so the command can be repeated, also
-    after it was killed. The store is opened for writing: no RocketMQ broker may run on it.
+    They get new offsets. What still lies in this store, where it was archived, and what was restored into it before is
+    left out, so the command can be repeated, also after it was killed. A file that was moved out of its archive is
+    restored from DIR/GROUP/FILE. The store is opened for writing: no RocketMQ broker may run on it.
     """
     from rmq_store import Store
 
@@ -79,6 +80,7 @@ def restore(
         return
     click.echo(f"{report.restored_count} dead letters restored")
     for count, why in (
+        (report.in_place_count, "are still in this store, where they were archived"),
         (report.present_count, "had been restored before"),
         (report.damaged_count, "were archived damaged, and cannot be restored"),
         (report.refused_count, "do not fit this store: larger than its segments, or no room for its checksum"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import pytest
 from rmq_store import Message, Store, StoreConfig
 from rmq_store.broker import disk_space
 from rmq_store.broker.timer import PYRMQ_TIMER_TOPIC, timer_queue_id
+from rmq_store.files import durable
 from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
 from rmq_store.format.host import Host
 from rmq_store.log.append import append, append_lock
@@ -200,3 +202,18 @@ def shop(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     yield made
     monkeypatch.undo()
     time.tzset()
+
+
+@pytest.fixture
+def fast(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory, if there is one."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as directory:
+        yield Path(directory)
+
+
+@pytest.fixture
+def no_hook() -> Iterator[None]:
+    """What a test hangs into the file layer is gone after it."""
+    yield
+    durable.hook = None

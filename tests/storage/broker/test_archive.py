@@ -1,4 +1,4 @@
-"""Dead letters as Parquet: readable by anybody, archived once, and restorable as they were.
+"""Dead letters as Parquet: readable by anybody, and archived once.
 
 Sources: docs/operations.md, section Dead letters: archive and restore; docs/design.md section 13.
 """
@@ -8,14 +8,9 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import shutil
-import signal
-import tempfile
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,100 +18,34 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
-from rmq_store import (
-    ARCHIVE_SCHEMA,
-    MESSAGE_SCHEMA,
-    CorruptionError,
-    Message,
-    Store,
-    StoreConfig,
-    UsageError,
-    backup,
-    failure,
-)
+from rmq_store import ARCHIVE_SCHEMA, MESSAGE_SCHEMA, CorruptionError, Message, Store, StoreConfig, UsageError, backup
 from rmq_store.broker import archive as module
 from rmq_store.broker.archive_files import STORE_KEY, ArchiveFiles
 from rmq_store.errors import CorruptConfigError, StoreFullError, StoreLockedError
 from rmq_store.files import durable
 from rmq_store.files.lock import OfdLock
-from rmq_store.verify import verify_store
 
-GROUP, OTHER = "cg_orders", "cg-2"
-DLQ = f"%DLQ%{GROUP}"
-SMALL = StoreConfig(
-    mapped_file_size_commit_log=16384,
-    mapped_file_size_consume_queue=400,
-    max_hash_slot_num=64,
-    max_index_num=200,
-    flush_interval_commit_log=10**9,
+from .archiving import (
+    DLQ,
+    GROUP,
+    NOW_MS,
+    OTHER,
+    SMALL,
+    archive_all,
+    archived,
+    bury,
+    count_down,
+    damage,
+    dead_letters,
+    die,
+    fill,
+    in_child,
+    kept,
+    open_store,
+    set_back,
 )
-NOW_MS = 1_700_000_000_000
-# What a store gives a message anew, whatever its properties say.
-NEW = {"queueOffset", "msgId", "storeTimestamp", "storeHost", "commitLogOffset"}
 
-
-@pytest.fixture
-def fast(tmp_path: Path) -> Iterator[Path]:
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as directory:
-        yield Path(directory)
-
-
-@pytest.fixture(autouse=True)
-def no_hook() -> Iterator[None]:
-    yield
-    durable.hook = None
-
-
-def open_store(root: Path, **options: Any) -> Store:
-    return Store.open(root, create=True, config=options.pop("config", SMALL), clock=lambda: NOW_MS, **options)
-
-
-def bury(store: Store, count: int, group: str = GROUP, first: int = 0) -> None:
-    """`count` dead letters of one queue, of every kind that a consumer sends back."""
-    store.create_topic(f"%DLQ%{group}", 1, exist_ok=True)
-    for number in range(first, first + count):
-        properties = {
-            "RETRY_TOPIC": "Orders",
-            "ORIGIN_MESSAGE_ID": f"{number:032X}",
-            failure.ERROR_CLASS: "ValueError",
-            failure.ERROR_MESSAGE: f"no price in {number} – schade",
-            failure.ORIGIN_QUEUE_ID: str(number % 4),
-            failure.ORIGIN_QUEUE_OFFSET: str(number * 10),
-            failure.FIRST_FAILURE_MS: str(NOW_MS - 5000),
-            failure.LAST_FAILURE_MS: "later" if number % 5 == 0 else str(NOW_MS),
-        }
-        body = b"" if number % 7 == 3 else b"%06d" % number + b"." * (number % 50)
-        sys_flag = 0
-        if number % 3 == 1:
-            body, sys_flag = zlib.compress(body), 0x1 | 0x300
-        tags = None if number % 2 else "TagA"
-        message = Message(f"%DLQ%{group}", body, tags=tags, keys=None, properties=properties, flag=number, queue_id=0)
-        store.send(message, sys_flag=sys_flag)
-
-
-def fill(store: Store, count: int) -> None:
-    for number in range(count):
-        store.send(Message("Filler", b"." * 200 + b"%d" % number))
-
-
-def dead_letters(store: Store, group: str = GROUP, *, raw: bool = True) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    for queue, (first, last) in store.queue_ranges(f"%DLQ%{group}").items():
-        for batch in store.read(f"%DLQ%{group}", queue, first, last, raw_body=raw):
-            rows += batch.to_pylist()
-    return rows
-
-
-def archived(directory: Path, group: str = GROUP) -> list[dict[str, Any]]:
-    return [row for path in sorted((directory / group).glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
-
-
-def archive_all(store: Store, directory: Path, groups: list[str] | None = None) -> module.ArchiveReport:
-    return store.archive(directory).archive_up_to(store.log_range()[1], groups)
-
-
-# ---- archive
+pytestmark = pytest.mark.usefixtures("no_hook")
 
 
 def test_an_archive_holds_what_a_reader_sees_the_reasons_and_the_record_itself(fast: Path) -> None:
@@ -231,22 +160,11 @@ def test_a_file_is_cut_by_bytes_and_its_rows_come_in_row_groups(fast: Path, monk
     assert [row["flag"] for row in archived(fast / "archive")] == list(range(40))
 
 
-def _damage(store: Store, queue_offset: int, position: int) -> None:
-    """Flip a bit of one dead letter's record."""
-    offset = store.commit_log_offset_before(DLQ, 0, queue_offset + 1) + position
-    size = SMALL.mapped_file_size_commit_log
-    with (store.path / "commitlog" / f"{offset // size * size:020d}").open("r+b") as file:
-        file.seek(offset % size)
-        byte = file.read(1)[0]
-        file.seek(offset % size)
-        file.write(bytes([byte ^ 0x10]))
-
-
 def test_damaged_dead_letters_do_not_stop_the_others(fast: Path) -> None:
     with open_store(fast / "store") as store:
         bury(store, 20)
-        _damage(store, 4, 0)  # its size
-        _damage(store, 8, 92)  # its body
+        damage(store, 4, 0)  # its size
+        damage(store, 8, 92)  # its body
         sent = store.send(Message(DLQ, b"no zlib stream", queue_id=0), sys_flag=0x301)
         report = archive_all(store, fast / "archive")
         assert (report.row_count, report.damaged_count) == (21, 2)
@@ -287,11 +205,6 @@ def test_an_archive_of_another_store_is_refused_and_so_are_files_that_overlap(fa
                 archive_all(store, directory)
 
 
-def _restore_backup(fast: Path) -> None:
-    shutil.rmtree(fast / "store")
-    (fast / "copy").rename(fast / "store")
-
-
 @pytest.mark.parametrize("later", [3, 9, 20])
 def test_dead_letters_of_a_store_that_was_set_back_are_not_taken_for_archived(fast: Path, later: int) -> None:
     directory = fast / "archive"
@@ -303,7 +216,7 @@ def test_dead_letters_of_a_store_that_was_set_back_are_not_taken_for_archived(fa
         bury(store, 6, first=5)
         bury(store, 2, OTHER)
         archive_all(store, directory)
-    _restore_backup(fast)
+    set_back(fast)
     with open_store(fast / "store") as store:
         assert archive_all(store, directory).files == ()  # nothing was added, and what there is is archived
         bury(store, later, first=100)
@@ -322,10 +235,10 @@ def test_a_dead_letter_that_is_damaged_is_no_other_one(fast: Path, when: str) ->
     with open_store(fast / "store") as store:
         bury(store, 6)
         if when == "before":
-            _damage(store, 4, 0)
+            damage(store, 4, 0)
         store.archive(fast / "archive").archive_up_to(store.commit_log_offset_before(DLQ, 0, 6))
         if when == "after":
-            _damage(store, 4, 0)
+            damage(store, 4, 0)
         assert archive_all(store, fast / "archive").row_count == 1
 
 
@@ -337,16 +250,6 @@ def test_an_archive_file_that_cannot_be_read_is_not_believed(fast: Path) -> None
         bury(store, 1, first=5)
         with pytest.raises(CorruptionError, match="not readable"):
             archive_all(store, fast / "archive")
-
-
-def test_dead_letters_of_two_brokers_are_told_apart_when_they_are_restored(golden: Path, fast: Path) -> None:
-    for name in ("one", "two"):
-        with Store.open(golden / "store", read_only=True) as store:
-            count = archive_all(store, fast / name).row_count
-    with open_store(fast / "ours", config=StoreConfig(flush_interval_commit_log=10**9)) as ours:
-        assert ours.dead_letters.restore(fast / "one").restored_count == count
-        assert ours.dead_letters.restore(fast / "two").restored_count == count
-        assert ours.dead_letters.restore(fast / "two").present_count == count
 
 
 def test_two_that_archive_at_the_same_time_take_turns(fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,33 +266,8 @@ def test_two_that_archive_at_the_same_time_take_turns(fast: Path, monkeypatch: p
         assert archive_all(store, directory).row_count == 0
 
 
-def in_child(work: Callable[[], object]) -> bool:
-    """Whether the work, in a child, came to its end; False if it was killed."""
-    child = os.fork()
-    if child == 0:
-        work()
-        os._exit(0)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert code in (0, -signal.SIGKILL)
-    return code == 0
-
-
-def count_down(k: int, act: Callable[[], None], below: Path = Path("/")) -> Callable[[str, str], None]:
-    count = itertools.count(1)
-
-    def hook(operation: str, path: str) -> None:
-        if Path(path).is_relative_to(below) and next(count) == k:
-            act()
-
-    return hook
-
-
 def _no_space() -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def _die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_killed_at_any_operation_and_run_again_every_dead_letter_is_archived_once(
@@ -405,7 +283,7 @@ def test_killed_at_any_operation_and_run_again_every_dead_letter_is_archived_onc
 
         def killed(directory: Path = directory, k: int = k) -> None:
             with Store.open(fast / "store", read_only=True) as store:
-                durable.hook = count_down(k, _die)
+                durable.hook = count_down(k, die)
                 archive_all(store, directory)
                 durable.hook = None
 
@@ -494,7 +372,7 @@ def test_a_brokers_dead_letters_are_archived_from_a_store_that_is_only_read(
     with open_store(fast / "ours", config=StoreConfig(flush_interval_commit_log=10**9)) as ours:
         assert ours.dead_letters.restore(fast / "archive").restored_count == report.row_count
         for group, rows in wanted.items():
-            assert _kept(dead_letters(ours, group, raw=False)) == _kept(rows)
+            assert kept(dead_letters(ours, group, raw=False)) == kept(rows)
 
 
 def test_pandas_and_pyarrow_read_the_directory(fast: Path) -> None:
@@ -535,213 +413,6 @@ def test_retention_archives_dead_letters_before_it_deletes_their_segments(fast: 
         rows = archived(fast / "archive")
         assert [{name: row[name] for name in MESSAGE_SCHEMA.names} for row in rows] == wanted
         assert store.dead_letters.restore(fast / "archive").restored_count == 50
-
-
-# ---- restore
-
-
-def _kept(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What a restored message has in common with the one that was archived."""
-    return [
-        {
-            **{name: value for name, value in row.items() if name not in NEW | {"brokerName"}},
-            "msgId": row["msgId"] if "UNIQ_KEY" in dict(row["properties"]) else None,
-        }
-        for row in rows
-    ]
-
-
-@pytest.mark.parametrize("crc", [True, False])
-def test_a_store_that_lost_its_segments_gets_its_dead_letters_back_as_they_were(fast: Path, crc: bool) -> None:
-    root, directory = fast / "store", fast / "archive"
-    config = StoreConfig(**{**{name: getattr(SMALL, name) for name in StoreConfig.__slots__},
-                            "enabled_append_prop_crc": crc})  # fmt: skip
-    with open_store(root, config=config) as store:
-        bury(store, 50)
-        fill(store, 100)
-        before = dead_letters(store)
-        archive_all(store, directory)
-    for path in sorted((root / "commitlog").iterdir())[:-1]:
-        path.unlink()
-    with open_store(root, config=config) as store:
-        assert store.queue_range(DLQ, 0) == (50, 50)
-        report = store.dead_letters.restore(directory)
-        assert (report.restored_count, report.present_count) == (50, 0)
-        after = dead_letters(store)
-        assert [row["queueOffset"] for row in after] == list(range(50, 100))
-        assert _kept(after) == _kept(before)
-    assert verify_store(root).status == "clean"
-
-
-def test_a_repetition_adds_nothing_unless_it_is_asked_to(fast: Path) -> None:
-    with open_store(fast / "store") as store:
-        bury(store, 12)
-        bury(store, 3, OTHER)
-        archive_all(store, fast / "archive")
-        restore = store.dead_letters.restore
-        assert restore(fast / "archive", GROUP, start=4, end=6).restored_count == 2
-        report = restore(fast / "archive")
-        assert (report.restored_count, report.present_count) == (13, 2)
-        assert restore(fast / "archive").restored_count == 0
-        assert [row["flag"] for row in dead_letters(store)] == [*range(12), 4, 5, 0, 1, 2, 3, *range(6, 12)]
-    with open_store(fast / "store") as store:
-        assert store.dead_letters.restore(fast / "archive").present_count == 15
-        assert store.dead_letters.restore(fast / "archive", OTHER, again=True).restored_count == 3
-        assert len(dead_letters(store, OTHER)) == 9
-
-
-def test_two_that_restore_at_the_same_time_add_each_dead_letter_once(fast: Path) -> None:
-    with open_store(fast / "store") as store:
-        bury(store, 5)
-        archive_all(store, fast / "archive")
-    with open_store(fast / "ours") as ours, open_store(fast / "ours") as other:
-        table = ours.dead_letters._restorer._table
-        record = table.record
-
-        def interrupted(*arguments: Any) -> pa.RecordBatch:
-            table.record = record  # type: ignore[method-assign]
-            assert other.dead_letters.restore(fast / "archive", start=1).restored_count == 4
-            return record(*arguments)
-
-        table.record = interrupted  # type: ignore[method-assign]
-        report = ours.dead_letters.restore(fast / "archive")
-        assert (report.restored_count, report.present_count) == (1, 4)
-        assert sorted(row["flag"] for row in dead_letters(ours)) == [*range(5)]
-
-
-def test_restored_dead_letters_can_be_redriven(fast: Path) -> None:
-    with open_store(fast / "store") as store:
-        bury(store, 3)
-        archive_all(store, fast / "archive")
-    with open_store(fast / "other") as other:
-        other.create_topic("Orders", 1)
-        other.dead_letters.restore(fast / "archive")
-        rows = pa.RecordBatch.from_pydict(
-            {"queueId": pa.array([0] * 3, pa.int32()), "queueOffset": pa.array(range(3), pa.int64())}
-        )
-        outcomes = other.dead_letters.redrive(GROUP, rows, to_topic="Orders").column("outcome").to_pylist()
-        assert outcomes == ["REDRIVEN"] * 3
-
-
-@pytest.mark.parametrize("chunk_rows", [4, 10_000])
-def test_killed_at_any_operation_and_run_again_every_dead_letter_is_restored_once(
-    fast: Path, monkeypatch: pytest.MonkeyPatch, chunk_rows: int
-) -> None:
-    monkeypatch.setattr("rmq_store.broker.archive_restore.CHUNK_ROWS", chunk_rows)
-    with open_store(fast / "store") as store:
-        bury(store, 10)
-        wanted = _kept(dead_letters(store))
-        archive_all(store, fast / "archive")
-    Store.open(fast / "empty", create=True, config=SMALL).close()
-    halfway = 0
-    for k in itertools.count(1, 3):
-        root = fast / f"copy-{k}"
-
-        def killed(root: Path = root, k: int = k) -> None:
-            with open_store(root) as store:
-                durable.hook = count_down(k, _die)
-                store.dead_letters.restore(fast / "archive")
-                durable.hook = None
-
-        done = in_child(killed)
-        with open_store(root) as store:
-            there = len(dead_letters(store)) if DLQ in store.topics() else 0
-            assert there % min(chunk_rows, 10) in (0, 10 % chunk_rows)
-            halfway += 0 < there < 10
-            report = store.dead_letters.restore(fast / "archive")
-            assert (report.restored_count, report.present_count) == (10 - there, there)
-            assert _kept(dead_letters(store)) == wanted
-        assert verify_store(root).status == "clean"
-        if done:
-            break
-    assert k > 20
-    assert (halfway > 0) == (chunk_rows < 10)
-
-
-def test_files_that_are_not_what_they_say_are_refused(fast: Path) -> None:
-    directory = fast / "archive"
-    with open_store(fast / "store") as store:
-        bury(store, 6)
-        archive_all(store, directory)
-        path = directory / GROUP / f"0-{0:020d}-{6:020d}.parquet"
-        table = pq.read_table(path)
-        good = path.read_bytes()
-
-        def with_column(name: str, values: pa.Array) -> pa.Table:
-            return table.set_column(table.schema.get_field_index(name), name, values)
-
-        frames = table.column("frame").to_pylist()
-        body = frames[0].index(b"000000")
-        flipped = frames[0][:body] + b"X" + frames[0][body + 1 :]
-        for other in (
-            table.drop_columns(["frame"]),
-            with_column("queueOffset", pa.array(range(1, 7), pa.int64())),
-            with_column("frame", pa.array([flipped, *frames[1:]], pa.binary())),
-            with_column("frame", pa.array([frames[0][:-1], *frames[1:]], pa.binary())),
-            with_column("frame", pa.array([None, *frames[1:]], pa.binary())),
-            with_column("frame", pa.array([f.decode("latin-1") for f in frames])),
-        ):
-            pq.write_table(other, path)
-            with pytest.raises(CorruptionError, match=f"0-{0:020d}-{6:020d}.parquet"):
-                store.dead_letters.restore(directory)
-        for content in (b"", b"PAR1", good[:-100], good[:200] + b"\xff" * 50 + good[250:]):
-            path.write_bytes(content)
-            with pytest.raises(CorruptionError):
-                store.dead_letters.restore(directory)
-        path.write_bytes(good)
-        (directory / OTHER).mkdir()
-        for wrong in (f"{GROUP}/1-{0:020d}-{6:020d}", f"{GROUP}/0-{1:020d}-{7:020d}", f"{OTHER}/0-{0:020d}-{6:020d}"):
-            moved = path.rename(directory / f"{wrong}.parquet")
-            with pytest.raises(CorruptionError, match="another one"):
-                store.dead_letters.restore(directory)
-            moved.rename(path)
-        assert len(dead_letters(store)) == 6
-        with pytest.raises(UsageError, match="no dead letters of group"):
-            store.dead_letters.restore(directory, "cg_none")
-        with pytest.raises(UsageError, match="no archive"):
-            store.dead_letters.restore(fast)
-
-
-def test_a_bit_that_flipped_in_a_file_is_noticed_or_harmless(fast: Path) -> None:
-    """The frame's checksum covers the body only; pages of the file have checksums of their own."""
-    with open_store(fast / "store") as store:
-        bury(store, 6)
-        wanted = _kept(dead_letters(store))
-        (name,) = archive_all(store, fast / "archive").files
-    path = fast / "archive" / name
-    good = path.read_bytes()
-    noticed = 0
-    with open_store(fast / "other") as other:
-        for position in range(4, len(good) - 8, len(good) // 250):
-            path.write_bytes(good[:position] + bytes([good[position] ^ 0x04]) + good[position + 1 :])
-            try:
-                other.dead_letters.restore(fast / "archive", again=True)
-            except CorruptionError:
-                noticed += 1
-                continue
-            first, last = other.queue_range(DLQ, 0)
-            rows = [row for batch in other.read(DLQ, 0, last - 6, last, raw_body=True) for row in batch.to_pylist()]
-            assert _kept(rows) == wanted, position
-            assert first == 0
-    assert noticed > 50
-
-
-def test_a_store_that_cannot_hold_a_record_says_how_many_it_left_out(fast: Path) -> None:
-    large = StoreConfig(flush_interval_commit_log=10**9, enabled_append_prop_crc=False)
-    with open_store(fast / "large", config=large) as store:
-        store.create_topic(DLQ, 1)
-        store.send(Message(DLQ, b"." * 20_000, queue_id=0))
-        store.send(Message(DLQ, b"long", properties={"p": "v" * 32_710}, queue_id=0))
-        store.send(Message(DLQ, b"fits", queue_id=0))
-        archive_all(store, fast / "archive")
-    with open_store(fast / "small") as store:
-        report = store.dead_letters.restore(fast / "archive")
-        assert (report.restored_count, report.refused_count) == (1, 2)
-        assert [row["body"] for row in dead_letters(store)] == [b"fits"]
-    with open_store(fast / "with checksums", config=StoreConfig(flush_interval_commit_log=10**9)) as store:
-        report = store.dead_letters.restore(fast / "archive")
-        assert (report.restored_count, report.refused_count) == (2, 1)
-        assert [len(row["body"]) for row in dead_letters(store)] == [20_000, 4]
 
 
 def test_names_of_files_are_whole_ranges_and_nothing_else_is_believed(fast: Path) -> None:

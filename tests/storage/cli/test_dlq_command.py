@@ -44,7 +44,19 @@ def test_archive_and_restore_there_and_back(run: Run, store: Path, scratch: Path
     assert result.stdout == "6 dead letters restored\n2 had been restored before\n"
     assert run("dlq", "restore", directory, "--again", store=scratch / "other").stdout == "8 dead letters restored\n"
     shown = json.loads(run("dlq", "restore", directory, "--json", store=scratch / "other").stdout)
-    assert shown == {"restored_count": 0, "present_count": 8, "damaged_count": 0, "refused_count": 0}
+    assert shown == {
+        "restored_count": 0, "in_place_count": 0, "present_count": 8, "damaged_count": 0, "refused_count": 0,
+    }  # fmt: skip
+
+
+def test_what_is_in_the_store_still_is_not_restored_next_to_itself(run: Run, store: Path, scratch: Path) -> None:
+    directory = str(scratch / "archive")
+    run("dlq", "archive", "--to", directory, store=store)
+    result = run("dlq", "restore", directory, store=store)
+    assert result.stdout == "0 dead letters restored\n8 are still in this store, where they were archived\n"
+    shown = json.loads(run("dlq", "list", "--json", store=store).stdout)
+    assert [entry["deadLetters"] for entry in shown] == [3, 5]
+    assert run("dlq", "restore", directory, "--again", store=store).stdout == "8 dead letters restored\n"
 
 
 def test_older_than_counts_hours_of_the_stores_clock(run: Run, store: Path, scratch: Path) -> None:

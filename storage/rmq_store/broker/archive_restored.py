@@ -1,0 +1,97 @@
+"""Which archived dead letters were put back into a store: what makes a restore resumable, and a repetition harmless.
+
+The records are those of a redrive (`redriven`), in a topic of their own, and name the records themselves as well:
+
+    {"group": "<store>/<group>", "moved": {"<queue id>": [[start, end], ...]}, "digests": {"<queue id>": "<hex>"}}
+
+After a store was set back the same offsets are given out again, to other dead letters: only the digests, 16 hex digits
+for each, tell these from those. What versions without digests restored is known by its offsets alone, and what we
+restore they know by its offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rmq_store.broker.redriven import OffsetRanges, RedrivenTable
+from rmq_store.format.frame_encoder import EncodeOptions
+from rmq_store.format.gather import value_bytes
+from rmq_store.format.names import SYSTEM_PREFIX
+from rmq_store.log.commit_log import CommitLog
+
+Int64 = npt.NDArray[np.int64]
+Digests = npt.NDArray[np.uint64]
+
+RESTORED_TOPIC: Final = f"{SYSTEM_PREFIX}pyrmq_restored"
+
+ROW_BYTES_MAX: Final = 96
+"""What a record needs for each dead letter that it names, at most: a range and a digest, as text."""
+
+_DIGEST = np.dtype(">u8")
+
+
+class _Unit(NamedTuple):
+    """What one unit restored of a queue: its offsets lie in [start, end)."""
+
+    start: int
+    end: int
+    digests: Digests
+
+
+def digests_of(frames: pa.BinaryArray) -> Digests:
+    """A number for each record as it lay in the log, (n,): the same only for the same bytes."""
+    offsets, data = value_bytes(frames)
+    cuts, view = offsets.tolist(), data.data
+    found = (blake2b(view[cuts[i] : cuts[i + 1]], digest_size=_DIGEST.itemsize).digest() for i in range(len(frames)))
+    return np.frombuffer(b"".join(found), _DIGEST).astype(np.uint64)
+
+
+class RestoredTable(RedrivenTable):
+    """Looks up what was restored into the store of `log`, by any process up to now. Safe for threads and processes."""
+
+    def __init__(self, log: CommitLog) -> None:
+        super().__init__(log, topic=RESTORED_TOPIC)
+        self._units: dict[tuple[str, int], list[_Unit]] = {}
+
+    def contains(self, key: str, queue_id: int, offsets: Int64, digests: Digests) -> npt.NDArray[np.bool_]:
+        """Which dead letters (n,) of an archived queue were restored. CorruptionError: a record of that is damaged."""
+        named = self.moved(key).get(queue_id, OffsetRanges.none())
+        found = named.contains(offsets)
+        if not len(offsets):
+            return found
+        first, last = int(offsets.min()), int(offsets.max())
+        with self._lock:
+            units = list(self._units.get((key, queue_id), ()))
+        for unit in units:
+            if unit.start <= last and first < unit.end:
+                found |= np.isin(digests, unit.digests)
+        return found
+
+    def restored(
+        self, key: str, queue_id: int, offsets: Int64, digests: Digests, options: EncodeOptions
+    ) -> pa.RecordBatch:
+        """The record (one row of ENCODED_SCHEMA) that says that a unit restored these; offsets ascending."""
+        content = {
+            "group": key,
+            "moved": {str(queue_id): OffsetRanges.of(offsets).pairs()},
+            "digests": {str(queue_id): digests.astype(_DIGEST).tobytes().hex()},
+        }
+        return self._encode(content, options)
+
+    def _note(self, content: Mapping[str, Any]) -> None:
+        if "digests" not in content:
+            super()._note(content)
+            return
+        key, moved = content["group"], content["moved"]
+        for queue_id, digests in content["digests"].items():
+            ranges = np.array(moved[queue_id], np.int64).reshape(-1, 2)
+            unit = _Unit(
+                int(ranges.min()), int(ranges.max()), np.frombuffer(bytes.fromhex(digests), _DIGEST).astype(np.uint64)
+            )
+            self._units.setdefault((key, int(queue_id)), []).append(unit)
