@@ -60,7 +60,12 @@ def live(place: Workplace) -> Past:
     """Fill a store, and delete its oldest files."""
     recorder = Recorder(place.root, place.keep)
     now_ms = 1_700_000_000_000
-    with recorder.recording(), patch.object(disk_space, "usage_percent", lambda root: 10):
+    with (
+        recorder.recording(),
+        patch.object(disk_space, "usage_percent", lambda root: 10),
+        # Only what lies in the store is recorded: its archive has to, too.
+        patch.object(durable, "refuse_inside", lambda path, root: None),
+    ):
         config = StoreConfig(**{**_fields(CONFIG), "dlq_archive_path": str(place.root / "dead")})
         store = Store.open(place.root, create=True, config=config, clock=lambda: now_ms)
         store._retention._sleep = lambda seconds: None

@@ -25,6 +25,7 @@ from rmq_store.broker.redriven import OffsetRanges, RedrivenTable
 from rmq_store.broker.stored_frames import StoredFrames
 from rmq_store.broker.topics import TopicTable
 from rmq_store.errors import CorruptionError, UsageError
+from rmq_store.files import durable
 from rmq_store.files.pin import Pin
 from rmq_store.format import names
 from rmq_store.format.gather import take_slices
@@ -76,9 +77,9 @@ class DeadLetterArchive:
         goes on behind them; no dead letter is ever archived twice.
 
         Raises:
-            UsageError: a group has no topic of dead letters; the directory cannot be made, belongs to another store,
-                has files that overlap, or holds other dead letters at offsets of this store: it was set back, or is a
-                copy.
+            UsageError: a group has no topic of dead letters; the directory cannot be made, lies in the store, belongs
+                to another one, has files that overlap, or holds other dead letters at offsets of this store: it was set
+                back, or is a copy.
             CorruptionError: a file that is looked at for that is damaged.
             StoreLockedError: another process is archiving there.
             StoreFullError, StoreFailedError: nothing of the file under way is left.
@@ -100,7 +101,8 @@ class DeadLetterArchive:
     ) -> ArchiveReport:
         run = _Run(progress or (lambda rows, stored_bytes: None))
         # Retention of another process passes over what is being read; our own has not begun.
-        with Pin(self._log.segments, self._log.start(), self._queues.end()), self._files.writing(self._identity):
+        pin = Pin(self._log.segments, self._log.start(), self._queues.end())
+        with pin, self._files.writing(self._identity, self._log.root):
             for topic, queue_id in self._dead_letter_queues(groups):
                 group = topic.removeprefix(names.DLQ_PREFIX)
                 first, last = self._queues.range(topic, queue_id)
@@ -168,6 +170,8 @@ class DeadLetterArchive:
         group = topic.removeprefix(names.DLQ_PREFIX)
         schema = ARCHIVE_SCHEMA.with_metadata({STORE_KEY: self._identity.encode()})
         moved = self._moved(group, queue_id)
+        # A store may lie in the archive's directory, and a group may be called as it is.
+        durable.refuse_inside(self._files.directory / group, self._log.root)
         while start < end:
             stop = self._queues.offset_after_bytes(topic, queue_id, start, end, FILE_BYTES)
             batches = run.counted(self._rows(topic, queue_id, start, stop, moved))

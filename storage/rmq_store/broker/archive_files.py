@@ -36,6 +36,7 @@ FORMAT = 1
 _DESCRIPTION = "_archive.json"
 _DESCRIPTION_BYTES_MAX = 1 << 16
 _NAME = re.compile(r"([0-9]{1,10})-([0-9]{20})-([0-9]{20})\.parquet", re.ASCII)
+_TEMPORARY = re.compile(rf"\.{_NAME.pattern}\.tmp", re.ASCII)
 _LOCK_TIMEOUT_MS = 60_000
 
 # What the rows of one row group may take in memory; ours are far smaller.
@@ -65,13 +66,14 @@ class ArchiveFiles:
         self.directory = directory
 
     @contextlib.contextmanager
-    def writing(self, identity: str) -> Iterator[None]:
-        """Be the one who writes, for a `with` block.
+    def writing(self, identity: str, root: Path) -> Iterator[None]:
+        """Be the one who writes the dead letters of the store at `root`, for a `with` block.
 
         Raises:
-            UsageError: the directory cannot be made, or it holds the dead letters of another store.
+            UsageError: the directory cannot be made, lies in the store, or holds the dead letters of another store.
             StoreLockedError: somebody else archives.
         """
+        durable.refuse_inside(self.directory, root)
         if not self.directory.parent.is_dir():
             raise UsageError(f"{self.directory}: {self.directory.parent} is no directory")
         durable.make_directory(self.directory)
@@ -85,11 +87,18 @@ class ArchiveFiles:
                     raise UsageError(
                         f"{self.directory} holds the dead letters of another store ({known or 'one without identity'})"
                     )
-                for leftover in self.directory.glob("*/.*.tmp"):
-                    leftover.unlink()
+                self._remove_leftovers()
                 yield
         finally:
             lock.close()
+
+    def _remove_leftovers(self) -> None:
+        """Unlink what killed runs left half written, by the names that `write` gives: other files are not ours."""
+        for group in self.groups():
+            for path in (self.directory / group).iterdir():
+                if _TEMPORARY.fullmatch(path.name):
+                    with durable.typed(path):
+                        path.unlink()
 
     def identity(self) -> str | None:
         """Whose dead letters these are, "" if their store has no identity; None if there are none yet.

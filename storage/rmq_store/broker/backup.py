@@ -74,8 +74,7 @@ def _check_target(root: Path, target: Path) -> None:
         raise UsageError(f"{target} exists: a backup makes a directory of its own")
     if not target.parent.is_dir():
         raise UsageError(f"{target}: {target.parent} is no directory")
-    if target.parent.resolve().is_relative_to(root.resolve()):
-        raise UsageError(f"{target} lies in the store itself")
+    durable.refuse_inside(target, root)
 
 
 def _rename(made: Path, target: Path) -> None:

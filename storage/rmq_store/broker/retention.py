@@ -154,7 +154,8 @@ class Retention:
         """Change settings of retention for good, for every process, and return them all; durable on return.
 
         Raises:
-            UsageError: a setting that belongs to how the store is written, or a bad value.
+            UsageError: a setting that belongs to how the store is written, or a bad value; a `dlq_archive_path` in the
+                store itself.
             ReadOnlyError, StoreLockedError, StoreFullError, StoreFailedError: nothing was changed.
         """
         self._require_writer()
@@ -165,6 +166,8 @@ class Retention:
             known = StoreFile.load(self._log.root)
             assert known is not None
             changed = StoreFile(known.identity, replace(known.config, **settings))
+            if settings.get("dlq_archive_path"):
+                durable.refuse_inside(changed.config.dlq_archive_path, self._log.root)
             changed.save(self._log.root)
         return changed.config
 

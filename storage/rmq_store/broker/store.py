@@ -543,6 +543,8 @@ def _settings(root: Path, known: StoreFile | None, config: StoreConfig | None) -
     """The settings that hold: those in store.json; of a store without one, `config` and what its files say."""
     wanted = config or DEFAULTS
     given = {field.name for field in fields(StoreConfig) if getattr(wanted, field.name) != field.default}
+    if wanted.dlq_archive_path:
+        durable.refuse_inside(wanted.dlq_archive_path, root)
     if known is None:
         return wanted.with_geometry(infer(root, wanted.geometry(), frozenset(given)))
     for name in sorted(given - set(OPERATIONAL)):

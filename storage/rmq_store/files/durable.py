@@ -204,6 +204,14 @@ def refuse_links(*directories: Path) -> None:
             raise NotAStoreError(str(path), "expected a directory, found a symbolic link")
 
 
+def refuse_inside(path: str | Path, root: Path) -> None:
+    """Raise UsageError if `path`, which need not exist, is the store at `root` or lies in it, links followed: what is
+    written there would be in the way of the store's own files.
+    """
+    if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
+        raise UsageError(f"{path} lies in the store itself ({root}): choose a directory outside of it")
+
+
 def read_limited(path: str | Path, limit_bytes: int) -> bytes:
     """Return the whole content of a small file.
 

@@ -9,6 +9,7 @@ import errno
 import itertools
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -310,6 +311,49 @@ def test_what_a_killed_run_left_is_removed(fast: Path) -> None:
         assert not leftover.exists()
 
 
+def test_other_peoples_files_stay(fast: Path) -> None:
+    """The archive may lie in a directory of somebody's: any `.x.tmp` one level down was taken for a leftover."""
+    with open_store(fast / "store") as store:
+        bury(store, 3)
+        for name in ("photos/.edit.tmp", f"{GROUP}/.download.tmp", f"not a group/.0-{0:020d}-{3:020d}.parquet.tmp"):
+            path = fast / "archive" / name
+            path.parent.mkdir(parents=True)
+            path.write_text("x")
+        assert archive_all(store, fast / "archive").row_count == 3
+        assert len(list((fast / "archive").glob("*/.*.tmp"))) == 3
+
+
+@pytest.mark.parametrize("where", ["store", "store/commitlog", "store/config/new", "link/commitlog", "store/../store"])
+def test_an_archive_in_the_store_itself_is_refused(
+    fast: Path, where: str, tree_hash: Callable[[Path], str]
+) -> None:
+    """A description in commitlog/, and no broker loads the store any more."""
+    (fast / "link").symlink_to("store")
+    with open_store(fast / "store") as store:
+        bury(store, 3)
+        before = tree_hash(fast / "store")
+        with pytest.raises(UsageError, match="lies in the store itself"):
+            archive_all(store, fast / where)
+        with pytest.raises(UsageError, match="lies in the store itself"):
+            store.retention.configure(dlq_archive_path=str(fast / where))
+        assert store.retention.settings().dlq_archive_path == ""
+        assert tree_hash(fast / "store") == before
+    config = replace(SMALL, dlq_archive_path=str(fast / where))
+    with pytest.raises(UsageError, match="lies in the store itself"):
+        open_store(fast / "store", config=config)
+
+
+def test_a_store_in_the_archive_is_no_group_of_it(fast: Path) -> None:
+    """An archive may hold the store; but a group that is called as the store is would be written into it."""
+    with open_store(fast / "store") as store:
+        bury(store, 2)
+        bury(store, 2, "store")
+        assert archive_all(store, fast, [GROUP]).row_count == 2
+        with pytest.raises(UsageError, match="lies in the store itself"):
+            archive_all(store, fast, ["store"])
+        assert not list((fast / "store").glob("*.parquet"))
+
+
 def test_a_file_is_on_disk_before_it_has_its_name(fast: Path) -> None:
     with open_store(fast / "store") as store:
         bury(store, 3)
@@ -440,3 +484,4 @@ def test_gaps_are_what_no_file_holds() -> None:
         gaps = module._gaps(files(*taken), start, end)
         assert [offset for low, high in gaps for offset in range(low, high)] == sorted(set(range(start, end)) - held)
         assert all(low < high for low, high in gaps)
+
