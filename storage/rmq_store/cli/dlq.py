@@ -8,10 +8,14 @@ from pathlib import Path
 import click
 
 from rmq_store.cli import dlq_export, dlq_list, dlq_redrive
+from rmq_store.cli.numbers import OFFSET, FiniteRange
 from rmq_store.cli.output import common_options, open_store, printable, write_json
 from rmq_store.cli.progress import counting_bar
 
 _HOUR_MS = 3_600_000
+
+# A century: older than any message.
+_HOURS_MAX = 1_000_000
 
 
 @click.group(short_help="Dead letters: list, show, redrive, export, archive, restore.")
@@ -26,8 +30,8 @@ def dlq() -> None:
 @common_options
 @click.argument("groups", metavar="[GROUP]...", nargs=-1)
 @click.option("--to", "directory", required=True, metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
-              help="Directory of the archive; made if it is missing.")  # fmt: skip
-@click.option("--older-than", "hours", type=click.FloatRange(min=0), metavar="HOURS",
+              help="Directory of the archive, outside of the store; made if it is missing.")  # fmt: skip
+@click.option("--older-than", "hours", type=FiniteRange(0, _HOURS_MAX), metavar="HOURS",
               help="Only dead letters that have been there for so long.")  # fmt: skip
 def archive(root: Path, as_json: bool, groups: tuple[str, ...], directory: Path, hours: float | None) -> None:
     """Write dead letters to Parquet files, those of all groups unless some are named.
@@ -57,9 +61,9 @@ def archive(root: Path, as_json: bool, groups: tuple[str, ...], directory: Path,
 @common_options
 @click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("group", required=False)
-@click.option("--from", "start", type=click.IntRange(min=0), default=0, metavar="OFFSET",
+@click.option("--from", "start", type=OFFSET, default=0, metavar="OFFSET",
               help="First offset that a dead letter had when it was archived.")  # fmt: skip
-@click.option("--to", "end", type=click.IntRange(min=0), metavar="OFFSET",
+@click.option("--to", "end", type=OFFSET, metavar="OFFSET",
               help="The offset behind the last one.")  # fmt: skip
 @click.option("--again", is_flag=True, help="Restore also what is in this store still, or was restored into it before.")
 def restore(

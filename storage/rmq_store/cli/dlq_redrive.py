@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_store.cli.confirm import changing_options, confirm
+from rmq_store.cli.numbers import FiniteRange
 from rmq_store.cli.output import common_options, printable, write_json, write_table
 from rmq_store.cli.progress import counting_bar
 from rmq_store.cli.times import parse_time
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 # Dead letters that one call of the engine gets: what it answers is in memory.
 CALL_ROWS = 20_000
+
+# Messages per second: one in a quarter of an hour, and more than anybody writes.
+_RATE_MIN, _RATE_MAX = 0.001, 1_000_000_000
 
 OUTCOMES = ("REDRIVEN", "PARKED", "ALREADY_REDRIVEN", "REFUSED", "GONE")
 _PLANNED = {"WOULD_REDRIVE": "REDRIVEN", "WOULD_PARK": "PARKED"}
@@ -80,7 +84,7 @@ class _Sums:
 @click.option("--max-replays", type=click.IntRange(min=0), metavar="N",
               help="Refuse messages that were redriven N times before.")  # fmt: skip
 @click.option("--parking-topic", metavar="TOPIC", help="Where those go instead of being refused.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="PER_SECOND",
+@click.option("--rate", type=FiniteRange(_RATE_MIN, _RATE_MAX), metavar="PER_SECOND",
               help="At most so many messages per second.")  # fmt: skip
 @changing_options
 def redrive(

@@ -59,6 +59,25 @@ def test_what_is_in_the_store_still_is_not_restored_next_to_itself(run: Run, sto
     assert run("dlq", "restore", directory, "--again", store=store).stdout == "8 dead letters restored\n"
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["archive", "--to", "A", "--older-than", hours] for hours in ("inf", "nan", "1e300")),
+        *(["restore", ".", option, str(1 << 64)] for option in ("--from", "--to")),
+        *(["redrive", "cg_a", "--yes", "--rate", rate] for rate in ("nan", "inf", "1e-300")),
+    ],
+    ids=" ".join,
+)
+def test_numbers_that_nobody_can_count_with_are_refused(
+    run: Run, store: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.chdir(scratch)
+    result = run("dlq", *arguments, store=store)
+    assert result.exit_code == 2
+    assert f"Invalid value for '{arguments[-2]}'" in result.stderr
+    assert not (scratch / "A").exists()
+
+
 def test_older_than_counts_hours_of_the_stores_clock(run: Run, store: Path, scratch: Path) -> None:
     directory = str(scratch / "archive")
     assert "0 dead letters" in run("dlq", "archive", "--to", directory, "--older-than", "1", store=store).stdout
@@ -71,6 +90,9 @@ def test_mistakes_are_one_line_and_code_2(run: Run, store: Path, scratch: Path) 
     result = run("dlq", "restore", str(scratch), store=store)
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert "no archive" in result.stderr
+    result = run("dlq", "archive", "--to", str(store / "commitlog"), store=store)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "lies in the store itself" in result.stderr
     assert run("dlq", "archive", store=store).exit_code == 2
 
 

@@ -1,0 +1,22 @@
+"""Numbers as options take them: those that the engine can count with."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import click
+
+OFFSET: Final = click.IntRange(0, (1 << 63) - 1)
+"""A queue offset: what 64 bits hold."""
+
+
+class FiniteRange(click.FloatRange):
+    """A FloatRange without NaN, which no limit keeps out: it is neither smaller nor larger than one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number; click.BadParameter."""
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is no number", param, ctx)
+        return number
