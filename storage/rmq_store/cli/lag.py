@@ -12,6 +12,7 @@ import click
 
 from rmq_store.cli.completion import complete_group
 from rmq_store.cli.known import require_group
+from rmq_store.cli.numbers import DAY_S, FiniteRange
 from rmq_store.cli.output import common_options, open_store, write_json, write_table
 from rmq_store.cli.rates import Rates, duration_text, rate_text
 
@@ -45,7 +46,7 @@ class _Line(NamedTuple):
 @common_options
 @click.argument("names", metavar="[GROUP]...", nargs=-1, shell_complete=complete_group)
 @click.option("--queues", "per_queue", is_flag=True, help="One line per queue, as with names of groups.")
-@click.option("--watch", "every_s", metavar="[SECONDS]", type=click.FloatRange(min=0.05), is_flag=False,
+@click.option("--watch", "every_s", metavar="[SECONDS]", type=FiniteRange(0.05, DAY_S), is_flag=False,
               flag_value=_EVERY_S, help="Look again and again, every 2 seconds; "
               "with rates and times to catch up.")  # fmt: skip
 def lag(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, every_s: float | None) -> None:

@@ -10,6 +10,9 @@ import click
 OFFSET: Final = click.IntRange(0, (1 << 63) - 1)
 """A queue offset: what 64 bits hold."""
 
+DAY_S: Final = 86_400
+"""Seconds: nobody watches with longer pauses."""
+
 
 class FiniteRange(click.FloatRange):
     """A FloatRange without NaN, which no limit keeps out: it is neither smaller nor larger than one."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli.numbers import DAY_S, FiniteRange
 from rmq_store.cli.output import common_options, open_store, printable, write_json, write_table
 from rmq_store.cli.rates import Rates, bytes_text, duration_text, rate_text
 
@@ -26,7 +27,7 @@ _GROUPS = ("GROUP", "LAG", "LAG TIME", "OUT/S", "RETRIES", "DEAD")
     epilog="\b\nExample:\n  rmq top --store /data/rocketmq/store --every 5",
 )
 @common_options
-@click.option("--every", "every_s", metavar="SECONDS", type=click.FloatRange(min=0.01), default=2.0, show_default=True,
+@click.option("--every", "every_s", metavar="SECONDS", type=FiniteRange(0.01, DAY_S), default=2.0, show_default=True,
               help="Between two looks.")  # fmt: skip
 @click.option("--max", "limit", type=click.IntRange(min=1), default=15, show_default=True, help="Topics, and groups.")
 def top(root: Path, as_json: bool, every_s: float, limit: int) -> None:

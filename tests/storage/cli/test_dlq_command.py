@@ -62,9 +62,11 @@ def test_what_is_in_the_store_still_is_not_restored_next_to_itself(run: Run, sto
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(["archive", "--to", "A", "--older-than", hours] for hours in ("inf", "nan", "1e300")),
-        *(["restore", ".", option, str(1 << 64)] for option in ("--from", "--to")),
-        *(["redrive", "cg_a", "--yes", "--rate", rate] for rate in ("nan", "inf", "1e-300")),
+        *(["dlq", "archive", "--to", "A", "--older-than", hours] for hours in ("inf", "nan", "1e300")),
+        *(["dlq", "restore", ".", option, str(1 << 64)] for option in ("--from", "--to")),
+        *(["dlq", "redrive", "cg_a", "--yes", "--rate", rate] for rate in ("nan", "inf", "1e-300")),
+        *(["top", "--every", seconds] for seconds in ("nan", "inf")),
+        *(["lag", "--watch", seconds] for seconds in ("nan", "inf")),
     ],
     ids=" ".join,
 )
@@ -72,7 +74,7 @@ def test_numbers_that_nobody_can_count_with_are_refused(
     run: Run, store: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
     monkeypatch.chdir(scratch)
-    result = run("dlq", *arguments, store=store)
+    result = run(*arguments, store=store)
     assert result.exit_code == 2
     assert f"Invalid value for '{arguments[-2]}'" in result.stderr
     assert not (scratch / "A").exists()

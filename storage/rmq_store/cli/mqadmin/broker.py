@@ -25,6 +25,7 @@ from rmq_store.cli.mqadmin.common import (
     mqadmin_options,
     write_line,
 )
+from rmq_store.cli.numbers import DAY_S, FiniteRange
 from rmq_store.cli.output import open_store, write_json
 from rmq_store.errors import UsageError
 
@@ -123,7 +124,7 @@ def update_broker_config(root: Path, as_json: bool, key: str, value: str) -> Non
 )
 @mqadmin_options("nc")
 @click.option("-m", "--moreStats", hidden=True, is_flag=True, expose_value=False)
-@click.option("-i", "--interval", "every_s", metavar="SECONDS", type=click.FloatRange(min=0.05),
+@click.option("-i", "--interval", "every_s", metavar="SECONDS", type=FiniteRange(0.05, DAY_S),
               help="Look again and again, until Ctrl-C.")  # fmt: skip
 def cluster_list(root: Path, as_json: bool, every_s: float | None) -> None:
     """The store as a cluster of one broker: #Hour is the age of its oldest message, #SPACE how full the disk is."""
