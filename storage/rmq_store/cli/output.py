@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable, Collection, Sequence
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Row = Sequence[str | int]
+
+# Bytes of a file name that are no UTF-8, as Python has them in a text: nothing can encode them.
+_LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
 # What is left of a column that is cut.
 _CUT_LEAST = 8
@@ -81,7 +85,8 @@ def time_text(time_us: int | None) -> str:
 
 def write_json(value: object, *, one_line: bool = False) -> None:
     """Print a JSON document; in one line if it is one of a stream."""
-    click.echo(json.dumps(value, ensure_ascii=False, indent=None if one_line else 2))
+    text = json.dumps(value, ensure_ascii=False, indent=None if one_line else 2)
+    click.echo(_LONE_SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def write_table(
