@@ -5,6 +5,8 @@ reader would be invisible to a checker built from their classes. Queue and index
 scanned, so memory holds a few counters per queue and one slot table, never an object per message.
 
     files     bytes of files, and which of them cannot be read
+    segments  the files of the log, by name and size
+    tables    can the store be opened with what is in config/ and store.json
     records   is this a record, and what do queues and index have to say about it
     queues    consume queues <-> log
     index     hash index files <-> log
@@ -14,15 +16,18 @@ scanned, so memory holds a few counters per queue and one slot table, never an o
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 from .files import Bytes
 from .index import IndexCheck
-from .known import BadRange, kept_ranges, log_end, progress_record
+from .known import BadRange, kept_ranges, log_end
 from .queues import QueueCheck
-from .records import MAGIC_START, Frame, numbered_files, read_frame
-from .report import Ledger, Problem, Report
+from .records import MAGIC_START, Frame, read_frame
+from .report import FINDINGS_KEPT, Ledger, Problem, Report
+from .segments import find_segments
+from .tables import check_tables
 
 __all__ = ["BadRange", "Problem", "Report", "verify_store"]
 
@@ -48,11 +53,10 @@ class _Scan:
 
     def __init__(self, ledger: Ledger, progress: Callable[[int, int, int], None]) -> None:
         self.ledger, self.report, self.progress = ledger, ledger.report, progress
-        self.segments = [(int(p.name), f"commitlog/{p.name}") for p in numbered_files(ledger.root / "commitlog")]
-        self.segment_bytes = (ledger.root / self.segments[0][1]).stat().st_size if self.segments else 0
-        self.report.log_start = self.report.log_end = self.segments[0][0] if self.segments else 0
+        self.segments, self.report.log_start, self.segment_bytes = find_segments(ledger)
+        self.report.log_end = self.report.log_start
+        self.flushed_end, self.crc_from, _ = ledger.progress
         # In this order, while others write: what is below an end that was read before is in the files behind it.
-        self.flushed_end, self.crc_from = progress_record(ledger.root)
         self.limit = log_end(ledger.root) if ledger.unclean else None
         self.queues, self.index = QueueCheck(ledger), IndexCheck(ledger, self.segments)
         self.newest_ms = 0
@@ -61,17 +65,11 @@ class _Scan:
     def run(self) -> Report:
         if self.ledger.unclean:
             self.report.recovery.append("`abort` exists: the store is open now or was not closed")
-        for file in (self.ledger.root / "commitlog").iterdir():
-            if file.is_file() and not file.name.isdigit():
-                self.ledger.problem(f"commitlog/{file.name}", 0, "no segment; a broker refuses to load the store")
-        kept = kept_ranges(self.ledger.root)
-        if isinstance(kept, str):
-            self.ledger.problem("pyrmq/kept.json", 0, kept)
-        else:
-            self.kept = kept
+        check_tables(self.ledger)
+        self._read_kept()
         for number, (base, path) in enumerate(self.segments):
             log = self.ledger.map_once(path)  # not kept: one segment at a time is in memory
-            start = self._pass_over_missing(base) if number else base
+            start = self._pass_over_missing(base)
             self._check_size(base, path, len(log))
             if not self._scan_segment(number, base, path, log, start - base):
                 self._check_behind(number)
@@ -117,19 +115,18 @@ class _Scan:
         return True
 
     def _check_size(self, base: int, path: str, size_bytes: int) -> None:
-        if size_bytes != self.segment_bytes or (base - self.segments[0][0]) % self.segment_bytes:
-            text = f"{size_bytes} bytes in a file named {base}, the first segment has {self.segment_bytes}"
+        if size_bytes != self.segment_bytes or (base - self.report.log_start) % self.segment_bytes:
+            text = f"{size_bytes} bytes in a file named {base}, segments of this store have {self.segment_bytes}"
             self.ledger.problem(path, 0, text)
 
     def _check_behind(self, number: int) -> None:
         """Files behind the log's end hold no records, but with one of a wrong size nobody can open the store."""
         for base, path in self.segments[number + 1 :]:
             try:
-                size_bytes = (self.ledger.root / path).stat().st_size
+                size_bytes = (self.ledger.root / path).lstat().st_size
             except FileNotFoundError:  # the last closer has removed it
                 continue
-            if size_bytes or base != self.segments[-1][0]:  # an empty newest one was being made: an opener drops it
-                self._check_size(base, path, size_bytes)
+            self._check_size(base, path, size_bytes)
 
     def _check_flushed_end(self) -> None:
         """What was on disk and is not in the log any more: its end is lost, whatever queues and index still say."""
@@ -149,20 +146,31 @@ class _Scan:
                 offset = bad.end
         return offset
 
+    def _read_kept(self) -> None:
+        kept = kept_ranges(self.ledger.root)
+        if isinstance(kept, str):
+            self.ledger.problem("pyrmq/kept.json", 0, kept)
+            return
+        self.kept = kept
+
     def _pass_over_missing(self, base: int) -> int:
         """Segments that should lie before the one that starts at `base`; returns where the log goes on in that one."""
-        end = self.report.log_end
-        offset = self._skip(end)
+        offset, told = self.report.log_end, 0
         while offset < base:
-            end = min(offset - offset % self.segment_bytes + self.segment_bytes, base)
-            path = f"commitlog/{offset - offset % self.segment_bytes:020d}"
-            if (self.ledger.root / path).exists():
-                self.ledger.bad_ranges.append((offset, end))  # it is too short, and reported
+            if (known := self._skip(offset)) > offset:
+                offset = known
+                continue
+            segment = offset - offset % self.segment_bytes
+            # One name that is far off may make any number of them.
+            end = min(segment + self.segment_bytes, base) if told < FINDINGS_KEPT else base
+            path = f"commitlog/{segment:020d}"
+            if os.path.lexists(self.ledger.root / path):
+                self.ledger.bad_ranges.append((offset, end))  # it is too short, or no file, and reported
             else:
                 self.ledger.bad_range(BadRange(path, offset, end, "the segment is missing"), offset)
-            offset = self._skip(end)
+            offset, told = end, told + 1
         self.report.log_end = offset
-        return max(base, offset) if offset > end else base
+        return offset
 
     def _tell(self, number: int, position: int) -> None:
         done_bytes = number * self.segment_bytes + position

@@ -3,6 +3,8 @@
 To touch an unreadable page of a map is death by SIGBUS. So each file is read once before it is mapped, and one that
 cannot be read as a whole is copied into memory, with zeros where nothing is known. So is one with holes on a tmpfs,
 which gives memory to who looks at a hole through a map, and SIGBUS if it is full.
+
+Nothing is opened through a symbolic link, and nothing is waited for that is no regular file.
 """
 
 from __future__ import annotations
@@ -21,21 +23,48 @@ Unreadable = tuple[int, int, str]
 
 _STEP_BYTES = 1 << 20
 _BLOCK_BYTES = 4096  # a page: what the kernel reads at once, and gives up at once
+_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+_KINDS = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def other_kind(path: Path) -> str:
+    """What lies there in the place of a regular file; "" if it is one, or nothing is there (any more)."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return ""
+    return "" if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "a device")
+
+
+def numbered_files(directory: Path) -> list[Path]:
+    """The regular files with decimal names, in the order of their names."""
+    paths = [p for p in directory.iterdir() if p.name.isascii() and p.name.isdigit() and not other_kind(p)]
+    return sorted(paths, key=lambda path: path.name)
 
 
 def read_start(path: Path, size_bytes: int) -> bytes:
-    """The first bytes of a small file. OSError, also if it is no file: nobody waits for the other end of a FIFO."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    """The first bytes of a small file. OSError, also if it is no regular file."""
+    if kind := other_kind(path):
+        raise OSError(errno.EINVAL, f"{kind}, not a regular file", str(path))
+    fd = os.open(path, _OPEN_FLAGS)
     with open(fd, "rb") as file:  # noqa: PTH123 - a descriptor
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
         return file.read(size_bytes)
 
 
 def map_file(path: Path) -> tuple[Bytes, list[Unreadable]]:
-    """The file mapped for reading, and what of it cannot be read; no bytes if it is missing (retention), or empty."""
+    """The file mapped for reading, and what of it cannot be read; no bytes if it is missing (retention), empty, or no
+    regular file: whoever lists its directory reports that.
+    """
+    if other_kind(path):
+        return b"", []
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, _OPEN_FLAGS)
     except FileNotFoundError:
         return b"", []
     try:

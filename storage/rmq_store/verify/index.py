@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from .files import Bytes
-from .records import POSITIVE, Frame, key_hashes, numbered_files, read_frame, tag_hash
+from .files import Bytes, numbered_files
+from .records import POSITIVE, Frame, key_hashes, read_frame, tag_hash
 from .report import Ledger
 
 HEADER = struct.Struct(">qqqqii")  # begin ms, end ms, begin log offset, end log offset, slots in use, next number
@@ -80,7 +80,10 @@ class IndexCheck:
 
     def _read_all(self) -> Iterator[_Entry]:
         directory = self.ledger.root / "index"
-        paths = [f"index/{path.name}" for path in numbered_files(directory)] if directory.is_dir() else []
+        listed = sorted(directory.iterdir()) if directory.is_dir() else []
+        for name in (path for path in listed if path.name.isdigit()):
+            self.ledger.no_file(name, "`rmq repair --index` builds the index again")
+        paths = [f"index/{path.name}" for path in numbered_files(directory)] if listed else []
         self.ledger.report.index_files = len(paths)
         found = (slot_count(self.ledger.map(path), self._keys_at) for path in paths)
         votes = Counter(slots for slots in found if slots).most_common(1)  # all files of a store have one geometry

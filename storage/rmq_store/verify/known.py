@@ -17,10 +17,22 @@ from .files import read_start
 PAGE = struct.Struct("<8s16sqqq")  # magic, boot id, device, inode, appended end
 PAGE_MAGIC = b"pyrmqst1"
 LOCK_TEXT = b"rmq\n"
-# The progress record: magic, flushed end, crc_from, CRC-32 of all before it; the rest is not needed here.
-PROGRESS = struct.Struct("<8s32xq64xqI")
+# The progress record: magic, flushed end, newest index file, crc_from, CRC-32 of all before it; the rest is not needed
+# here.
+PROGRESS = struct.Struct("<8s32xqq56xqI")
+INDEX_NOT_KEPT = -1
 PROGRESS_MAGIC = b"pyrmqpr2"
 FILE_BYTES_MAX = 64 << 20
+
+
+class Progress(NamedTuple):
+    """What our last writer wrote down. The log was on disk below `flushed_end`; from `crc_from` on every record has a
+    CRC property, because one of ours wrote it (None: not known); `has_index`: an index was kept.
+    """
+
+    flushed_end: int = 0
+    crc_from: int | None = None
+    has_index: bool = False
 
 
 class BadRange(NamedTuple):
@@ -39,35 +51,37 @@ def log_end(root: Path) -> int | None:
         magic, boot, device, inode, end = PAGE.unpack(read_start(path, PAGE.size))
         status = path.stat()
         boot_id = bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""))
-        is_ours = _is_ours(root)
+        ours = is_ours(root)
     except PermissionError:
         raise
     except (OSError, struct.error):
         return None
     counts = magic == PAGE_MAGIC and boot == boot_id and (device, inode) == (status.st_dev, status.st_ino)
-    return end if counts and is_ours and end >= 0 else None
+    return end if counts and ours and end >= 0 else None
 
 
-def progress_record(root: Path) -> tuple[int, int | None]:
-    """The offset of the log below which it was on disk, and the one from which on every record has a CRC property,
-    because one of ours wrote it; (0, None) if the store does not say so.
-    """
+def progress_record(root: Path) -> Progress:
+    """The progress record; nothing is known if there is none, or a broker used the store since."""
     try:
         raw = read_start(root / "pyrmq" / "progress", PROGRESS.size)
-        magic, flushed_end, crc_from, crc = PROGRESS.unpack(raw)
-        is_ours = _is_ours(root)
+        magic, flushed_end, index_file, crc_from, crc = PROGRESS.unpack(raw)
     except PermissionError:
         raise
     except (OSError, struct.error):
-        return 0, None
-    if magic != PROGRESS_MAGIC or crc != zlib.crc32(raw[:-4]) or not is_ours:
-        return 0, None
-    return flushed_end, crc_from if crc_from >= 0 else None
+        return Progress()
+    if magic != PROGRESS_MAGIC or crc != zlib.crc32(raw[:-4]) or not is_ours(root):
+        return Progress()
+    return Progress(flushed_end, crc_from if crc_from >= 0 else None, index_file != INDEX_NOT_KEPT)
 
 
-def _is_ours(root: Path) -> bool:
+def is_ours(root: Path) -> bool:
     """Whether one of ours used the store last; a broker writes another text at every start."""
-    return read_start(root / "lock", len(LOCK_TEXT)) == LOCK_TEXT
+    try:
+        return read_start(root / "lock", len(LOCK_TEXT)) == LOCK_TEXT
+    except PermissionError:
+        raise
+    except OSError:
+        return False
 
 
 def kept_ranges(root: Path) -> list[BadRange] | str:

@@ -8,19 +8,19 @@ Source of the rules: ConsumeQueue#putMessagePositionInfo, #fillPreBlank, #correc
 
 from __future__ import annotations
 
-import json
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from .records import Frame, numbered_files, tags_code_is_right
+from .files import numbered_files, other_kind
+from .records import Frame, tags_code_is_right
 from .report import Ledger, Problem
+from .tables import configured_topics
 
 ENTRY = struct.Struct(">qiq")  # log offset, size, tags code
 NO_ENTRY = (0, 0, 0)
-TABLE_BYTES_MAX = 64 << 20
 PRE_BLANK = 0x7FFFFFFF  # the size of the units in front of the first entry of a queue that began above 0
 
 # TopicValidator.java, MixAll.java; a light message queue has the name of a topic behind its prefix.
@@ -29,7 +29,7 @@ FILE_NAME = re.compile(r"[0-9]{20}", re.ASCII)
 
 
 def _is_directory(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()
+    return other_kind(path) == "a directory"
 
 
 def _is_topic(name: str) -> bool:
@@ -52,12 +52,12 @@ class _Queue:
     """`size`: bytes of one file; [first, end): bytes of all; `next`: the queue offset that is expected next."""
 
     path: str
-    size: int
-    first: int
-    end: int
-    next: int | None
-    wrong: _Tally
-    missing: _Tally
+    size: int = 0
+    first: int = 0
+    end: int = 0
+    next: int | None = None
+    wrong: _Tally = field(default_factory=_Tally)
+    missing: _Tally = field(default_factory=_Tally)
 
 
 class QueueCheck:
@@ -78,8 +78,9 @@ class QueueCheck:
                     self._foreign(queue, "no directory of a queue")
                     continue
                 for file in queue.iterdir():
-                    if not FILE_NAME.fullmatch(file.name) or file.is_symlink() or file.is_dir():
-                        self._foreign(file, "no file of a queue")
+                    kind = other_kind(file)
+                    if kind or not FILE_NAME.fullmatch(file.name):
+                        self._foreign(file, f"no file of a queue{kind and f', but {kind}'}")
 
     def _foreign(self, path: Path, text: str) -> None:
         self.ledger.problem(path.relative_to(self.ledger.root).as_posix(), 0, text)
@@ -88,16 +89,16 @@ class QueueCheck:
         root = self.ledger.root / "consumequeue"
         if root.is_dir():
             self._report_foreign(root)
-        topics = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+        topics = sorted(filter(_is_directory, root.iterdir())) if root.is_dir() else []
         for directory in (path for topic in topics for path in sorted(topic.iterdir())):
-            is_queue = directory.is_dir() and directory.name.isascii() and directory.name.isdigit()
+            is_queue = _is_directory(directory) and directory.name.isascii() and directory.name.isdigit()
             if is_queue and not directory.parent.name.startswith("%LMQ%"):  # second entries of other topics' messages
                 files = numbered_files(directory)
                 path = directory.relative_to(self.ledger.root).as_posix()
                 size, first = (files[0].stat().st_size, int(files[0].name)) if files else (0, 0)
                 if size % ENTRY.size or any(int(f.name) != first + i * size for i, f in enumerate(files)):
                     self.ledger.problem(path, 0, "the files of this queue do not follow each other")
-                queue = _Queue(path, size, first, first + size * len(files), None, _Tally(), _Tally())
+                queue = _Queue(path, size, first, first + size * len(files))
                 yield (directory.parent.name.encode(errors="surrogateescape"), int(directory.name)), queue
 
     def _entry(self, queue: _Queue, queue_offset: int) -> tuple[str, int, tuple[int, int, int]]:
@@ -116,7 +117,7 @@ class QueueCheck:
         queue = self.queues.get(frame.queue)
         if queue is None:
             name = f"consumequeue/{topic.decode(errors='backslashreplace')}/{queue_id}"
-            queue = self.queues[frame.queue] = _Queue(name, 0, 0, 0, None, _Tally(), _Tally())
+            queue = self.queues[frame.queue] = _Queue(name)
         where, at, entry = self._entry(queue, frame.queue_offset)
         good = entry[:2] == (log_offset, frame.size) and tags_code_is_right(frame, entry[2])
         if frame.queue_offset != queue.next:
@@ -160,7 +161,7 @@ class QueueCheck:
 
     def finish(self) -> None:
         """Judge what no message claimed: entries behind the last message, and messages without entries."""
-        report, topics = self.ledger.report, self._configured_topics()
+        report, topics = self.ledger.report, configured_topics(self.ledger.root)
         report.queues = len(self.queues)
         for (topic, _), queue in self.queues.items():
             offset = queue.first // ENTRY.size if queue.next is None else queue.next
@@ -183,18 +184,3 @@ class QueueCheck:
                 if tally.first:
                     more = f" (and {tally.count - 1} more of this queue)" if tally.count > 1 else ""
                     tell(*tally.first[:2], tally.first.text + more, tally.first.end - tally.first.offset)
-
-    def _configured_topics(self) -> set[bytes] | None:
-        """The topics in topics.json, None if it cannot be told."""
-        for name in ("config/topics.json", "config/topics.json.bak"):
-            path = self.ledger.root / name
-            try:
-                if not path.is_file() or path.stat().st_size > TABLE_BYTES_MAX:  # a FIFO would be waited for
-                    continue
-                table = json.loads(path.read_text("utf-8"))["topicConfigTable"]
-                return {topic.encode(errors="surrogatepass") for topic in table}
-            except PermissionError:  # not known is not deleted: its messages would count as damage
-                raise
-            except (OSError, ValueError, KeyError, TypeError, RecursionError):
-                continue
-        return None

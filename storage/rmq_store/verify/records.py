@@ -8,7 +8,6 @@ from __future__ import annotations
 import struct
 import zlib
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 from .files import Bytes
@@ -32,12 +31,6 @@ class Frame(NamedTuple):
     properties: dict[bytes, bytes]
     unique_keys: list[bytes]
     has_crc: bool
-
-
-def numbered_files(directory: Path) -> list[Path]:
-    """The files with decimal names, in the order of their names."""
-    paths = [p for p in directory.iterdir() if p.name.isascii() and p.name.isdigit() and p.is_file()]
-    return sorted(paths, key=lambda path: path.name)
 
 
 def java_hash(text: bytes, seed: int = 0) -> int:

@@ -7,8 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from .files import Bytes, map_file
-from .known import BadRange
+from .files import Bytes, map_file, other_kind
+from .known import BadRange, progress_record
 
 FINDINGS_KEPT, MAPS_KEPT = 100, 256
 
@@ -26,13 +26,14 @@ class Problem(NamedTuple):
 class Report:
     """Counts and findings. Offsets of the log are bytes, half open; `problems` holds the first 100 of `problem_count`.
 
-    problems    damage: bytes that contradict each other and that no crash explains. `bad_ranges`: what of it is in the
-                log, as offsets of the log; `damaged`: how many problems there are by directory
+    problems    damage: bytes that contradict each other and that no crash explains, and what nobody can open the store
+                with. `bad_ranges`: what of it is in the log, as offsets of the log; `damaged`: how many problems there
+                are by directory
     unreadable  bytes that the disk does not give back, damage too; the check goes on as if they were zeros
     kept        damage of the log that somebody decided to live with (on_corruption="keep", `rmq repair`)
     recovery    what an unclean stop leaves (`abort`, views behind or ahead of the log, a torn last record) and the next
                 opening for writing repairs
-    notes       unusual but allowed: keys that no index file covers, messages of a deleted topic
+    notes       unusual but allowed: of a broker's messages keys that no index file covers, messages of a deleted topic
     """
 
     root: str
@@ -76,6 +77,8 @@ class Ledger:
         self.root = root
         self.report = Report(str(root))
         self.unclean = (root / "abort").exists()
+        # Before any file is listed, while others write: what is below an end that was read is in the files behind it.
+        self.progress = progress_record(root)
         self.bad_ranges: list[tuple[int, int]] = []  # of the log; reported once, so views into them are no news
         self.map = lru_cache(MAPS_KEPT)(self.map_once)
 
@@ -104,12 +107,23 @@ class Ledger:
         self.bad_ranges.append((bad.start, bad.end))
         self.problem(bad.path, bad.start - base, bad.text, bad.end - bad.start)
 
+    def no_file(self, path: Path, remedy: str) -> bool:
+        """Note damage if `path`, a name that only files have, is something else; True if it was."""
+        if kind := other_kind(path):
+            name = path.relative_to(self.root).as_posix()
+            self.problem(name, 0, f"{kind} in the place of a regular file: {remedy}")
+        return bool(kind)
+
     def repairable(self, path: str, offset: int, text: str, size_bytes: int = 0) -> None:
         """Note what an unclean stop explains; in a store that was closed cleanly it is damage."""
         if not self.unclean:
             self.problem(path, offset, text, size_bytes)
         elif len(self.report.recovery) < FINDINGS_KEPT:
             self.report.recovery.append(f"{path}: at byte {offset}: {text}")
+
+    def is_ours(self, log_offset: int) -> bool:
+        """Whether one of ours wrote the record there, and no broker used the store since."""
+        return self.progress.crc_from is not None and log_offset >= self.progress.crc_from
 
     def is_gone(self, log_offset: int) -> bool:
         """Whether no message can be expected there: retention took it, or its bytes were reported as bad."""

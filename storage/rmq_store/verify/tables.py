@@ -1,0 +1,135 @@
+"""Tables and settings: whether the store can be opened with them. What they say is not judged.
+
+    config/<name>.json    RocketMQ's JSON, integer keys without quotes; if it is bad <name>.json.bak is read
+    pyrmq/store.json      sizes and settings of a store of ours
+
+Source of the rules: ConfigManager#load, and `rmq_store.broker.config_files`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import NoReturn
+
+from .files import other_kind, read_start
+from .known import is_ours
+from .report import Ledger
+
+TABLE_BYTES_MAX = 64 << 20
+STORE_FORMAT = 1
+MISSING = "missing"
+
+Table = dict[str, object]
+
+# A string, which is left as it is (one without an end reaches up to the end of the text), or a key that is a number.
+STRING_OR_KEY = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\Z)|([{,]\s*+)(-?+[0-9]++)(?=\s*+:)', re.DOTALL)
+
+# Everything below `pyrmq/`, and the lock, that a writer opens.
+OWN_FILES = (
+    "lock", "pyrmq/state", "pyrmq/progress", "pyrmq/store.json", "pyrmq/kept.json", "pyrmq/units.json",
+    "pyrmq/append.lock", "pyrmq/flush.lock", "pyrmq/config.lock",
+)  # fmt: skip
+# TopicValidator.java: what a broker makes for itself, and every opening makes again.
+SYSTEM_TOPIC = re.compile(r"rmq_sys_.*|RMQ_SYS_.*|SCHEDULE_TOPIC_XXXX|TBW102|SELF_TEST_TOPIC|OFFSET_MOVED_EVENT")
+
+
+def check_tables(ledger: Ledger) -> None:
+    """Report tables and files of ours that nobody can read, and a table of topics that is lost."""
+    root, note = ledger.root, ledger.report.notes.append
+    for name in ("config", "pyrmq"):
+        if (root / name).is_symlink():
+            text = "a symbolic link: nobody opens the store for writing; move the directory itself there"
+            ledger.problem(name, 0, text)
+    for name in OWN_FILES:
+        ledger.no_file(root / name, "put the file itself there")
+    if isinstance(why := _store_file(root), str) and why != MISSING:
+        ledger.problem("pyrmq/store.json", 0, f"{why}; the store cannot be opened: see `rmq repair`")
+    for name in _names(root / "config"):
+        path = f"config/{name}"
+        table, backup = load(root / path), load(root / f"{path}.bak")
+        if ledger.no_file(root / path, "put the file itself there"):
+            continue
+        if isinstance(table, str) and isinstance(backup, str):
+            ledger.problem(path, 0, f"{table}, and its .bak is no better ({backup}): see `rmq repair`")
+        elif isinstance(table, str):
+            note(f"{path}: {table}: what was in it before its last change is read from its .bak")
+        elif isinstance(backup, str) and backup != MISSING:
+            note(f"{path}.bak: {backup}; the table itself is whole")
+    if is_ours(root) and "topics.json" not in _names(root / "config") and _has_topics(root):
+        text = "missing, and so is its .bak: nobody sees the topics of the queues; `rmq repair` finds them again"
+        ledger.problem("config/topics.json", 0, text)
+
+
+def load(path: Path) -> Table | str:
+    """The table in a file, or why there is none. PermissionError: not known is not damaged."""
+    try:
+        raw = read_start(path, TABLE_BYTES_MAX + 1)
+    except FileNotFoundError:
+        return MISSING
+    except PermissionError:
+        raise
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    if not raw or len(raw) > TABLE_BYTES_MAX:
+        return "empty" if not raw else f"larger than {TABLE_BYTES_MAX} bytes"
+    try:
+        table = _parse(raw.decode())
+    except (ValueError, RecursionError) as error:
+        return f"no JSON: {error}"
+    return table if isinstance(table, dict) else "no JSON object"
+
+
+def _parse(text: str) -> object:
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except ValueError:  # quotes for keys that are numbers: for most tables that would be wasted
+        quoted = STRING_OR_KEY.sub(lambda found: f'{found[1]}"{found[2]}"' if found[2] else found[0], text)
+        return json.loads(quoted, parse_constant=_refuse)
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
+
+
+def _names(directory: Path) -> list[str]:
+    """Of the tables in `config/`, those of which only a backup is left, too."""
+    names = {path.name.removesuffix(".bak") for path in directory.iterdir()} if directory.is_dir() else set[str]()
+    return sorted(name for name in names if name.endswith(".json"))
+
+
+def _has_topics(root: Path) -> bool:
+    directory = root / "consumequeue"
+    topics = directory.iterdir() if directory.is_dir() else ()
+    return any(other_kind(topic) == "a directory" and not SYSTEM_TOPIC.fullmatch(topic.name) for topic in topics)
+
+
+def configured_topics(root: Path) -> set[bytes] | None:
+    """The topics in topics.json, None if it cannot be told. PermissionError."""
+    for name in ("config/topics.json", "config/topics.json.bak"):
+        table = load(root / name)
+        topics = table.get("topicConfigTable") if isinstance(table, dict) else None
+        if isinstance(topics, dict):
+            return {topic.encode(errors="surrogatepass") for topic in topics}
+    return None
+
+
+def _store_file(root: Path) -> Table | str:
+    found = load(root / "pyrmq" / "store.json")
+    if isinstance(found, str):
+        return found
+    version = found.get("format")
+    if not isinstance(version, int):
+        return "no description of a store"
+    if version > STORE_FORMAT:  # of what a newer version writes nothing else has to be as we know it
+        return {}
+    is_whole = isinstance(found.get("identity"), str) and isinstance(found.get("settings"), dict)
+    return found if is_whole else "no description of a store"
+
+
+def store_settings(root: Path) -> Table:
+    """The settings in store.json, by RocketMQ's names; {} if it tells none. PermissionError."""
+    found = _store_file(root)
+    settings = found.get("settings") if isinstance(found, dict) else None
+    return settings if isinstance(settings, dict) else {}
