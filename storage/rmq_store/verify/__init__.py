@@ -152,6 +152,21 @@ class _Scan:
             self.ledger.problem("pyrmq/kept.json", 0, kept)
             return
         self.kept = kept
+        # A lost file was found, say. Whoever looks for one of its messages goes by the list, and says that it is lost.
+        for bad in filter(self._is_whole, kept):
+            text = f"bytes {bad.start} to {bad.end} of the log are whole again: `rmq repair` takes them back"
+            self.ledger.problem("pyrmq/kept.json", 0, text)
+
+    def _is_whole(self, bad: BadRange) -> bool:
+        """Whether a range that was given up holds records again from its first byte to its last."""
+        for base, path in self.segments:
+            if base <= bad.start < base + self.segment_bytes:
+                log, position, item = self.ledger.map(path), bad.start - base, None
+                while position < bad.end - base and not isinstance(item, str):
+                    item = read_frame(log, position, base, self.crc_from)
+                    position += item.size if isinstance(item, Frame) else item if isinstance(item, int) else 0
+                return position == bad.end - base
+        return False
 
     def _pass_over_missing(self, base: int) -> int:
         """Segments that should lie before the one that starts at `base`; returns where the log goes on in that one."""

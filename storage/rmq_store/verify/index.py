@@ -67,6 +67,7 @@ class IndexCheck:
         self.ledger = ledger
         self.segments = segments
         self.last_offset, self.last_hashes = -1, list[tuple[int, ...]]()
+        self.lost, self.behind = 0, 0  # keys that must have an entry and have none: in front of one, and behind all
         self.entries = self._read_all()
         self.entry = next(self.entries, None)
 
@@ -137,6 +138,7 @@ class IndexCheck:
 
     def _next(self) -> None:
         self.ledger.report.index_entries += 1
+        self.lost, self.behind = self.lost + self.behind, 0
         self.entry = next(self.entries, None)
 
     def check(self, log_offset: int, frame: Frame) -> None:
@@ -157,6 +159,7 @@ class IndexCheck:
                 self.ledger.problem(entry.path, entry.position, text, ENTRY.size)
             else:
                 self.ledger.report.unindexed_keys += 1  # between two files, or outside of all
+                self.behind += self.ledger.progress.has_index and self.ledger.is_ours(log_offset)
         if self.entry and self.entry.log_offset == log_offset and self.entry.key_hash in tag:
             self._compare(self.entry, tag, log_offset, frame.store_ms)
             self._next()
@@ -197,5 +200,13 @@ class IndexCheck:
             self.ledger.repairable(self.entry.path, self.entry.position, text, ENTRY.size)
         while self.entry:
             self._next()
-        if report.unindexed_keys:
-            report.notes.append(f"{report.unindexed_keys} keys of messages are in no index file")
+        self._judge_unindexed()
+
+    def _judge_unindexed(self) -> None:
+        """A broker may have kept no index for a time; ours covers every key of what it wrote."""
+        for count, tell in ((self.lost, self.ledger.problem), (self.behind, self.ledger.repairable)):
+            if count:
+                text = f"{count} keys of messages are in no index file: `rmq repair --index` builds the index again"
+                tell("index", 0, text)
+        if others := self.ledger.report.unindexed_keys - self.lost - self.behind:
+            self.ledger.report.notes.append(f"{others} keys of messages are in no index file")

@@ -49,13 +49,16 @@ class _Tally:
 
 @dataclass(slots=True)
 class _Queue:
-    """`size`: bytes of one file; [first, end): bytes of all; `next`: the queue offset that is expected next."""
+    """`size`: bytes of one file; [first, end): bytes of all; `next`: the queue offset that is expected next, behind the
+    message at `newest`, an offset of the log.
+    """
 
     path: str
     size: int = 0
     first: int = 0
     end: int = 0
     next: int | None = None
+    newest: int = -1
     wrong: _Tally = field(default_factory=_Tally)
     missing: _Tally = field(default_factory=_Tally)
 
@@ -134,12 +137,13 @@ class QueueCheck:
             text = f"queue offset {frame.queue_offset} holds {entry}, expected {expected}"
             queue.wrong.add(Problem(where, at, text, at + ENTRY.size))
         if good or queue.next is None or frame.queue_offset == queue.next:
-            queue.next = frame.queue_offset + 1
+            queue.next, queue.newest = frame.queue_offset + 1, log_offset
 
     def _jump(self, path: str, position: int, frame: Frame, queue: _Queue, good: bool) -> None:
         """A queue offset that does not follow the one before it: retention, lost records, a new topic, or damage."""
-        if queue.next is not None and frame.queue_offset == 0 and good:
-            # The topic was deleted and made again: its older messages keep their offsets, their entries are gone.
+        if queue.next is not None and frame.queue_offset == 0 and good and not self.ledger.is_ours(queue.newest):
+            # A broker has deleted the topic, and it was made again: its older messages keep their offsets, their
+            # entries are gone. Ours gives no queue offset twice; there the queue's files were lost.
             self.ledger.report.notes.append(f"{queue.path}: {queue.next} messages of an earlier topic of this name")
             queue.wrong, queue.missing = _Tally(), _Tally()
             return
@@ -147,7 +151,9 @@ class QueueCheck:
         stop = min(frame.queue_offset, queue.end // ENTRY.size)
         explained = stop == frame.queue_offset or queue.next is None
         if start > frame.queue_offset or not (explained and all(self._unclaimed(queue, n) for n in range(start, stop))):
-            self.ledger.problem(path, position + 20, f"queue offset {frame.queue_offset}, expected {start}", 8)
+            again = ": the queue's files were lost, and it began anew" if good and frame.queue_offset == 0 else ""
+            text = f"queue offset {frame.queue_offset}, expected {start}{again}"
+            self.ledger.problem(path, position + 20, text, 8)
 
     def _unclaimed(self, queue: _Queue, queue_offset: int) -> bool:
         """Judge an entry that no message claimed; True if that is as it should be or has been reported elsewhere."""
@@ -173,7 +179,9 @@ class QueueCheck:
                 else:
                     self._unclaimed(queue, offset)
                 offset += 1
-            if queue.missing.count and queue.size == 0 and topics is not None and topic not in topics:
+            # A broker deletes the queues with the topic, ours leaves them.
+            is_deleted = topics is not None and topic not in topics and not self.ledger.is_ours(queue.newest)
+            if queue.missing.count and queue.size == 0 and is_deleted:
                 report.notes.append(f"{queue.path}: {queue.missing.count} messages of a topic that was deleted")
                 queue.missing = _Tally()
             for tally, tell in (
