@@ -244,6 +244,27 @@ def test_a_directory_that_is_a_link_can_be_read_only(root: Path, tmp_path: Path)
     _is(directory.links(root), WARN, "commitlog is a symbolic link", "not written")
 
 
+@pytest.mark.parametrize("kind", ["link", "dangling link", "directory", "FIFO"])
+def test_a_segment_that_is_no_file_fails_and_sends_to_verify_which_agrees(
+    run: Run, root: Path, tmp_path: Path, kind: str
+) -> None:
+    """It said "links OK none", and "fix: rmq verify", which said clean."""
+    segment = next((root / "commitlog").iterdir())
+    segment.rename(tmp_path / "outside")
+    if kind == "directory":
+        segment.mkdir()
+    elif kind == "FIFO":
+        os.mkfifo(segment)
+    else:
+        segment.symlink_to(tmp_path / ("outside" if kind == "link" else "nowhere"))
+    found = _by_name(directory.checks(root))
+    _is(found["store"], FAIL, "expected a regular file", "rmq verify")
+    _is(found["links"], FAIL, segment.name, "cannot be opened", "put the file itself there")
+    verified = run("verify", store=root)
+    assert verified.exit_code == 1
+    assert segment.name in verified.stdout
+
+
 def test_a_disk_that_fills(root: Path) -> None:
     _is(directory.disk(root, lambda path: 75), OK, "75 %")
     _is(directory.disk(root, lambda path: 76), WARN, "diskMaxUsedSpaceRatio=75", "rmq retention")

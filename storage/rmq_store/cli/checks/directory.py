@@ -18,6 +18,7 @@ from rmq_store.cli.output import time_text
 from rmq_store.errors import NotAStoreError, StoreError
 from rmq_store.files.lock import OfdLock
 from rmq_store.files.state_page import StatePage
+from rmq_store.format.names import parse_segment_name
 from rmq_store.log.kept import Kept
 from rmq_store.log.starting_point import OUR_LOCK_TEXT
 
@@ -76,12 +77,27 @@ def owner(root: Path, uid: int | None = None) -> Finding:
 
 
 def links(root: Path) -> Finding:
-    """Whether a directory that writers make themselves lies elsewhere: then the store can be read only."""
+    """Whether a segment is no file, and nobody can open the store; or a directory that writers make themselves lies
+    elsewhere, and it can be read only.
+    """
+    for path in _no_files(root / "commitlog"):
+        what = "a symbolic link" if path.is_symlink() else "no regular file"
+        fix = "put the file itself there; rmq verify names all that are none"
+        return Finding("links", FAIL, f"{path} is {what}: the store cannot be opened", fix)
     for path in (root / name for name in ("commitlog", "config", "pyrmq")):
         if path.is_symlink():
             text = f"{path} is a symbolic link: the store can be read, but not written"
             return Finding("links", WARN, text, "mount the other disk there, or move the whole store to it")
     return Finding("links", OK, "none")
+
+
+def _no_files(directory: Path) -> list[Path]:
+    """What has a segment's name and is no regular file."""
+    if not directory.is_dir():
+        return []
+    with os.scandir(directory) as entries:
+        others = [entry.name for entry in entries if not entry.is_file(follow_symlinks=False)]
+    return [directory / name for name in sorted(others) if parse_segment_name(name) is not None]
 
 
 def file_system(root: Path, mounts: str | None = None) -> Finding:
@@ -135,7 +151,7 @@ def clock(root: Path, now_s: float | None = None) -> Finding:
     if (root / "pyrmq" / "clock").exists():
         return Finding("clock", WARN, "a store for tests: pyrmq/clock says what time it is", "remove pyrmq/clock")
     now = time.time() if now_s is None else now_s
-    newest = max((path.stat().st_mtime for path in (root / "commitlog").glob("*")), default=now)
+    newest = max((path.lstat().st_mtime for path in (root / "commitlog").glob("*")), default=now)
     if newest - now > FUTURE_S:
         text = f"the log was written at {time_text(int(newest * 1e6))}, {newest - now:.0f} s from now"
         return Finding("clock", FAIL, text, "set this machine's clock (NTP); delayed messages and retention go by it")
