@@ -43,7 +43,7 @@ def find_segments(ledger: Ledger) -> Segments:
                 ledger.problem(f"commitlog/{path.name}", 0, "no segment; a broker refuses to load the store")
             continue
         bases.append(int(path.name))
-        if not ledger.no_file(path, "put the file itself there; `rmq repair` gives up what was in it"):
+        if not ledger.no_file(path, "put the file itself there"):
             try:
                 sizes[bases[-1]] = path.lstat().st_size
             except FileNotFoundError:  # retention, or the last closer, took it
