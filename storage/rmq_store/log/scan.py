@@ -40,7 +40,8 @@ def walk(log: CommitLog, start: int, limit: int | None = None) -> Iterator[Stret
 
     Every rule of CommitLog#checkMessageAndReturnSize holds, and more: the record must know its own offset, and from
     `log.crc_from` on it must have a CRC property. Without one nothing tells whether its properties are torn, or were
-    destroyed. Damage that was kept (`log.kept`) is passed over where it begins, unless a whole frame begins there.
+    destroyed. Damage that was kept (`log.kept`) is passed over where it begins, unless a whole frame begins there: the
+    bytes may have been put back; what is still bad of them is passed over as well.
     """
     segment_bytes = log.segments.size_bytes
     offset = start
@@ -75,13 +76,22 @@ def walk(log: CommitLog, start: int, limit: int | None = None) -> Iterator[Stret
             else:
                 stopped = check.reason
                 break
-        resume = log.kept.skip(base + position) if stopped else base + position
+        resume = _behind_kept(log, base, position) if stopped else base + position
         gap = resume > base + position
         stopped = "" if gap else stopped
         yield Stretch(base, np.array(positions, np.int64), np.array(sizes, np.int64), resume, stopped, gap)
         if stopped:
             return
         offset = resume
+
+
+def _behind_kept(log: CommitLog, base: int, position: int) -> int:
+    """Where the log goes on behind a bad frame in damage that was kept; else where the frame is."""
+    offset = base + position
+    bad = log.kept.covering(offset)
+    if bad is None or bad.start == offset:
+        return log.kept.skip(offset)
+    return min(bad.end, base + next_frame(log, base, position + 1))
 
 
 def next_frame(log: CommitLog, base: int, position: int) -> int:

@@ -146,6 +146,23 @@ def test_a_missing_segment_is_a_gap_of_exactly_its_bytes(lab: Lab) -> None:
     assert lab.verify().status == "kept"
 
 
+@pytest.mark.timeout(60)
+def test_a_lost_segment_that_comes_back_with_damage_in_it_stays_kept(lab: Lab) -> None:
+    starts, end = damaged(lab)
+    lost = lab.root / "commitlog" / f"{8192:020d}"
+    content = bytearray(lost.read_bytes())
+    lost.unlink()
+    with lab.open(on_corruption="keep") as store:
+        assert kept(store) == [(8192, 16384)]
+    inside = [number for number, start in enumerate(starts) if 8192 <= start < 16384]
+    content[starts[inside[3]] - 8192 + 150] ^= 1
+    lost.write_bytes(content)
+    with lab.open(rebuild_views=True) as store:
+        assert kept(store) == [(8192, 16384)]
+        assert whole(lab, store) == [number for number in range(40) if number not in inside]
+        assert store.log_range()[1] == end
+
+
 @pytest.mark.parametrize("entries", ["there", "lost", "lost, but consumed"])
 def test_a_lost_durable_tail_ends_the_log_where_it_ended_and_no_offset_is_used_twice(lab: Lab, entries: str) -> None:
     starts, end = damaged(lab)
