@@ -2,6 +2,8 @@
 
     {"format": 1, "identity": "<uuid>", "settings": {"mappedFileSizeCommitLog": 67108864, ...}}
 
+store.json.bak is there from the first time on: the content before the last change, for `rmq repair`.
+
 Sizes belong to the store: they are read off its files when it is opened. Source: MessageStoreConfig, BrokerConfig.
 """
 
@@ -11,7 +13,7 @@ import functools
 import json
 import re
 import uuid
-from dataclasses import dataclass, fields, replace
+from dataclasses import Field, dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from rmq_store.format.index import file_size as index_file_bytes
 from rmq_store.log.geometry import Geometry
 
 STORE_FORMAT = 1
-_STORE_FILE_BYTES_MAX = 1 << 16
+STORE_FILE_BYTES_MAX = 1 << 16
 
 # Every setting and every file size is an int in Java.
 _INT_MAX = (1 << 31) - 1
@@ -176,7 +178,7 @@ class StoreConfig:
 
     def broker_conf(self) -> dict[str, int | bool | str]:
         """The settings under the names that broker.conf has for them."""
-        return {name: getattr(self, field.name) for name, field in _JAVA_NAMES.items()}
+        return {name: getattr(self, field.name) for name, field in JAVA_NAMES.items()}
 
     @classmethod
     def from_broker_conf(cls, path: str | Path) -> StoreConfig:
@@ -199,7 +201,7 @@ class StoreConfig:
         if "brokerIP1" in values or "listenPort" in values:
             address, _, port = cls().broker_host.rpartition(":")
             values["brokerHost"] = f"{values.get('brokerIP1', address)}:{values.get('listenPort', port)}"
-        known = _JAVA_NAMES | _OLD_NAMES.keys()
+        known = JAVA_NAMES | _OLD_NAMES.keys()
         return cls(**parse_settings({name: value for name, value in values.items() if name in known}, str(path)))
 
 
@@ -208,7 +210,8 @@ def _java_name(name: str) -> str:
     return camel.replace("PropCrc", "PropCRC").replace("StoreOk", "StoreOK")
 
 
-_JAVA_NAMES = {_java_name(field.name): field for field in fields(StoreConfig)}
+JAVA_NAMES: dict[str, Field[Any]] = {_java_name(field.name): field for field in fields(StoreConfig)}
+"""The fields of StoreConfig by the names that RocketMQ has for them."""
 
 
 def parse_settings(values: dict[str, Any], where: str) -> dict[str, Any]:
@@ -221,9 +224,9 @@ def parse_settings(values: dict[str, Any], where: str) -> dict[str, Any]:
     parsed: dict[str, Any] = {}
     for given, value in values.items():
         name = _OLD_NAMES.get(given, given)
-        field = _JAVA_NAMES.get(name)
+        field = JAVA_NAMES.get(name)
         if field is None:
-            near = get_close_matches(name, _JAVA_NAMES, 1)
+            near = get_close_matches(name, JAVA_NAMES, 1)
             raise UsageError(f"{where}: unknown setting {given!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         kind = type(field.default)
         if kind is int and isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value, re.ASCII):
@@ -275,11 +278,26 @@ class StoreFile:
 
         Raises:
             NotAStoreError: written by a newer version.
-            CorruptConfigError: unreadable.
+            CorruptConfigError: unreadable, or missing while its backup is there.
         """
-        path = root / "pyrmq" / "store.json"
+        path = _store_file(root)
+        found = cls._read(root, path)
+        if found is None and _backup(path).exists():
+            found = cls._read(root, path)  # the store was just being made, perhaps
+        if found is None and _backup(path).exists():
+            reason = f"missing, although {_backup(path).name} is there; see `rmq repair`"
+            raise CorruptConfigError(str(path), 0, reason)
+        return found
+
+    @classmethod
+    def load_backup(cls, root: Path) -> StoreFile | None:
+        """Read store.json.bak; None if there is none. Raises as `load`."""
+        return cls._read(root, _backup(_store_file(root)))
+
+    @classmethod
+    def _read(cls, root: Path, path: Path) -> StoreFile | None:
         try:
-            raw = durable.read_limited(path, _STORE_FILE_BYTES_MAX)
+            raw = durable.read_limited(path, STORE_FILE_BYTES_MAX)
         except FileNotFoundError:
             return None
         try:
@@ -299,6 +317,17 @@ class StoreFile:
             raise CorruptConfigError(str(path), 0, str(error)) from error
 
     def save(self, root: Path) -> None:
-        """Write it durably."""
+        """Write it durably, and its backup."""
         content = {"format": STORE_FORMAT, "identity": self.identity, "settings": self.config.broker_conf()}
-        durable.write_atomically(root / "pyrmq" / "store.json", json.dumps(content, indent=1).encode() + b"\n")
+        text, path = json.dumps(content, indent=1).encode() + b"\n", _store_file(root)
+        durable.write_atomically(path, text, backup=_backup(path))
+        if not _backup(path).exists():
+            durable.write_atomically(_backup(path), text)  # most settings never change: one file alone would know them
+
+
+def _store_file(root: Path) -> Path:
+    return root / "pyrmq" / "store.json"
+
+
+def _backup(path: Path) -> Path:
+    return path.with_name(f"{path.name}.bak")

@@ -1,8 +1,10 @@
 """Putting a damaged store right: what can be made again from the log is made again, what is lost is written down.
 
-    1  look, change nothing: single files (repair_files), then the verifier over log, queues and index
-    2  under byte 0 of `lock`: move or restore single files, copy views that are to be built again
-    3  open the store with on_corruption="keep", scanning the whole log if views or log are damaged, and close it
+    1  look, change nothing: single files (repair_files, repair_segments, repair_settings), then the verifier over log,
+       queues and index
+    2  under byte 0 of `lock`: copy the queues if they are to be built again, move or restore single files, move the
+       index. In this order: what needs room on the disk comes first, and can be taken back
+    3  open the store with on_corruption="keep", scanning the whole log if queues or log are damaged, and close it
     4  look again
 
 Nothing is deleted: see `Trash`. A repair that was killed is started again.
@@ -15,28 +17,50 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rmq_store.broker.backup_files import refuse_inside
 from rmq_store.broker.config import StoreFile
-from rmq_store.broker.deleted_topics import deleted_topics, was_used_since
-from rmq_store.broker.repair_files import Finding, Trash, find, find_unreadable
+from rmq_store.broker.repair_files import (
+    TOPICS_FILE,
+    find_own_files,
+    find_queue_files,
+    find_tables,
+    find_unreadable_queue_files,
+    topics_of_queues,
+)
+from rmq_store.broker.repair_finding import Finding
+from rmq_store.broker.repair_kept import KEPT_FILE, find_whole_again
+from rmq_store.broker.repair_segments import find_segments, find_unreadable_segments, unreadable_places
+from rmq_store.broker.repair_settings import Given, Settings, find_settings
+from rmq_store.broker.repair_trash import Trash
+from rmq_store.broker.repair_views import (
+    also_built,
+    describe,
+    index_tells_geometry,
+    keep_delivery_times,
+    look_for_room,
+)
 from rmq_store.broker.store import Store
-from rmq_store.broker.topics import TopicConfig, TopicTable
+from rmq_store.broker.topics import TopicTable
 from rmq_store.clock import system_clock
-from rmq_store.errors import CorruptConfigError, CorruptIndexError, NotAStoreError, StoreFailedError, StoreLockedError
+from rmq_store.errors import CorruptIndexError, CorruptionError, NotAStoreError, StoreLockedError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.lock import OfdLock
 from rmq_store.log.geometry import infer
-from rmq_store.log.recovery import LMQ_PREFIX, free_name
+from rmq_store.log.recovery import free_name
 from rmq_store.verify import Report, verify_store
 
 Tell = Callable[[int, int, int], None]
 """(messages so far, bytes so far, bytes in all)."""
+
+NOTHING_GIVEN = Given()
 
 
 @dataclass(slots=True)
 class Repair:
     """What is wrong with the store at `root`, and what will be done; made by `examine`.
 
-    `report`: the verifier's, before. `rebuild`: the views that are built again, of "queues" and "index".
+    `report`: the verifier's, before. `rebuild`: the views that are built again, of "queues" and "index". `settings`:
+    those of a store that has no store.json that can be read.
     """
 
     root: Path
@@ -44,6 +68,7 @@ class Repair:
     findings: list[Finding]
     rebuild: set[str]
     trash: Trash
+    settings: Settings | None = None
     after: Report | None = None
     steps: list[str] = field(default_factory=list)
 
@@ -53,9 +78,22 @@ class Repair:
         return bool(self.findings or self.rebuild or self.report.problem_count or self.report.recovery)
 
     @property
-    def log_is_damaged(self) -> bool:
-        """Whether bytes of the log are damaged that were not kept before."""
-        return self.report.damaged.get("commitlog", 0) > 0 or any(finding.area == "log" for finding in self.findings)
+    def lost_settings(self) -> tuple[str, ...]:
+        """RocketMQ's names of the settings that nobody knows: the caller must give them first."""
+        return self.settings.lost if self.settings is not None else ()
+
+    def view_actions(self) -> list[str]:
+        """What is done to queues and index, one sentence each."""
+        actions = []
+        if "queues" in self.rebuild:
+            actions.append("consumequeue: copied, and built again from the log")
+        if "index" in self.rebuild:
+            text = "index: moved away, and built again from the log"
+            if self.settings is not None and not index_tells_geometry(self.root, self.settings.config.geometry()):
+                slots, entries = self.settings.config.max_hash_slot_num, self.settings.config.max_index_num
+                text += f", with maxHashSlotNum={slots} and maxIndexNum={entries}: nothing tells what they were"
+            actions.append(text)
+        return actions
 
 
 def examine(
@@ -64,6 +102,7 @@ def examine(
     queues: bool = False,
     index: bool = False,
     removed: str | Path | None = None,
+    given: Given = NOTHING_GIVEN,
     progress: Tell | None = None,
 ) -> Repair:
     """Find out what is wrong with a store that nobody has open; nothing is changed.
@@ -71,30 +110,31 @@ def examine(
     Args:
         queues, index: build them again even if nothing is wrong with them.
         removed: where to put what is taken out; default: a new directory under `pyrmq/removed/`.
+        given: settings of a store whose store.json is lost, or of one that a broker made.
 
     Raises:
-        NotAStoreError: no store, or one of a newer version.
+        NotAStoreError: no store, one of a newer version, or a link where a directory or a segment belongs.
         StoreLockedError: somebody has it open.
+        UsageError: `removed` lies in the store; settings are given that the store knows; a size cannot be told.
+        CorruptionError: a segment is larger than it should be, and holds records there.
         OSError: it cannot be read.
     """
     root = Path(root).absolute()
+    durable.refuse_links(*(root / name for name in ("commitlog", "config", "pyrmq")))
     if not (root / "commitlog").is_dir():
         raise NotAStoreError(str(root), "not a store: it has no commitlog directory")
     with closing(OfdLock(root / "lock")) as lock:
         _refuse_company(root, lock)
-    target = Path(removed).absolute() if removed else free_name(root / "pyrmq" / "removed" / f"repair-{system_clock()}")
-    trash = Trash(root, target)
-    findings = list(find(root, trash))
+    trash = Trash(root, _target(root, removed))
+    settings = find_settings(root, given)
+    findings = _look_at_files(root, trash, settings)
     report = verify_store(root, progress)
-    known = {finding.path for finding in findings}
-    findings += find_unreadable(root, trash, (bad for bad in report.unreadable if bad.path not in known))
-    rebuild = {"queues"} if queues else set()
-    rebuild |= {"index"} if index else set()
-    if report.damaged.get("consumequeue") or any(finding.area == "queues" for finding in findings):
-        rebuild.add("queues")
-    if report.damaged.get("index") or _index_is_unreadable(root, findings):
-        rebuild.add("index")
-    return Repair(root, report, findings, rebuild, trash)
+    findings += _look_at_what_was_read(root, trash, report, {finding.path for finding in findings})
+    found = Repair(root, report, findings, set(), trash, settings)
+    found.rebuild = _rebuilt_views(found, queues=queues, index=index)
+    if "index" in found.rebuild:
+        durable.refuse_links(root / "index")
+    return found
 
 
 def carry_out(repair: Repair, progress: Tell | None = None) -> Report:
@@ -103,33 +143,42 @@ def carry_out(repair: Repair, progress: Tell | None = None) -> Report:
     On return everything is durable. What stays damaged is kept: `Report.kept`.
 
     Raises:
+        UsageError: settings are lost; nothing was changed.
         StoreLockedError: somebody has opened the store meanwhile.
-        StoreFullError, StoreFailedError, CorruptionError: call `examine` again after the cause is gone.
+        StoreFullError, StoreFailedError, CorruptionError: call `examine` again after the cause is gone. If it was room
+            for queues and index, nothing was changed.
     """
     root = repair.root
-    rescan = bool(repair.rebuild) or repair.log_is_damaged
-    rescan |= any(finding.path in ("pyrmq/kept.json", "pyrmq/progress") for finding in repair.findings)
+    if repair.lost_settings:
+        raise UsageError(
+            f"{root}: settings are lost, and most cannot be changed later: {', '.join(repair.lost_settings)}. "
+            "Nothing was changed. Give them with --set NAME=VALUE or --config FILE, or take the --defaults for all of "
+            "them (ASYNC_FLUSH!)"
+        )
     durable.make_directory(root / "pyrmq")
-    topics = _topics_of_queues(root) if any(f.path == "config/topics.json" for f in repair.findings) else []
     with closing(OfdLock(root / "lock")) as lock:
         if not lock.try_exclusive():
             _refuse_company(root, lock)
-        if repair.findings or rescan:
-            _make_directories(repair.trash.target)
-        for finding in repair.findings:
-            if (root / finding.path).exists() or finding.area == "config":
-                finding.apply()
-                repair.steps.append(f"{finding.path}: {finding.action}")
-        if rescan:
-            _save_views(repair)
-    with Store.open(root, on_corruption="keep", rebuild_views=(progress or True) if rescan else False):
-        known = TopicTable(root).all()
-        lost = [topic for topic in topics if topic.topic_name not in known]
-        if lost:
-            TopicTable(root).create_all(lost, exist_ok=True)
-            repair.steps.append(f"config/topics.json: {len(lost)} topics were found by their queues")
+        with durable.typed(root):
+            _change_files(repair)
+    rescan = "queues" in repair.rebuild
+    with Store.open(root, on_corruption="keep", rebuild_views=(progress or True) if rescan else False) as store:
+        if count := keep_delivery_times(root, store.config, repair.trash.copies):
+            repair.steps.append(f"consumequeue: {count} delayed messages are due when they were before")
+        if any(finding.path == TOPICS_FILE for finding in repair.findings):
+            _find_topics(repair)
     repair.after = verify_store(root, progress)
     return repair.after
+
+
+def _target(root: Path, removed: str | Path | None) -> Path:
+    ours = root / "pyrmq" / "removed"
+    if removed is None:
+        return free_name(ours / f"repair-{system_clock()}")
+    target = Path(removed).absolute()
+    if ours.resolve() not in target.resolve().parents:
+        refuse_inside(root, target)
+    return target
 
 
 def _refuse_company(root: Path, lock: OfdLock) -> None:
@@ -140,51 +189,98 @@ def _refuse_company(root: Path, lock: OfdLock) -> None:
         )
 
 
-def _index_is_unreadable(root: Path, findings: list[Finding]) -> bool:
-    if any(finding.path == "pyrmq/store.json" for finding in findings):
+def _look_at_files(root: Path, trash: Trash, settings: Settings | None) -> list[Finding]:
+    """Every file but the contents of log, queues and index."""
+    known = settings or StoreFile.load(root)
+    assert known is not None
+    known_size = known.size if isinstance(known, Settings) else lambda name: int(getattr(known.config, name))
+    findings = [*find_tables(root, trash), *find_own_files(root, trash)]
+    if settings is not None and settings.problem:
+        findings.append(_store_file_finding(root, trash, settings))
+    findings += find_segments(root, trash, known_size("mapped_file_size_commit_log"))
+    findings += find_queue_files(root, trash, known_size("mapped_file_size_consume_queue"))
+    return findings
+
+
+def _store_file_finding(root: Path, trash: Trash, settings: Settings) -> Finding:
+    path = root / "pyrmq" / "store.json"
+
+    def move() -> None:
+        if path.is_symlink() or path.exists():
+            trash.move(path)
+
+    return Finding("own files", "pyrmq/store.json", settings.problem, settings.action, move)
+
+
+def _look_at_what_was_read(root: Path, trash: Trash, report: Report, known: set[str]) -> list[Finding]:
+    """What the verifier shows of single files: sectors that cannot be read, kept damage that is none any more."""
+    places = unreadable_places(report.unreadable)
+    segments = {name: text for name, text in places.items() if name.startswith("commitlog/") and name not in known}
+    queues = {name: text for name, text in places.items() if name.startswith("consumequeue/") and name not in known}
+    findings = [*find_unreadable_segments(root, trash, segments), *find_unreadable_queue_files(root, trash, queues)]
+    described = StoreFile.load(root) if not {"pyrmq/store.json", KEPT_FILE} & known else None
+    if described is not None and (again := find_whole_again(root, trash, described.config, set(places))):
+        findings.append(again)
+    return findings
+
+
+def _rebuilt_views(found: Repair, *, queues: bool, index: bool) -> set[str]:
+    areas, paths = {finding.area for finding in found.findings}, {finding.path for finding in found.findings}
+    if "log" in areas or _damage(found, "commitlog") or {KEPT_FILE, "pyrmq/progress"} & paths:
+        return {"queues", "index"}
+    wanted = {"queues"} if queues or "queues" in areas or _damage(found, "consumequeue") else set()
+    wanted |= {"index"} if index or _damage(found, "index") or _index_is_unreadable(found) else set()
+    return also_built(found.root, wanted)
+
+
+def _damage(found: Repair, directory: str) -> int:
+    """How many problems the verifier has there, without names that do not belong there."""
+    foreign = {finding.path for finding in found.findings if finding.area == "names"}
+    named = sum(bad.path in foreign and bad.path.startswith(f"{directory}/") for bad in found.report.problems)
+    return found.report.damaged.get(directory, 0) - named
+
+
+def _index_is_unreadable(found: Repair) -> bool:
+    """Whether it has another geometry than store.json says, or none."""
+    if found.settings is not None:
         return False
-    known = StoreFile.load(root)
-    if known is None:
-        return False
+    known = StoreFile.load(found.root)
+    assert known is not None
     try:
-        geometry = known.config.geometry()
-        return infer(root, geometry) != geometry
+        return infer(found.root, known.config.geometry()) != known.config.geometry()
     except CorruptIndexError:
         return True
-    except Exception as error:  # of the log or the queues: these have findings of their own
-        if type(error).__name__ != "CorruptionError":
-            raise
+    except CorruptionError:  # of the log or the queues: these have findings of their own
         return False
 
 
-def _save_views(repair: Repair) -> None:
-    """Both are written again. The queues stay where they are until then: they tell which offsets were given out."""
+def _change_files(repair: Repair) -> None:
     root, trash = repair.root, repair.trash
-    if (root / "index").is_dir():
-        trash.move(root / "index")
-        repair.steps.append("index: moved away and built again")
-    if (root / "consumequeue").is_dir():
-        trash.copy_all(root / "consumequeue")
-        repair.steps.append("consumequeue: copied and built again")
-
-
-def _topics_of_queues(root: Path) -> list[TopicConfig]:
-    """Those that have queues, but for those that were deleted and not made again."""
+    actions = repair.view_actions()
     try:
-        deleted = deleted_topics(root)
-    except (CorruptConfigError, StoreFailedError):
-        deleted = {}
-    found = []
-    for topic in sorted((root / "consumequeue").iterdir()) if (root / "consumequeue").is_dir() else ():
-        ids = [int(queue.name) for queue in topic.iterdir() if queue.name.isdigit()] if topic.is_dir() else []
-        if topic.name in deleted and ids and not was_used_since(topic, deleted[topic.name]):
-            continue
-        if ids and not topic.name.startswith(LMQ_PREFIX):
-            found.append(TopicConfig(topic.name, max(ids) + 1, max(ids) + 1, 6))
-    return found
+        if "queues" in repair.rebuild and (root / "consumequeue").is_dir():
+            trash.copy_all(root / "consumequeue", {root / finding.path for finding in repair.findings})
+        look_for_room(root, repair.rebuild)
+        for finding in repair.findings:
+            finding.apply()
+            repair.steps.append(f"{finding.path}: {finding.action}")
+    except BaseException:
+        if not repair.steps:
+            trash.take_back()
+        raise
+    settings = repair.settings
+    if settings is not None and (told := index_tells_geometry(root, settings.config.geometry())):
+        describe(root, settings)
+    if "index" in repair.rebuild and (root / "index").is_dir():
+        trash.move(root / "index")
+    if settings is not None and not told:
+        describe(root, settings)
+    repair.steps += actions
 
 
-def _make_directories(path: Path) -> None:
-    for directory in reversed([path, *path.parents]):
-        if not directory.is_dir():
-            durable.make_directory(directory)
+def _find_topics(repair: Repair) -> None:
+    known = TopicTable(repair.root).all()
+    lost = [topic for topic in topics_of_queues(repair.root) if topic.topic_name not in known]
+    if lost:
+        TopicTable(repair.root).create_all(lost, exist_ok=True)
+        repair.steps.append(f"{TOPICS_FILE}: {len(lost)} topics were found by their queues")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,10 +12,11 @@ import click
 
 from rmq_store.cli.output import printable, store_argument, write_json
 from rmq_store.cli.progress import progress_bar
-from rmq_store.errors import UsageError
+from rmq_store.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from rmq_store.broker.repair import Repair
+    from rmq_store.broker.repair_settings import Given
     from rmq_store.verify import Report
 
 
@@ -30,9 +33,27 @@ if TYPE_CHECKING:
     "--removed", type=click.Path(file_okay=False, path_type=Path),
     help="Where to put what is taken out (default: a new directory under pyrmq/removed/).",
 )  # fmt: skip
+@click.option(
+    "--set", "settings", multiple=True, metavar="NAME=VALUE",
+    help="A setting that pyrmq/store.json has lost, with RocketMQ's name; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--config", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The broker.conf that has the lost settings.",
+)  # fmt: skip
+@click.option("--defaults", is_flag=True, help="Take the default for every setting that is lost and not given.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def repair(
-    root: Path, dry_run: bool, yes: bool, queues: bool, index: bool, removed: Path | None, as_json: bool
+    root: Path,
+    dry_run: bool,
+    yes: bool,
+    queues: bool,
+    index: bool,
+    removed: Path | None,
+    settings: tuple[str, ...],
+    config: Path | None,
+    defaults: bool,
+    as_json: bool,
 ) -> None:
     """Find out what is wrong with the store in directory PATH, say what will be done, and do it.
 
@@ -42,28 +63,52 @@ def repair(
 
     \b
     Exit codes: 0 nothing was wrong, or all of it was put right; 1 messages are lost (or, with --dry-run, something
-    would be done); 2 the caller's mistake.
+    would be done); 2 it could not be done: the caller's mistake, a store in use, lost settings, a full disk.
     """
     from rmq_store.broker.repair import carry_out, examine
 
-    with progress_bar("look") as tell:
-        found = examine(root, queues=queues, index=index, removed=removed, progress=tell)
-    after = found.report
-    if not as_json:
-        _write_findings(found)
-    if found.is_needed and not dry_run:
-        if not yes and not (sys.stdin.isatty() and not as_json):
-            raise UsageError("nothing was changed: add --yes to do this, or --dry-run to look only")
-        if not yes and not click.confirm("Do this?", default=False):
-            raise UsageError("nothing was changed")
-        with progress_bar("repair") as tell:
-            after = carry_out(found, tell)
+    with _refusing():
+        with progress_bar("look") as tell:
+            given = _given(settings, config, defaults)
+            found = examine(root, queues=queues, index=index, removed=removed, given=given, progress=tell)
+        after = found.report
+        if not as_json:
+            _write_findings(found)
+        if found.is_needed and not dry_run:
+            if not yes and not (sys.stdin.isatty() and not as_json):
+                raise UsageError("nothing was changed: add --yes to do this, or --dry-run to look only")
+            if not yes and not click.confirm("Do this?", default=False):
+                raise UsageError("nothing was changed")
+            with progress_bar("repair") as tell:
+                after = carry_out(found, tell)
     done = found.after is not None
     if as_json:
         write_json(_to_dict(found, after))
     elif done:
         _write_result(found, after)
     sys.exit(1 if after.status in ("damaged", "kept") or (dry_run and found.is_needed) else 0)
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """Whatever keeps us from repairing ends with exit code 2: 1 says that messages are lost."""
+    try:
+        yield
+    except StoreError as error:
+        click.echo(f"rmq: {printable(str(error))}", err=True)
+        sys.exit(2)
+
+
+def _given(settings: tuple[str, ...], config: Path | None, defaults: bool) -> Given:
+    from rmq_store.broker.config import StoreConfig, parse_settings
+    from rmq_store.broker.repair_settings import Given
+
+    pairs = [text.partition("=") for text in settings]
+    for name, separator, _ in pairs:
+        if not separator:
+            raise UsageError(f"--set {name}: give NAME=VALUE")
+    values = parse_settings({name: value for name, _, value in pairs}, "--set")
+    return Given(values, StoreConfig.from_broker_conf(config) if config else None, defaults)
 
 
 def _write_findings(found: Repair) -> None:
@@ -85,8 +130,12 @@ def _write_findings(found: Repair) -> None:
         line("kept", f"{bad.path}: bytes {bad.start} to {bad.end} of the log: {bad.text}")
     if report.bad_ranges:
         line("do", "the damaged bytes of the log are kept where they are and passed over from now on")
-    for view in sorted(found.rebuild):
-        line("do", f"{view}: built again from the log; what is there now is kept in {found.trash.target}")
+    for action in found.view_actions():
+        line("do", action)
+    if found.findings or found.rebuild:
+        line("kept in", str(found.trash.target))
+    if found.lost_settings:
+        line("lost", f"{', '.join(found.lost_settings)}: give them with --set or --config, or take the --defaults")
     if report.recovery and not found.rebuild:
         line("do", "recovery, as by any opener")
     if not found.is_needed:
@@ -110,6 +159,7 @@ def _to_dict(found: Repair, after: Report) -> dict[str, object]:
     findings = [{name: getattr(f, name) for name in ("area", "path", "problem", "action")} for f in found.findings]
     return {
         "needed": found.is_needed, "done": found.after is not None, "findings": findings,
-        "rebuild": sorted(found.rebuild), "steps": found.steps, "removed": str(found.trash.target),
-        "before": found.report.to_dict(), "after": after.to_dict() if found.after is not None else None,
+        "rebuild": sorted(found.rebuild), "lost_settings": found.lost_settings, "steps": found.steps,
+        "removed": str(found.trash.target), "before": found.report.to_dict(),
+        "after": after.to_dict() if found.after is not None else None,
     }  # fmt: skip

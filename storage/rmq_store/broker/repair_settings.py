@@ -1,0 +1,148 @@
+"""The settings of a store whose store.json is damaged or missing (`rmq repair`).
+
+They come, the first that has it, from: what the caller gives one by one, store.json.bak, what can still be read of
+store.json line by line, a broker.conf that the caller names. What is then still unknown is *lost*: a default in its
+place (ASYNC_FLUSH!) is taken only if the caller says so, for hardly any setting can be changed later.
+Sizes are never lost: the files of the store have them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rmq_store.broker.config import DEFAULTS, JAVA_NAMES, STORE_FILE_BYTES_MAX, StoreConfig, StoreFile, parse_settings
+from rmq_store.errors import CorruptConfigError, CorruptionError, NotAStoreError, StoreFailedError, UsageError
+from rmq_store.files import durable
+from rmq_store.log.geometry import Geometry
+from rmq_store.log.starting_point import OUR_LOCK_TEXT
+
+# As StoreFile.save writes them: one setting in each line.
+_LINE = re.compile(r'^\s*"([A-Za-z0-9]+)":\s*(.*?),?\s*$', re.MULTILINE)
+_SIZES = frozenset(Geometry.__slots__)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the caller knows of lost settings: `settings` and `config` as StoreConfig has them; `defaults`: take those
+    for all that is lost.
+    """
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    config: StoreConfig | None = None
+    defaults: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.settings or self.config or self.defaults)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a store.json is to be made with. `identity`: "" for a new one; `known`: the fields of `config` that somebody
+    vouches for; `lost`: RocketMQ's names of those that nobody does; `problem`: what is wrong with the store.json that
+    is there, or should be ("": no store.json was to be expected); `action`: where the settings come from.
+    """
+
+    identity: str
+    config: StoreConfig
+    known: frozenset[str]
+    lost: tuple[str, ...] = ()
+    problem: str = ""
+    action: str = ""
+
+    def size(self, name: str) -> int | None:
+        """One of the sizes, None if only the files tell it."""
+        return getattr(self.config, name) if name in self.known else None
+
+    def file(self, geometry: Geometry, *, index_tags: bool) -> StoreFile:
+        """The new store.json of a store whose files have these sizes."""
+        config = self.config.with_geometry(geometry)
+        if "message_index_tags" not in self.known:
+            config = replace(config, message_index_tags=index_tags)
+        return StoreFile(self.identity or str(uuid.uuid4()), config)
+
+
+def find_settings(root: Path, given: Given) -> Settings | None:
+    """The settings of a store that has no store.json that can be read; None if it has one.
+
+    Raises:
+        NotAStoreError: a newer version wrote it.
+        UsageError: settings are given for a store that knows its own, or they make no sense.
+    """
+    try:
+        known = StoreFile.load(root)
+    except (CorruptConfigError, StoreFailedError, NotAStoreError) as error:
+        if "newer version" in str(error):
+            raise
+        return _salvage(root, given, str(error))
+    if known is not None and given:
+        raise UsageError(
+            f"{root}/pyrmq/store.json is whole, and its settings stay: `rmq updateBrokerConfig` changes those that may "
+            "be changed in the life of a store"
+        )
+    if known is not None:
+        return None
+    if is_ours(root) or (root / "pyrmq" / "progress").exists():
+        return _salvage(root, given, "missing")
+    config = replace(given.config or DEFAULTS, **given.settings)
+    differing = {name for name in _names() if given.config and getattr(given.config, name) != getattr(DEFAULTS, name)}
+    return Settings("", config, frozenset(differing | given.settings.keys()))
+
+
+def is_ours(root: Path) -> bool:
+    """Whether one of ours used the store last; a broker writes another text into `lock` at every start."""
+    try:
+        return durable.read_limited(root / "lock", 4096).startswith(OUR_LOCK_TEXT)
+    except FileNotFoundError:
+        return False
+
+
+def _salvage(root: Path, given: Given, problem: str) -> Settings:
+    try:
+        backup = StoreFile.load_backup(root)
+    except (CorruptionError, StoreFailedError, NotAStoreError):
+        backup = None
+    if backup is not None:
+        action = "its content before the last change comes back from store.json.bak"
+        return Settings(backup.identity, replace(backup.config, **given.settings), _names(), (), problem, action)
+    identity, found = _read_what_can_be_read(root)
+    known = {**found, **given.settings}
+    config = replace(given.config or DEFAULTS, **known)
+    lost = [name for name, field in JAVA_NAMES.items() if field.name not in known and field.name not in _SIZES]
+    if given.config is not None or given.defaults:
+        lost = []
+    action = "it is moved away and made anew" if problem != "missing" else "it is made anew"
+    action += f": {len(found)} of {len(JAVA_NAMES)} settings can be read, the files tell the sizes, the identity is "
+    action += "the same" if identity else "a new one"
+    names = known.keys() | ({name for name in _names() if name not in _SIZES} if not lost else set())
+    return Settings(identity, config, frozenset(names), tuple(lost), problem, action)
+
+
+def _read_what_can_be_read(root: Path) -> tuple[str, dict[str, Any]]:
+    """(identity, settings as StoreConfig has them) of a damaged store.json; those that make no sense are left out."""
+    try:
+        text = durable.read_limited(root / "pyrmq" / "store.json", STORE_FILE_BYTES_MAX).decode(errors="replace")
+    except (FileNotFoundError, CorruptConfigError, StoreFailedError, NotAStoreError):
+        return "", {}
+    identity = ""
+    found: dict[str, Any] = {}
+    for name, value in _LINE.findall(text):
+        try:
+            if name == "identity":
+                identity = str(uuid.UUID(json.loads(value)))
+            elif name in JAVA_NAMES:
+                setting = parse_settings({name: json.loads(value)}, name)
+                StoreConfig(**setting)
+                found |= setting
+        except (ValueError, TypeError, AttributeError, RecursionError):  # a UsageError of this one setting, too
+            continue
+    return identity, found
+
+
+def _names() -> frozenset[str]:
+    return frozenset(field.name for field in JAVA_NAMES.values())

@@ -1,0 +1,124 @@
+"""Queues and index that `rmq repair` builds again: which ones must be, and what of the old ones has to come back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+
+from rmq_store.broker.backup_files import log_of
+from rmq_store.broker.config import StoreConfig
+from rmq_store.broker.repair_settings import Settings, is_ours
+from rmq_store.errors import CorruptIndexError, CorruptionError, StoreFullError
+from rmq_store.files import durable
+from rmq_store.files.progress import Progress
+from rmq_store.format.consume_queue import ENTRY
+from rmq_store.format.names import SCHEDULE_TOPIC
+from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.geometry import Geometry, infer
+from rmq_store.log.hash_index import NO_FILE
+from rmq_store.log.index_repair import indexes_tags
+from rmq_store.log.starting_point import load_checkpoint
+
+# What an opener writes besides: progress, checkpoint, tables.
+_SMALL_FILES_BYTES = 1 << 20
+
+
+def also_built(root: Path, wanted: set[str]) -> set[str]:
+    """`wanted` of "queues" and "index", and what recovery cannot leave as it is beside it.
+
+    In a store of ours the index alone is built if it is missing; with the queues it always is. In a broker's store
+    the index stays beside queues that are built; nobody else builds it.
+    """
+    ours, known = is_ours(root), Progress(root / "pyrmq" / "progress").load()
+    if "queues" in wanted and ours:
+        return {"queues", "index"}
+    if "index" in wanted and not (ours and known and known[0].index_file != NO_FILE):
+        return {"queues", "index"}
+    return wanted
+
+
+def index_tells_geometry(root: Path, geometry: Geometry) -> bool:
+    """Whether it does, or is missing; True as well if other files are in the way of the answer."""
+    try:
+        infer(root, geometry)
+    except CorruptIndexError:
+        return False
+    except CorruptionError:
+        return True
+    return True
+
+
+def describe(root: Path, settings: Settings) -> None:
+    """Write the store.json of a store that has none. An index that can be read must still be there: it tells its own
+    geometry, and whether it holds tags.
+
+    Raises:
+        UsageError: a size that was given is not that of the files.
+        CorruptionError: files of one kind differ in size.
+    """
+    geometry = infer(root, settings.config.geometry(), settings.known & frozenset(Geometry.__slots__))
+    with closing(log_of(root, settings.config.with_geometry(geometry), writable=False)) as log:
+        try:
+            tags = indexes_tags(log)
+        except CorruptionError:  # a damaged index: as if there were none
+            tags = load_checkpoint(log).logics_physical_offset > 0
+    settings.file(geometry, index_tags=tags).save(root)
+
+
+def look_for_room(root: Path, rebuild: set[str]) -> None:
+    """StoreFullError: there is none for a second index. Queues need none, they are written over the old ones' place."""
+    if "index" not in rebuild:
+        return
+    files = (root / "index").rglob("*") if (root / "index").is_dir() else ()
+    needed = sum(path.lstat().st_blocks * 512 for path in files) + _SMALL_FILES_BYTES
+    disk = os.statvfs(root)
+    free = disk.f_bavail * disk.f_frsize
+    if free < needed:
+        raise StoreFullError(
+            f"{root}: {needed} bytes are needed to build the index again, {free} are free; nothing was changed"
+        )
+
+
+def keep_delivery_times(root: Path, config: StoreConfig, copies: Mapping[Path, Path]) -> int:
+    """Put the tags codes of delayed messages back as they were in the `copies` of queue files: they are times that were
+    computed by the delays of whoever stored them, and these need not be ours. Returns how many.
+
+    Only where the entry is otherwise the one that was built, and its code can be such a time.
+    """
+    directory = root / "consumequeue" / SCHEDULE_TOPIC
+    changed = 0
+    with closing(log_of(root, config, writable=False)) as log:
+        for path, place in copies.items():
+            if directory in path.parents and path.exists():
+                changed += _keep_times(log, path, place)
+    return changed
+
+
+def _keep_times(log: CommitLog, path: Path, place: Path) -> int:
+    before, now = (np.fromfile(file, ENTRY) for file in (place, path))
+    count = min(len(before), len(now))
+    before, now = before[:count], now[:count]
+    same = (before["commit_log_offset"] == now["commit_log_offset"]) & (before["frame_size"] == now["frame_size"])
+    differing = np.flatnonzero(same & (now["frame_size"] > 0) & (before["tags_code"] != now["tags_code"])).tolist()
+    rows = [row for row in differing if _can_be_due(log, before[row])]
+    fd = durable.open_nofollow(path, os.O_RDWR) if rows else -1
+    try:
+        with durable.typed(path):
+            for row in rows:
+                durable.write_fully(fd, before[row : row + 1].tobytes(), row * ENTRY.itemsize, path)
+            if rows:
+                durable.fsync_file(fd, path)
+    finally:
+        if rows:
+            os.close(fd)
+    return len(rows)
+
+
+def _can_be_due(log: CommitLog, entry: np.void) -> bool:
+    """All delays are whole seconds."""
+    stored_ms, due_ms = log.store_timestamp(int(entry["commit_log_offset"])), int(entry["tags_code"])
+    return stored_ms is not None and due_ms >= stored_ms and (due_ms - stored_ms) % 1000 == 0
