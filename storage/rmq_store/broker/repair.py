@@ -241,9 +241,9 @@ def _damage(found: Repair, directory: str) -> int:
 
 
 def _index_is_unreadable(found: Repair) -> bool:
-    """Whether it has another geometry than store.json says, or none."""
+    """Whether it has another geometry than store.json says, or none that can be told."""
     if found.settings is not None:
-        return False
+        return not index_tells_geometry(found.root, found.settings.config.geometry())
     known = StoreFile.load(found.root)
     assert known is not None
     try:

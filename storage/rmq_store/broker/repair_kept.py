@@ -19,33 +19,42 @@ KEPT_FILE = "pyrmq/kept.json"
 
 
 def find_whole_again(root: Path, trash: Trash, config: StoreConfig, unreadable: set[str]) -> Finding | None:
-    """The kept ranges in which every byte belongs to a whole frame again, if there are any. A segment in `unreadable`
-    is not looked at: to touch it through a map would kill us.
+    """What is to be done if whole frames lie in kept ranges again. A segment in `unreadable` is not looked at: to touch
+    it through a map would kill us.
     """
     kept = Kept.load(root / "pyrmq")
     with closing(log_of(root, config, writable=False)) as log:
         known = log.progress.load() if is_ours(root) else None
         log.crc_from = known[0].crc_from if known else None
-        whole = [bad for bad in kept.ranges if bad.file not in unreadable and _is_whole(log, bad)]
-    if not whole:
+        parts = [[bad] if bad.file in unreadable else _still_damaged(log, bad) for bad in kept.ranges]
+    better = [bad for bad, still in zip(kept.ranges, parts, strict=True) if still != [bad]]
+    if not better:
         return None
-    still = tuple(bad for bad in kept.ranges if bad not in whole)
+    ranges = tuple(bad for still in parts for bad in still)
 
     def drop() -> None:
         trash.copy(root / KEPT_FILE)
-        Kept(still, kept.queues if still else {}).save(root / "pyrmq")
+        Kept(ranges, kept.queues if ranges else {}).save(root / "pyrmq")
 
-    places = ", ".join(f"{bad.start} to {bad.end}" for bad in whole)
+    places = ", ".join(f"{bad.start} to {bad.end}" for bad in better)
     problem = f"bytes {places} of the log are kept as damaged, but hold whole records again"
-    action = "they are no longer kept, and their messages can be read again"
+    action = "only what is still damaged is kept, and the messages can be read again"
     return Finding("own files", KEPT_FILE, problem, action, drop)
 
 
-def _is_whole(log: CommitLog, bad: BadRange) -> bool:
-    end, stopped = bad.start, "nothing was found"
+def _still_damaged(log: CommitLog, bad: BadRange) -> list[BadRange]:
+    """The parts of a kept range in which no whole frames lie; [] if they fill it."""
+    base, offset = log.segments.base_of(bad.start), bad.start
+    found: list[BadRange] = []
     try:
-        for stretch in scan.walk(log, bad.start, bad.end):
-            end, stopped = stretch.end, stretch.stopped
-    except (CorruptionError, FileNotFoundError):  # a file of a wrong size: it has a finding of its own
-        return False
-    return end == bad.end and not stopped
+        while offset < bad.end:
+            stretch = next(scan.walk(log, offset, bad.end))
+            if stretch.end > bad.end:
+                return [bad]
+            if stretch.stopped:
+                end = min(base + scan.next_frame(log, base, stretch.end - base + 1), bad.end)
+                found.append(bad._replace(start=stretch.end, end=end))
+            offset = found[-1].end if stretch.stopped else stretch.end
+    except (CorruptionError, FileNotFoundError):  # missing, or of a wrong size: that is a finding of its own
+        return [bad]
+    return found

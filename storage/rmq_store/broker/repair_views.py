@@ -16,7 +16,8 @@ from rmq_store.errors import CorruptIndexError, CorruptionError, StoreFullError
 from rmq_store.files import durable
 from rmq_store.files.progress import Progress
 from rmq_store.format.consume_queue import ENTRY
-from rmq_store.format.names import SCHEDULE_TOPIC
+from rmq_store.format.index import file_size
+from rmq_store.format.names import SCHEDULE_TOPIC, is_index_file_name
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.geometry import Geometry, infer
 from rmq_store.log.hash_index import NO_FILE
@@ -42,14 +43,18 @@ def also_built(root: Path, wanted: set[str]) -> set[str]:
 
 
 def index_tells_geometry(root: Path, geometry: Geometry) -> bool:
-    """Whether it does, or is missing; True as well if other files are in the way of the answer."""
+    """Whether it does, or is missing, or has the one that is expected; True as well if other files hide the
+    answer.
+    """
     try:
-        infer(root, geometry)
+        found = infer(root, geometry)
     except CorruptIndexError:
         return False
     except CorruptionError:
         return True
-    return True
+    expected_bytes = file_size(found.max_hash_slot_num, found.max_index_num)
+    files = (path for path in (root / "index").glob("*") if is_index_file_name(path.name))
+    return all(path.lstat().st_size == expected_bytes for path in files)
 
 
 def describe(root: Path, settings: Settings) -> None:

@@ -50,3 +50,28 @@ def test_a_value_that_no_process_accepts_is_put_right(root: Path, name: str, old
         assert "Orders" in store.topics()
         assert [row for batch in store.read("Orders", 0, 0, 1) for row in batch["body"].to_pylist()] == [b"x"]
         store.send(Message("Orders", b"y"))
+
+
+@pytest.mark.parametrize("whole_directory", [False, True])
+def test_topics_are_found_again_if_nothing_is_left_of_their_table(root: Path, whole_directory: bool) -> None:
+    for path in (root / "config").iterdir():
+        if whole_directory or path.name.startswith("topics.json"):
+            path.unlink()
+    if whole_directory:
+        (root / "config").rmdir()
+    plan = examine(root)
+    assert [(finding.path, finding.problem) for finding in plan.findings] == [
+        ("config/topics.json", "missing, and so is its backup")
+    ]
+    assert carry_out(plan).status == "clean"
+    with Store.open(root) as store:
+        assert {"Orders", "SCHEDULE_TOPIC_XXXX"} <= store.topics().keys()
+        assert store.queue_range("Orders", 0) == (0, 1)
+    assert not examine(root).is_needed
+
+
+def test_a_store_without_queues_needs_no_topics(tmp_path: Path) -> None:
+    Store.open(tmp_path / "new", create=True, config=CONFIG).close()
+    for path in (tmp_path / "new" / "config").iterdir():
+        path.unlink()
+    assert not examine(tmp_path / "new").is_needed
