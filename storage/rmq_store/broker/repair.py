@@ -78,6 +78,17 @@ class Repair:
         return bool(self.findings or self.rebuild or self.report.problem_count or self.report.recovery)
 
     @property
+    def log_is_damaged(self) -> bool:
+        """Whether bytes of the log are damaged that were not kept before."""
+        return self.problem_count("commitlog") > 0 or any(finding.area == "log" for finding in self.findings)
+
+    def problem_count(self, directory: str) -> int:
+        """How many problems the verifier has there, without names that do not belong there."""
+        foreign = {finding.path for finding in self.findings if finding.area == "names"}
+        named = sum(bad.path in foreign and bad.path.startswith(f"{directory}/") for bad in self.report.problems)
+        return self.report.damaged.get(directory, 0) - named
+
+    @property
     def lost_settings(self) -> tuple[str, ...]:
         """RocketMQ's names of the settings that nobody knows: the caller must give them first."""
         return self.settings.lost if self.settings is not None else ()
@@ -226,18 +237,11 @@ def _look_at_what_was_read(root: Path, trash: Trash, report: Report, known: set[
 
 def _rebuilt_views(found: Repair, *, queues: bool, index: bool) -> set[str]:
     areas, paths = {finding.area for finding in found.findings}, {finding.path for finding in found.findings}
-    if "log" in areas or _damage(found, "commitlog") or {KEPT_FILE, "pyrmq/progress"} & paths:
+    if found.log_is_damaged or {KEPT_FILE, "pyrmq/progress"} & paths:
         return {"queues", "index"}
-    wanted = {"queues"} if queues or "queues" in areas or _damage(found, "consumequeue") else set()
-    wanted |= {"index"} if index or _damage(found, "index") or _index_is_unreadable(found) else set()
+    wanted = {"queues"} if queues or "queues" in areas or found.problem_count("consumequeue") else set()
+    wanted |= {"index"} if index or found.problem_count("index") or _index_is_unreadable(found) else set()
     return also_built(found.root, wanted)
-
-
-def _damage(found: Repair, directory: str) -> int:
-    """How many problems the verifier has there, without names that do not belong there."""
-    foreign = {finding.path for finding in found.findings if finding.area == "names"}
-    named = sum(bad.path in foreign and bad.path.startswith(f"{directory}/") for bad in found.report.problems)
-    return found.report.damaged.get(directory, 0) - named
 
 
 def _index_is_unreadable(found: Repair) -> bool:
