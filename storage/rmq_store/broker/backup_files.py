@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from rmq_store.broker.config import StoreConfig, parse_delay_levels
-from rmq_store.errors import UsageError
 from rmq_store.files import durable
 from rmq_store.files.copying import copy_start
 from rmq_store.log.commit_log import CommitLog
@@ -46,12 +45,6 @@ def log_of(root: Path, config: StoreConfig, *, writable: bool) -> CommitLog:
         crc_property=config.enabled_append_prop_crc,
         delay_levels_ms=parse_delay_levels(config.message_delay_level),
     )
-
-
-def refuse_inside(root: Path, target: Path) -> None:
-    """UsageError if `target`, which need not exist, lies in the store at `root`, or is it."""
-    if target.resolve().is_relative_to(root.resolve()):
-        raise UsageError(f"{target} lies in the store itself")
 
 
 def copy_tree(source: Path, target: Path, wanted: Callable[[PurePath], bool]) -> None:

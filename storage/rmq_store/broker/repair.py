@@ -17,7 +17,6 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rmq_store.broker.backup_files import refuse_inside
 from rmq_store.broker.config import StoreFile
 from rmq_store.broker.repair_files import (
     TOPICS_FILE,
@@ -188,7 +187,7 @@ def _target(root: Path, removed: str | Path | None) -> Path:
         return free_name(ours / f"repair-{system_clock()}")
     target = Path(removed).absolute()
     if ours.resolve() not in target.resolve().parents:
-        refuse_inside(root, target)
+        durable.refuse_inside(target, root)
     return target
 
 
