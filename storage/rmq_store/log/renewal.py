@@ -4,6 +4,10 @@ After a failed write-back the kernel takes the pages for clean. Writing the same
 blocks of a file that was preallocated, or had a hole there, stay marked as never written, the second write goes to the
 disk, fsync succeeds, and once the page cache is gone zeros are read. A new file has no such blocks. The old one stays
 until the new one is on the disk, so a power cut in between loses nothing.
+
+A file is made anew if it holds, or points at, anything at or above the end that the progress record vouches for, and if
+it was changed since that was written: zeros that an undo has left point nowhere. Its time alone would not do: the clock
+may have been set back.
 """
 
 from __future__ import annotations
@@ -12,31 +16,39 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
+from rmq_store.errors import CorruptionError
 from rmq_store.files import durable
-from rmq_store.files.segments import data_ranges
+from rmq_store.files.segments import SegmentRun, data_ranges
+from rmq_store.format.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
 from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.hash_index import HashIndex
 
 # Files that were last written so long before the progress record are on the disk: it is written after a sync that
 # takes seconds.
 _SYNC_LASTS_NS = 3_600 * 10**9
 
-_PIECE_BYTES = 1 << 20
+# A multiple of ENTRY_BYTES.
+_PIECE_BYTES = ENTRY_BYTES << 16
 
 
 def renew(log: CommitLog) -> None:
-    """Replace every file of log, queues and index that was written since the progress record by a copy of what can be
+    """Replace every file of log, queues and index that the progress record does not vouch for by a copy of what can be
     read of it. The caller has the store alone.
 
     Raises:
         StoreFullError, StoreFailedError: some are replaced, all are whole; call again.
     """
+    known = log.progress.load()
+    end = known[0].end if known is not None and known[1] else 0
     try:
         since_ns = log.progress.path.stat().st_mtime_ns - _SYNC_LASTS_NS
     except FileNotFoundError:
         since_ns = 0
     directories = set()
-    for path in _files(log):
-        if path.stat().st_mtime_ns >= since_ns:
+    for path, is_above in _files(log, end):
+        if is_above or path.stat().st_mtime_ns >= since_ns:
             _renew(path, log.own / f"new-{os.getpid()}", sparse=path.parent != log.segments.directory)
             directories.add(path.parent)
     log.files.clear()
@@ -47,16 +59,48 @@ def renew(log: CommitLog) -> None:
             raise durable.translate(error, directory) from error
 
 
-def _files(log: CommitLog) -> Iterator[Path]:
+def _files(log: CommitLog, end: int) -> Iterator[tuple[Path, bool]]:
+    """All files, and whether they hold what lies at or above `end`, or point there."""
     for base in log.segments.bases():
-        yield log.segments.path(base)
+        yield log.segments.path(base), base + log.segments.size_bytes > end
     for topic, queue_id in log.views.keys():
-        run = log.views.queue(topic, queue_id).run
-        for base in run.bases():
-            yield run.path(base)
+        yield from _queue_files(log.views.queue(topic, queue_id).run, end)
     if log.views.index is not None:
         for name in log.views.index.names():
-            yield log.views.index.path(name)
+            yield log.views.index.path(name), _is_index_above(log.views.index, name, end)
+
+
+def _queue_files(run: SegmentRun, end: int) -> Iterator[tuple[Path, bool]]:
+    is_below = False  # entries are ascending: this is known of all files before one whose entries point below the end
+    for base in reversed(run.bases()):
+        path = run.path(base)
+        newest = -1 if is_below else _newest_offset(path)
+        is_below = is_below or 0 <= newest < end
+        yield path, newest >= end
+
+
+def _is_index_above(index: HashIndex, name: int, end: int) -> bool:
+    try:
+        return index.end_offset_of(name) >= end
+    except CorruptionError:
+        return True  # as far as can be told
+
+
+def _newest_offset(path: Path) -> int:
+    """The largest commit-log offset that an entry of a queue's file points at; -1 without entries."""
+    newest = -1
+    with durable.typed(path):
+        fd = durable.open_nofollow(path, os.O_RDONLY)
+        try:
+            for low, high in data_ranges(fd, 0, os.fstat(fd).st_size):
+                for offset in range(low - low % ENTRY_BYTES, high, _PIECE_BYTES):
+                    piece = os.pread(fd, _PIECE_BYTES, offset)
+                    entries = np.frombuffer(piece, ENTRY, len(piece) // ENTRY_BYTES)
+                    used = (entries["frame_size"] > 0) & (entries["frame_size"] != PRE_BLANK_SIZE)
+                    newest = max(newest, int(entries["commit_log_offset"].max(initial=-1, where=used)))
+        finally:
+            os.close(fd)
+    return newest
 
 
 def _renew(path: Path, temporary: Path, *, sparse: bool) -> None:

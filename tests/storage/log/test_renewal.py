@@ -58,6 +58,26 @@ def write_and_fail(lab: Lab) -> None:
     lab.written += 80
 
 
+def write_behind(lab: Lab) -> int:
+    """The same in a store that was closed cleanly; where its log ended then."""
+    with lab.open() as store:
+        end = store.log_range()[1]
+
+    def work(store: Store) -> None:
+        store.append(lab.batch(40))
+        fail("fsync", "commitlog/")
+        with pytest.raises(StoreFailedError):
+            store.flush()
+
+    lab.crash(work)
+    lab.written += 40
+    return end
+
+
+def queues(files: dict[str, int]) -> set[str]:
+    return {name.rsplit("/", 1)[0] for name in files if name.startswith("consumequeue/")}
+
+
 def test_after_a_failed_flush_log_and_views_are_written_to_new_files(lab: Lab) -> None:
     write_and_fail(lab)
     before, files = inodes(lab), lab.files()
@@ -157,12 +177,37 @@ def test_a_renewal_that_fails_leaves_whole_files_and_is_done_again(lab: Lab, ope
     assert lab.verify().status == "clean"
 
 
-def test_what_was_written_long_before_the_progress_record_is_not_made_anew(lab: Lab) -> None:
-    write_and_fail(lab)
-    first = lab.root / "commitlog" / ("0" * 20)
+def set_back(path: Path, progress: Path) -> None:
+    """Let a file look as if it was written two hours before the progress record."""
+    os.utime(path, ns=(0, progress.stat().st_mtime_ns - 2 * 3_600 * 10**9))
+
+
+def renewed_files(lab: Lab) -> set[str]:
     before = inodes(lab)
-    progress: Path = lab.root / "pyrmq" / "progress"
-    os.utime(first, ns=(0, progress.stat().st_mtime_ns - 2 * 3_600 * 10**9))
     with lab.open():
-        changed = {name for name, inode in inodes(lab).items() if inode != before[name]}
-    assert changed == before.keys() - {"commitlog/" + "0" * 20}
+        return {name for name, inode in inodes(lab).items() if inode != before[name]}
+
+
+def test_what_was_written_behind_the_progress_record_is_made_anew_whatever_the_clock_said(lab: Lab) -> None:
+    """The clock was set back before the writes: by their times the files were old, and on the disk."""
+    write_and_fail(lab)
+    for name in inodes(lab):
+        set_back(lab.root / name, lab.root / "pyrmq" / "progress")
+    assert renewed_files(lab) == inodes(lab).keys()
+
+
+def test_what_the_progress_record_vouches_for_is_not_made_anew(lab: Lab) -> None:
+    with lab.open() as store:
+        store.append(lab.batch(70))
+    lab.written += 70
+    old = inodes(lab)
+    end = write_behind(lab)
+    for name in old:
+        set_back(lab.root / name, lab.root / "pyrmq" / "progress")
+    # Of the log, each queue and the index the file that was written on has to be copied.
+    written_on = {f"commitlog/{end - end % 8192:020d}", f"index/{max(name for name in old if 'index/' in name)[6:]}"}
+    written_on |= {max(name for name in old if name.startswith(f"{queue}/")) for queue in queues(old)}
+    renewed = renewed_files(lab)
+    assert renewed >= set(inodes(lab)) - set(old)
+    assert renewed & set(old) == written_on
+    assert lab.verify().status == "clean"
