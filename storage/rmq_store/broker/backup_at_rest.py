@@ -43,6 +43,8 @@ def copy_at_rest(store: Store, made: Path, target: Path, tell: Progress) -> Back
             copy_file(store.path / name, made / name)
             done += before[name][0]
             tell(0, done, total)
+        for directory in sorted({(made / name).parent for name in before}):
+            durable.fsync_directory(directory)
         if log.store_lock.posix_holder() is not None or _stamps(store.path) != before:
             raise StoreLockedError(f"{store.path}: somebody changed the store while it was copied", None)
     finally:

@@ -625,6 +625,20 @@ def test_a_brokers_store_at_rest_is_copied_as_it_is(
         assert store.log_range() == source.log_range()
 
 
+def test_the_names_of_a_brokers_files_are_on_disk_before_the_copy_is_there(
+    golden: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file was synced, and its name was not: a power cut could leave empty directories."""
+    done: list[tuple[str, Path]] = []
+    monkeypatch.setattr(durable, "hook", lambda operation, path: done.append((operation, Path(path))))
+    backup(golden / "store", scratch / "copy")
+    renamed = done.index(("rename", scratch / "copy"))
+    files = [(at, path) for at, (operation, path) in enumerate(done[:renamed]) if operation == "fsync"]
+    assert len([path for _, path in files if path.name.isdigit()]) > 1
+    for at, path in files:
+        assert ("fsync_directory", path.parent) in done[at:renamed], path
+
+
 def test_a_brokers_store_that_somebody_opens_is_refused(
     golden: Path, working_copy: Callable[[Path], Path], scratch: Path
 ) -> None:
