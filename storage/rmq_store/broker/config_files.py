@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from rmq_store.clock import system_clock
-from rmq_store.errors import CorruptConfigError, UsageError
+from rmq_store.errors import CorruptConfigError, StoreFullError, UsageError
 from rmq_store.files.durable import make_directory, read_limited, remove_leftovers, write_atomically
 from rmq_store.files.lock import OfdLock
 from rmq_store.format.config_json import SIZE_MAX, ConfigJsonError, Style, dumps, loads
@@ -75,7 +75,8 @@ class ConfigFile:
         Raises:
             StoreLockedError: another process held the config lock for `lock_timeout_ms`.
             CorruptConfigError: neither the file nor its backup can be parsed; both are left alone.
-            StoreFullError, StoreFailedError: as `write_atomically`.
+            StoreFullError, StoreFailedError: as `write_atomically`. More than SIZE_MAX bytes are refused as full: they
+                could not be read again.
         """
         make_directory(self._root / "pyrmq")
         make_directory(self.path.parent)
@@ -88,8 +89,15 @@ class ConfigFile:
                 if mutate(table) is False:
                     return
                 _bump(table, is_new=not text, now_ms=self._clock())
+                new_text = dumps(table, style=style).encode()
+                if len(new_text) > SIZE_MAX:
+                    raise StoreFullError(
+                        f"{self.path} would have {len(new_text)} bytes, and no more than {SIZE_MAX} can be read again: "
+                        "nothing was changed. Delete topics or groups that nobody uses (`rmq deleteTopic`, `rmq "
+                        "deleteSubGroup -r true`), and offsets on topics that are gone (`rmq cleanUnusedTopic`)"
+                    )
                 # The backup is replaced only by a table that could be read: never by the torn file it stands in for.
-                write_atomically(self.path, dumps(table, style=style).encode(), backup=self.backup if is_main else None)
+                write_atomically(self.path, new_text, backup=self.backup if is_main else None)
         finally:
             lock.close()
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from rmq_store.broker import config_files
 from rmq_store.broker.config_files import CachedView, ConfigFile
-from rmq_store.errors import CorruptConfigError, NotAStoreError, StoreError, StoreLockedError
+from rmq_store.errors import CorruptConfigError, NotAStoreError, StoreError, StoreFullError, StoreLockedError
 from rmq_store.files import durable
 from rmq_store.files.lock import OfdLock
 from rmq_store.format.config_json import dumps, loads
@@ -234,3 +235,20 @@ def test_a_view_decodes_once_until_the_file_changes(file: ConfigFile) -> None:
     assert [view.get(), len(decoded)] == [3, 2]
     file.path.unlink()
     assert [view.get(), len(decoded)] == [2, 3], "the backup counts, and is the table before the last change"
+
+
+def test_a_table_that_could_not_be_read_again_is_not_written(
+    file: ConfigFile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It was replaced, said to be durable, and read from its backup from then on: as it was before the change."""
+    monkeypatch.setattr(config_files, "SIZE_MAX", 1000)
+    file.update(put("a", "x"))
+    file.update(put("b", "x"))
+    room = 1000 - file.path.stat().st_size
+    before = tree(tmp_path)
+    with pytest.raises(StoreFullError, match="rmq deleteTopic"):
+        file.update(put("b", "x" * (room + 2)))
+    assert tree(tmp_path) == before
+    file.update(put("b", "x" * (room + 1)))
+    assert file.path.stat().st_size == 1000
+    assert file.load()["b"] == "x" * (room + 1)
