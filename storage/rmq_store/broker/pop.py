@@ -27,7 +27,7 @@ from rmq_store.broker.group_topics import NO_PERMISSION, GroupTopics
 from rmq_store.broker.offsets import OffsetTable
 from rmq_store.broker.pop_journal import PopJournal
 from rmq_store.broker.pop_messages import ConsumeInitMode, PropertyFilter, StoredRow, TopicReader
-from rmq_store.broker.pop_state import Change, Given, Gone
+from rmq_store.broker.pop_state import Change, Given, Gone, Key
 from rmq_store.broker.pop_turn import Services, Turn
 from rmq_store.broker.queues import Queues
 from rmq_store.broker.receipt_handle import ReceiptHandle
@@ -66,6 +66,7 @@ class _Pops:
     journal: PopJournal
     reader: TopicReader
     checked: set[int] = field(default_factory=set)
+    damaged: set[Key] = field(default_factory=set)
     receives: int = 0
     committed_ms: int | None = None
 
@@ -124,7 +125,8 @@ class Pop:
             UsageError: a number out of bounds, a bad name or expression. UnknownTopicError: no such topic.
             ResponseError: 26, no such group and none is made; 16, the group or the topic may not be read.
             StoreLockedError: another process has been busy with the group for seconds.
-            CorruptionError: a message, or the state of the group, is damaged.
+            CorruptionError: a queue, or the state of the group, is damaged. A damaged message is not given out before
+                it can be read; the log tells of it, once, as an error.
             StoreFullError, StoreFailedError: whether the messages are hidden is unknown; they come again.
         """
         _check_number("max_messages", max_messages, 1, MESSAGES_MAX)
@@ -226,7 +228,7 @@ class Pop:
             pops.committed_ms = now_ms
 
     def _turn(self, pops: _Pops, group: str, topic: str) -> Turn:
-        return Turn(self._services, pops.journal, pops.reader, group, topic, self._clock())
+        return Turn(self._services, pops.journal, pops.reader, group, topic, self._clock(), pops.damaged)
 
     def _of(self, group: str, topic: str) -> _Pops:
         validate_group(group)

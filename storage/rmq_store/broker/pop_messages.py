@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from rmq_store.broker.queues import Queues
 from rmq_store.broker.results import QueueRange
-from rmq_store.errors import OffsetOutOfRangeError
+from rmq_store.errors import CorruptionError, CorruptRecordError, OffsetOutOfRangeError
 from rmq_store.format.schema import MESSAGE_SCHEMA
 
 # MessageStoreConfig.java: accessMessageInMemoryMaxRatio, maxTransferBytesOnMessageInMemory.
@@ -49,6 +49,16 @@ class StoredRow:
     reconsume_times: int
 
 
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A message that cannot be read."""
+
+    queue_id: int
+    queue_offset: int
+    commit_log_offset: int
+    error: CorruptionError
+
+
 class TopicReader:
     """The queues of one topic. Control plane: a few messages at a time."""
 
@@ -69,14 +79,19 @@ class TopicReader:
         return max(found.max_offset - 1, found.min_offset)
 
     def mark(self, queue_id: int, next_offset: int) -> tuple[int, int]:
-        """(commit-log offset, store timestamp in ms) of the message before `next_offset`; -1 twice if there is none."""
+        """(commit-log offset, store timestamp in ms) of the message before `next_offset`; -1 twice if there is none. A
+        damaged one has the time -1.
+        """
         offset = self._queues.commit_log_offset_before(self._topic, queue_id, next_offset)
         if offset < 0:
             return -1, -1
-        return offset, self._queues.store_timestamp(self._topic, queue_id, next_offset - 1)
+        try:
+            return offset, self._queues.store_timestamp(self._topic, queue_id, next_offset - 1)
+        except CorruptRecordError:
+            return offset, -1
 
-    def message(self, queue_id: int, queue_offset: int) -> StoredRow | None:
-        """One message; None if retention has taken it. CorruptionError."""
+    def message(self, queue_id: int, queue_offset: int) -> StoredRow | Damaged | None:
+        """One message; None if retention has taken it."""
         try:
             return next(self._rows(queue_id, queue_offset, queue_offset + 1, None), None)
         except OffsetOutOfRangeError:
@@ -84,32 +99,57 @@ class TopicReader:
 
     def scan(
         self, queue_id: int, start: int, end: int, count: int, tags: str | None, accepts: PropertyFilter | None
-    ) -> tuple[list[StoredRow], int]:
-        """Up to `count` messages of [start, end) that match, and the offset behind the last one looked at.
+    ) -> tuple[list[StoredRow | Damaged], int]:
+        """Up to `count` messages of [start, end) that match or are damaged, and the offset behind the last one looked
+        at.
 
-        Looks at SCAN_MAX messages at most. OffsetOutOfRangeError, CorruptionError.
+        Looks at SCAN_MAX messages at most. OffsetOutOfRangeError; CorruptionError: the queue is damaged, which is more.
         """
-        found: list[StoredRow] = []
+        found: list[StoredRow | Damaged] = []
         at, end = start, min(end, start + SCAN_MAX)
         step = count if tags is None and accepts is None else max(count, _STEP)
         while at < end:
             stop = self._queues.offset_after_bytes(self._topic, queue_id, at, min(at + step, end), READ_BYTES_MAX)
             for row in self._rows(queue_id, at, stop, tags):
-                if accepts is None or accepts(dict(row.row.column("properties")[0].as_py())):
+                if (
+                    accepts is None
+                    or isinstance(row, Damaged)
+                    or accepts(dict(row.row.column("properties")[0].as_py()))
+                ):
                     found.append(row)
                     if len(found) == count:
                         return found, row.queue_offset + 1
             at = stop
         return found, at
 
-    def _rows(self, queue_id: int, start: int, end: int, tags: str | None) -> Iterator[StoredRow]:
-        names = MESSAGE_SCHEMA.names
-        for batch in self._queues.read(self._topic, queue_id, start, end, names, tags=tags, raw_body=False):
+    def _rows(
+        self, queue_id: int, start: int, end: int, tags: str | None
+    ) -> Iterator[StoredRow | Damaged]:
+        try:
+            yield from self._read(queue_id, start, end, tags)
+        except CorruptionError as error:
+            if end - start == 1:
+                place = self._queues.commit_log_offset_before(self._topic, queue_id, end)
+                yield Damaged(queue_id, start, place, error)
+                return
+            middle = (start + end) // 2
+            yield from self._rows(queue_id, start, middle, tags)
+            yield from self._rows(queue_id, middle, end, tags)
+
+    def _read(self, queue_id: int, start: int, end: int, tags: str | None) -> list[StoredRow]:
+        found: list[StoredRow] = []
+        batches = self._queues.read(
+            self._topic, queue_id, start, end, MESSAGE_SCHEMA.names, tags=tags, raw_body=False
+        )
+        for batch in batches:
             offsets, places, times = (
                 batch.column(name).to_pylist() for name in ("queueOffset", "commitLogOffset", "reconsumeTimes")
             )
-            for row in range(batch.num_rows):
-                yield StoredRow(batch.slice(row, 1), queue_id, offsets[row], places[row], times[row])
+            found += (
+                StoredRow(batch.slice(row, 1), queue_id, offsets[row], places[row], times[row])
+                for row in range(batch.num_rows)
+            )
+        return found
 
     def _is_hot(self, queue_id: int, found: QueueRange) -> bool:
         if found.max_offset == 0:

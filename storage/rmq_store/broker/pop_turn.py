@@ -2,8 +2,8 @@
 is committed.
 
 Every rule of the state machine that needs the log or the committed offsets is here; `pop` opens the look and decides
-nothing. Order of writing: a dead letter is stored before its message is forgotten, and a committed offset is told to
-others only when the log is on disk up to it.
+nothing. Order of writing: a dead letter is on disk before its message is forgotten, and a committed offset is told to
+others only when the log is on disk up to it. A damaged message is put off, again and again: it holds up no other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 from rmq_store.broker.offsets import OffsetTable
 from rmq_store.broker.pop_journal import PopJournal
-from rmq_store.broker.pop_messages import ConsumeInitMode, PropertyFilter, StoredRow, TopicReader
+from rmq_store.broker.pop_messages import ConsumeInitMode, Damaged, PropertyFilter, StoredRow, TopicReader
 from rmq_store.broker.pop_state import Change, Dying, Given, Gone, Key, Position
 from rmq_store.broker.results import QueueRange
 from rmq_store.errors import CorruptionError, OffsetOutOfRangeError, ResponseError
@@ -28,7 +28,8 @@ IN_FLIGHT_MAX: Final = 10_000
 
 # Dead letters of one look.
 _DEAD_MAX = 256
-# A message that cannot become a dead letter is looked at again after this time (default invisible time of a pop).
+# A message that is damaged, or cannot become a dead letter, is looked at again after this time (default invisible time
+# of a pop).
 _TRY_AGAIN_MS = 60_000
 
 
@@ -47,7 +48,7 @@ class Services:
 
 
 class Turn:
-    """A look; valid in the `exclusive` block of its journal only."""
+    """A look; valid in the `exclusive` block of its journal only. `named`: damaged messages that the log has named."""
 
     def __init__(
         self,
@@ -57,6 +58,7 @@ class Turn:
         group: str,
         topic: str,
         now_ms: int,
+        named: set[Key],
     ) -> None:
         self._services = services
         self._journal = journal
@@ -65,6 +67,7 @@ class Turn:
         self._group = group
         self._topic = topic
         self._now_ms = now_ms
+        self._named = named
         self._committed = services.offsets.committed(group)
 
     # -- positions --------------------------------------------------------------------------------------------------
@@ -94,8 +97,10 @@ class Turn:
     def _is_there(self, position: Position, found: QueueRange) -> bool:
         if position.next_offset > found.max_offset:
             return False
-        mark = self._reader.mark(position.queue_id, position.next_offset)
-        return mark in ((position.commit_log_offset, position.store_timestamp_ms), (-1, -1))
+        offset, timestamp_ms = self._reader.mark(position.queue_id, position.next_offset)
+        # The time is not known while the message is damaged, now or when it was passed.
+        is_same_time = -1 in (timestamp_ms, position.store_timestamp_ms) or timestamp_ms == position.store_timestamp_ms
+        return offset == -1 or (offset == position.commit_log_offset and is_same_time)
 
     def commit(self) -> None:
         """Tell the smallest unfinished offsets to other kinds of consumers; queues that one of them moved are left."""
@@ -145,13 +150,19 @@ class Turn:
             row = self._reader.message(*given.key)
             if row is None:
                 changes.append(Gone(*given.key))
+            elif isinstance(row, Damaged):
+                changes.append(self._later(given, row))
             else:
-                taken.append((row, self._given(row, given.attempt + 1, given.version + 1, invisible_ms)))
+                attempt = max(given.attempt, row.reconsume_times) + 1
+                taken.append((row, self._given(row, attempt, given.version + 1, invisible_ms)))
         for queue_id in order:
             room = min(count - len(taken), IN_FLIGHT_MAX - self._state.count(queue_id))
             if room > 0:
                 rows, end = self._new(queue_id, ranges[queue_id], room, tags, accepts)
                 for row in rows:
+                    if isinstance(row, Damaged):
+                        changes.append(self._later(self._given(row, 0, 0, 0), row))
+                        continue
                     attempt = row.reconsume_times + 1
                     if attempts_max is not None and attempt > attempts_max:
                         # Failed too often elsewhere: visible at once, and dead at the next look.
@@ -164,7 +175,7 @@ class Turn:
 
     def _new(
         self, queue_id: int, found: QueueRange, count: int, tags: str | None, accepts: PropertyFilter | None
-    ) -> tuple[list[StoredRow], int]:
+    ) -> tuple[list[StoredRow | Damaged], int]:
         start = max(self._state.positions[queue_id].next_offset, found.min_offset)
         try:
             return self._reader.scan(queue_id, start, found.max_offset, count, tags, accepts)
@@ -183,7 +194,20 @@ class Turn:
                 is_reset=False,
             )
 
-    def _given(self, row: StoredRow, attempt: int, version: int, invisible_ms: int) -> Given:
+    def _later(self, given: Given, damaged: Damaged) -> Given:
+        """Hide a damaged message; it was not given out."""
+        if given.key not in self._named:
+            self._named.add(given.key)
+            _LOG.error(
+                "group %s: message %d of %s-%d cannot be given out, others are: %s",
+                self._group, given.queue_offset, self._topic, given.queue_id, damaged.error,
+            )  # fmt: skip
+        return self._hidden(given)
+
+    def _hidden(self, given: Given) -> Given:
+        return replace(given, version=given.version + 1, pop_time_ms=self._now_ms, invisible_ms=_TRY_AGAIN_MS)
+
+    def _given(self, row: StoredRow | Damaged, attempt: int, version: int, invisible_ms: int) -> Given:
         return Given(
             row.queue_id, row.queue_offset, attempt, version, row.commit_log_offset, self._now_ms, invisible_ms
         )
@@ -213,8 +237,14 @@ class Turn:
         if self._services.last_unit(self._group, self._topic) < unit:
             givens = [given for key in keys if (given := self._state.get(key)) is not None]
             try:
-                found = [(self._reader.message(*given.key), given.attempt) for given in givens]
-                if rows := [(row, attempt) for row, attempt in found if row is not None]:
+                rows = []
+                for given in givens:
+                    row = self._reader.message(*given.key)
+                    if isinstance(row, Damaged):
+                        raise row.error
+                    if row is not None:
+                        rows.append((row, given.attempt))
+                if rows:
                     self._services.send_dead(self._group, self._topic, unit, rows)
             except (ResponseError, CorruptionError) as error:
                 if len(givens) > 1:
@@ -223,6 +253,8 @@ class Turn:
                 else:
                     self._put_off(givens[0], error)
                 return
+        # A power cut must not take the dead letter, and leave the journal that says that the message is done with.
+        self._services.flush()
         self._journal.append([Gone(*key) for key in keys])
 
     def _put_off(self, given: Given, error: Exception) -> None:
@@ -230,8 +262,7 @@ class Turn:
             "group %s: message %d of %s-%d has failed %d times and cannot become a dead letter: %s",
             self._group, given.queue_offset, self._topic, given.queue_id, given.attempt, error,
         )  # fmt: skip
-        version = given.version + 1
-        self._journal.append([replace(given, version=version, pop_time_ms=self._now_ms, invisible_ms=_TRY_AGAIN_MS)])
+        self._journal.append([self._hidden(given)])
 
 
 def _is_exhausted(given: Given, attempts_max: int | None) -> bool:
