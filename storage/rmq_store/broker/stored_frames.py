@@ -1,8 +1,8 @@
 """Records of the log found by their commit-log offsets: one as a value, many as checked frames (data plane).
 
 Whoever copies a record asks here first. An offset comes from a caller, not from a queue entry: nothing at it is
-believed before size, magic, physical offset and the body's CRC agree (a copy gets a CRC of its own, which would vouch
-for a damaged body). Source: DefaultMessageStore#lookMessageByOffset.
+believed before size, magic, physical offset and the checksums agree (a copy gets checksums of its own, which would
+vouch for damage). Source: DefaultMessageStore#lookMessageByOffset.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from rmq_store.errors import CorruptRecordError, UsageError
 from rmq_store.format import properties as names
-from rmq_store.format.crc import slice_crcs
-from rmq_store.format.frame_check import CRC_MASK, FRAME_BYTES_MIN, HEADER, MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, SysFlag
+from rmq_store.format.frame_check import FRAME_BYTES_MIN, HEADER, MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, SysFlag
+from rmq_store.format.frame_crcs import damage_of, damaged_frames
 from rmq_store.format.frame_fields import FrameHeaders, frame_columns
 from rmq_store.format.gather import gather_fields
 from rmq_store.format.host_columns import host_message_ids
@@ -36,6 +36,18 @@ Rows = npt.NDArray[np.intp]
 # Frames per run: bounds what a copy of them needs, and keeps 32-bit offsets of Arrow arrays far from their limit.
 _RUN_ROWS = 32_768
 _RUN_BYTES = 32 << 20
+
+
+def crc_required_from(log: CommitLog) -> int | None:
+    """From which offset on each record of a log that is open for writing must have a CRC property; None: none must, or
+    it is open for reading only, while others may write what they like.
+    """
+    if not (log.writable and log.crc_property):
+        return None
+    if log.crc_from is not None:
+        return log.crc_from
+    known = log.progress.load()  # another process was the first opener, which judged the log
+    return known[0].crc_from if known is not None else None
 
 
 def message_at(log: CommitLog, end: int, offset: int) -> StoredMessage:
@@ -56,7 +68,11 @@ def message_at(log: CommitLog, end: int, offset: int) -> StoredMessage:
     found = HEADER.itemsize <= limit - position and _is_start(np.frombuffer(view, HEADER, 1, position), offset).all()
     if not found:
         raise UsageError(f"{log.root}: no message begins at {offset}")
-    check = check_frame(view, position, limit, expect_offset=offset, check_crc=True)
+    crc_from = crc_required_from(log)
+    must_have_crc = crc_from is not None and offset >= crc_from
+    check = check_frame(
+        view, position, limit, expect_offset=offset, check_crc=True, force_prop_crc=must_have_crc
+    )
     if check.kind != "message":
         raise CorruptRecordError(str(log.segments.path(base)), offset, check.reason)
     return decode_frame(view, position, limit)
@@ -140,6 +156,7 @@ class StoredFrames:
             CorruptRecordError: a frame is damaged; `.offset` is its place in the log.
             FileNotFoundError: retention took a segment meanwhile.
         """
+        crc_from = crc_required_from(self._log)
         segment_bytes = self._log.segments.size_bytes
         segments = offsets // segment_bytes
         order = np.argsort(segments, kind="stable")
@@ -151,10 +168,12 @@ class StoredFrames:
             last = int(np.searchsorted(ends, before + _RUN_BYTES, side="right"))
             border = int(borders[np.searchsorted(borders, first, side="right")])
             last = min(max(last, first + 1), first + _RUN_ROWS, border)
-            yield self._run(order[first:last], offsets, sizes, noted)
+            yield self._run(order[first:last], offsets, sizes, noted, crc_from)
             first = last
 
-    def _run(self, rows: Rows, offsets: Int64, sizes: Int32, noted: tuple[str, ...]) -> FrameRun:
+    def _run(
+        self, rows: Rows, offsets: Int64, sizes: Int32, noted: tuple[str, ...], crc_from: int | None
+    ) -> FrameRun:
         base = self._log.segments.base_of(int(offsets[rows[0]]))
         buffer = self._log.segments.open(base).buffer
         path = str(self._log.segments.path(base))
@@ -162,11 +181,10 @@ class StoredFrames:
             headers = frame_columns(buffer, offsets[rows] - base, sizes[rows], base_offset=base)
         except CorruptRecordError as error:
             raise CorruptRecordError(path, error.offset, error.reason) from error
-        crcs = slice_crcs(headers.data, headers.body_start, headers.body_end) & np.uint32(CRC_MASK)
-        damaged = crcs != headers.body_crc.view(np.uint32)
+        damaged = damaged_frames(headers, crc_from)
         if damaged.any():
-            offset = int(offsets[rows[int(damaged.argmax())]])
-            raise CorruptRecordError(path, offset, "the body does not have the CRC that the header gives")
+            row = int(damaged.argmax())
+            raise CorruptRecordError(path, int(offsets[rows[row]]), damage_of(headers, row, crc_from))
         return FrameRun(rows, buffer, sizes[rows], headers, headers.properties(noted))
 
 

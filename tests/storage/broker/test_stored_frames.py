@@ -77,6 +77,26 @@ def test_a_message_whose_lengths_are_damaged_is_not_taken_for_none(store: Store)
     assert (caught.value.offset, caught.value.path) == (offset, str(path))
 
 
+@pytest.mark.parametrize(("found", "instead"), [(b"TAGS\x01TagA", b"TAGS\x01TagB"), (b"__CRC32#", b"another#")])
+def test_damaged_properties_are_found_before_anything_is_copied(store: Store, found: bytes, instead: bytes) -> None:
+    """Only the body was looked at; the copy's own checksum vouched for what one bit had made of a property."""
+    offsets = np.array([send(store, b"tea", tags="TagA"), send(store, b"milk", tags="TagA")], np.int64)
+    store.flush()
+    path = store._log.segments.path(0)
+    data = path.read_bytes()
+    with path.open("r+b") as file:
+        file.seek(data.index(found, int(offsets[1])))
+        file.write(instead)
+    frames = StoredFrames(store._log)
+    sizes = frames.sizes(offsets, store.log_range()[1])
+    with pytest.raises(CorruptRecordError, match="CRC property") as caught:
+        list(frames.runs(offsets, sizes))
+    assert caught.value.offset == offsets[1]
+    with pytest.raises(CorruptRecordError, match="CRC property"):
+        store.message_at(int(offsets[1]))
+    assert len(list(frames.runs(offsets[:1], sizes[:1]))) == 1
+
+
 def test_a_missing_segment_is_corruption(store: Store) -> None:
     offset = send(store, b"tea")
     store._log.files.forget(str(store._log.segments.path(0)))
