@@ -5,14 +5,15 @@ ScheduleMessageService.java (messageTimeUp) does: body, flags, born time and hos
 property string are copied, so a consumer sees DELAY, REAL_TOPIC and REAL_QID; preparedTransactionOffset is 0.
 
 What cannot be put again is left out, so that it does not hold up all others for ever: a record that retention took, a
-half message (as Java does), and, with an error in the log, a damaged record or one without a usable REAL_TOPIC. A real
-topic need not be in topics.json: Java's put does not look there either.
+half message (as Java does), and, with an error in the log, a damaged record or one without a usable REAL_TOPIC and
+REAL_QID. A real topic need not be in topics.json: Java's put does not look there either. What goes to a queue to which
+nothing can be added is put off: its copy waits in our timer topic.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -21,18 +22,23 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.broker.stored_frames import crc_required_from
+from rmq_store.broker.timer import timer_queue_id
+from rmq_store.broker.topics import QUEUE_COUNT_MAX
 from rmq_store.errors import CorruptRecordError, UsageError
 from rmq_store.format import properties as names
-from rmq_store.format.crc import slice_crcs
-from rmq_store.format.frame_check import CRC_MASK, CRC_PROPERTY_BYTES
+from rmq_store.format.frame_check import CRC_PROPERTY_BYTES
 from rmq_store.format.frame_copy import CopyOptions, copy_frames
+from rmq_store.format.frame_crcs import damage_of, damaged_frames
 from rmq_store.format.frame_dispatch import due_times
 from rmq_store.format.frame_fields import FrameHeaders, frame_columns
-from rmq_store.format.names import HALF_TOPIC, PYRMQ_PREFIX, SCHEDULE_TOPIC, validate_topic
-from rmq_store.format.property_changes import crc_property_bytes
+from rmq_store.format.names import HALF_TOPIC, PYRMQ_PREFIX, PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC, validate_topic
+from rmq_store.format.property_changes import crc_property_bytes, set_properties
+from rmq_store.format.schema import ENCODED_SCHEMA
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.layout import BLANK_BYTES
 from rmq_store.log.units import UnitRecord
+from rmq_store.log.views import QueueKey
 from rmq_store.threads import map_in_threads
 
 _LOG = logging.getLogger(__name__)
@@ -49,6 +55,10 @@ _CRC_BYTES_MAX = 1 + CRC_PROPERTY_BYTES
 _RUN_ROWS = 16_384
 
 _QUEUE_ID = "^[0-9]{1,9}$"
+
+# How long a message waits on whose queue takes none: bounds what the copies of a queue that is never repaired take.
+PUT_OFF_MS = 600_000
+PUT_OFF_QUEUE = timer_queue_id(PUT_OFF_MS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +105,27 @@ class Chunk:
     expect: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class PutOff:
+    """Messages for the queues `targets` wait on, in our timer topic, and are due again at `due_ms`."""
+
+    targets: Collection[QueueKey]
+    due_ms: int
+
+
+class Restored(NamedTuple):
+    """What to append (ENCODED_SCHEMA), and how many of its rows are messages that were put off."""
+
+    batches: list[pa.RecordBatch]
+    put_off_count: int
+
+
 class _Copied(NamedTuple):
     """Encoded copies of the rows at `place` (n,)."""
 
     place: Rows
     batch: pa.RecordBatch
+    is_put_off: bool
 
 
 class ParkedReader:
@@ -109,40 +135,71 @@ class ParkedReader:
         self._log = log
         self._options = CopyOptions(crc_property=log.crc_property, index_tags=log.index_tags)
 
-    def restore(self, rows: ParkedRows) -> list[pa.RecordBatch]:
-        """The records to append (ENCODED_SCHEMA) in the order of the rows; fewer rows if some cannot be put again."""
+    def restore(self, rows: ParkedRows, put_off: PutOff | None = None) -> Restored:
+        """The records to append, in the order of the rows; fewer rows if some cannot be put again.
+
+        UsageError: a message that is put off has no room for the time.
+        """
         order = np.argsort(rows.log_offsets, kind="stable")
+        crc_from = crc_required_from(self._log)
         runs = [
             (order[place[first : first + _RUN_ROWS]], base, buffer)
             for place, base, buffer in self._segments(rows.take(order))
             for first in range(0, len(place), _RUN_ROWS)
         ]
-        copied = [copy for copy in map_in_threads(lambda run: self._copy(rows, *run), runs) if copy.batch.num_rows]
+        parts = map_in_threads(lambda run: self._copy(rows, *run, crc_from, put_off), runs)
+        copied = [copy for part in parts for copy in part if copy.batch.num_rows]
         batches = [copy.batch for copy in copied]
+        put_off_count = sum(copy.batch.num_rows for copy in copied if copy.is_put_off)
         if not batches or bool((order[1:] > order[:-1]).all()):
-            return batches
+            return Restored(batches, put_off_count)
         # Read in log order, put in the order asked for.
         whole = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks()
         places = np.argsort(np.concatenate([copy.place for copy in copied]))
         ordered: list[pa.RecordBatch] = whole.take(pa.array(places)).to_batches()
-        return ordered
+        return Restored(ordered, put_off_count)
 
-    def _copy(self, rows: ParkedRows, place: Rows, base: int, buffer: pa.Buffer) -> _Copied:
+    def _copy(
+        self, rows: ParkedRows, place: Rows, base: int, buffer: pa.Buffer, crc_from: int | None, put_off: PutOff | None
+    ) -> list[_Copied]:
         """Those of the rows at `place` that can be put again; all lie in the segment that begins at `base`."""
         part = rows.take(place)
-        good, headers = self._headers(buffer, base, part)
+        good, headers = self._headers(buffer, base, part, crc_from)
         if len(good) < len(part):
             place, part = place[good], part.take(good)
-        good, targets, queue_ids = self._targets(headers, part)
+        good, topics, queue_ids = self._targets(headers, part)
         if len(good) < len(part):
             place, headers = place[good], headers.take(good)
-        return _Copied(place, copy_frames(headers, topics=targets, queue_ids=queue_ids, options=self._options))
+        waits = np.zeros(len(good), np.bool_)
+        for topic, queue_id in put_off.targets if put_off else ():
+            waits |= pc.equal(topics.cast(pa.string()), topic).to_numpy(zero_copy_only=False) & (queue_ids == queue_id)
+        if put_off is None or not waits.any():
+            return [_Copied(place, self._delivered(headers, topics, queue_ids), False)]
+        goes, stays = np.flatnonzero(~waits), np.flatnonzero(waits)
+        delivered = self._delivered(headers.take(goes), topics.take(pa.array(goes)), queue_ids[goes])
+        later = self._put_off(headers.take(stays), put_off.due_ms)
+        return [_Copied(place[goes], delivered, False), _Copied(place[stays], later, True)]
+
+    def _delivered(self, headers: FrameHeaders, topics: pa.DictionaryArray, queue_ids: Int32) -> pa.RecordBatch:
+        return copy_frames(headers, topics=topics, queue_ids=queue_ids, options=self._options)
+
+    def _put_off(self, headers: FrameHeaders, due_ms: int) -> pa.RecordBatch:
+        count = len(headers.positions)
+        batch = copy_frames(
+            headers,
+            topics=pa.DictionaryArray.from_arrays(np.zeros(count, np.int32), [PYRMQ_TIMER_TOPIC]),
+            queue_ids=np.full(count, PUT_OFF_QUEUE, np.int32),
+            properties=set_properties(headers.property_strings(), {names.TIMER_OUT_MS: str(due_ms)}),
+            options=self._options,
+        )
+        place = ENCODED_SCHEMA.get_field_index("tags_code")
+        return batch.set_column(place, ENCODED_SCHEMA.field(place), pa.array(np.full(count, due_ms, np.int64)))
 
     def due_times(self, rows: ParkedRows) -> Int64:
         """int64 (n,): when the messages of the timer topic are due by their records; 0 where that cannot be told."""
         due = np.zeros(len(rows), np.int64)
         for place, base, buffer in self._segments(rows):
-            good, headers = self._headers(buffer, base, rows.take(place))
+            good, headers = self._headers(buffer, base, rows.take(place), crc_required_from(self._log))
             due[place[good]] = due_times(headers.properties((names.TIMER_OUT_MS,))).fill_null(0).to_numpy()
         return due
 
@@ -158,7 +215,9 @@ class ParkedReader:
                 if base >= self._log.start():  # else retention took it
                     _LOG.error("%s: %d parked messages are gone with segment %d", self._log.root, len(place), base)
 
-    def _headers(self, buffer: pa.Buffer, base: int, rows: ParkedRows) -> tuple[Rows, FrameHeaders]:
+    def _headers(
+        self, buffer: pa.Buffer, base: int, rows: ParkedRows, crc_from: int | None
+    ) -> tuple[Rows, FrameHeaders]:
         """Which of the rows of one segment are whole records of their queue, and the headers of these."""
         positions, sizes = rows.log_offsets - base, rows.sizes.astype(np.int32)
         good = np.arange(len(rows))
@@ -169,12 +228,11 @@ class ParkedReader:
             headers = frame_columns(buffer, positions[good], sizes[good], base_offset=base)
         theirs = (headers.queue_id == rows.queue_id) & (headers.queue_offset == rows.queue_offsets[good])
         theirs &= pc.equal(headers.topics(), rows.topic).to_numpy(zero_copy_only=False)
-        # A copy gets a CRC of its own: without this look it would vouch for a body that was damaged before.
-        crcs = slice_crcs(headers.data, headers.body_start, headers.body_end) & np.uint32(CRC_MASK)
-        intact = theirs & (crcs == headers.body_crc.view(np.uint32))
+        # A copy gets checksums of its own: without this look they would vouch for what was damaged before.
+        intact = theirs & ~damaged_frames(headers, crc_from)
         if not intact.all():
             for row in np.flatnonzero(~intact).tolist():
-                reason = "its body is damaged" if theirs[row] else "its place holds another record"
+                reason = damage_of(headers, row, crc_from) if theirs[row] else "its place holds another record"
                 self._drop(rows, int(good[row]), reason)
             good = good[intact]
             headers = frame_columns(buffer, positions[good], sizes[good], base_offset=base)
@@ -197,18 +255,20 @@ class ParkedReader:
         known = topics.dictionary.to_pylist()
         codes = topics.indices.to_numpy()
         usable = np.array([_is_target(name) for name in known], np.bool_)[codes]
-        usable &= pc.match_substring_regex(queue_texts, _QUEUE_ID).to_numpy(zero_copy_only=False)
+        is_number = pc.match_substring_regex(queue_texts, _QUEUE_ID)
+        queue_ids = pc.if_else(is_number, queue_texts, str(QUEUE_COUNT_MAX)).cast(pa.int32()).to_numpy()
+        usable &= queue_ids < QUEUE_COUNT_MAX
         usable &= rows.sizes + np.array([len(name) for name in known], np.int64)[codes] <= self._copy_bytes_max
-        plain_bytes = headers.properties_end - headers.properties_start
-        plain_bytes -= crc_property_bytes(headers.data, headers.properties_start, headers.properties_end)
-        usable &= plain_bytes + self._options.crc_property * _CRC_BYTES_MAX <= names.PROPERTIES_BYTES_MAX
+        room = names.PROPERTIES_BYTES_MAX - self._options.crc_property * _CRC_BYTES_MAX
+        full = np.flatnonzero(headers.properties_end - headers.properties_start > room)
+        starts, ends = headers.properties_start[full], headers.properties_end[full]
+        usable[full] &= ends - starts - crc_property_bytes(headers.data, starts, ends) <= room
         half = np.array([name == HALF_TOPIC for name in known], np.bool_)[codes]
         for row in np.flatnonzero(~usable & ~half).tolist():
             target = f"{topics[row].as_py()[:300]!r}, queue {queue_texts[row].as_py()[:20]!r}"
             self._drop(rows, row, f"it is too large, or cannot go to {target}")
         good = np.flatnonzero(usable & ~half)
-        picked = pa.array(good)
-        return good, topics.take(picked), queue_texts.take(picked).cast(pa.int32()).to_numpy()
+        return good, topics.take(pa.array(good)), queue_ids[good]
 
     @property
     def _copy_bytes_max(self) -> int:

@@ -3,7 +3,8 @@
 Messages wait for a delay level (`delay_levels`) or for an absolute time (`timer`, `timer_queue`). Those of one level or
 timer queue that are due are put again as one unit, whose last record says how far they were delivered; the writer
 appends it only behind the unit that was counted on. So each message is delivered once, whoever looks at the same time
-and wherever a process dies. `pyrmq/delay.lock` only keeps processes from doing the same work in vain.
+and wherever a process dies. `pyrmq/delay.lock` only keeps processes from doing the same work in vain. Messages for a
+queue to which nothing can be added, since its newest record is damaged, are put off: they hold up no others.
 
 config/delayOffset.json tells a broker how far we are. It is written behind what it tells: only after the units are on
 disk. Source: ScheduleMessageService.java; docs/design.md section 12.
@@ -20,7 +21,7 @@ from typing import TypeVar
 
 from rmq_store.broker.delay_levels import NO_DELAY_MS, DelayLevel
 from rmq_store.broker.offsets import DelayOffsetTable
-from rmq_store.broker.parked import ParkedReader
+from rmq_store.broker.parked import PUT_OFF_MS, PUT_OFF_QUEUE, Chunk, ParkedReader, PutOff, Restored
 from rmq_store.broker.queues import Queues
 from rmq_store.broker.timer import TIMER_QUEUES
 from rmq_store.broker.timer_queue import TimerQueue
@@ -28,8 +29,11 @@ from rmq_store.broker.writing import Writer
 from rmq_store.errors import CorruptionError, NotAStoreError, UsageError
 from rmq_store.files.lock import OfdLock
 from rmq_store.format.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
+from rmq_store.log.append import append_lock
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.flush import flush
+from rmq_store.log.grouping import Groups
+from rmq_store.log.views import QueueKey
 
 _LOG = logging.getLogger(__name__)
 
@@ -80,12 +84,13 @@ class Schedule:
             DelayLevel(log, writer, queues, self._offsets, level, delays_ms.get(level, NO_DELAY_MS))
             for level in sorted(delays_ms.keys() | waiting)
         ]
-        timers = [TimerQueue(log, writer, queues, queue_id) for queue_id in range(TIMER_QUEUES)]
+        self._timers = [TimerQueue(log, writer, queues, queue_id) for queue_id in range(TIMER_QUEUES)]
         self._lanes: dict[DelayLevel | TimerQueue, Path] = {
             **{level: self._queue(SCHEDULE_TOPIC, level.level - 1) for level in self._levels},
-            **{timer: self._queue(PYRMQ_TIMER_TOPIC, queue_id) for queue_id, timer in enumerate(timers)},
+            **{timer: self._queue(PYRMQ_TIMER_TOPIC, queue_id) for queue_id, timer in enumerate(self._timers)},
         }
         self._unreadable: set[Path] = set()
+        self._closed_targets: set[QueueKey] = set()  # those that were named in the log
         self._lock = OfdLock(log.own / "delay.lock")
         self._turn = threading.Lock()
         self._look = _Look()
@@ -106,7 +111,8 @@ class Schedule:
             StoreFullError, StoreLockedError: what was not delivered still waits.
             StoreFailedError: as `Store.send`; no message can come twice.
             CorruptionError: config/delayOffset.json or the unit topic is unreadable. An unreadable queue of a level or
-                timer is logged, once, as an error; the others go on.
+                timer is logged, once, as an error; the others go on. So is a queue that takes no messages: those for
+                it are put off, by PUT_OFF_MS each time.
         """
         if limit is not None and limit < 1:
             raise UsageError(f"limit={limit}: deliver at least one message")
@@ -192,12 +198,15 @@ class Schedule:
         except (CorruptionError, NotAStoreError) as error:
             if queue not in (Path(error.path), *Path(error.path).parents):
                 raise
-            self._unreadable.add(queue)
-            _LOG.error(
-                "%s: what waits in queue %s of %s is not delivered, other queues are: %s. Close the store and run "
-                "`rmq repair --queues`", self._log.root, queue.name, queue.parent.name, error,
-            )  # fmt: skip
+            self._leave(queue, error)
             return otherwise
+
+    def _leave(self, queue: Path, error: Exception) -> None:
+        self._unreadable.add(queue)
+        _LOG.error(
+            "%s: what waits in queue %s of %s is not delivered, other queues are: %s. Close the store and run "
+            "`rmq repair --queues`", self._log.root, queue.name, queue.parent.name, error,
+        )  # fmt: skip
 
     def _deliver(self, end: int, now_ms: int, limit: int | None) -> int:
         """Unit by unit, the levels and timer queues in turn."""
@@ -214,16 +223,57 @@ class Schedule:
                 if chunk is None:
                     lanes.remove(lane)
                     continue
-                batches = self._reader.restore(chunk.rows)
-                count: int = sum(batch.num_rows for batch in batches)
-                if self._writer.append_unit(batches, replace(chunk.unit, row_count=count), expect=chunk.expect) is None:
-                    continue  # somebody else was faster: look again where it is now
+                count = self._put(self._lanes[lane], chunk, now_ms)
+                if count is None:
+                    continue  # somebody else was faster, or the lane is left: look again where it is now
                 lane.delivered(chunk)
                 self._is_unsaved = True
                 delivered += count
                 if limit is not None and delivered >= limit:
                     return delivered
         return delivered
+
+    def _put(self, queue: Path, chunk: Chunk, now_ms: int) -> int | None:
+        """Append what a chunk becomes; how many messages were delivered, None if nothing was appended."""
+        restored = self._reader.restore(chunk.rows)
+        try:
+            return self._append(restored, chunk)
+        except (CorruptionError, NotAStoreError):
+            closed = self._closed(restored)
+            if not closed:
+                raise
+        due_ms = self._timers[PUT_OFF_QUEUE].not_late_ms(now_ms) + PUT_OFF_MS
+        try:
+            return self._append(self._reader.restore(chunk.rows, PutOff(closed, due_ms)), chunk)
+        except (CorruptionError, NotAStoreError, UsageError) as error:
+            # They have no room for another time to wait for, or the timer queue takes none either.
+            self._leave(queue, error)
+            return None
+
+    def _append(self, restored: Restored, chunk: Chunk) -> int | None:
+        count: int = sum(batch.num_rows for batch in restored.batches)
+        unit = replace(chunk.unit, row_count=count)
+        if self._writer.append_unit(restored.batches, unit, expect=chunk.expect) is None:
+            return None
+        return count - restored.put_off_count
+
+    def _closed(self, restored: Restored) -> set[QueueKey]:
+        """To which of the queues nothing can be added; each is named once."""
+        found: set[QueueKey] = set()
+        with append_lock(self._log):
+            end = self._log.writing_page.appended_end
+            for key in Groups([restored.batches]).keys:
+                try:
+                    self._log.next_queue_offset(*key, end)
+                except (CorruptionError, NotAStoreError) as error:
+                    found.add(key)
+                    if key not in self._closed_targets:
+                        self._closed_targets.add(key)
+                        _LOG.error(
+                            "%s: what is due for %s-%d waits on, for %d s at a time; what goes elsewhere is delivered: "
+                            "%s. Close the store and run `rmq repair`", self._log.root, *key, PUT_OFF_MS // 1000, error,
+                        )  # fmt: skip
+        return found
 
     def _correct_progress(self) -> None:
         """A power cut can take messages that a broker had delivered: its progress is then ahead of the queues, and

@@ -163,6 +163,12 @@ class TimerQueue:
         """The chunk is in the log."""
         self._go_on_from(Mark.of(chunk.unit))
 
+    def not_late_ms(self, now_ms: int) -> int:
+        """From which time on a message that is parked now is not due at once: the mark is ahead if the clock was set
+        back.
+        """
+        return max(now_ms, Mark.of(self._writer.newest_unit(PURPOSE, str(self._queue_id))).time_ms)
+
     def _go_on_from(self, mark: Mark) -> None:
         if self._mark is None:
             self._begin(mark.start)

@@ -233,7 +233,7 @@ def test_a_message_that_belongs_nowhere_is_told_of_and_passed_over(
         (28, b"\0" * 8, "another physical offset"),
         (12, b"\0\0\0\x09", "its place holds another record"),
         (20, b"\0" * 7 + b"\x09", "its place holds another record"),
-        (88, b"?", "its body is damaged"),
+        (88, b"?", "the frame does not have the CRC of its CRC property"),
     ],
 )
 def test_a_damaged_record_is_told_of_and_does_not_hold_up_its_level(

@@ -1,4 +1,4 @@
-"""Delay levels and timers of which one queue cannot be read: the others are delivered, and the bad one is named."""
+"""Damage where messages wait, or where they go: the others are delivered, and the bad ones are named."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rmq_store import Message, Store, StoreConfig
+from rmq_store import CorruptionError, Message, Store, StoreConfig
+from rmq_store.broker.parked import PUT_OFF_MS
+from rmq_store.broker.schedule import Delivery
 from rmq_store.format.names import SCHEDULE_TOPIC
+from rmq_store.verify import verify_store
 
 NOW = 1_700_000_000_000
 
@@ -78,3 +82,125 @@ def test_names_that_are_no_queues_are_passed_over(tmp_path: Path) -> None:
     with Store.open(tmp_path / "store", clock=lambda: NOW) as store:
         assert store._log.views.keys() == [("Alpha", 0)]
         assert store.schedule.deliver_due().delivered == 0
+
+
+def spoil(store: Store, topic: str, queue_id: int, row: int, found: bytes, instead: bytes) -> int:
+    """Change bytes of a record behind the store's back; where they lie in the first segment."""
+    offset, size, _ = store._log.views.queue(topic, queue_id).entry(row)
+    with store._log.segments.path(0).open("r+b") as file:
+        file.seek(offset)
+        at = offset + file.read(size).index(found)
+        file.seek(at)
+        file.write(instead)
+    return at
+
+
+def test_what_goes_to_a_queue_that_takes_none_waits_on_and_holds_up_nothing(
+    parking: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One damaged record at the end of one queue stopped all delayed messages and retries of every topic."""
+    with parking.open() as store:
+        store.create_topic("Beta", 1)
+        store.send(Message("Beta", b"first"))
+        place = store.send(Message("T", b"newest of T-0", queue_id=0)).commit_log_offset
+        parking.park(store, 1, [b"a0", b"a1"], queue_id=[0, 1])
+        parking.park(store, 1, [b"b"], topic="Beta")
+        parking.park(store, 2, [b"c0", b"c1"], queue_id=[0, 1])
+        parking.park_until(store, parking.now_ms + 5000, [b"d0", b"d1"], queue_id=[0, 1])
+        at = spoil(store, "T", 0, 0, place.to_bytes(8, "big"), b"\x7f" * 8)
+        parking.now_ms += 10_000
+        with caplog.at_level(logging.ERROR):
+            delivery = store.schedule.deliver_due()
+            assert delivery == Delivery(4, parking.now_ms + PUT_OFF_MS)
+            assert parking.bodies(store, "T", 1) == [b"a1", b"c1", b"d1"]
+            assert parking.bodies(store, "Beta") == [b"first", b"b"]
+            assert store.schedule.deliver_due() == Delivery(0, delivery.next_due_ms)
+            parking.now_ms += PUT_OFF_MS
+            assert store.schedule.deliver_due() == Delivery(0, parking.now_ms + PUT_OFF_MS)
+        said = [record.getMessage() for record in caplog.records]
+        assert len(said) == 1, said
+        assert "T-0 waits on" in said[0]
+        assert str(place) in said[0]
+        with store._log.segments.path(0).open("r+b") as file:
+            file.seek(at)
+            file.write(place.to_bytes(8, "big"))
+        parking.now_ms += PUT_OFF_MS
+        assert store.schedule.deliver_due() == Delivery(3, None)
+        assert sorted(parking.bodies(store, "T", 0)) == [b"a0", b"c0", b"d0", b"newest of T-0"]
+        told = {name: parking.rows(store, "T", 0)[1]["properties"] for name in ("REAL_TOPIC", "REAL_QID")}
+        assert [dict(properties)[name] for name, properties in told.items()] == ["T", "0"]
+    assert verify_store(parking.root).problems == []
+
+
+def test_a_message_that_has_no_room_to_wait_on_stops_its_level_and_no_other(
+    parking: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A time to wait for takes 27 bytes of its properties; it must not be lost for that."""
+    with parking.open() as store:
+        store.send(Message("T", b"x", queue_id=1))
+        place = store.send(Message("T", b"newest of T-0", queue_id=0)).commit_log_offset
+        parking.park(store, 1, [b"full"], properties={"big": "x" * 32_666})
+        parking.park(store, 2, [b"other"], queue_id=1)
+        spoil(store, "T", 0, 0, place.to_bytes(8, "big"), b"\x7f" * 8)
+        parking.now_ms += 10_000
+        with caplog.at_level(logging.ERROR):
+            assert store.schedule.deliver_due().delivered == 1
+            assert store.schedule.deliver_due().delivered == 0
+        assert parking.bodies(store, "T", 1) == [b"x", b"other"]
+        assert store.last_unit("delay", "1") is None
+    assert [text in caplog.text for text in ("T-0 waits on", "queue 0 of SCHEDULE_TOPIC_XXXX is not")] == [True, True]
+
+
+def test_a_unit_that_is_refused_for_another_reason_is_told_to_the_caller(parking: Any) -> None:
+    with parking.open() as store:
+        parking.park(store, 1, [b"a"])
+        parking.now_ms += 1000
+        assert store.schedule.deliver_due().delivered == 1
+        parking.park(store, 1, [b"b"])
+        spoil(store, "rmq_sys_pyrmq_units", 0, 1, b"rmq_sys_pyrmq_units", b"rmq_sys_pyrmq_unitz")
+        parking.now_ms += 1000
+        with pytest.raises(CorruptionError):
+            store.schedule.deliver_due()
+
+
+@pytest.mark.parametrize(("found", "instead"), [(b"\x01OrdersT\x02", b"\x01OrdersU\x02"), (b"big\x01x", b"bog\x01x")])
+def test_damaged_properties_are_not_laundered(
+    parking: Any, caplog: pytest.LogCaptureFixture, found: bytes, instead: bytes
+) -> None:
+    """One bit made OrdersU of OrdersT, and the copy that went there had a right checksum."""
+    with parking.open() as store:
+        parking.park(store, 1, [b"good", b"bad"], topic="OrdersT", properties={"big": "x"})
+        spoil(store, SCHEDULE_TOPIC, 0, 1, found, instead)
+        parking.now_ms += 1000
+        assert store.schedule.deliver_due() == Delivery(1, None)
+        assert parking.bodies(store, "OrdersT", 0) == [b"good"]
+        assert store.queue_range("OrdersU", 0) == (0, 0)
+    assert "cannot be delivered: the frame does not have the CRC of its CRC property" in caplog.text
+
+
+def test_a_record_that_lost_its_checksum_is_damaged_where_it_must_have_one(
+    parking: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with parking.open() as first, parking.open() as store:
+        assert store._log.crc_from is None, "the other one has judged the log"
+        parking.park(store, 1, [b"good", b"bad"])
+        spoil(store, SCHEDULE_TOPIC, 0, 1, b"__CRC32#\x01", b"another#\x01")
+        parking.now_ms += 1000
+        assert store.schedule.deliver_due() == Delivery(1, None)
+        assert parking.bodies(first) == [b"good"]
+    assert "no CRC property" in caplog.text
+
+
+@pytest.mark.parametrize("queue_id", [65_536, 999_999_999])
+def test_a_queue_that_no_topic_can_have_is_no_target(
+    parking: Any, caplog: pytest.LogCaptureFixture, queue_id: int
+) -> None:
+    """Queue 999999999 among twelve topics asked for an array of 41 GiB, at every look."""
+    with parking.open() as store:
+        for number in range(12):
+            parking.park(store, 1, [b"%d" % number], topic=f"T{number}")
+        parking.park(store, 1, [b"far"], topic="T0", queue_id=queue_id)
+        parking.now_ms += 1000
+        assert store.schedule.deliver_due() == Delivery(12, None)
+        assert store.schedule.deliver_due() == Delivery(0, None)
+    assert f"cannot go to 'T0', queue '{queue_id}'" in caplog.text
