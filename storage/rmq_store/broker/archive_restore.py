@@ -28,10 +28,10 @@ from rmq_store.broker.topics import TopicConfig, TopicTable
 from rmq_store.broker.writing import Writer
 from rmq_store.errors import CorruptionError, CorruptRecordError, OffsetOutOfRangeError, UsageError
 from rmq_store.format import names
-from rmq_store.format.crc import slice_crcs
-from rmq_store.format.frame_check import CRC_MASK, CRC_PROPERTY_BYTES
+from rmq_store.format.frame_check import CRC_PROPERTY_BYTES
 from rmq_store.format.frame_copy import CopyOptions, copy_frames
 from rmq_store.format.frame_encoder import EncodeOptions
+from rmq_store.format.frame_crcs import damaged_frames
 from rmq_store.format.frame_fields import FrameHeaders, frame_columns
 from rmq_store.format.gather import value_bytes
 from rmq_store.format.host import Host
@@ -206,8 +206,7 @@ class ArchiveRestorer:
             headers = frame_columns(pa.py_buffer(data), offsets[:-1], sizes)
         except CorruptRecordError as error:
             raise CorruptionError(str(file.path), 0, f"a row whose record is damaged: {error.reason}") from error
-        crcs = slice_crcs(headers.data, headers.body_start, headers.body_end) & np.uint32(CRC_MASK)
-        wrong = crcs != headers.body_crc.view(np.uint32)
+        wrong = damaged_frames(headers, None)
         wrong |= headers.queue_id != file.queue_id
         queue_offsets = rows.column("queueOffset").to_numpy()
         wrong |= headers.queue_offset != queue_offsets

@@ -333,11 +333,14 @@ def test_files_that_are_not_what_they_say_are_refused(fast: Path) -> None:
         frames = table.column("frame").to_pylist()
         body = frames[0].index(b"000000")
         flipped = frames[0][:body] + b"X" + frames[0][body + 1 :]
+        name = frames[0].index(b"RETRY_TOPIC")
+        renamed = frames[0][:name] + b"S" + frames[0][name + 1 :]
         for other in (
             table.drop_columns(["frame"]),
             pa.concat_tables([table, table.slice(5)]),
             with_column("queueOffset", pa.array(range(1, 7), pa.int64())),
             with_column("frame", pa.array([flipped, *frames[1:]], pa.binary())),
+            with_column("frame", pa.array([renamed, *frames[1:]], pa.binary())),
             with_column("frame", pa.array([frames[0][:-1], *frames[1:]], pa.binary())),
             with_column("frame", pa.array([None, *frames[1:]], pa.binary())),
             with_column("frame", pa.array([f.decode("latin-1") for f in frames])),
