@@ -30,8 +30,8 @@ from rmq_store.errors import CorruptionError, CorruptRecordError, OffsetOutOfRan
 from rmq_store.format import names
 from rmq_store.format.frame_check import CRC_PROPERTY_BYTES
 from rmq_store.format.frame_copy import CopyOptions, copy_frames
-from rmq_store.format.frame_encoder import EncodeOptions
 from rmq_store.format.frame_crcs import damaged_frames
+from rmq_store.format.frame_encoder import EncodeOptions
 from rmq_store.format.frame_fields import FrameHeaders, frame_columns
 from rmq_store.format.gather import value_bytes
 from rmq_store.format.host import Host
