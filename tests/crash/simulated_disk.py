@@ -280,7 +280,9 @@ def _compare_with_promises(
         counters.lost += max(1, written.messages_between(found.end, promise.end))
         counters.note(f"{where}: the log ends at {found.end}, it was acknowledged up to {promise.end}")
     if life.config.flush_disk_type == "ASYNC_FLUSH":
-        counters.seen["lost of what waited for a flush"] += written.messages_between(found.end, promise.written)
+        # An image may also have more: what was just being appended.
+        end = max(found.end, promise.written)
+        counters.seen["lost of what waited for a flush"] += written.messages_between(found.end, end)
     asked = life.begun[bisect_right(life.begun, moment, key=lambda begun: begun[0]) - 1][1]
     if not promise.offset <= found.offset <= max(asked, promise.offset):
         counters.lost += 1

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rmq_store.errors import CorruptionError, NotAStoreError, UsageError
+from rmq_store.errors import CorruptConfigError, CorruptionError, NotAStoreError, UsageError
 from rmq_store.files import durable
 from rmq_store.format.consume_queue import ENTRY_BYTES
 from rmq_store.format.names import validate_topic
@@ -40,12 +40,15 @@ class QueueEnds:
 
     @classmethod
     def load(cls, own: Path) -> QueueEnds | None:
-        """The table in `own`; None if there is none that can be believed. StoreFailedError, UsageError: it cannot be
-        read.
+        """The table in `own`; None if there is none that can be believed.
+
+        Raises:
+            NotAStoreError: no regular file.
+            StoreFailedError, UsageError: it cannot be read.
         """
         try:
             raw = durable.read_limited(own / _FILE_NAME, _FILE_BYTES_MAX)
-        except (FileNotFoundError, NotAStoreError, CorruptionError):
+        except (FileNotFoundError, CorruptConfigError):
             return None
         try:
             data: Any = json.loads(raw)
