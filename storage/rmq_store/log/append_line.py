@@ -10,7 +10,6 @@ Source: CommitLog.GroupCommitService, where one thread flushes for all.
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -71,41 +70,45 @@ class AppendLine:
     def __init__(self, log: CommitLog) -> None:
         self._log = log
         self.waiting: deque[_Waiting] = deque()
-        # {0: thread id} while one leads: `setdefault` asks and takes the place in one step.
-        self._leader: dict[int, int] = {}
+        # {0: its own} while one leads: `setdefault` asks and takes the place in one step.
+        self._leader: dict[int, _Waiting] = {}
 
     def append(self, record: OneRecord, lock_timeout_ms: int, flush_timeout_ms: int) -> Sent:
         """Append one record, and try to flush it: whether it is on disk, the flushed end tells.
 
         Raises as `append_one`, `append_lock` and `flush`; StoreFailedError also if the thread that appended the record
-        was interrupted, and nobody knows how far it came.
+        was interrupted, and nobody knows how far it came. After an interrupt (Ctrl-C) the record is stored already, or
+        will never be.
         """
         own = _Waiting(record)
         begin_s = time.monotonic()
         patience_s = min(PATIENCE_S, lock_timeout_ms / 1000)
-        self.waiting.append(own)
+        left_ms = lock_timeout_ms
         try:
+            self.waiting.append(own)
             while not own.settled:
                 waited_s = time.monotonic() - begin_s
                 left_ms = max(0, lock_timeout_ms - int(1000 * waited_s))
-                if self._leads():
+                if self._leads(own):
                     self._lead(own, left_ms, flush_timeout_ms)
                     self._leave()
                 elif waited_s < patience_s:
                     own.sleep(patience_s - waited_s)
                 elif self._gives_up(own):
-                    with append_lock(self._log, left_ms):
-                        return Sent(*append_one(self._log, record), is_late=False)
+                    break
                 else:
                     own.sleep(PATIENCE_S)  # it is being appended
+        except BaseException:
+            self._withdraw(own)
+            raise
         finally:
-            if not own.settled:
-                self._gives_up(own)
-            if self._leader.get(0) == threading.get_ident():
+            if self._leader.get(0) is own:
                 self._leave()
         if own.error is not None:
             raise own.error
-        assert own.place is not None
+        if own.place is None:
+            with append_lock(self._log, left_ms):
+                return Sent(*append_one(self._log, record), is_late=False)
         return Sent(*own.place, own.is_late)
 
     def _gives_up(self, own: _Waiting) -> bool:
@@ -116,9 +119,15 @@ class AppendLine:
             self.waiting.remove(own)
         return True
 
-    def _leads(self) -> bool:
-        me = threading.get_ident()
-        return self._leader.setdefault(0, me) == me
+    def _withdraw(self, own: _Waiting) -> None:
+        """Leave the line after an interrupt; if another leader has begun with the record, see it through."""
+        leader = self._leader.get(0)
+        if not self._gives_up(own) and leader is not own:
+            while not own.settled and leader is not None and self._leader.get(0) is leader:
+                own.sleep(PATIENCE_S)
+
+    def _leads(self, own: _Waiting) -> bool:
+        return self._leader.setdefault(0, own) is own
 
     def _lead(self, own: _Waiting, lock_timeout_ms: int, flush_timeout_ms: int) -> None:
         """Append what waits, and flush it."""

@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 import time
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -227,6 +228,63 @@ def test_who_is_interrupted_in_the_line_is_not_stored_later(
             assert isinstance(senders[1].ended(), KeyboardInterrupt)
         assert [senders[0].ended(), senders[2].ended()] == [SendStatus.SEND_OK] * 2
         assert lab.numbers(store) == [0, 2]
+
+
+def test_who_is_interrupted_as_it_joins_the_line_is_not_stored_later(lab: Lab, store: Store) -> None:
+    """Python looks for signals after each call: the record was in the line, and nobody was there to take it out."""
+
+    class Interrupted(deque[append_line._Waiting]):
+        def append(self, waiting: append_line._Waiting) -> None:
+            super().append(waiting)
+            line.waiting = deque(self)
+            raise KeyboardInterrupt
+
+    with store:
+        line = line_of(store)
+        line.waiting = Interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            store.send(Message("Alpha", b"%08d" % 0))
+        store.send(Message("Alpha", b"%08d" % 1))
+        assert lab.numbers(store) == [1]
+        assert not line.waiting and not line._leader
+
+
+@pytest.mark.usefixtures("patient")
+def test_who_is_interrupted_while_a_leader_appends_the_record_sees_it_through(
+    lab: Lab, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asleep = append_line._Waiting.sleep
+    inside, interrupted = threading.Event(), threading.Event()
+    seen: list[list[int]] = []
+
+    def slow(log: CommitLog, record: OneRecord) -> tuple[int, int]:
+        if b"%08d" % 1 in record.frame:
+            inside.set()
+            assert interrupted.wait(HANG_GUARD_S)
+            time.sleep(0.1)
+        return append_one(log, record)
+
+    def interrupted_once(waiting: append_line._Waiting, timeout_s: float) -> None:
+        if b"%08d" % 1 in waiting.record.frame and not interrupted.is_set():
+            assert inside.wait(HANG_GUARD_S)
+            interrupted.set()
+            raise KeyboardInterrupt
+        asleep(waiting, timeout_s)
+
+    class Looking(Sender):
+        def run(self) -> None:
+            super().run()
+            seen.append([store._log.writing_page.appended_end])
+
+    monkeypatch.setattr(append_line._Waiting, "sleep", interrupted_once)
+    monkeypatch.setattr(append_line, "append_one", slow)
+    with store:
+        senders = [Sender(store, 0), Looking(store, 1)]
+        with OfdLock(store._log.append_lock.path).exclusive(1000):
+            in_line(store, senders)
+        assert [type(sender.ended()) for sender in senders] == [SendStatus, KeyboardInterrupt]
+        assert seen == [[store._log.writing_page.appended_end]], "it was stored when its sender had gone"
+        assert lab.numbers(store) == [0, 1]
 
 
 @pytest.mark.usefixtures("patient")
