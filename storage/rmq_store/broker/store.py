@@ -51,7 +51,7 @@ from rmq_store.format.message import Message, StoredMessage
 from rmq_store.format.names import is_system_topic, validate_topic
 from rmq_store.format.schema import MESSAGE_SCHEMA
 from rmq_store.log import opening
-from rmq_store.log.commit_log import LOCK_TIMEOUT_MS, Clock, CommitLog
+from rmq_store.log.commit_log import LOCK_TIMEOUT_MS, Clock, CommitLog, leaves_no_lock
 from rmq_store.log.geometry import infer
 from rmq_store.log.index_repair import indexes_tags
 from rmq_store.log.recovery import RecoveryReport, Wishes
@@ -97,6 +97,7 @@ class Store:
         self._retention = Retention(log, file.config, self._queues, self._topics)
         self._admin = Administration(log, self._topics, self._groups, self._offsets, self._queues)
         self._pid = os.getpid()
+        self._closers: dict[object, None] = {}
         self._closed = False
         if self._flusher is not None:
             self._flusher.start()
@@ -182,21 +183,47 @@ class Store:
             name = broker_name or _broker_name(root, settings)
             return cls(log, StoreFile(known.identity if known else "", settings), name, recovery)
         except BaseException:
-            if is_open:  # nothing is wrong with the log: it is stopped as cleanly as it was
-                with contextlib.suppress(StoreError):
-                    opening.close(log)
-            log.close()
+            try:
+                if is_open:  # nothing is wrong with the log: it is stopped as cleanly as it was
+                    with contextlib.suppress(StoreError):
+                        opening.close(log)
+            finally:
+                log.close()
             raise
 
     def close(self) -> None:
-        """Flush, and let go of files and locks; the last writer to close leaves a cleanly stopped store.
+        """Flush, and let go of files and locks, when the other threads are through with what they append; the last
+        writer to close leaves a cleanly stopped store. Does nothing if another thread is at it. After an interrupt
+        (Ctrl-C) while it waits the store is open, and is to be closed again.
 
         Raises:
             StoreFailedError: a flush failed; the next opener recovers the store.
+            StoreLockedError: another process, or another thread, appends for too long.
+            UsageError: a signal handler calls it in the middle of an append or a flush of this very thread. Nothing
+                was let go of.
         """
         if self._closed or os.getpid() != self._pid:
             return
-        self._closed = True
+        self._log.refuse_reentry()
+        # The first one in it closes. A dict, because to leave it is one step that no signal handler can come between.
+        closer = object()
+        try:
+            self._closers[closer] = None
+            first, *_ = self._closers
+            if first is closer:
+                self._close()
+        finally:
+            self._closers.pop(closer, None)
+
+    @leaves_no_lock
+    def _close(self) -> None:
+        try:
+            self._let_go()
+        finally:
+            # Also after an error; a read-only store never has it.
+            self._closed = self._log.store_lock.held == "free"
+
+    def _let_go(self) -> None:
         self._retention.close()
         if self._flusher is not None:
             self._flusher.stop()

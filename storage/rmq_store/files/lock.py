@@ -29,7 +29,7 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Literal, NamedTuple
 
 from rmq_store.errors import StoreLockedError, UsageError
@@ -37,6 +37,9 @@ from rmq_store.files.bell import Bell
 from rmq_store.files.durable import open_nofollow, translate
 
 LockKind = Literal["free", "shared", "exclusive"]
+
+_Turn = tuple[int, FrameType | None]
+"""Whose turn it is: the thread, and the function whose `with` block it is; None: no block's."""
 
 # struct flock of 64-bit Linux: l_type, l_whence, 4 bytes of padding, l_start, l_len, l_pid, 4 bytes of padding.
 _FLOCK = struct.Struct("@hhqqi4x")
@@ -73,7 +76,8 @@ class OfdLock:
     """A lock on one byte of a file; one object is one holder, whichever thread uses it.
 
     Taking a lock that this object already holds does not succeed: `try_*` say False, `acquire_exclusive` waits. So two
-    threads sharing an object exclude each other, although the kernel would not separate them. Any thread may release.
+    threads sharing an object exclude each other, although the kernel would not separate them. What was taken without a
+    `with` block any thread may release.
 
     The file is created (0600) when a lock is first taken, never by `who`. A forked child holds nothing: its copy of
     the object is free, and opens the file anew when it takes the lock itself.
@@ -92,9 +96,9 @@ class OfdLock:
         }
         self._fd = -1
         self._kind: LockKind = "free"
-        # {0: thread id} while a thread of this process is taking the lock or has it. A dict, because `setdefault`
-        # takes the turn and notes who has it in one step that no signal handler can come between.
-        self._turn: dict[int, int] = {}
+        # {0: whose} while a thread of this process is taking the lock or has it. A dict, because `setdefault` takes the
+        # turn and notes who has it in one step that no signal handler can come between.
+        self._turn: dict[int, _Turn] = {}
         _locks.add(self)
 
     @property
@@ -119,13 +123,17 @@ class OfdLock:
         """Take the lock alone; False if anybody holds it."""
         return self._try("exclusive")
 
-    def acquire_exclusive(self, timeout_ms: int, unless: Callable[[], bool] | None = None) -> bool:
+    def acquire_exclusive(
+        self, timeout_ms: int, unless: Callable[[], bool] | None = None, turn: _Turn | None = None
+    ) -> bool:
         """Take the lock alone, waiting for it; False, and it is not taken, once `unless` says that there is no need.
+
+        `turn`: of whose block; None: for no block.
 
         Raises:
             StoreLockedError: somebody still held it after `timeout_ms`; names a holder's pid where that is known.
         """
-        if self._try("exclusive"):
+        if self._try("exclusive", turn):
             return True
         deadline_s = time.monotonic() + timeout_ms / 1000
         wait_s = _FIRST_WAIT_S
@@ -135,7 +143,7 @@ class OfdLock:
                 bell.announce()
             if unless is not None and unless():
                 return False
-            if self._try("exclusive"):
+            if self._try("exclusive", turn):
                 return True
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
@@ -148,17 +156,37 @@ class OfdLock:
 
     def exclusive(self, timeout_ms: int, unless: Callable[[], bool] | None = None) -> Exclusive:
         """Hold the lock alone for a `with` block, which gets whether it does; as `acquire_exclusive`. Blocks do not
-        nest.
+        nest: UsageError for one that a signal handler begins in the middle of another one of its thread.
 
         An exception from a signal handler (Ctrl-C) may come on the way in or out, where no `finally` sees it. What a
-        thread then still has is given up here, when the block ends or when the thread comes back.
+        thread then still has is given up when it comes back, or by `release_left`.
         """
         return Exclusive(self, timeout_ms, unless)
 
-    def release_own(self) -> None:
-        """As `release`, if it is this thread that has the lock or is taking it."""
-        if self._turn.get(0) == threading.get_ident():
+    def exclusive_if_free(self) -> Exclusive:
+        """As `exclusive`, without waiting: the block gets False if somebody else holds the lock."""
+        return Exclusive(self, 0, lambda: True)
+
+    def release_left(self) -> bool:
+        """Release what this thread has left of a block that was interrupted; False if its block is not through yet, and
+        nothing happens: a signal handler has come in the middle of it.
+
+        Which of the two it is, the stack tells. A mark would be left behind by the same interrupt that leaves the lock.
+        """
+        turn = self._turn.get(0)
+        if turn is not None and turn[0] == threading.get_ident():
+            if _is_running(turn[1]):
+                return False
             self.release()
+        return True
+
+    def refuse_reentry(self) -> None:
+        """As `release_left`; UsageError in the middle of a block of this thread."""
+        if self._turn and not self.release_left():
+            raise UsageError(
+                f"{self.path}: a signal handler came while this very thread was in the middle of what the lock guards: "
+                "nothing was done; do it when the handler has returned"
+            )
 
     def try_upgrade(self) -> bool:
         """Turn this shared lock into an exclusive one; False, and still shared, if there are other holders."""
@@ -172,7 +200,7 @@ class OfdLock:
         assert taken
 
     def release(self) -> None:
-        """Give the lock up; does nothing if this object holds none."""
+        """Give the lock up, whichever thread took it; does nothing if this object holds none."""
         if self._turn:
             # Unlocked by name, not by closing: a child that is being forked right now may have the description too.
             held = self._kind == "exclusive"
@@ -185,13 +213,31 @@ class OfdLock:
             if held and self.bell is not None:
                 self.bell.ring()
 
-    def close(self) -> None:
-        """Release, and close the file; the object can be used again."""
-        self.release()
-        with _opening:
-            fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+    def close(self, timeout_ms: int = 0) -> None:
+        """Release, and close the file; the object can be used again. A block of another thread is waited for.
+
+        Raises:
+            StoreLockedError: that block did not end within `timeout_ms`; it keeps the lock, and the file is open.
+            UsageError: as `exclusive`; nothing was let go of.
+        """
+        self.refuse_reentry()
+        turn: _Turn = threading.get_ident(), sys._getframe()
+        deadline_s = time.monotonic() + timeout_ms / 1000
+        try:
+            while (holder := self._turn.setdefault(0, turn)) is not turn:
+                if holder[1] is None:
+                    self.release()
+                elif time.monotonic() >= deadline_s:
+                    raise self._timed_out(timeout_ms)
+                else:
+                    time.sleep(_LONGEST_WAIT_S)
+            with _opening:
+                fd, self._fd = self._fd, -1
+            if fd >= 0:
+                os.close(fd)
+        finally:
+            if self._turn.get(0) is turn:
+                self._turn.pop(0)
 
     def who(self) -> LockState:
         """Look who holds the byte now, this object included; touches nothing, also where the file does not exist."""
@@ -225,15 +271,14 @@ class OfdLock:
         finally:
             os.close(fd)
 
-    def _try(self, kind: LockKind) -> bool:
-        me = threading.get_ident()
-        if self._turn.get(0) == me or self._turn.setdefault(0, me) != me:
-            return False
+    def _try(self, kind: LockKind, turn: _Turn | None = None) -> bool:
+        turn = turn or (threading.get_ident(), None)
         taken = False
         try:
-            taken = self._take(kind)
+            if self._turn.setdefault(0, turn) is turn:
+                taken = self._take(kind)
         finally:
-            if not taken:
+            if not taken and self._turn.get(0) is turn:
                 self.release()
         return taken
 
@@ -294,25 +339,43 @@ class OfdLock:
 class Exclusive:
     """The `with` block of `OfdLock.exclusive`."""
 
-    __slots__ = ("_lock", "_timeout_ms", "_unless")
+    __slots__ = ("_lock", "_timeout_ms", "_turn", "_unless")
 
     def __init__(self, lock: OfdLock, timeout_ms: int, unless: Callable[[], bool] | None) -> None:
         self._lock = lock
         self._timeout_ms = timeout_ms
         self._unless = unless
+        self._turn: _Turn | None = None
 
     def __enter__(self) -> bool:
-        self._lock.release_own()
+        return self.enter(sys._getframe(1))
+
+    def enter(self, function: FrameType) -> bool:
+        """Begin the block, which `function` ends by `__exit__`."""
+        lock = self._lock
+        if lock._turn:
+            lock.refuse_reentry()
+        self._turn = turn = threading.get_ident(), function
         try:
-            return self._lock.acquire_exclusive(self._timeout_ms, self._unless)
+            return lock.acquire_exclusive(self._timeout_ms, self._unless, turn)
         except BaseException:
-            self._lock.release_own()
+            self.__exit__(None, None, None)
             raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._lock.release_own()
+        lock = self._lock
+        if lock._turn.get(0) is self._turn:  # the block may never have had it
+            lock.release()
+
+
+def _is_running(function: FrameType | None) -> bool:
+    """Whether this thread is in the middle of that call of a function."""
+    caller = sys._getframe() if function is not None else None
+    while caller is not None and caller is not function:
+        caller = caller.f_back
+    return caller is not None
 
 
 def _parse_pid(text: bytes) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -82,6 +83,8 @@ class append_lock:
     Raises:
         StoreLockedError: not free in time.
         StoreFailedError: a flush failed earlier; writes are refused. Or an I/O error.
+        UsageError: the store was closed meanwhile, or a signal handler came in the middle of an append or a flush of
+            this very thread. Nothing was written.
     """
 
     __slots__ = ("_block", "_log")
@@ -92,9 +95,11 @@ class append_lock:
 
     def __enter__(self) -> None:
         log = self._log
-        self._block.__enter__()
+        log.flush_lock.refuse_reentry()  # first: what was appended now could not be flushed
+        self._block.enter(sys._getframe(1))
         try:
-            if log.store_lock.held == "free":
+            # Held alone: a last closer was interrupted, and what it wrote says that nothing comes after it.
+            if log.is_closing or log.store_lock.held != "shared":
                 raise UsageError(f"{log.root} was closed meanwhile: nothing was written")
             if log.writing_page.poison:
                 raise StoreFailedError(

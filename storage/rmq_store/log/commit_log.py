@@ -6,11 +6,13 @@ tells them in one piece.
 
 from __future__ import annotations
 
+import functools
 import os
 import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from rmq_store.errors import CorruptRecordError
 from rmq_store.files.lock import OfdLock
@@ -87,6 +89,8 @@ class CommitLog:
         self.append_lock = OfdLock(self.own / "append.lock")
         self.flush_lock = OfdLock(self.own / "flush.lock")
         self.page: StatePage | None = None
+        self.is_closing = False
+        """Nothing is appended any more: `append_lock` refuses."""
         self.root_fd = -1
         """The root of a store that is open for writing, from before anything was written: see `sync_filesystem`."""
 
@@ -232,11 +236,56 @@ class CommitLog:
         except FileNotFoundError:
             return False
 
+    def refuse_reentry(self) -> None:
+        """UsageError if a signal handler has come in the middle of an append or a flush of this thread."""
+        self.append_lock.refuse_reentry()
+        self.flush_lock.refuse_reentry()
+
     def close(self) -> None:
-        """Let go of files and locks."""
-        self.files.clear()
-        for lock in (self.append_lock, self.flush_lock, self.store_lock):
-            lock.close()
+        """Let go of files and locks, when the other threads are through with what they append and flush.
+
+        Raises:
+            StoreLockedError: they were not within LOCK_TIMEOUT_MS. They go on, and byte 0 is kept: close it again.
+            UsageError: as `refuse_reentry`; nothing was let go of.
+        """
+        self.refuse_reentry()
+        self.is_closing = True
+        try:
+            # Byte 0 last: whoever gets it alone takes an append under way for a dead process's.
+            self.append_lock.close(LOCK_TIMEOUT_MS)
+            self.flush_lock.close(LOCK_TIMEOUT_MS)
+            self.files.clear()
+            self.store_lock.close()
+        except BaseException:
+            self.is_closing = False
+            raise
         fd, self.root_fd = self.root_fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+class _OnLog(Protocol):
+    _log: CommitLog
+
+
+_S = TypeVar("_S", bound=_OnLog)
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def leaves_no_lock(method: Callable[Concatenate[_S, _P], _R]) -> Callable[Concatenate[_S, _P], _R]:
+    """Behind this method its thread has neither append nor flush lock, at whatever instruction it is interrupted.
+
+    A `with` block cannot promise that alone: Python looks for signals at the first instruction of `__exit__`, and an
+    exception from there skips the rest. Everybody would wait until the thread comes back.
+    """
+
+    @functools.wraps(method)
+    def call(self: _S, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            self._log.append_lock.release_left()
+            self._log.flush_lock.release_left()
+
+    return call

@@ -101,16 +101,25 @@ def _create_abort(root: Path) -> None:
 
 
 def close(log: CommitLog) -> None:
-    """Flush, tidy up if this was the last writer, and let go. After an error the store is unclean, but closed.
+    """Flush, tidy up if this was the last writer, and let go. After an error the store is unclean, but closed; after an
+    interrupt (Ctrl-C) while it waited, open as before. It can be repeated.
 
     Raises:
         StoreFullError, StoreFailedError: the next opener finds an unclean store and recovers it.
+        StoreLockedError: the same, if it was for another process; else as `CommitLog.close`.
+        UsageError: as `CommitLog.refuse_reentry`.
     """
+    log.refuse_reentry()
     try:
-        with durable.typed(log.root):
-            _flush_and_leave(log)
-    finally:
-        log.close()
+        if log.store_lock.held == "shared":
+            with durable.typed(log.root):
+                _flush_and_leave(log)
+    except BaseException as error:
+        # Otherwise others may be at work, and nothing was changed that they rely on.
+        if isinstance(error, Exception) or log.store_lock.held != "shared":
+            log.close()
+        raise
+    log.close()
 
 
 def _flush_and_leave(log: CommitLog) -> None:

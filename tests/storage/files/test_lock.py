@@ -12,12 +12,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
-from rmq_store.errors import NotAStoreError, StoreLockedError
+from rmq_store.errors import NotAStoreError, StoreLockedError, UsageError
 from rmq_store.files import lock as lock_module
-from rmq_store.files.lock import LockState, OfdLock
+from rmq_store.files.lock import Exclusive, LockState, OfdLock
 
 OURS = """
 import sys
@@ -353,3 +354,102 @@ def test_thread_interrupted_before_it_noted_what_it_took_gives_it_up(
         with pytest.raises(KeyboardInterrupt):
             lock.acquire_exclusive(1000)
     assert OfdLock(tmp_path / "lock").try_exclusive()
+
+
+def leave(lock: OfdLock) -> None:
+    """A block whose `__exit__` is interrupted (Ctrl-C) at its first instruction."""
+
+    def interrupt(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code is Exclusive.__exit__.__code__:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    sys.setprofile(interrupt)
+    try:
+        with lock.exclusive(1000):
+            pass
+    except KeyboardInterrupt:
+        return
+    raise AssertionError
+
+
+def test_what_an_interrupted_block_has_left_is_given_up_when_its_thread_comes_back(path: Path) -> None:
+    lock = OfdLock(path)
+    leave(lock)
+    assert lock.held == "exclusive"
+    assert lock.release_left()
+    assert lock.held == "free"
+    leave(lock)
+    with lock.exclusive(1000) as held:
+        assert held
+    assert OfdLock(path).try_exclusive()
+
+
+def test_what_an_interrupted_block_has_left_is_no_other_threads_to_give_up(path: Path) -> None:
+    lock = OfdLock(path)
+    thread = threading.Thread(target=leave, args=(lock,))
+    thread.start()
+    thread.join()
+    assert lock.release_left()
+    assert lock.held == "exclusive"
+
+
+@pytest.mark.parametrize("act", ["enter", "close", "release_left"])
+def test_a_signal_handler_takes_nothing_from_the_block_that_it_interrupts(path: Path, act: str) -> None:
+    """It took the lock for a leftover of its own thread: what the block guards was at two places at once."""
+    lock = OfdLock(path)
+    before = signal.getsignal(signal.SIGUSR1)
+    outcome: list[object] = []
+
+    def handler(*_: object) -> None:
+        try:
+            if act == "enter":
+                with lock.exclusive(1000):
+                    pass
+            else:
+                outcome.append(getattr(lock, act)())
+        except UsageError as error:
+            outcome.append("when the handler has returned" in str(error))
+
+    signal.signal(signal.SIGUSR1, handler)
+    try:
+        with lock.exclusive(1000):
+            signal.raise_signal(signal.SIGUSR1)
+            assert lock.held == "exclusive"
+            assert not OfdLock(path).try_shared()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert outcome == [act != "release_left"]
+    assert lock.held == "free"
+
+
+def test_close_waits_for_the_block_of_another_thread_and_gives_up_in_time(path: Path) -> None:
+    lock = OfdLock(path)
+    inside, go_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with lock.exclusive(1000):
+            inside.set()
+            go_on.wait(30)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    inside.wait(30)
+    with pytest.raises(StoreLockedError):
+        lock.close(timeout_ms=20)
+    assert not OfdLock(path).try_shared()
+    timer = threading.Timer(0.05, go_on.set)
+    timer.start()
+    lock.close(timeout_ms=30_000)
+    assert go_on.is_set()
+    thread.join(30)
+    assert OfdLock(path).try_exclusive()
+
+
+def test_a_block_that_does_not_wait_is_told_whether_it_has_the_lock(path: Path) -> None:
+    lock, other = OfdLock(path), OfdLock(path)
+    with lock.exclusive_if_free() as is_alone:
+        assert is_alone
+        with other.exclusive_if_free() as is_second:
+            assert not is_second
+    assert other.try_exclusive()
