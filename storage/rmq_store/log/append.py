@@ -154,7 +154,7 @@ def append(
     groups = Groups(parts)
     groups.start_at([log.next_queue_offset(*key, start) for key in groups.keys])
     # The views of a part are written beside the records of the next one.
-    with _AllOrNothing(log, start, end), ThreadPoolExecutor(1) as helper:
+    with _AllOrNothing(log, start, end), _Beside() as beside:
         now = log.clock()
         at = start
         dispatched: Future[None] | None = None
@@ -167,7 +167,7 @@ def append(
                 dispatched.result()
             dispatch = partial(_dispatch, log, part, layout.offsets, sizes, groups.keys, numbered, now)
             if number + 1 < len(parts):
-                dispatched = helper.submit(dispatch)
+                dispatched = beside.begin(dispatch)
             else:
                 dispatch()
             at = layout.end
@@ -234,6 +234,56 @@ class _AllOrNothing:
             undo(self._log)
         if isinstance(error, OSError):
             raise durable.translate(error, self._log.root) from error
+
+
+class _Beside:
+    """A second thread for a `with` block. The block does not end before everything has that was begun, however often it
+    is interrupted: what is still being written could not be taken back.
+    """
+
+    __slots__ = ("_thread",)
+
+    def __init__(self) -> None:
+        self._thread: ThreadPoolExecutor | None = None
+
+    def __enter__(self) -> _Beside:
+        return self
+
+    def begin(self, work: Callable[[], None]) -> Future[None]:
+        """Do this in the second thread, behind what was begun before."""
+        if self._thread is None:
+            thread = ThreadPoolExecutor(1)
+            # Once it has done something it is known: were its start interrupted, a second one would be started.
+            thread.submit(_nothing).result()
+            self._thread = thread
+        return self._thread.submit(work)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._thread is None:
+            return
+        interrupt: BaseException | None = None
+        is_through = False
+        while not is_through:
+            try:
+                # One thing is done after the other, so this one behind all. Not `join`: once interrupted, it takes the
+                # thread for ended (CPython 3.11, 3.12).
+                self._thread.submit(_nothing).result()
+                is_through = True
+            except RuntimeError as refused:  # nothing new is begun while the interpreter ends
+                interrupt = refused
+                self._thread.shutdown()
+                is_through = True
+            except BaseException as again:
+                interrupt = again
+        self._thread.shutdown(wait=False)
+        if interrupt is not None:
+            raise interrupt
+
+
+def _nothing() -> None:
+    pass
 
 
 def _commit(page: StatePage, end: int, last_record: int, now: int) -> None:
