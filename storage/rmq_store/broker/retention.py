@@ -50,7 +50,7 @@ from rmq_store.files.pin import is_pinned
 from rmq_store.format.host import Host
 from rmq_store.log import retention as mechanics
 from rmq_store.log.append import append_lock
-from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.commit_log import CommitLog, leaves_no_lock
 from rmq_store.log.units import UnitRecord
 
 _LOG = logging.getLogger(__name__)
@@ -150,7 +150,8 @@ class Retention:
         known = StoreFile.load(self._log.root) if self._log.writable else None
         return known.config if known else self._config
 
-    def configure(self, **settings: Any) -> StoreConfig:
+    @leaves_no_lock
+    def configure(self, /, **settings: Any) -> StoreConfig:
         """Change settings of retention for good, for every process, and return them all; durable on return.
 
         Raises:
@@ -171,6 +172,7 @@ class Retention:
             changed.save(self._log.root)
         return changed.config
 
+    @leaves_no_lock
     def plan(
         self, *, manual: bool = False, file_reserved_time: int | None = None, drop_waiting: bool = False
     ) -> RetentionPlan:
@@ -201,6 +203,7 @@ class Retention:
         held = [_held(fate, waiting.get(fate.start), self._log.clock()) for fate in fates]
         return RetentionPlan(trigger, usage, start, _cut(held))
 
+    @leaves_no_lock
     def run(
         self, *, manual: bool = False, file_reserved_time: int | None = None, drop_waiting: bool = False
     ) -> RetentionReport:
@@ -218,13 +221,19 @@ class Retention:
         """
         self._require_writer()
         settings = self._settings(file_reserved_time)
-        if not self._lock.try_exclusive():
-            raise StoreLockedError(f"{self._log.root}: somebody else deletes old messages", self._lock.who().pid)
+
+        def run_alone() -> RetentionReport:
+            with self._lock.exclusive_if_free() as is_alone:
+                if not is_alone:
+                    holder = self._lock.who().pid
+                    raise StoreLockedError(f"{self._log.root}: somebody else deletes old messages", holder)
+                plan = self.plan(manual=manual, file_reserved_time=file_reserved_time, drop_waiting=drop_waiting)
+                return self._run(plan, settings) if plan.trigger else RetentionReport(plan)
+
         try:
-            plan = self.plan(manual=manual, file_reserved_time=file_reserved_time, drop_waiting=drop_waiting)
-            return self._run(plan, settings) if plan.trigger else RetentionReport(plan)
+            return run_alone()
         finally:
-            self._lock.release()
+            self._lock.release_left()  # of a block that was interrupted on its way in or out
 
     def close(self) -> None:
         """Let go of the lock file."""

@@ -13,7 +13,6 @@ disk. Source: ScheduleMessageService.java; docs/design.md section 12.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +29,7 @@ from rmq_store.errors import CorruptionError, NotAStoreError, UsageError
 from rmq_store.files.lock import OfdLock
 from rmq_store.format.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
 from rmq_store.log.append import append_lock
-from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.commit_log import CommitLog, leaves_no_lock
 from rmq_store.log.flush import flush
 from rmq_store.log.grouping import Groups
 from rmq_store.log.views import QueueKey
@@ -92,7 +91,8 @@ class Schedule:
         self._unreadable: set[Path] = set()
         self._closed_targets: set[QueueKey] = set()  # those that were named in the log
         self._lock = OfdLock(log.own / "delay.lock")
-        self._turn = threading.Lock()
+        # The first one in it delivers. A dict, because to leave it is one step that no signal handler can come between.
+        self._turns: dict[object, None] = {}
         self._look = _Look()
         self._is_unsaved = False
         self._saved_ms = log.clock()
@@ -121,15 +121,20 @@ class Schedule:
         is_time_to_save = self._is_unsaved and abs(now_ms - self._saved_ms) >= SAVE_INTERVAL_MS
         if look.holds(end, now_ms) and not is_time_to_save:
             return Delivery(0, look.due_ms)
-        if not self._turn.acquire(blocking=False):
-            return Delivery(0, now_ms)  # what that thread will find is not known
+        turn = object()
         try:
+            self._turns[turn] = None
+            first, *_ = self._turns
+            if first is not turn:
+                return Delivery(0, now_ms)  # what that thread will find is not known
             if is_time_to_save:
                 self.save_progress()
             return self._look_and_deliver(end, now_ms, limit)
         finally:
-            self._turn.release()
+            self._turns.pop(turn, None)
+            self._lock.release_left()  # of a block that was interrupted on its way in or out
 
+    @leaves_no_lock
     def save_progress(self) -> None:
         """Write config/delayOffset.json, for a broker that takes the store over; also done by `deliver_due` every 10 s,
         and by close.
@@ -160,12 +165,10 @@ class Schedule:
         due = self._next_due_ms(end, now_ms)
         delivered = 0
         if due is not None and due <= now_ms:
-            if not self._lock.try_exclusive():
-                return Delivery(0, due)
-            try:
+            with self._lock.exclusive_if_free() as is_alone:
+                if not is_alone:
+                    return Delivery(0, due)
                 delivered = self._deliver(end, now_ms, limit)
-            finally:
-                self._lock.release()
             end = self._log.visible_end()
             due = self._next_due_ms(end, now_ms)
         self._look = _Look(end, now_ms, due)

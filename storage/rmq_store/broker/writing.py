@@ -35,7 +35,7 @@ from rmq_store.format.message import Message
 from rmq_store.format.properties import WAIT_STORE_MSG_OK
 from rmq_store.log.append import Appended, OneRecord, Unit, append, append_lock, append_one
 from rmq_store.log.append_line import AppendLine
-from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.commit_log import CommitLog, leaves_no_lock
 from rmq_store.log.flush import flush
 from rmq_store.log.units import BEGIN_TAG, END_TAG, UNITS_QUEUE, UNITS_TOPIC, UnitRecord
 
@@ -57,7 +57,7 @@ class Writer:
         self._units = UnitTable(log)
         self._line = AppendLine(log)
         self._space = DiskSpace(log.root, config)
-        self._turn = threading.Lock()
+        self._turn = threading.RLock()  # not for one thread alone: a signal handler may send, too
         self._encoders: dict[str | None, MessageEncoder] = {}
         self._encoders_for: object = None
         self._one = OneMessageEncoder(config)
@@ -65,6 +65,7 @@ class Writer:
         self._router_for: object = None
         self._host = Host.parse(config.broker_host)
 
+    @leaves_no_lock
     def send(self, message: Message, sys_flag: int, lock_timeout_ms: int, flush_timeout_ms: int | None) -> SendResult:
         """See `Store.send`."""
         self._space.check()
@@ -89,6 +90,7 @@ class Writer:
             message.topic, queue_id, queue_offset, offset, unique_id, offset_message_id(self._host, offset), status
         )
 
+    @leaves_no_lock
     def send_all(
         self, messages: Sequence[Message], lock_timeout_ms: int, flush_timeout_ms: int | None
     ) -> list[SendResult]:
@@ -132,6 +134,7 @@ class Writer:
                 return SendStatus.FLUSH_DISK_TIMEOUT
         return SendStatus.SEND_OK
 
+    @leaves_no_lock
     def put(self, record: OneRecord) -> tuple[int, int]:
         """Append one record of any topic, system topics too: its commit-log offset and its queue offset. Durable and
         raises as `append`.
@@ -142,6 +145,7 @@ class Writer:
         self._flush_appended(offset + record.size)
         return offset, queue_offset
 
+    @leaves_no_lock
     def append(self, batch: pa.RecordBatch, topic: str | None) -> AppendResult:
         """See `Store.append`."""
         self._space.check()
@@ -154,6 +158,7 @@ class Writer:
         appended = self._append([part.frames for part in encoded])
         return AppendResult(batch.num_rows, appended.start, appended.end)
 
+    @leaves_no_lock
     def commit_staged(
         self,
         files: Sequence[StagedFile],
@@ -194,6 +199,7 @@ class Writer:
         discard_staged(self._log.root, files)
         return result
 
+    @leaves_no_lock
     def append_unit(
         self, batches: Sequence[pa.RecordBatch], unit: UnitRecord, *, expect: int | None
     ) -> Appended | None:
@@ -213,6 +219,7 @@ class Writer:
         self._flush_appended(appended.end)
         return appended
 
+    @leaves_no_lock
     def append_once(self, batches: Sequence[pa.RecordBatch], unit: UnitRecord) -> Appended | None:
         """Append encoded batches (ENCODED_SCHEMA) as a unit; None, and nothing is appended, if it repeats the newest
         unit of its key. All or nothing, durable and raises as `append_unit`; MarkerError as `commit_staged`.
@@ -226,6 +233,7 @@ class Writer:
         self._flush_appended(appended.end if appended else self._log.writing_page.appended_end)
         return appended
 
+    @leaves_no_lock
     def newest_unit(self, purpose: str, key: str) -> UnitRecord | None:
         """What the newest unit of this purpose and key says."""
         with append_lock(self._log):
@@ -236,6 +244,7 @@ class Writer:
         found = self.newest_unit(purpose, key)
         return found.value if found else None
 
+    @leaves_no_lock
     def flush(self) -> None:
         """See `Store.flush`."""
         flush(self._log)

@@ -27,7 +27,7 @@ from rmq_store import (
 )
 from rmq_store.broker import disk_space
 from rmq_store.broker.retention import MANUAL_PASSES
-from rmq_store.files.lock import OfdLock
+from rmq_store.files.lock import Exclusive, OfdLock
 from rmq_store.files.pin import Pin
 from rmq_store.log import retention as mechanics
 from rmq_store.log.commit_log import CommitLog
@@ -194,6 +194,34 @@ def test_only_one_deletes_at_a_time(shop: Any) -> None:
         assert caught.value.pid == os.getpid()
         other.close()
         assert store.retention.run(manual=True).removed
+
+
+@pytest.mark.parametrize("moment", ["_try", "__exit__"])
+def test_an_interrupt_on_the_way_in_or_out_of_the_lock_keeps_nobody_from_deleting(
+    shop: Any, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    owner = OfdLock if moment == "_try" else Exclusive
+    real = getattr(owner, moment)
+
+    def interrupted(self: Any, *arguments: Any) -> Any:
+        path = self.path if moment == "_try" else self._lock.path
+        if path.name == "retention.lock":
+            monkeypatch.undo()
+            if moment == "_try":
+                assert real(self, *arguments)
+            raise KeyboardInterrupt
+        return real(self, *arguments)
+
+    with shop.open() as store, shop.open() as other:
+        shop.fill(store, 3)
+        shop.age(100)
+        monkeypatch.setattr(owner, moment, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.retention.run(manual=True)
+        assert OfdLock(shop.root / "pyrmq" / "retention.lock").who().kind == "free"
+        other.retention.run(manual=True)
+        store.retention.run(manual=True)
+        assert len(shop.bases()) == 1
 
 
 # -- kept by a reader -------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from rmq_store import ReadOnlyError, Store, StoreConfig, UsageError
 from rmq_store.broker import schedule
 from rmq_store.broker.delay_levels import count_due
 from rmq_store.broker.schedule import Delivery
-from rmq_store.files.lock import OfdLock
+from rmq_store.files.lock import Exclusive, OfdLock
 from rmq_store.format.config_json import loads
 from rmq_store.log.consume_queue import ConsumeQueue
 from rmq_store.verify import verify_store
@@ -608,13 +609,45 @@ def test_a_thread_that_looks_while_another_one_delivers_returns_at_once(
         assert parking.bodies(store) == [b"a"]
 
 
+@pytest.mark.parametrize("moment", ["_try", "__exit__"])
+def test_an_interrupt_on_the_way_in_or_out_of_the_lock_keeps_nobody_from_delivering(
+    parking: Any, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Ctrl-C at one instruction, and no thread and no process delivered any more."""
+    owner = OfdLock if moment == "_try" else Exclusive
+    real = getattr(owner, moment)
+
+    def interrupted(self: Any, *arguments: Any) -> Any:
+        path = self.path if moment == "_try" else self._lock.path
+        if path.name == "delay.lock":
+            monkeypatch.undo()
+            if moment == "_try":
+                assert real(self, *arguments)
+            raise KeyboardInterrupt
+        return real(self, *arguments)
+
+    with parking.open() as store, parking.open() as other:
+        parking.park(store, 1, [b"a"])
+        parking.now_ms += 1000
+        monkeypatch.setattr(owner, moment, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.schedule.deliver_due()
+        parking.park(store, 1, [b"b"])
+        parking.now_ms += 1000
+        assert other.schedule.deliver_due().delivered == (1 if moment == "__exit__" else 2)
+        parking.park(store, 1, [b"c"])
+        parking.now_ms += 1000
+        assert store.schedule.deliver_due() == Delivery(1, None)
+        assert parking.bodies(store) == [b"a", b"b", b"c"]
+
+
 def test_without_the_lock_too_every_message_comes_once(parking: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lock saves work; that a unit follows the one that was counted on makes it exact. Two stores that both think
     that they are alone, one of which stops before its append.
     """
     with parking.open() as first, parking.open() as second:
-        monkeypatch.setattr(first.schedule._lock, "try_exclusive", lambda: True)
-        monkeypatch.setattr(second.schedule._lock, "try_exclusive", lambda: True)
+        monkeypatch.setattr(first.schedule._lock, "exclusive_if_free", lambda: nullcontext(True))
+        monkeypatch.setattr(second.schedule._lock, "exclusive_if_free", lambda: nullcontext(True))
         parking.park(first, 1, [b"a", b"b"])
         parking.park(first, 2, [b"c"])
         parking.now_ms += 5000

@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 import sys
 import time
+from contextlib import nullcontext
 
 from rmq_store import Store
 
@@ -20,7 +21,7 @@ def main() -> None:
     delivered = 0
     with Store.open(path) as store:
         if mode == "unlocked":
-            store.schedule._lock.try_exclusive = lambda: True  # type: ignore[method-assign]
+            store.schedule._lock.exclusive_if_free = lambda: nullcontext(True)  # type: ignore[method-assign,assignment]
         while True:
             result = store.schedule.deliver_due(chance.choice([1, 7, 50, 400]))
             delivered += result.delivered
