@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from pyspark_rmq.keeping import is_worker, kept
+from pyspark_rmq.keeping import briefly, is_worker, kept
 from pyspark_rmq.offsets import Queue
 from pyspark_rmq.options import SinkOptions, SourceOptions
 
@@ -262,9 +262,7 @@ def prepare_to_consume(path: str, group: str, max_reconsume_times: int | None) -
 
     Raises what `Store.open` raises.
     """
-    from rmq_store import Store
-
-    with Store.open(path) as store:
+    with _open_to_write(path) as store:
         if max_reconsume_times is not None:
             store.retry.set_max_reconsume_times(group, max_reconsume_times)
 
@@ -293,9 +291,7 @@ def is_consuming(path: str, group: str) -> bool:
 
 def last_sent_back(path: str, key: str) -> int | None:
     """The newest value of a marker of send-backs; None if there is none."""
-    from rmq_store import Store
-
-    with Store.open(path) as store:
+    with _open_to_write(path) as store:
         return store.last_unit(SEND_BACK, key)
 
 
@@ -308,9 +304,8 @@ def prepare_to_write(options: SinkOptions) -> None:
     # The usual case, in every micro-batch: no need to import the engine.
     if (Path(options.path) / "pyrmq" / "store.json").exists():
         return
-    from rmq_store import Store
-
-    Store.open(options.path, create=True).close()
+    with _open_to_write(options.path, create=True):
+        pass
 
 
 def stage(
@@ -339,10 +334,8 @@ def prepare_to_send_back(options: SinkOptions) -> None:
         NotAStoreError: there is no store, so no message of it can have failed.
         ResponseError: the group, or its retry topic, is not there and must not be made.
     """
-    from rmq_store import Store
-
     assert options.send_back is not None  # options checked it
-    with Store.open(options.path) as store:
+    with _open_to_write(options.path) as store:
         store.retry.prepare(options.send_back)
 
 
@@ -367,18 +360,20 @@ def commit_staged(
     """Append staged files, all or nothing; False if `marker` says that this was done before, and nothing was added.
 
     On return they are on disk. With `keeps_open` a worker of Spark's has the store open for a moment longer, because
-    the next batch will need it soon; otherwise it is closed.
+    the next batch will need it soon; otherwise it is closed. That it cannot be closed is logged: the files are
+    committed, and an error would have them written twice.
 
     Raises:
         MarkerError: the marker of this key is already further, or stands here with other rows.
         StagingError: a file is missing or altered.
-        StoreFailedError: the disk refused what was appended; with a marker the commit can be repeated.
+        StoreFullError, StoreLockedError: nothing was appended.
+        StoreFailedError: they are appended, but perhaps not on disk; with a marker the commit can be repeated.
     """
     with _commit_home(options.path, keeps_open) as store:
         committed = _commit(store, files, marker)
-        if keeps_open:
-            # The flusher ends with the worker, and Spark may end it at any moment from now on.
-            store.flush()
+        # Spark may end a worker at any moment from now on, and the flusher with it; and a store that cannot be closed
+        # is flushed by whoever opens it next, which may be after a power cut.
+        _flush(store)
     return committed
 
 
@@ -397,12 +392,29 @@ def _commit(store: Store, files: Sequence[StagedFile], marker: Marker | None) ->
         raise MarkerError(f"{error}: repeatable=false") from error
 
 
+def _flush(store: Store) -> None:
+    """Make what was committed durable: no error may say that it was not written. StoreFailedError."""
+    from rmq_store import StoreFailedError, StoreLockedError
+
+    try:
+        store.flush()
+    except StoreLockedError as error:
+        raise StoreFailedError(f"the messages are stored, but perhaps not on disk: {error}") from error
+
+
 def _commit_home(path: str, keeps_open: bool) -> AbstractContextManager[Store]:
     from rmq_store import Store
 
     if not (keeps_open and is_worker()):
-        return Store.open(path)
+        return _open_to_write(path)
     return kept(("commit", path), Path(path), lambda: Store.open(path), _COMMIT_HOME_KEPT_S)
+
+
+def _open_to_write(path: str, *, create: bool = False) -> AbstractContextManager[Store]:
+    """The store, for one block that has done its work when it ends. Raises what `Store.open` raises."""
+    from rmq_store import Store
+
+    return briefly(Path(path), lambda: Store.open(path, create=create))
 
 
 def sweep_staged(

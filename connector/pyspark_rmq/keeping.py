@@ -1,4 +1,5 @@
-"""Homes that stay open for a moment after their use, for the next task or commit in the same process. Control plane.
+"""Homes that stay open for a moment after their use, for the next task or commit in the same process; and how homes are
+closed of which nobody wants to hear any more. Control plane.
 
 Spark keeps its Python workers, and gives them one task after the other. Opening a home to read costs little, but of a
 store that was not stopped cleanly the end has to be found, and every task looks at most pages of the log, because
@@ -58,13 +59,20 @@ class _Open(Generic[K]):
         """Look at what others have written. False if the place has another home now, or none that can be read."""
         from rmq_store import StoreError
 
+        if not self.is_in_place():
+            return False
         try:
-            if not all(os.path.samestat(os.fstat(fd), place.stat()) for place, fd in self._directories.items()):
-                return False
             self.home.refresh()
         except (OSError, StoreError):
             return False  # whoever opens it is told
         return True
+
+    def is_in_place(self) -> bool:
+        """Whether the place still has the directories that were opened."""
+        try:
+            return all(os.path.samestat(os.fstat(fd), place.stat()) for place, fd in self._directories.items())
+        except OSError:
+            return False
 
     def close(self) -> None:
         try:
@@ -110,9 +118,29 @@ def kept(key: _Key, directory: Path, opening: Callable[[], K], keep_s: float) ->
         _keep(key, opened, keep_s)
         raise
     except BaseException:
-        opened.close()
+        opened.close_quietly(key[1])
         raise
     _keep(key, opened, keep_s)
+
+
+@contextlib.contextmanager
+def briefly(directory: Path, opening: Callable[[], K]) -> Iterator[K]:
+    """A home for the block alone; raises what `opening` raises. What was done in the block is done, or has failed, by
+    the end of it: that the home cannot be closed then is logged.
+
+    Raises:
+        StoreFailedError: the directory was deleted or replaced meanwhile: what was written is not in it.
+    """
+    opened = _Open(directory, opening())
+    try:
+        yield opened.home
+        is_in_place = opened.is_in_place()
+    finally:
+        opened.close_quietly(str(directory))
+    if not is_in_place:
+        from rmq_store import StoreFailedError
+
+        raise StoreFailedError(f"{directory} was deleted or replaced while it was written: nothing of it is there")
 
 
 def is_worker() -> bool:

@@ -11,7 +11,7 @@ import pytest
 
 from pyspark_rmq import home
 from pyspark_rmq.options import SourceOptions, Subscription, sink_options
-from rmq_store import NotAStoreError, ReadOnlyError
+from rmq_store import NotAStoreError, ReadOnlyError, Store, StoreLockedError
 
 Make = Callable[..., Any]
 
@@ -63,3 +63,31 @@ def test_preparing_to_write_makes_a_store_once(tmp_path: Path) -> None:
     described = (tmp_path / "new" / "pyrmq" / "store.json").read_bytes()
     home.prepare_to_write(options)
     assert (tmp_path / "new" / "pyrmq" / "store.json").read_bytes() == described
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        lambda path: home.prepare_to_write(sink_options({"path": path}, "stream write")),
+        lambda path: home.prepare_to_send_back(sink_options({"path": path, "sendBack": "cg"}, "batch write")),
+        lambda path: home.prepare_to_consume(path, "cg", 3),
+        lambda path: home.last_sent_back(path, "cg/query"),
+    ],
+)
+def test_what_was_prepared_is_prepared_also_if_the_store_cannot_be_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, prepare: Callable[[str], None]
+) -> None:
+    path = str(tmp_path / "store")
+    described = tmp_path / "store" / "pyrmq" / "store.json"
+    Store.open(path, create=True).close()
+    described.unlink()
+    closing = Store.close
+
+    def close(store: Store) -> None:
+        closing(store)
+        raise StoreLockedError("append.lock: not free within 60000 ms", 1)
+
+    monkeypatch.setattr(Store, "close", close)
+    prepare(path)
+    assert described.exists()
+    assert f"{path} could not be closed" in caplog.text

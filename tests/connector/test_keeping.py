@@ -20,7 +20,7 @@ from pyspark_rmq import home as home_module
 from pyspark_rmq import keeping
 from pyspark_rmq.home import task_home
 from pyspark_rmq.options import SourceOptions, Subscription
-from rmq_store import NotAStoreError, Store
+from rmq_store import NotAStoreError, Store, StoreFailedError, StoreFullError
 from rmq_store.files.state_page import StatePage
 
 Make = Callable[..., Any]
@@ -133,6 +133,35 @@ def test_what_is_wrong_with_a_replaced_store_is_no_business_of_the_next_commit(
     with home_module._commit_home(str(path), keeps_open=True) as store:
         assert count(store) == 3
     assert f"{path} could not be closed" in caplog.text
+
+
+def test_a_store_that_was_replaced_while_it_was_written_does_not_have_what_was_written(make_store: Make) -> None:
+    path = make_store(Orders=10)
+    with pytest.raises(StoreFailedError, match="deleted or replaced"), home_module._commit_home(str(path), False):
+        path.rename(path.with_name("old"))
+        make_store(Orders=3)
+    with pytest.raises(StoreFailedError, match="deleted or replaced"), home_module._commit_home(str(path), False):
+        shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("keeps_open", [False, True])
+def test_of_two_errors_that_of_the_commit_counts(
+    make_store: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, keeps_open: bool
+) -> None:
+    """A commit whose fsync failed must not be told as one that found the disk full when it was closed."""
+    monkeypatch.setattr(home_module, "is_worker", lambda: True)
+    path = make_store(Orders=10)
+    closing = Store.close
+
+    def close(store: Store) -> None:
+        closing(store)
+        raise StoreFullError("no room for the checkpoint")
+
+    monkeypatch.setattr(Store, "close", close)
+    with pytest.raises(StoreFailedError, match="fsync"), home_module._commit_home(str(path), keeps_open):
+        raise StoreFailedError("fsync")
+    assert "no room for the checkpoint" in caplog.text
+    assert not keeping._kept
 
 
 def test_a_home_that_cannot_be_kept_is_closed_and_its_user_hears_nothing(

@@ -15,6 +15,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql.types import StringType, StructField, StructType
 
+from pyspark_rmq import writer as writer_module
 from pyspark_rmq.options import sink_options
 from pyspark_rmq.writer import batch_writer, stream_writer
 from rmq_store import (
@@ -25,9 +26,12 @@ from rmq_store import (
     StoreConfig,
     StoreFailedError,
     StoreFullError,
+    StoreLockedError,
     UnknownTopicError,
 )
 from rmq_store.files import durable
+from rmq_store.files.state_page import StatePage
+from rmq_store.log import opening
 
 Make = Callable[..., Any]
 VALUE = StructType([StructField("value", StringType())])
@@ -345,6 +349,83 @@ def test_a_disk_that_is_full_at_any_moment_of_a_commit_leaves_nothing_and_the_ba
         writer(path).commit([writer(path).write(rows(value))], batch)
         assert bodies(path, "T") == sorted([*before, value])
     assert failing > 3, failing
+
+
+def no_room_for_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(operation: str, where: str) -> None:
+        if operation == "write" and "/checkpoint." in where:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(durable, "hook", full)
+
+
+def no_append_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process appends when this one closes, and for long."""
+
+    def locked(log: Any) -> None:
+        raise StoreLockedError("append.lock: not free within 60000 ms, held by process 1", 1)
+
+    monkeypatch.setattr(opening, "append_lock", locked)
+
+
+@pytest.mark.parametrize("hinder", [no_room_for_the_checkpoint, no_append_lock])
+@pytest.mark.parametrize("kind", ["batch write", "stream write"])
+def test_a_store_that_cannot_be_closed_after_a_commit_does_not_fail_it(
+    make_store: Make, task: Callable[..., None], bodies: Make, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture, hinder: Callable[[pytest.MonkeyPatch], None], kind: str,
+) -> None:  # fmt: skip
+    """The closer said "nothing was written, try again" of a batch that was stored, and all of it was stored twice."""
+    path = make_store()
+    task(0, 1)
+    planned = writer(path, kind)
+    report = planned.write(rows("a", "b"))
+    with monkeypatch.context() as hindered:
+        hinder(hindered)
+        planned.commit([report], *([0] if kind == "stream write" else []))
+    assert f"{path} could not be closed" in caplog.text
+    page = StatePage(path / "pyrmq" / "state", writable=False)
+    assert page.flushed_end == page.appended_end > 0
+    assert bodies(path, "T") == ["a", "b"]
+    assert not list((path / "pyrmq" / "staging").rglob("*.arrow"))
+    Store.open(path).close()
+    assert not (path / "abort").exists()
+
+
+@pytest.mark.parametrize("error", [StoreLockedError("flush.lock", 1), StoreFailedError("fsync")])
+def test_a_batch_of_which_nobody_knows_whether_it_is_on_disk_is_not_said_to_be_unwritten(
+    make_store: Make, task: Callable[..., None], bodies: Make, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    path = make_store()
+    task(0, 1)
+    planned = writer(path, "batch write")
+    report = planned.write(rows("a"))
+
+    def fails(store: Store) -> None:
+        raise error
+
+    monkeypatch.setattr(Store, "flush", fails)
+    with pytest.raises(StoreFailedError) as raised:
+        planned.commit([report])
+    assert not raised.value.retryable
+    assert bodies(path, "T") == ["a"]
+
+
+def test_what_cannot_be_swept_does_not_fail_the_commit_either(
+    make_store: Make, task: Callable[..., None], bodies: Make, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    path = make_store()
+    task(0, 1)
+    planned = writer(path, "batch write")
+    report = planned.write(rows("a"))
+
+    def fails(*wanted: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(writer_module, "sweep_staged", fails)
+    planned.commit([report])
+    assert "could not be swept" in caplog.text
+    assert bodies(path, "T") == ["a"]
 
 
 def test_a_repeated_batch_may_be_cut_into_other_partitions(
