@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from pyspark_rmq import losses
 from pyspark_rmq.home import Home, Range
+from pyspark_rmq.marks import mark_before
 from pyspark_rmq.offsets import Queue, StreamPosition, describe, refuse
 from pyspark_rmq.options import SourceOptions
 from pyspark_rmq.planning import QueueSlice, clip, lost
@@ -106,11 +107,11 @@ def check_same(home: Home, position: StreamPosition, ranges: Mapping[Queue, Rang
         limits, offset = ranges.get(queue), position.next[queue]
         if limits is None or not limits.min_offset < offset <= limits.max_offset:
             continue
-        found = home.commit_log_offset_before(queue.topic, queue.queue_id, offset)
-        if found >= 0 and found != expected:
+        found = mark_before(home, queue, offset)
+        if found is not None and not found.may_be(expected):
             report_loss(
-                f"message {offset - 1} of queue {queue} was at commit-log offset {expected} when it was read, "
-                f"and is at {found} now; {_ROLLED_BACK}",
+                f"message {offset - 1} of queue {queue} was at {expected} when it was read, and is at {found} now; "
+                f"{_ROLLED_BACK}",
                 [(*queue, offset - 1, offset)],
                 options,
                 losses.ROLLED_BACK,

@@ -9,8 +9,10 @@ sorted):
     version   1; a newer one is refused
     store     identity of the store, "" for a store that a broker wrote
     topics    {topic: {queue: next queue offset}}: the first one that was not yet read
-    after     {topic: {queue: commit-log offset of the message before `next`}}: if another message is there now, the
-              store was replaced or rolled back; queues whose message before is unknown are left out
+    after     {topic: {queue: commit-log offset of the message before the position}}: if another message is there now,
+              the store was replaced or rolled back; queues whose message before is unknown are left out
+    stored    {topic: {queue: storeTimestamp of that message, ms}}: tells it from another one at the same offset. Left
+              out if it is unknown, and by older versions
     began     {topic: {queue: queue offset}}: queues that this batch saw for the first time, and where they were started
 
 `began` is there because Spark does not write the initial position down: after a restart it asks for it again, and
@@ -24,12 +26,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, NoReturn
 
+from pyspark_rmq.marks import Mark
+
 POSITION_VERSION = 1
 
 EARLIEST = -2
 LATEST = -1
 
 # A queue offset, a queue id and a time in ms are signed 64-, 32- and 64-bit integers in RocketMQ.
+_INT64_MIN = -(2**63)
 _INT64_MAX = 2**63 - 1
 _INT32_MAX = 2**31 - 1
 
@@ -63,21 +68,28 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """A position of a stream: the fields of the JSON object in the docstring of this module."""
+    """A position of a stream: the fields of the JSON object in the docstring of this module; `next` is `topics`, and
+    `after` has `stored` in it.
+    """
 
     store: str
     next: QueueOffsets
-    after: QueueOffsets = field(default_factory=dict)
+    after: Mapping[Queue, Mark] = field(default_factory=dict)
     began: QueueOffsets = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON object; empty `after` and `began` are left out."""
+        """Return the JSON object; what is empty is left out, but for `topics`."""
         value: dict[str, Any] = {"version": POSITION_VERSION, "store": self.store, "topics": _nested(self.next)}
-        if self.after:
-            value["after"] = _nested(self.after)
-        if self.began:
-            value["began"] = _nested(self.began)
-        return value
+        more = {
+            "after": {queue: mark.commit_log_offset for queue, mark in self.after.items()},
+            "stored": {
+                queue: mark.store_timestamp_ms
+                for queue, mark in self.after.items()
+                if mark.store_timestamp_ms is not None
+            },
+            "began": self.began,
+        }
+        return value | {name: _nested(values) for name, values in more.items() if values}
 
     @classmethod
     def from_json(cls, value: object) -> StreamPosition:
@@ -90,10 +102,12 @@ class StreamPosition:
         store = value.get("store")
         if not isinstance(store, str):
             refuse(f"{where}: `store` is not a string: {_shorten(value)}")
+        stored = _flat(value.get("stored", {}), where, _INT64_MIN, _INT64_MAX)
+        after = _flat(value.get("after", {}), where, 0, _INT64_MAX)
         return cls(
             store,
             _flat(value.get("topics"), where, 0, _INT64_MAX),
-            _flat(value.get("after", {}), where, 0, _INT64_MAX),
+            {queue: Mark(place, stored.get(queue)) for queue, place in after.items()},
             _flat(value.get("began", {}), where, 0, _INT64_MAX),
         )
 

@@ -31,6 +31,7 @@ from pyspark.sql.types import StructType
 from pyspark_rmq import continuity, planning, positions
 from pyspark_rmq.group import GroupMember, describe_owner
 from pyspark_rmq.home import Home, Pin, Range, open_to_commit, open_to_read
+from pyspark_rmq.marks import Mark, mark_before
 from pyspark_rmq.offsets import Queue, QueueOffsets, StreamPosition
 from pyspark_rmq.options import SourceOptions
 from pyspark_rmq.planning import QueueSlice
@@ -58,7 +59,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._member: GroupMember | None = None
         self._initial: StreamPosition | None = None
         self._refused: Exception | None = None
-        self._checked: StreamPosition | None = None
+        # Those whose marks this process has compared with the store, or taken from it.
+        self._checked: tuple[StreamPosition, ...] = ()
         self._seen: tuple[Mapping[str, object], tuple[int, int]] | None = None
         self._ranges: dict[Queue, Range] = {}
         # Where there was nothing to read, and in which ranges: the next look is free while both are the same.
@@ -140,11 +142,14 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         if planning.backlog(low, end):
             self._last_batch_s = time.monotonic()
-        after = {queue: self._before(home, begin, queue, offset) for queue, offset in end.items()}
-        after = {queue: offset for queue, offset in after.items() if offset >= 0}
+        after = {queue: _mark(home, begin, queue, offset) for queue, offset in end.items()}
+        home.rest()
         if first:
             began = dict(begin.began) | began
-        return StreamPosition(home.identity or begin.store, end, after, began).to_json()
+        known = {queue: mark for queue, mark in after.items() if mark is not None}
+        position = StreamPosition(home.identity or begin.store, end, known, began)
+        self._checked = begin, position
+        return position.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the ends of the queues, without limits, as they were seen last, and where they are; for the query's
@@ -264,15 +269,10 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check(self, home: Home, position: StreamPosition, ranges: Mapping[Queue, Range]) -> None:
         continuity.check_ends(position, ranges, self._options)
-        if position != self._checked:
+        if position not in self._checked:
             continuity.check_same(home, position, ranges, self._options)
-            self._checked = position
-
-    def _before(self, home: Home, begin: StreamPosition, queue: Queue, offset: int) -> int:
-        """The commit-log offset of the message before `offset`; queues that did not move are not looked up again."""
-        if begin.next.get(queue) == offset and queue in begin.after:
-            return begin.after[queue]
-        return home.commit_log_offset_before(queue.topic, queue.queue_id, offset)
+            home.rest()
+            self._checked = (*self._checked[-1:], position)
 
     def _available(self, start: QueueOffsets) -> dict[Queue, int]:
         """How far each queue could be read now; with AvailableNow, to where it ended when the query began."""
@@ -315,6 +315,13 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 lambda queue, first, last, size: home.offset_after_bytes(*queue, first, last, size),
             )
         return end
+
+
+def _mark(home: Home, begin: StreamPosition, queue: Queue, offset: int) -> Mark | None:
+    """The message before `offset`; queues that did not move are not looked up again."""
+    if begin.next.get(queue) == offset and (mark := begin.after.get(queue)) and mark.store_timestamp_ms is not None:
+        return mark
+    return mark_before(home, queue, offset)
 
 
 def _pin(home: Home, wanted: Sequence[QueueSlice], ranges: Mapping[Queue, Range]) -> Pin | None:

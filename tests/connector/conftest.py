@@ -18,7 +18,7 @@ import pytest
 
 from pyspark_rmq.offsets import Queue
 from rmq_store import Store, StoreConfig
-from rmq_store.errors import LeaseHeldError, UnknownTopicError
+from rmq_store.errors import CorruptRecordError, LeaseHeldError, UnknownTopicError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -161,10 +161,12 @@ class FakeHome:
     queues: dict[Queue, tuple[int, int]]
     identity: str = "store-1"
     base: int = 0
+    times_ms: int = 0  # message `i` was stored so much later than at 1000 * i
     committed: dict[tuple[str, int], int] = field(default_factory=dict)
     commits: list[dict[Queue, int]] = field(default_factory=list)
     leases: dict[tuple[str, str], FakeLease] = field(default_factory=dict)
     log_end: int | None = None
+    damaged: set[int] = field(default_factory=set)  # queue offsets
     closed: set[Queue] = field(default_factory=set)  # not open for reading, readQueueNums is smaller
     looked_up: int = 0
     due: list[Queue] = field(default_factory=list)  # each becomes a message of its queue at the next delivery
@@ -183,6 +185,9 @@ class FakeHome:
             self.queues[queue] = low, high + 1
 
     def refresh(self) -> None:
+        pass
+
+    def rest(self) -> None:
         pass
 
     def topics(self) -> dict[str, object]:
@@ -212,7 +217,9 @@ class FakeHome:
     def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
         low, high = self.queues[Queue(topic, queue_id)]
         assert low <= queue_offset < high
-        return 1000 * queue_offset
+        if queue_offset in self.damaged:
+            raise CorruptRecordError("commitlog/0", self.base + 100 * queue_offset, "damaged")
+        return self.times_ms + 1000 * queue_offset
 
     def bytes_between(self, topic: str, queue_id: int, start: int, end: int) -> int:
         assert self.queues[Queue(topic, queue_id)][0] <= start

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from pyspark_rmq.continuity import check_missing, keep_within
@@ -280,6 +280,45 @@ def test_what_is_removed_while_damage_is_read_around_is_told_too(one_queue: Path
     assert read(*skipping) == [offset for offset in range(first, COUNT) if offset != COUNT - 10]
     found = {(loss.start, loss.end, loss.reason) for loss in recorded_losses(one_queue)}
     assert found == {(0, first, "retention"), (COUNT - 10, COUNT - 9, "corruption")}
+
+
+def test_a_store_that_was_set_back_and_sent_as_many_messages_of_the_same_size_is_noticed(
+    one_queue: Path, tmp_path: Path
+) -> None:
+    """Each lies where the one lay that the query had read; it went on behind them without a word."""
+    shutil.copytree(one_queue, tmp_path / "backup")
+
+    def send(count: int) -> None:
+        with Store.open(one_queue) as store:
+            store.append(pa.record_batch({"body": pa.array([BODY] * count)}), "T")
+
+    def reader() -> RmqStreamReader:
+        given = {"path": str(one_queue), "subscribe": "T", "startingOffsets": "earliest"}
+        return RmqStreamReader(source_options(given, "stream read", 0), StructType([SOURCE_SCHEMA["queueOffset"]]))
+
+    send(50)
+    first = reader()
+    end = first.latestOffset(first.initialOffset(), ReadAllAvailable())
+    first.stop()
+    assert reader().latestOffset(end, ReadAllAvailable()) == end
+    shutil.rmtree(one_queue)
+    shutil.copytree(tmp_path / "backup", one_queue)
+    send(60)
+    with pytest.raises(DataLossError, match=f"message {COUNT + 49} of queue T-0 was at") as raised:
+        reader().latestOffset(end, ReadAllAvailable())
+    assert raised.value.ranges == [("T", 0, COUNT + 49, COUNT + 50)]
+
+
+def test_retention_does_not_wait_for_a_planner_that_has_looked_at_the_message_before(one_queue: Path) -> None:
+    given = {"path": str(one_queue), "subscribe": "T", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "10"}
+    reader = RmqStreamReader(source_options(given, "stream read", 0), StructType([SOURCE_SCHEMA["queueOffset"]]))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    end = reader.latestOffset(start, ReadMaxRows(10))
+    assert end["after"]["T"]["0"] < 1 << 20, "in the first segment"
+    with Store.open(one_queue) as store:
+        assert store.retention.run(manual=True, file_reserved_time=0).removed
+    reader.stop()
 
 
 def test_retention_waits_for_what_a_batch_has_planned(one_queue: Path) -> None:

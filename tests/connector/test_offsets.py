@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyspark_rmq.marks import Mark
 from pyspark_rmq.offsets import Position, Queue, StreamPosition, describe, parse_assign, parse_offsets, parse_timestamps
 from rmq_store.errors import UsageError
 
@@ -16,7 +17,10 @@ QUEUES = st.builds(Queue, st.text(min_size=1, max_size=5), st.integers(0, 2**31 
 OFFSETS = st.dictionaries(QUEUES, st.integers(0, 2**63 - 1), max_size=4)
 
 
-@given(st.text(max_size=8), OFFSETS, OFFSETS, OFFSETS)
+MARKS = st.builds(Mark, st.integers(0, 2**63 - 1), st.none() | st.integers(-(2**63), 2**63 - 1))
+
+
+@given(st.text(max_size=8), OFFSETS, st.dictionaries(QUEUES, MARKS, max_size=4), OFFSETS)
 def test_a_stream_position_survives_the_checkpoint(store: str, following, after, began) -> None:  # type: ignore[no-untyped-def]
     position = StreamPosition(store, following, after, began)
     assert StreamPosition.from_json(json.loads(json.dumps(position.to_json()))) == position
@@ -46,11 +50,35 @@ def test_equal_positions_give_equal_text_because_spark_compares_text(offsets: di
         {"version": 1, "store": "", "topics": {"T": {"99999999999": 1}}},
         {"version": 1, "store": "", "topics": {"T": {"0": 2**63}}},
         {"version": 1, "store": "", "topics": {}, "after": 1},
+        {"version": 1, "store": "", "topics": {}, "stored": []},
+        {"version": 1, "store": "", "topics": {}, "stored": {"T": {"0": "1"}}},
+        {"version": 1, "store": "", "topics": {}, "stored": {"T": {"0": 2**63}}},
     ],
 )
 def test_a_checkpoint_that_is_not_ours_is_refused(value: object) -> None:
     with pytest.raises(UsageError, match="checkpoint"):
         StreamPosition.from_json(value)
+
+
+def test_a_position_of_an_older_version_does_not_say_when_messages_were_stored() -> None:
+    old = {"version": 1, "store": "s", "topics": {"T": {"0": 5}}, "after": {"T": {"0": 400}}}
+    position = StreamPosition.from_json(old)
+    assert position.after == {Queue("T", 0): Mark(400)}
+    assert position.to_json() == old
+
+
+@pytest.mark.parametrize(
+    ("mark", "other", "may_be"),
+    [
+        (Mark(4, 7), Mark(4, 7), True),
+        (Mark(4, 7), Mark(4, 8), False),
+        (Mark(4, 7), Mark(5, 7), False),
+        (Mark(4), Mark(4, 7), True),
+        (Mark(4), Mark(5), False),
+    ],
+)
+def test_a_mark_is_known_by_place_and_time(mark: Mark, other: Mark, may_be: bool) -> None:
+    assert mark.may_be(other) is other.may_be(mark) is may_be
 
 
 def test_offsets_are_words_or_numbers_per_queue() -> None:

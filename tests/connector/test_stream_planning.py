@@ -308,10 +308,68 @@ def test_a_store_that_was_rolled_back_and_written_again_is_noticed_by_the_messag
         lambda reader: reader.partitions(end, {**end, "topics": {"T": {"0": 20}}, "after": {}}),
     ):
         with pytest.raises(
-            DataLossError, match=r"message 9 of queue T-0 was at commit-log offset 900 .* is at 907 now"
+            DataLossError, match=r"message 9 of queue T-0 was at commit-log offset 900 .* is at commit-log offset 907"
         ):
             call(stream_reader(home))
     assert stream_reader(home, failOnDataLoss="false").latestOffset(end, LIMIT)["topics"]["T"]["0"] == 30
+
+
+def test_other_messages_at_the_same_places_are_noticed_by_their_times(
+    fake_home: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A power cut took [4, 10), and as many messages of the same size were sent: "latest" was read on from 10."""
+    home = fake_home({T0: (0, 10)})
+    _, end = first_batch(stream_reader(home, startingOffsets="earliest"))
+    assert end["stored"] == {"T": {"0": 9000}}
+    home.times_ms, home.queues[T0] = 70_000, (0, 12)
+    wanted = r"at commit-log offset 900 \(stored at 9000 ms\) .* \(stored at 79000 ms\) now; the store was rolled back"
+    with pytest.raises(DataLossError, match=wanted) as raised:
+        stream_reader(home).latestOffset(end, LIMIT)
+    assert raised.value.ranges == [("T", 0, 9, 10)]
+    lenient = stream_reader(home, failOnDataLoss="false")
+    later = through_spark(lenient.latestOffset(end, LIMIT))
+    lenient.latestOffset(later, LIMIT)
+    assert later["stored"] == {"T": {"0": 81_000}}
+    assert caplog.text.count("going on, because failOnDataLoss is off") == 1
+
+
+def test_a_checkpoint_of_an_older_version_goes_on_and_learns_the_times(fake_home: Make, stream_reader: Make) -> None:
+    home = fake_home({T0: (0, 10), T1: (0, 5)})
+    _, end = first_batch(stream_reader(home, startingOffsets="earliest"))
+    del end["stored"]
+    home.times_ms, home.queues[T0] = 70_000, (0, 12)
+    later = through_spark(stream_reader(home).latestOffset(end, LIMIT))
+    assert later["stored"] == {"T": {"0": 81_000, "1": 74_000}}
+
+
+def test_a_damaged_message_before_the_position_is_not_the_streams_to_read(
+    fake_home: Make, stream_reader: Make
+) -> None:
+    home = fake_home({T0: (0, 10)}, damaged={9, 11})
+    reader = stream_reader(home, startingOffsets="earliest")
+    _, end = first_batch(reader)
+    assert "stored" not in end
+    home.queues[T0] = (0, 12)
+    assert planned(reader, end, through_spark(reader.latestOffset(end, LIMIT))) == [("T", 0, 10, 12)]
+    home.damaged.clear()
+    known = through_spark(stream_reader(home).latestOffset(end, LIMIT))
+    home.damaged, home.queues[T0] = {11}, (0, 13)
+    assert stream_reader(home).latestOffset(known, LIMIT)["topics"] == {"T": {"0": 13}}
+
+
+def test_a_batch_costs_one_look_at_the_log_for_each_queue_that_moved(fake_home: Make, stream_reader: Make) -> None:
+    """What a position says of the messages before it was taken from the store just now, or compared with it."""
+    home = fake_home({T0: (0, 10), T1: (0, 5)})
+    reader = stream_reader(home, startingOffsets="earliest")
+    _, at = first_batch(reader)
+    for number in range(11, 14):
+        home.queues[T0] = (0, number)
+        looked_up = home.looked_up
+        later = through_spark(reader.latestOffset(at, LIMIT))
+        assert home.looked_up == looked_up + 1
+        assert planned(reader, at, later) == [("T", 0, number - 1, number)]
+        assert home.looked_up == looked_up + 3  # where the batch begins and ends, for its pin
+        at = later
 
 
 def test_a_foreign_store_that_got_an_identity_keeps_its_checkpoint(fake_home: Make, stream_reader: Make) -> None:

@@ -137,12 +137,14 @@ def test_files_are_written_as_spark_writes_them(run: Run, broker_store: Any, scr
 
 
 def test_a_batch_that_is_to_run_again_and_the_sources_of_others_are_shown(root: Path) -> None:
-    first, second = position(root, {"0": 1}), position(root, {"0": 3}, after={"T": {"0": 400}})
+    first = position(root, {"0": 1})
+    second = position(root, {"0": 3}, after={"T": {"0": 400}}, stored={"T": {"0": NOW_MS}})
     path = make(root.parent / "c", [first, '{"orders":{"0":7}}'], [second, "-"], committed=1)
     shown = json.loads(command(root, "checkpoint", "show", str(path), "--json").stdout)
     assert (shown["queryId"], shown["planned"], shown["committed"], shown["runsAgain"]) == (QUERY_ID, [0, 1], [0], 1)
     (queue,) = shown["sources"][0]["queues"]
-    assert (queue["committed"], queue["planned"], queue["lastCommitLogOffset"]) == (1, 3, 400)
+    assert (queue["committed"], queue["planned"]) == (1, 3)
+    assert (queue["lastCommitLogOffset"], queue["lastStoreTimestamp"]) == (400, NOW_MS)
     assert shown["sources"][1] == {"source": 1, "name": None, "offset": "-"}
     text = command(root, "checkpoint", "show", str(path)).stdout
     assert "next      batch 1 again: it is planned and not committed\n" in text
@@ -228,6 +230,15 @@ def test_what_cannot_go_on_is_said_and_is_exit_code_1(root: Path, change: dict[s
     assert result.stderr == "rmq: 1 of 1 queues cannot go on; `rmq checkpoint rewind` makes one that can\n"
 
 
+@pytest.mark.parametrize(
+    ("stored_ms", "state"), [(None, "in range"), (NOW_MS + 2000, "in range"), (NOW_MS, "other messages")]
+)
+def test_another_message_at_the_same_place_is_known_by_its_time(root: Path, stored_ms: int | None, state: str) -> None:
+    marks = {"after": {"T": {"0": place(root, 3)}}} | ({"stored": {"T": {"0": stored_ms}}} if stored_ms else {})
+    path = make(root.parent / "c", position(root, {"0": 3}, **marks))
+    assert [queue["state"] for queue in states(root, path)[1]] == [state]
+
+
 def test_the_end_of_a_batch_that_runs_again_counts_too(root: Path) -> None:
     path = make(root.parent / "c", position(root, {"0": 3}), position(root, {"0": 5}), committed=1)
     assert [queue["state"] for queue in states(root, path)[1]] == ["ahead of the log"]
@@ -296,7 +307,9 @@ def test_the_new_query_begins_where_it_is_told_to(root: Path, target: list[str],
     new = root.parent / "new"
     result = command(root, "checkpoint", "rewind", str(path), str(new), *target, "--yes", "--json")
     assert result.exit_code == 0, result.output
-    after = {"after": {"T": {"0": place(root, then)}}} if then else {}
+    after = {"after": {"T": {"0": place(root, then)}}, "stored": {"T": {"0": NOW_MS + 1000 * (then - 1)}}}
+    if not then:
+        after = {}
     assert rewound(new, 1) == position(root, {"0": then}, **after)
     said = json.loads(result.stdout)
     assert (said["written"], said["again"], said["skipped"]) == (True, max(3 - then, 0), max(then - 3, 0))
@@ -389,7 +402,8 @@ def test_state_is_dropped_only_if_it_is_said(root: Path) -> None:
     assert result.exit_code == 0
     assert "rmq: batches begin at 0 again" in result.stderr
     assert [str(file.relative_to(new)) for file in sorted(new.rglob("[0-9]*"))] == ["offsets/0"]
-    assert rewound(new, 0) == position(root, {"0": 1}, after={"T": {"0": place(root, 1)}}, began={"T": {"0": 1}})
+    marks = {"after": {"T": {"0": place(root, 1)}}, "stored": {"T": {"0": NOW_MS}}}
+    assert rewound(new, 0) == position(root, {"0": 1}, **marks, began={"T": {"0": 1}})
     mixed = make(root.parent / "d", [position(root, {"0": 3}), "-"])
     (mixed / "state" / "0").mkdir(parents=True)
     refused = command(root, "checkpoint", "rewind", str(mixed), str(root.parent / "x"), "--to-latest", "--drop-state")

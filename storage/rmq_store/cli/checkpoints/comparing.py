@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pyspark_rmq.marks import mark_before
 from rmq_store.cli.checkpoints.reading import Standing
 
 if TYPE_CHECKING:
@@ -95,8 +96,8 @@ def _state(store: Store, standing: Standing, queue: Queue, limits: QueueRange | 
             continue
         if known.next[queue] > limits.max_offset:
             return AHEAD
-        found = store.commit_log_offset_before(*queue, known.next[queue])
-        if queue in known.after and found not in (-1, known.after[queue]):
+        found = mark_before(store, queue, known.next[queue])
+        if found is not None and not found.may_be(known.after.get(queue, found)):
             return REPLACED
     if queue.queue_id >= store.topic(queue.topic).read_queue_nums and position < limits.max_offset:
         return CLOSED

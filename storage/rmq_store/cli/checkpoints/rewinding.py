@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
+from pyspark_rmq.marks import mark_before
 from pyspark_rmq.offsets import Queue, StreamPosition
 from rmq_store.broker.backup_files import copy_tree
 from rmq_store.broker.offset_reset import OffsetChange, QueuePlace, Target
@@ -213,11 +214,11 @@ def _position(
 ) -> StreamPosition:
     """`begin` with the chosen queues where the changes put them; those without a change are left out."""
     following = {queue: offset for queue, offset in begin.next.items() if queue not in chosen}
-    after = {queue: place for queue, place in begin.after.items() if queue in following}
+    after = {queue: mark for queue, mark in begin.after.items() if queue in following}
     for queue, change in changes.items():
         following[queue] = change.then
-        before = store.commit_log_offset_before(*queue, change.then)
-        if before >= 0:
+        before = mark_before(store, queue, change.then)
+        if before is not None:
             after[queue] = before
     return StreamPosition(begin.store, following, after)
 

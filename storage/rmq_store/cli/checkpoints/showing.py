@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from pyspark_rmq.marks import Mark
 from rmq_store.cli.checkpoints.comparing import QueueState
 from rmq_store.cli.checkpoints.reading import Batch, Checkpoint, span
 from rmq_store.cli.checkpoints.rewinding import Move, Rewind
@@ -66,7 +67,9 @@ def _rows(planned: Batch, done: Batch | None) -> list[tuple[int | str, ...]]:
 
 
 def checkpoint_json(found: Checkpoint, planned: Batch | None, done: Batch | None) -> dict[str, Any]:
-    """What `write_checkpoint` prints, and where in the log the message before each position lies."""
+    """What `write_checkpoint` prints, and of the message before each position where in the log it lies, and when it was
+    stored (ms).
+    """
     commit = found.commit(found.committed[-1]) if found.committed else None
     shown: dict[str, Any] = {
         "queryId": found.query_id, "planned": found.planned, "committed": found.committed,
@@ -85,11 +88,18 @@ def checkpoint_json(found: Checkpoint, planned: Batch | None, done: Batch | None
         queues = [
             {"topic": queue.topic, "queueId": queue.queue_id,
              "committed": None if before is None else before.next.get(queue), "planned": end,
-             "began": position.began.get(queue), "lastCommitLogOffset": position.after.get(queue)}
+             "began": position.began.get(queue), **_mark_json(position.after.get(queue))}
             for queue, end in sorted(position.next.items())
         ]  # fmt: skip
         sources.append(about | {"store": position.store, "queues": queues})
     return shown | {"batch": planned.number, "time": _time(planned), "sources": sources}
+
+
+def _mark_json(mark: Mark | None) -> dict[str, int | None]:
+    return {
+        "lastCommitLogOffset": None if mark is None else mark.commit_log_offset,
+        "lastStoreTimestamp": None if mark is None else mark.store_timestamp_ms,
+    }
 
 
 def state_json(state: QueueState) -> dict[str, Any]:

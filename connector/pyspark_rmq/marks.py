@@ -1,0 +1,55 @@
+"""By what a position knows its place again: the message before it. Control plane.
+
+Where that message lies in the log would not do: after a power cut, or in a copy that lives on, another message of the
+same size may lie there. So the time when it was stored counts, too: what is stored later has another one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from pyspark_rmq.offsets import Queue
+
+
+class Mark(NamedTuple):
+    """One message. `store_timestamp_ms` is None where it is not known: in positions that older versions wrote, and of
+    a message that is damaged.
+    """
+
+    commit_log_offset: int
+    store_timestamp_ms: int | None = None
+
+    def may_be(self, other: Mark) -> bool:
+        """Whether both are the same message, for all that is known of them."""
+        times = {self.store_timestamp_ms, other.store_timestamp_ms} - {None}
+        return self.commit_log_offset == other.commit_log_offset and len(times) <= 1
+
+    def __str__(self) -> str:
+        stored = "" if self.store_timestamp_ms is None else f" (stored at {self.store_timestamp_ms} ms)"
+        return f"commit-log offset {self.commit_log_offset}{stored}"
+
+
+class Marked(Protocol):
+    """What a home, or a store, is asked for."""
+
+    def commit_log_offset_before(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Commit-log offset of the message before `queue_offset`; -1 if it does not exist (any more)."""
+
+    def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """When a message was stored, ms. `OffsetOutOfRangeError`, `CorruptionError`."""
+
+
+def mark_before(home: Marked, queue: Queue, queue_offset: int) -> Mark | None:
+    """The message before `queue_offset`; None if it does not exist (any more). Raises `CorruptionError` if the queue
+    itself is damaged.
+    """
+    from rmq_store.errors import CorruptRecordError, OffsetOutOfRangeError
+
+    place = home.commit_log_offset_before(*queue, queue_offset)
+    if place < 0:
+        return None
+    try:
+        return Mark(place, home.store_timestamp(*queue, queue_offset - 1))
+    except (CorruptRecordError, OffsetOutOfRangeError):  # damaged; or retention takes it at this moment
+        return Mark(place)
