@@ -5,7 +5,9 @@
 
 An offset is that of the next message to be consumed. A change merges its own keys only, and may move an offset
 backwards: a reset is a commit. groupTopicMap is what Java derives from the offsets; it is kept right where it is there.
-Losing a change costs redelivery, never messages. Sources: ConsumerOffsetManager.java, ScheduleMessageService.java.
+Losing a change costs redelivery, never messages. Losing messages and keeping the change would cost those that get
+their offsets later; so the log is flushed up to what a group commits before that is written (`flush_below`).
+Sources: ConsumerOffsetManager.java, ScheduleMessageService.java.
 """
 
 from __future__ import annotations
@@ -17,9 +19,12 @@ from types import MappingProxyType
 from typing import Any
 
 from rmq_store.broker.config_files import CachedView, ConfigFile, Table
+from rmq_store.broker.queues import Queues
 from rmq_store.clock import system_clock
-from rmq_store.errors import UsageError
+from rmq_store.errors import CorruptionError, UsageError
 from rmq_store.format import names
+from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.flush import flush
 
 # "@" is in no valid name, so a key has one meaning only. ConsumerOffsetManager.java TOPIC_GROUP_SEPARATOR.
 _SEPARATOR = "@"
@@ -30,10 +35,21 @@ QueueKey = tuple[str, int]
 
 
 class OffsetTable:
-    """The committed offsets of the store at `root`. Safe for threads; other processes' commits are seen at once."""
+    """The committed offsets of the store at `root`. Safe for threads; other processes' commits are seen at once.
 
-    def __init__(self, root: str | Path, *, clock: Callable[[], int] = system_clock) -> None:
+    `flush_below` makes durable what lies below the offsets that it is given. Who only looks, or only removes, needs
+    none.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        *,
+        clock: Callable[[], int] = system_clock,
+        flush_below: Callable[[Mapping[QueueKey, int]], None] = lambda offsets: None,
+    ) -> None:
         self._file = ConfigFile(root, "consumerOffset.json", clock=clock)
+        self._flush_below = flush_below
         self._view = CachedView(self._file, self._decode)
 
     def all(self) -> Mapping[str, Mapping[QueueKey, int]]:
@@ -45,13 +61,15 @@ class OffsetTable:
         return dict(self.all().get(group, {}))
 
     def commit(self, group: str, offsets: Mapping[QueueKey, int]) -> None:
-        """Set offsets of one group, forwards or backwards; durable on return. Other keys stay as they are.
+        """Set offsets of one group, forwards or backwards; durable on return, with the messages below them. Other keys
+        stay as they are.
 
         Costs two stat calls if all of them are set already.
 
         Raises:
             UsageError: bad group or topic name; a queue id or offset that is no integer or negative.
-            StoreLockedError, StoreFullError, StoreFailedError: as ConfigFile.update.
+            StoreLockedError, StoreFullError, StoreFailedError: as ConfigFile.update, and as `flush_below`; nothing was
+                committed.
         """
         names.validate_group(group)
         wanted: dict[str, dict[int, int]] = {}
@@ -60,8 +78,11 @@ class OffsetTable:
             queue = _integer("queue id", queue_id, _QUEUE_ID_END)
             wanted.setdefault(topic, {})[queue] = _integer("offset", offset, _OFFSET_END)
         current = self.all().get(group, {})
-        if all(current.get((topic, queue)) == value for topic, row in wanted.items() for queue, value in row.items()):
+        flat = {(topic, queue): value for topic, row in wanted.items() for queue, value in row.items()}
+        moved = {key: value for key, value in flat.items() if current.get(key) != value}
+        if not moved:
             return
+        self._flush_below(moved)
 
         def mutate(table: Table) -> None:
             if not table:
@@ -124,6 +145,26 @@ class OffsetTable:
 
     def _row(self, key: str, row: Any) -> dict[int, int]:
         return _integer_map(self._file, f"offsetTable[{str(key)[:400]!r}]", row)
+
+
+def flush_below(log: CommitLog, queues: Queues, offsets: Mapping[QueueKey, int]) -> None:
+    """Make durable what lies below these offsets, of a log that is open for writing. At once if nothing waits for its
+    flush; otherwise each queue is asked for the message before its offset, and an fsync is made if one of them waits.
+
+    Raises:
+        StoreLockedError: another process flushes, and for too long.
+        StoreFailedError: the fsync failed, now or earlier.
+    """
+    page = log.writing_page
+    flushed_end, appended_end = page.flushed_end, page.appended_end
+    if flushed_end >= appended_end:
+        return
+    try:
+        newest = max(queues.commit_log_offset_before(*key, offset) for key, offset in offsets.items())
+    except CorruptionError:  # who reads the queue is told
+        newest = appended_end - 1
+    if newest >= flushed_end:
+        flush(log, newest + 1)
 
 
 class DelayOffsetTable:

@@ -28,7 +28,7 @@ from rmq_store.broker.flusher import Flusher
 from rmq_store.broker.group_topics import GroupTopics
 from rmq_store.broker.groups import GroupTable, SubscriptionGroup
 from rmq_store.broker.leases import Lease
-from rmq_store.broker.offsets import OffsetTable
+from rmq_store.broker.offsets import OffsetTable, flush_below
 from rmq_store.broker.pop import Pop
 from rmq_store.broker.query import Query
 from rmq_store.broker.queues import Queues
@@ -77,8 +77,10 @@ class Store:
         self._log = log
         self._topics = TopicTable(log.root, clock=log.clock)
         self._groups = GroupTable(log.root, clock=log.clock)
-        self._offsets = OffsetTable(log.root, clock=log.clock)
         self._queues = Queues(log, broker_name, file.config.max_message_size)
+        self._offsets = OffsetTable(
+            log.root, clock=log.clock, flush_below=functools.partial(flush_below, log, self._queues)
+        )
         self._query = Query(log, self._queues)
         self._flusher = Flusher(log, file.config) if log.writable else None
         self._writer = Writer(log, file.config, self._topics, self._flusher) if self._flusher else None
@@ -296,7 +298,13 @@ class Store:
         return self._offsets.all()
 
     def commit_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
-        """Set offsets of a group, forwards or backwards; durable on return, other offsets stay."""
+        """Set offsets of a group, forwards or backwards; other offsets stay. Durable on return, and so are the messages
+        below them: if some of these wait for their flush, it is made first.
+
+        Raises:
+            UsageError: a name, queue id or offset that cannot be one.
+            StoreLockedError, StoreFullError, StoreFailedError: nothing was committed.
+        """
         self._writing()
         self._offsets.commit(group, offsets)
 

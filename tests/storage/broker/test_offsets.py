@@ -8,14 +8,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from rmq_store import Message, Store, StoreConfig
 from rmq_store.broker.offsets import DelayOffsetTable, OffsetTable
-from rmq_store.errors import CorruptConfigError, UsageError
+from rmq_store.broker.queues import Queues
+from rmq_store.errors import CorruptConfigError, CorruptQueueError, StoreFailedError, UsageError
+from rmq_store.files import durable
 from rmq_store.format.config_json import dumps, loads
 
 OLD_STYLE = """{
@@ -151,6 +155,96 @@ def test_offsets_of_another_shape_are_corrupt_and_stay(table: OffsetTable, tmp_p
     with pytest.raises(CorruptConfigError):
         table.commit("g", {("t", 0): 1})
     assert path.read_bytes() == before
+
+
+# ---- an offset is never ahead of the disk
+
+# Nothing is flushed unless somebody asks for it.
+LAZY = StoreConfig(
+    mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=20_000, max_hash_slot_num=500,
+    max_index_num=2000, flush_interval_commit_log=10**9,
+)  # fmt: skip
+
+
+@pytest.fixture
+def lazy(tmp_path: Path) -> Iterator[Store]:
+    """Topic T: three messages of queue 0 are on disk, two of it and three of queue 1 behind them are not."""
+    with Store.open(tmp_path / "store", create=True, config=LAZY) as store:
+        store.create_topic("T", 2)
+        for queue in (0, 0, 0, None, 0, 0, 1, 1, 1):
+            if queue is None:
+                store.flush()
+            else:
+                store.send(Message("T", b"x", queue_id=queue))
+        yield store
+
+
+def flushes(store: Store, offsets: dict[tuple[str, int], int], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is brought to the disk by a commit, in its order: log, table."""
+    seen: list[str] = []
+
+    def hook(operation: str, path: str) -> None:
+        if operation == "fsync" and "commitlog" in path:
+            seen.append("log")
+        elif operation == "rename" and path.endswith("consumerOffset.json"):
+            seen.append("table")
+
+    monkeypatch.setattr(durable, "hook", hook)
+    store.commit_offsets("g", offsets)
+    monkeypatch.setattr(durable, "hook", None)
+    return list(dict.fromkeys(seen))
+
+
+def test_messages_are_on_disk_before_an_offset_behind_them_is(lazy: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut took them and left the offset: what was sent later got their offsets, and was never read."""
+    assert flushes(lazy, {("T", 0): 4}, monkeypatch) == ["log", "table"]
+    assert flushes(lazy, {("T", 0): 5, ("T", 1): 3}, monkeypatch) == ["table"]
+
+
+@pytest.mark.parametrize("offsets", [{0: 3}, {0: 2, 1: 0}, {0: 1, 7: 9}])
+def test_what_nobody_has_consumed_need_not_be_flushed(
+    lazy: Store, monkeypatch: pytest.MonkeyPatch, offsets: dict[int, int]
+) -> None:
+    assert flushes(lazy, {("T", queue): offset for queue, offset in offsets.items()}, monkeypatch) == ["table"]
+
+
+def test_any_queue_may_be_the_one_that_waits(lazy: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert flushes(lazy, {("T", 0): 1, ("T", 1): 1}, monkeypatch) == ["log", "table"]
+
+
+def test_a_commit_of_what_is_committed_asks_nothing(lazy: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    lazy.commit_offsets("g", {("T", 0): 5})
+    lazy.send(Message("T", b"x", queue_id=0))
+    assert flushes(lazy, {("T", 0): 5}, monkeypatch) == []
+    assert flushes(lazy, {("T", 0): 5, ("T", 1): 0}, monkeypatch) == ["table"]
+
+
+def test_behind_a_queue_that_cannot_be_read_everything_is_flushed(lazy: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(*place: object) -> int:
+        raise CorruptQueueError("consumequeue/T/0", 0, "one of the queue's files is missing")
+
+    monkeypatch.setattr(Queues, "commit_log_offset_before", damaged)
+    assert flushes(lazy, {("T", 0): 3}, monkeypatch) == ["log", "table"]
+
+
+def test_after_a_failed_fsync_only_what_was_on_disk_before_can_be_committed(
+    lazy: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(operation: str, path: str) -> None:
+        if operation == "fsync" and "commitlog" in path:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(durable, "hook", broken)
+    with pytest.raises(StoreFailedError):
+        lazy.commit_offsets("g", {("T", 0): 5})
+    monkeypatch.setattr(durable, "hook", None)
+    with pytest.raises(StoreFailedError):
+        lazy.commit_offsets("g", {("T", 0): 4})
+    assert lazy.committed_offsets("g") == {}
+    lazy.commit_offsets("g", {("T", 0): 3})
+    assert lazy.committed_offsets("g") == {("T", 0): 3}
+    with pytest.raises(StoreFailedError):
+        lazy.close()
 
 
 def test_offsets_are_removed_by_group_by_topic_or_by_both(table: OffsetTable, tmp_path: Path) -> None:
