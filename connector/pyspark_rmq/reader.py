@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -194,20 +195,31 @@ def _read_around_damage(
             if not len(behind) or behind[0] >= part.end:
                 return
             start = int(behind[0])
-        end = home.offset_after_bytes(*part.queue, start, min(start + _PIECE_ROWS, part.end), _PIECE_BYTES)
+        with _naming_first(start):
+            end = home.offset_after_bytes(*part.queue, start, min(start + _PIECE_ROWS, part.end), _PIECE_BYTES)
         damaged: list[int] = []
-        yield from _sound(part._replace(start=start, end=end), read, damaged)
-        if damaged:
-            report_damage(part.queue, damaged, options)
+        try:
+            yield from _sound(part._replace(start=start, end=end), read, damaged)
+        finally:
+            # Also if retention takes the rest of the piece: what lies before it is not read again.
+            if damaged:
+                report_damage(part.queue, damaged, options)
         start = end
 
 
 def _sound(part: QueueSlice, read: Read, damaged: list[int]) -> Iterator[pa.RecordBatch]:
     """Yield what can be read of a slice, halving it around what can not; adds the offsets of that to `damaged`."""
-    from rmq_store.errors import CorruptionError
+    from rmq_store.errors import CorruptionError, OffsetOutOfRangeError
 
+    batches: list[pa.RecordBatch] = []
     try:
-        batches = list(read(part))
+        with _naming_first(part.start):
+            reading = read(part)
+        for batch in reading:
+            batches.append(batch)  # noqa: PERF402 - what was read before an error is wanted
+    except OffsetOutOfRangeError:  # retention was faster
+        yield from batches
+        raise
     except CorruptionError:
         if part.end - part.start == 1:
             damaged.append(part.start)
@@ -217,6 +229,21 @@ def _sound(part: QueueSlice, read: Read, damaged: list[int]) -> Iterator[pa.Reco
         yield from _sound(part._replace(start=middle), read, damaged)
         return
     yield from batches
+
+
+@contextlib.contextmanager
+def _naming_first(start: int) -> Iterator[None]:
+    """Have an error that names the end of a piece, because the queue ends before, name its first message instead: that
+    is the first one that was not read.
+    """
+    from rmq_store.errors import OffsetOutOfRangeError
+
+    try:
+        yield
+    except OffsetOutOfRangeError as error:
+        if error.requested <= error.maximum:
+            raise
+        raise OffsetOutOfRangeError(str(error), start, error.minimum, error.maximum) from error
 
 
 # What is worth a second look at the rows that are wanted.

@@ -24,6 +24,7 @@ from pyspark_rmq.source import DefaultSource
 from pyspark_rmq.stream_reader import RmqStreamReader
 from rmq_store import NotAStoreError, Store, UsageError, recorded_losses
 from rmq_store.errors import CorruptRecordError, DataLossError, OffsetOutOfRangeError
+from rmq_store.files import durable
 
 Make = Callable[..., Any]
 
@@ -280,6 +281,45 @@ def test_what_is_removed_while_damage_is_read_around_is_told_too(one_queue: Path
     assert read(*skipping) == [offset for offset in range(first, COUNT) if offset != COUNT - 10]
     found = {(loss.start, loss.end, loss.reason) for loss in recorded_losses(one_queue)}
     assert found == {(0, first, "retention"), (COUNT - 10, COUNT - 9, "corruption")}
+
+
+def test_what_was_read_around_damage_before_retention_came_is_not_dropped(
+    one_queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A piece is held back until it is known to be sound; its rows vanished with it when its second segment did."""
+    damage(one_queue, 100)
+    skipping = planned(one_queue, failOnDataLoss="false", onCorruption="skip")
+    first, second = sorted(str(segment) for segment in one_queue.glob("commitlog/*"))[:2]
+
+    def retention(operation: str, path: str) -> None:
+        if operation == "open" and path == second:
+            monkeypatch.setattr(durable, "hook", None)
+            Path(first).unlink()
+            Path(second).unlink()
+
+    monkeypatch.setattr(durable, "hook", retention)
+    found = read(*skipping)
+    losses = [(loss.start, loss.end, loss.reason) for loss in recorded_losses(one_queue)]
+    lost = [offset for start, end, _ in losses for offset in range(start, end)]
+    assert sorted(found + lost) == list(range(COUNT))
+    assert found[0] == 0 and {reason for _, _, reason in losses} == {"corruption", "retention"}
+
+
+@pytest.mark.parametrize("piece_rows", [100, 300, 8192])
+def test_a_lost_tail_is_named_once_and_nothing_is_read_twice_around_damage(
+    one_queue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_rows: int
+) -> None:
+    from pyspark_rmq import reader as module
+
+    monkeypatch.setattr(module, "_PIECE_ROWS", piece_rows)
+    shutil.copytree(one_queue, tmp_path / "backup")
+    with Store.open(one_queue) as store:
+        store.append(pa.record_batch({"body": pa.array([BODY] * 550)}), "T")
+    skipping = planned(one_queue, failOnDataLoss="false", onCorruption="skip")
+    shutil.rmtree(one_queue)
+    shutil.copytree(tmp_path / "backup", one_queue)
+    assert read(*skipping) == list(range(COUNT))
+    assert [(loss.start, loss.end) for loss in recorded_losses(one_queue)] == [(COUNT, COUNT + 550)]
 
 
 def test_a_store_that_was_set_back_and_sent_as_many_messages_of_the_same_size_is_noticed(
