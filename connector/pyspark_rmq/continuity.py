@@ -104,8 +104,8 @@ def check_same(home: Home, position: StreamPosition, ranges: Mapping[Queue, Rang
             "another store needs another checkpoint"
         )
     for queue, expected in position.after.items():
-        limits, offset = ranges.get(queue), position.next[queue]
-        if limits is None or not limits.min_offset < offset <= limits.max_offset:
+        limits, offset = ranges.get(queue), position.next.get(queue)
+        if limits is None or offset is None or not limits.min_offset < offset <= limits.max_offset:
             continue
         found = mark_before(home, queue, offset)
         if found is not None and not found.may_be(expected):
@@ -120,23 +120,26 @@ def check_same(home: Home, position: StreamPosition, ranges: Mapping[Queue, Rang
 
 def check_missing(
     home: Home, position: StreamPosition, missing: Sequence[Queue], topics: Collection[str], options: SourceOptions
-) -> None:
-    """Report the queues of the position that can not be read any more, although nobody has unsubscribed from them.
+) -> dict[Queue, int]:
+    """Report the queues of the position that can not be read any more, although nobody has unsubscribed from them; and
+    return where those go on that are only closed, if they are opened again: behind what was reported.
 
     `missing` are those that the subscription does not lead to now, `topics` the topics that it names or matches.
     """
     known = home.topics()
     deleted: LostRanges = []
     closed: LostRanges = []
+    going_on: dict[Queue, int] = {}
     for queue in missing:
         offset = position.next[queue]
         if queue.topic not in known:
             deleted.append((*queue, offset, offset))
-        elif queue.topic in topics and options.subscription.assign is None:
-            # readQueueNums was lowered. That is how a topic is made smaller, and fine if everything was read before.
+        elif _is_closed(queue, topics, options):
+            # That is how a topic is made smaller, and fine if everything was read before.
             end = home.queue_range(*queue).max_offset
             if offset < end:
                 closed.append((*queue, offset, end))
+            going_on[queue] = max(offset, end)
     if deleted:
         places = ", ".join(f"{topic}-{queue_id} at offset {offset}" for topic, queue_id, offset, _ in sorted(deleted))
         report_loss(f"topics were deleted that the stream reads: {places}", deleted, options, losses.DELETED_TOPIC)
@@ -150,6 +153,23 @@ def check_missing(
         )
     if not deleted and not closed:
         _log.info("no longer reading %s", ", ".join(map(str, missing)))
+    return going_on
+
+
+def still_closed(
+    home: Home, position: StreamPosition, ranges: Mapping[Queue, Range], topics: Collection[str], options: SourceOptions
+) -> dict[Queue, int]:
+    """The closed queues of the position that were not opened since, nor deleted or unsubscribed from."""
+    return {
+        queue: offset
+        for queue, offset in position.closed.items()
+        if queue not in ranges and queue.topic in home.topics() and _is_closed(queue, topics, options)
+    }
+
+
+def _is_closed(queue: Queue, topics: Collection[str], options: SourceOptions) -> bool:
+    """Of a queue that the subscription does not lead to: whether that is because readQueueNums was lowered."""
+    return queue.topic in topics and options.subscription.assign is None
 
 
 _ROLLED_BACK = "the store was rolled back or replaced"

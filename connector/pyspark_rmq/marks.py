@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from pyspark_rmq.offsets import Queue
+    from collections.abc import Mapping
+
+    from pyspark_rmq.offsets import Queue, StreamPosition
 
 
 class Mark(NamedTuple):
@@ -53,3 +55,17 @@ def mark_before(home: Marked, queue: Queue, queue_offset: int) -> Mark | None:
         return Mark(place, home.store_timestamp(*queue, queue_offset - 1))
     except (CorruptRecordError, OffsetOutOfRangeError):  # damaged; or retention takes it at this moment
         return Mark(place)
+
+
+def marks_before(home: Marked, offsets: Mapping[Queue, int], known: StreamPosition) -> dict[Queue, Mark]:
+    """`mark_before` of each queue that has such a message; what `known` says of queues that did not move since is not
+    looked up again.
+    """
+    marks: dict[Queue, Mark] = {}
+    for queue, offset in offsets.items():
+        mark = known.after.get(queue) if known.next.get(queue, known.closed.get(queue)) == offset else None
+        if mark is None or mark.store_timestamp_ms is None:
+            mark = mark_before(home, queue, offset)
+        if mark is not None:
+            marks[queue] = mark
+    return marks

@@ -13,7 +13,10 @@ sorted):
               the store was replaced or rolled back; queues whose message before is unknown are left out
     stored    {topic: {queue: storeTimestamp of that message, ms}}: tells it from another one at the same offset. Left
               out if it is unknown, and by older versions
-    began     {topic: {queue: queue offset}}: queues that this batch saw for the first time, and where they were started
+    began     {topic: {queue: queue offset}}: queues that this batch saw for the first time, or again after they were
+              closed, and where they were started
+    closed    {topic: {queue: queue offset}}: queues that cannot be read, because readQueueNums was lowered, and where
+              they go on when it is raised again
 
 `began` is there because Spark does not write the initial position down: after a restart it asks for it again, and
 "latest" is another place by then. The batch that was planned with the first answer must be repeated with it.
@@ -76,6 +79,7 @@ class StreamPosition:
     next: QueueOffsets
     after: Mapping[Queue, Mark] = field(default_factory=dict)
     began: QueueOffsets = field(default_factory=dict)
+    closed: QueueOffsets = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object; what is empty is left out, but for `topics`."""
@@ -88,6 +92,7 @@ class StreamPosition:
                 if mark.store_timestamp_ms is not None
             },
             "began": self.began,
+            "closed": self.closed,
         }
         return value | {name: _nested(values) for name, values in more.items() if values}
 
@@ -109,6 +114,7 @@ class StreamPosition:
             _flat(value.get("topics"), where, 0, _INT64_MAX),
             {queue: Mark(place, stored.get(queue)) for queue, place in after.items()},
             _flat(value.get("began", {}), where, 0, _INT64_MAX),
+            _flat(value.get("closed", {}), where, 0, _INT64_MAX),
         )
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -31,7 +32,7 @@ from pyspark.sql.types import StructType
 from pyspark_rmq import continuity, planning, positions
 from pyspark_rmq.group import GroupMember, describe_owner
 from pyspark_rmq.home import Home, Pin, Range, open_to_commit, open_to_read
-from pyspark_rmq.marks import Mark, mark_before
+from pyspark_rmq.marks import marks_before
 from pyspark_rmq.offsets import Queue, QueueOffsets, StreamPosition
 from pyspark_rmq.options import SourceOptions
 from pyspark_rmq.planning import QueueSlice
@@ -124,16 +125,15 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if first and self._refused is not None:
             raise self._refused
         self._warn_if_overruled()
-        missing = [queue for queue in begin.next if queue not in ranges]
-        if missing:
-            topics = positions.subscribed_topics(home, self._options.subscription)
-            continuity.check_missing(home, begin, missing, topics, self._options)
+        closed = self._closed(home, begin, ranges)
+        reopened = {queue: offset for queue, offset in begin.closed.items() if queue in ranges}
+        begin = replace(begin, next={**begin.next, **reopened})
         self._check(home, begin, ranges)
         self._complete(begin, ranges)
         self._latest = {queue: limits.max_offset for queue, limits in ranges.items()}
         available = self._available(begin.next)
         fresh = {queue: ranges[queue] for queue in available if queue not in begin.next}
-        began = positions.new_queue_start(home, self._options, fresh) if fresh else {}
+        began = reopened | (positions.new_queue_start(home, self._options, fresh) if fresh else {})
         low = dict(begin.next) | began
         end = self._admit(home, low, available, ranges, isinstance(limit, ReadAllAvailable))
         if end == begin.next and not first:
@@ -142,12 +142,11 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         if planning.backlog(low, end):
             self._last_batch_s = time.monotonic()
-        after = {queue: _mark(home, begin, queue, offset) for queue, offset in end.items()}
+        after = marks_before(home, end | closed, begin)
         home.rest()
         if first:
             began = dict(begin.began) | began
-        known = {queue: mark for queue, mark in after.items() if mark is not None}
-        position = StreamPosition(home.identity or begin.store, end, known, began)
+        position = StreamPosition(home.identity or begin.store, end, after, began, closed)
         self._checked = begin, position
         return position.to_json()
 
@@ -256,6 +255,17 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 _log.warning("delayed messages wait for room: %s", error)
             self._is_full = True
 
+    def _closed(self, home: Home, begin: StreamPosition, ranges: Mapping[Queue, Range]) -> dict[Queue, int]:
+        """The queues that readQueueNums has closed, and where they go on; reports what else cannot be read any more."""
+        missing = [queue for queue in begin.next if queue not in ranges]
+        if not missing and not begin.closed:
+            return {}
+        topics = positions.subscribed_topics(home, self._options.subscription)
+        closed = continuity.still_closed(home, begin, ranges, topics, self._options)
+        if missing:
+            closed |= continuity.check_missing(home, begin, missing, topics, self._options)
+        return closed
+
     def _complete(self, position: StreamPosition, ranges: Mapping[Queue, Range]) -> None:
         # What is not read any more (unsubscribed, deleted) is not this query's to commit: it has no lease on it.
         if self._member is not None:
@@ -315,13 +325,6 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 lambda queue, first, last, size: home.offset_after_bytes(*queue, first, last, size),
             )
         return end
-
-
-def _mark(home: Home, begin: StreamPosition, queue: Queue, offset: int) -> Mark | None:
-    """The message before `offset`; queues that did not move are not looked up again."""
-    if begin.next.get(queue) == offset and (mark := begin.after.get(queue)) and mark.store_timestamp_ms is not None:
-        return mark
-    return mark_before(home, queue, offset)
 
 
 def _pin(home: Home, wanted: Sequence[QueueSlice], ranges: Mapping[Queue, Range]) -> Pin | None:

@@ -20,9 +20,9 @@ OFFSETS = st.dictionaries(QUEUES, st.integers(0, 2**63 - 1), max_size=4)
 MARKS = st.builds(Mark, st.integers(0, 2**63 - 1), st.none() | st.integers(-(2**63), 2**63 - 1))
 
 
-@given(st.text(max_size=8), OFFSETS, st.dictionaries(QUEUES, MARKS, max_size=4), OFFSETS)
-def test_a_stream_position_survives_the_checkpoint(store: str, following, after, began) -> None:  # type: ignore[no-untyped-def]
-    position = StreamPosition(store, following, after, began)
+@given(st.text(max_size=8), OFFSETS, st.dictionaries(QUEUES, MARKS, max_size=4), OFFSETS, OFFSETS)
+def test_a_stream_position_survives_the_checkpoint(store: str, following, after, began, closed) -> None:  # type: ignore[no-untyped-def]
+    position = StreamPosition(store, following, after, began, closed)
     assert StreamPosition.from_json(json.loads(json.dumps(position.to_json()))) == position
 
 
@@ -50,6 +50,7 @@ def test_equal_positions_give_equal_text_because_spark_compares_text(offsets: di
         {"version": 1, "store": "", "topics": {"T": {"99999999999": 1}}},
         {"version": 1, "store": "", "topics": {"T": {"0": 2**63}}},
         {"version": 1, "store": "", "topics": {}, "after": 1},
+        {"version": 1, "store": "", "topics": {}, "closed": {"T": {"0": -1}}},
         {"version": 1, "store": "", "topics": {}, "stored": []},
         {"version": 1, "store": "", "topics": {}, "stored": {"T": {"0": "1"}}},
         {"version": 1, "store": "", "topics": {}, "stored": {"T": {"0": 2**63}}},

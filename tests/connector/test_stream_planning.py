@@ -463,6 +463,80 @@ def test_unread_messages_in_a_queue_that_was_closed_for_reading_are_loss(
     assert caplog.text.count("readQueueNums") == 1
 
 
+@pytest.mark.parametrize("group", [{}, {"group": "g"}])
+def test_a_queue_that_was_closed_goes_on_where_it_was_read_to_when_it_is_opened_again(
+    fake_home: Make, stream_reader: Make, group: dict[str, str]
+) -> None:
+    """readQueueNums was lowered and raised again: the queue was taken for a new one, and read from its beginning."""
+    home = fake_home({T0: (0, 10), T1: (0, 5)})
+    options = {"startingOffsets": "earliest"} | group
+    reader = stream_reader(home, **options)
+    _, at = first_batch(reader)
+    home.closed.add(T1)
+    at = through_spark(reader.latestOffset(at, LIMIT))
+    home.queues[T0] = (0, 11)
+    at = through_spark(reader.latestOffset(at, LIMIT))
+    assert (at["topics"], at["closed"]) == ({"T": {"0": 11}}, {"T": {"1": 5}})
+    home.leases.clear()
+    reader = stream_reader(home, **options)  # another process, with the checkpoint
+    assert reader.latestOffset(at, LIMIT) == at
+    home.closed.clear()
+    home.log_end = 1  # something happened
+    assert reader.latestOffset(at, LIMIT) == at, "there is nothing to read"
+    home.queues[T1], home.log_end = (0, 8), 2
+    later = through_spark(reader.latestOffset(at, LIMIT))
+    for again in (reader, stream_reader(home, **options, commitOffsets="false") if group else stream_reader(home)):
+        assert planned(again, at, later) == [("T", 1, 5, 8)]
+    assert "closed" not in later
+    home.queues[T1], home.log_end = (0, 9), 3
+    assert planned(reader, later, through_spark(reader.latestOffset(later, LIMIT))) == [("T", 1, 8, 9)]
+
+
+def test_what_was_reported_of_a_closed_queue_is_not_read_when_it_is_opened_again(
+    fake_home: Make, stream_reader: Make
+) -> None:
+    home = fake_home({T0: (0, 10), T1: (0, 5)})
+    _, at = first_batch(stream_reader(home, startingOffsets="earliest"))
+    home.closed.add(T1)
+    home.queues[T1] = (0, 8)
+    lenient = stream_reader(home, failOnDataLoss="false")
+    at = through_spark(lenient.latestOffset(at, LIMIT))
+    assert (at["closed"], at["stored"]["T"]["1"]) == ({"T": {"1": 8}}, 7000)
+    home.closed.clear()
+    home.queues[T1], home.log_end = (0, 10), 1
+    assert planned(lenient, at, through_spark(lenient.latestOffset(at, LIMIT))) == [("T", 1, 8, 10)]
+
+
+def test_a_queue_that_lost_its_tail_while_it_was_closed_is_noticed_when_it_is_opened_again(
+    fake_home: Make, stream_reader: Make
+) -> None:
+    home = fake_home({T0: (0, 10), T1: (0, 5)})
+    _, at = first_batch(stream_reader(home, startingOffsets="earliest"))
+    home.closed.add(T1)
+    at = through_spark(stream_reader(home).latestOffset(at, LIMIT))
+    home.closed.clear()
+    home.queues[T1] = (0, 3)
+    with pytest.raises(DataLossError, match=r"T-1 \[3, 5\) do not exist"):
+        stream_reader(home).latestOffset(at, LIMIT)
+    home.queues[T1], home.times_ms = (0, 9), 70_000
+    with pytest.raises(DataLossError, match="message 4 of queue T-1"):
+        stream_reader(home).latestOffset(at | {"after": {"T": {"1": 400}}}, LIMIT)
+
+
+def test_a_closed_queue_is_forgotten_with_its_topic(fake_home: Make, stream_reader: Make) -> None:
+    other = Queue("U", 0)
+    home = fake_home({T0: (0, 10), T1: (0, 5), other: (0, 1)})
+    options = {"subscribePattern": "[TU]", "startingOffsets": "earliest"}
+    _, at = first_batch(stream_reader(home, **options))
+    home.closed.add(T1)
+    at = through_spark(stream_reader(home, **options).latestOffset(at, LIMIT))
+    assert at["closed"] == {"T": {"1": 5}}
+    home.queues[other] = (0, 2)
+    assert "closed" not in stream_reader(home, subscribe="U").latestOffset(at, LIMIT)
+    del home.queues[T0], home.queues[T1]
+    assert "closed" not in stream_reader(home, **options, failOnDataLoss="false").latestOffset(at, LIMIT)
+
+
 def test_what_was_planned_in_a_queue_that_was_closed_then_is_still_read(fake_home: Make, stream_reader: Make) -> None:
     home = fake_home({T0: (0, 10), T1: (0, 5)})
     start, end = first_batch(stream_reader(home, startingOffsets="earliest"))

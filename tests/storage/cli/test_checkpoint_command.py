@@ -277,6 +277,14 @@ def test_a_queue_that_was_closed_before_it_was_read(root: Path) -> None:
     assert (code, [queue["state"] for queue in found]) == (1, ["in range", "closed queue"])
 
 
+def test_a_closed_queue_stays_where_it_goes_on_when_the_others_are_moved(root: Path) -> None:
+    closed = {"closed": {"T": {"1": 0}}}
+    path = make(root.parent / "c", position(root, {"0": 3}, **closed), position(root, {"0": 4}, **closed), committed=1)
+    new = root.parent / "new"
+    assert command(root, "checkpoint", "rewind", str(path), str(new), "--to-earliest", "--yes").exit_code == 0
+    assert rewound(new, 1) == position(root, {"0": 0}, **closed)
+
+
 def test_sources_of_other_stores_are_left_out_unless_all_are(root: Path) -> None:
     other = position(root, {"0": 1}) | {"store": "another"}
     path = make(root.parent / "c", [other, position(root, {"0": 3})])

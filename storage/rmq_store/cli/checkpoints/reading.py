@@ -18,7 +18,7 @@ import json
 import re
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +157,7 @@ class Checkpoint:
             # Queues that this batch saw first, all those of a first batch: `began` in pyspark_rmq.offsets.
             known = before.position(source.key) if before is not None else None
             begin = known or StreamPosition(source.position.store, {})
-            begin = StreamPosition(begin.store, {**source.position.began, **begin.next}, begin.after)
+            begin = replace(begin, next={**source.position.began, **begin.next}, began={})
             found.append(Standing(source, begin, None if self.is_complete else source.position))
         return found
 

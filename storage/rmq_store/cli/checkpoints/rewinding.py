@@ -212,15 +212,18 @@ def _change(store: Store, standing: Standing, queue: Queue, aim: Target) -> Offs
 def _position(
     store: Store, begin: StreamPosition, chosen: Collection[Queue], changes: Mapping[Queue, OffsetChange]
 ) -> StreamPosition:
-    """`begin` with the chosen queues where the changes put them; those without a change are left out."""
+    """`begin` with the chosen queues where the changes put them; those without a change are left out. Queues that are
+    closed stay where they go on.
+    """
     following = {queue: offset for queue, offset in begin.next.items() if queue not in chosen}
-    after = {queue: mark for queue, mark in begin.after.items() if queue in following}
+    closed = {queue: offset for queue, offset in begin.closed.items() if queue not in {*following, *changes}}
+    after = {queue: mark for queue, mark in begin.after.items() if queue in {*following, *closed}}
     for queue, change in changes.items():
         following[queue] = change.then
         before = mark_before(store, queue, change.then)
         if before is not None:
             after[queue] = before
-    return StreamPosition(begin.store, following, after)
+    return StreamPosition(begin.store, following, after, closed=closed)
 
 
 def _files(rewind: Rewind, query_id: str) -> dict[str, str]:
