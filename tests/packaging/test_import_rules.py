@@ -33,7 +33,7 @@ FREE = {"cli", "__init__"}  # the command and the public names may use all of th
 RUN_TIME = {"numpy", "pyarrow"}
 COMMAND = {"click", "rich"}
 # What a stream writes to its checkpoint. It needs no Spark, and of the engine only the errors.
-OPEN_TO_THE_COMMAND = "pyspark_rmq.offsets."
+OPEN_TO_THE_COMMAND = ("pyspark_rmq.offsets.", "pyspark_rmq.marks.")
 NO_IMPORT = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml"}
 NO_CALL = {"eval", "exec", "compile", "__import__"}
 # What would make `format` do I/O or look at a clock.
