@@ -23,9 +23,10 @@ LAYERS: dict[str, set[str]] = {
     "format": {"errors", "_native"},
     "files": {"errors"},
     "clock": {"errors", "files"},
+    "threads": set(),
     "log": {"errors", "clock", "format", "files"},
     "verify": {"errors", "clock", "format", "files", "log"},
-    "broker": {"errors", "clock", "format", "files", "log", "verify"},
+    "broker": {"errors", "clock", "threads", "format", "files", "log", "verify"},
     "staging": {"errors", "clock", "format", "files", "log", "broker"},
     "client": {"errors", "clock", "format", "files", "log", "broker", "staging"},
 }
