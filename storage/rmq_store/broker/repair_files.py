@@ -24,6 +24,7 @@ from rmq_store.format.config_json import SIZE_MAX, ConfigJsonError, loads
 from rmq_store.format.consume_queue import ENTRY_BYTES
 from rmq_store.format.names import validate_topic
 from rmq_store.log.kept import Kept
+from rmq_store.log.queue_ends import QueueEnds
 from rmq_store.log.recovery import LMQ_PREFIX
 
 TOPICS_FILE = "config/topics.json"
@@ -115,6 +116,7 @@ def find_own_files(root: Path, trash: Trash) -> Iterator[Finding]:
         "pyrmq/state": (lambda: _check_page(root), "it is moved away; the progress record says what was on disk"),
         "pyrmq/units.json": (lambda: loads(durable.read_limited(root / "pyrmq/units.json", SIZE_MAX)),
                              "it is moved away: a cache, made anew from the log"),
+        "pyrmq/queue_ends.json": (lambda: _check_queue_ends(root), "it is moved away: the next clean stop writes it"),
         "pyrmq/deleted_topics.json": (lambda: deleted_topics(root), "it is moved away: should config/topics.json be "
                                       "lost, topics that were deleted are found, too"),
         "checkpoint": (lambda: Checkpoint.unpack(durable.read_limited(root / "checkpoint", _BYTES_MAX), "checkpoint"),
@@ -138,6 +140,13 @@ def _check_progress(root: Path) -> None:
     durable.read_limited(path, _BYTES_MAX)
     if Progress(path).load() is None:
         raise CorruptionError(str(path), 0, "the record does not have its checksum")
+
+
+def _check_queue_ends(root: Path) -> None:
+    path = root / "pyrmq" / "queue_ends.json"
+    durable.read_limited(path, SIZE_MAX)
+    if QueueEnds.load(path.parent) is None:
+        raise CorruptionError(str(path), 0, "no table of queue ends")
 
 
 def _check_page(root: Path) -> None:

@@ -78,7 +78,7 @@ def _own(name: str) -> Callable[[Lab], None]:
 
 DAMAGES: list[Callable[[Lab], None]] = [
     _newest_entry, _cut_queue_file, _strange_names, _index_slots, _index_cut, _log_name, _own("pyrmq/progress"),
-    _own("pyrmq/units.json"), _own("pyrmq/kept.json"), _own("config/topics.json"),
+    _own("pyrmq/units.json"), _own("pyrmq/kept.json"), _own("pyrmq/queue_ends.json"), _own("config/topics.json"),
 ]  # fmt: skip
 
 
