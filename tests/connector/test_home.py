@@ -80,7 +80,8 @@ def test_what_was_prepared_is_prepared_also_if_the_store_cannot_be_closed(
     path = str(tmp_path / "store")
     described = tmp_path / "store" / "pyrmq" / "store.json"
     Store.open(path, create=True).close()
-    described.unlink()
+    for path_of_settings in (described, described.with_name("store.json.bak")):
+        path_of_settings.unlink()
     closing = Store.close
 
     def close(store: Store) -> None:
