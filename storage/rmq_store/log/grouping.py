@@ -77,16 +77,28 @@ class Groups:
         queue_ids = batch.column("queue_id").to_numpy(zero_copy_only=False).astype(np.int64)
         span = int(queue_ids.max(initial=0)) + 1
         local = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64) * span + queue_ids
-        used = np.flatnonzero(np.bincount(local, minlength=1)) if len(names) * span <= 1 << 22 else np.unique(local)
-        table = np.zeros(int(local.max(initial=0)) + 1, dtype=np.int32)
-        for code in used.tolist():
-            key = (names[code // span], code % span)
-            number = numbers.get(key)
-            if number is None:
-                number = numbers[key] = len(self.keys)
-                self.keys.append(key)
-            table[code] = number
-        codes: np.ndarray = table[local]
+        codes: np.ndarray
+        if len(names) * span <= 1 << 22:
+            used = np.flatnonzero(np.bincount(local, minlength=1))
+            table = np.zeros(len(names) * span, dtype=np.int32)
+            table[used] = self._numbers_of(used, names, span, numbers)
+            codes = table[local]
+        else:  # a table of all of them would not do: queue ids may be far apart
+            used, places = np.unique(local, return_inverse=True)
+            codes = self._numbers_of(used, names, span, numbers)[places]
         dispatchable = batch.column("dispatchable").to_numpy(zero_copy_only=False)
         codes[~dispatchable] = -1
         return codes
+
+    def _numbers_of(
+        self, used: np.ndarray, names: Sequence[str], span: int, numbers: dict[QueueKey, int]
+    ) -> np.ndarray:
+        """int32 (n,): the numbers of the keys that are written as name * `span` + queue id; new ones are added."""
+        found = np.empty(len(used), dtype=np.int32)
+        for place, code in enumerate(used.tolist()):
+            key = (names[code // span], code % span)
+            if key not in numbers:
+                numbers[key] = len(self.keys)
+                self.keys.append(key)
+            found[place] = numbers[key]
+        return found
