@@ -195,11 +195,12 @@ class Administration:
                 journal.close()
 
     def _pop_retry_topics(self, topic: str) -> list[str]:
-        """KeyBuilder#buildPopRetryTopicV1 for each group that consumes the topic; not the retry topic of another group
-        whose name happens to be `group_topic`.
+        """KeyBuilder#buildPopRetryTopicV1 and V2 for each group that consumes the topic; not the retry topic of another
+        group whose name happens to be `group_topic`.
         """
         groups, offsets = self._groups.all(), self._offsets.all()
-        names_of = {f"{group}_{topic}" for group in offsets if any(t == topic for t, _ in offsets[group])}
+        consuming = [group for group in offsets if any(t == topic for t, _ in offsets[group])]
+        names_of = {f"{group}{separator}{topic}" for group in consuming for separator in "_+"}
         others = groups.keys() | offsets.keys()
         return sorted(names.retry_topic(name) for name in names_of - others)
 

@@ -106,7 +106,7 @@ def with_archived(steps: list[Step], archived: Iterable[Step]) -> list[Step]:
 
 def group_of_retry(topic: str, properties: Mapping[str, str]) -> str:
     """The group of a retry topic. A pop's is named %RETRY%group_topic, or with a `+`; its records name the group."""
-    return properties.get(keys.ORIGIN_GROUP) or topic.removeprefix(names.RETRY_PREFIX).partition("+")[0]
+    return properties.get(keys.ORIGIN_GROUP) or names.retry_group(topic)
 
 
 def _step(record: StoredMessage, due_ms: int | None, before: list[Step]) -> Step:

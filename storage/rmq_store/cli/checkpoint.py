@@ -170,10 +170,10 @@ def _require_idle(store: Store, plan: Rewind, group: str | None, *, dry_run: boo
     """Of the groups that the query is known by: those of its retry topics, and `group`."""
     from rmq_store.broker.live import live_consumers
     from rmq_store.errors import LeaseHeldError
-    from rmq_store.format.names import RETRY_PREFIX
+    from rmq_store.format.names import RETRY_PREFIX, retry_group
 
     queues = {queue for standing in plan.checkpoint.standings() for queue in standing.begin.next}
-    groups = {queue.topic.removeprefix(RETRY_PREFIX) for queue in queues if queue.topic.startswith(RETRY_PREFIX)}
+    groups = {retry_group(queue.topic) for queue in queues if queue.topic.startswith(RETRY_PREFIX)}
     for name in sorted(groups | ({group} if group is not None else set())):
         holders = live_consumers(store, name)
         if holders and not dry_run:

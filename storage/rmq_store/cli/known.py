@@ -39,9 +39,9 @@ def require_queue(store: Store, topic: str, queue_id: int) -> int:
 
 def known_groups(store: Store) -> set[str]:
     """The groups that have settings, offsets or a retry topic."""
-    from rmq_store.format.names import RETRY_PREFIX
+    from rmq_store.format.names import RETRY_PREFIX, retry_group
 
-    retrying = (topic.removeprefix(RETRY_PREFIX) for topic in store.topics() if topic.startswith(RETRY_PREFIX))
+    retrying = (retry_group(topic) for topic in store.topics() if topic.startswith(RETRY_PREFIX))
     return {*store.groups(), *store.all_committed_offsets(), *retrying}
 
 

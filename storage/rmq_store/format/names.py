@@ -58,6 +58,8 @@ RETRY_TOPIC_LENGTH_MAX = 255
 GROUP_LENGTH_MAX = 120
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
+_RETRY_TOPIC_NAME = re.compile(rf"{_NAME.pattern}|{RETRY_PREFIX}[%|a-zA-Z0-9_+-]+", re.ASCII)
+_POP_RETRY_SEPARATOR = "+"
 _SEGMENT_NAME = re.compile(r"[0-9]{20}", re.ASCII)
 _INDEX_NAME = re.compile(r"[0-9]{17}", re.ASCII)
 _OFFSET_MAX = (1 << 63) - 1
@@ -67,11 +69,14 @@ _INDEX_TIME_MAX_MS = 253_370_764_800_000  # the year 9999, in any time zone
 def validate_topic(name: str) -> None:
     """Refuse what RocketMQ refuses: other characters than `[%|a-zA-Z0-9_-]`, over 127 (retry and DLQ topics: 255).
 
+    A + in a retry topic is a broker's own: `%RETRY%group+topic` of POP with enableRetryTopicV2 (KeyBuilder.java).
+
     Raises:
         UsageError: says what is wrong with the name.
     """
     special = isinstance(name, str) and name.startswith((RETRY_PREFIX, DLQ_PREFIX))
-    _validate("topic", name, RETRY_TOPIC_LENGTH_MAX if special else TOPIC_LENGTH_MAX)
+    length_max = RETRY_TOPIC_LENGTH_MAX if special else TOPIC_LENGTH_MAX
+    _validate("topic", name, length_max, _RETRY_TOPIC_NAME if special else _NAME)
 
 
 def validate_group(name: str) -> None:
@@ -80,7 +85,7 @@ def validate_group(name: str) -> None:
     Raises:
         UsageError: says what is wrong with the name.
     """
-    _validate("group", name, GROUP_LENGTH_MAX)
+    _validate("group", name, GROUP_LENGTH_MAX, _NAME)
 
 
 def is_group_name(name: str) -> bool:
@@ -88,12 +93,12 @@ def is_group_name(name: str) -> bool:
     return len(name) <= GROUP_LENGTH_MAX and _NAME.fullmatch(name) is not None
 
 
-def _validate(what: str, name: str, length_max: int) -> None:
+def _validate(what: str, name: str, length_max: int, allowed: re.Pattern[str]) -> None:
     if not isinstance(name, str) or not name:
         raise UsageError(f"a {what} needs a name, got {name!r}")
     if len(name) > length_max:
         raise UsageError(f"the {what} name has {len(name)} characters, more than {length_max}: {name[:40]!r}...")
-    if not _NAME.fullmatch(name):
+    if not allowed.fullmatch(name):
         raise UsageError(f"the {what} name {name!r} holds characters other than %|a-zA-Z0-9_-")
 
 
@@ -110,6 +115,11 @@ def is_system_group(name: str) -> bool:
 def retry_topic(group: str) -> str:
     """`%RETRY%group`, where a group's failed messages come back."""
     return RETRY_PREFIX + group
+
+
+def retry_group(topic: str) -> str:
+    """The group whose messages a retry topic takes; that before the + for a topic of POP."""
+    return topic.removeprefix(RETRY_PREFIX).partition(_POP_RETRY_SEPARATOR)[0]
 
 
 def dlq_topic(group: str) -> str:

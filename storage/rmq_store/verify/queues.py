@@ -24,7 +24,9 @@ NO_ENTRY = (0, 0, 0)
 PRE_BLANK = 0x7FFFFFFF  # the size of the units in front of the first entry of a queue that began above 0
 
 # TopicValidator.java, MixAll.java; a light message queue has the name of a topic behind its prefix.
-TOPIC_NAME = re.compile(r"(%LMQ%)?((%RETRY%|%DLQ%)[%|a-zA-Z0-9_-]{1,248}|[%|a-zA-Z0-9_-]{1,127})", re.ASCII)
+TOPIC_NAME = re.compile(
+    r"(%LMQ%)?(%RETRY%[%|a-zA-Z0-9_+-]{1,248}|%DLQ%[%|a-zA-Z0-9_-]{1,248}|[%|a-zA-Z0-9_-]{1,127})", re.ASCII
+)
 FILE_NAME = re.compile(r"[0-9]{20}", re.ASCII)
 
 

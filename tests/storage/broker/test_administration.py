@@ -124,14 +124,14 @@ def test_a_topic_whose_messages_retention_has_deleted_still_goes_on_where_it_end
 
 
 def test_pop_retry_topics_of_java_go_with_the_topic_but_not_another_groups_retry_topic(store: Store) -> None:
-    """clearRetryTopicWhenDeleteTopic (BrokerConfig.java); KeyBuilder#buildPopRetryTopicV1."""
-    for topic in ("T", "%RETRY%a_T", "%RETRY%b_T"):
+    """clearRetryTopicWhenDeleteTopic (BrokerConfig.java); KeyBuilder#buildPopRetryTopicV1 and V2."""
+    for topic in ("T", "%RETRY%a_T", "%RETRY%b_T", "%RETRY%b+T"):
         store.create_topic(topic, queue_count=1)
     for group in ("a", "b"):
         store.commit_offsets(group, {("T", 0): 0})
     store.create_group(SubscriptionGroup("b_T"))
     store.commit_offsets("a", {("%RETRY%a_T", 0): 1})
-    assert store.admin.delete_topic("T").topics == ("T", "%RETRY%a_T")
+    assert store.admin.delete_topic("T").topics == ("T", "%RETRY%a_T", "%RETRY%b+T")
     assert "%RETRY%b_T" in store.topics()
     assert store.committed_offsets("a") == {}
 

@@ -31,12 +31,20 @@ def test_topic_that_a_broker_takes_is_taken(topic: str) -> None:
         "١",
         "x" * 128,
         "%RETRY%" + "g" * 249,
+        "g+orders",
+        "%DLQ%g+orders",
+        "%RETRY%g+../orders",
         None,
     ],
 )
 def test_topic_that_is_no_safe_directory_name_is_refused(topic: str) -> None:
     with pytest.raises(UsageError, match="topic"):
         names.validate_topic(topic)
+
+
+def test_retry_topic_of_a_brokers_pop_may_have_a_plus_and_belongs_to_the_group_before_it() -> None:
+    names.validate_topic("%RETRY%g+orders")
+    assert [names.retry_group(topic) for topic in ("%RETRY%g+orders", "%RETRY%g_orders")] == ["g", "g_orders"]
 
 
 def test_group_has_its_own_limit() -> None:
