@@ -23,6 +23,11 @@ ENTRY = np.dtype([("commit_log_offset", ">i8"), ("frame_size", ">i4"), ("tags_co
 ENTRY_BYTES = 20
 assert ENTRY.itemsize == ENTRY_BYTES
 
+# An entry lies at byte 20 * queue offset of its queue, and file names have 20 digits of a Java long; a queue id is a
+# Java int.
+QUEUE_OFFSET_MAX = ((1 << 63) - 1) // ENTRY_BYTES
+QUEUE_ID_MAX = (1 << 31) - 1
+
 # A queue that starts at message N > 0 has its first segment filled with these up to entry N. After a restart they look
 # valid to Java (commit-log offset 0 >= minimum 0): whoever looks for the first entry has to skip them by their size.
 PRE_BLANK_SIZE = 0x7FFFFFFF

@@ -7,6 +7,7 @@ queue's newest known one.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -19,6 +20,8 @@ from rmq_store.log.consume_queue import ConsumeQueue
 from rmq_store.log.kept import BadRange, Kept
 from rmq_store.log.queue_ends import QueueEnds
 from rmq_store.log.views import QueueKey, entries_of
+
+_LOG = logging.getLogger(__name__)
 
 # Too small for a record, so that nobody takes it for one; not 0, which would be the queue's end.
 _HOLE_SIZE = 1
@@ -34,7 +37,6 @@ def queue_ends(log: CommitLog, new: Kept, committed: Mapping[QueueKey, Iterable[
     """The next queue offset, at least, of every queue of which an entry points into `new`, or of which more was
     consumed than is known. A committed offset counts only as far as the lost bytes could have held messages.
     """
-    lost_bytes = sum(bad.end - bad.start for bad in new.ranges)
     ends: dict[QueueKey, int] = {}
     for key in log.views.keys():
         queue = log.views.queue(*key)
@@ -49,10 +51,15 @@ def queue_ends(log: CommitLog, new: Kept, committed: Mapping[QueueKey, Iterable[
                 break
     for key, offsets in committed.items():
         known = max(ends.get(key, 0), _known_end(log, key))
-        possible = [offset for offset in offsets if known < offset <= known + lost_bytes // FRAME_BYTES_MIN]
+        possible = [offset for offset in offsets if known < offset <= known + lost_messages_max(new)]
         if possible:
             ends[key] = max(possible)
     return ends
+
+
+def lost_messages_max(kept: Kept) -> int:
+    """How many messages the kept damage can have held; a queue cannot have lost more."""
+    return sum(bad.end - bad.start for bad in kept.ranges) // FRAME_BYTES_MIN
 
 
 def _known_end(log: CommitLog, key: QueueKey) -> int:
@@ -89,27 +96,55 @@ def close_gap(log: CommitLog, key: QueueKey, first: int) -> None:
         if log.start() == 0 and first > 0:  # nothing was retired: these were lost
             queue.put(0, hole_entries(log.kept.ranges[0], first))
         return
-    low, gap, before = bases[0] // ENTRY_BYTES, first, -1
-    while gap > low:
-        try:
-            offset, size, _ = queue.entry(gap - 1)
-        except FileNotFoundError:
-            offset, size = 0, 0
-        if size == PRE_BLANK_SIZE or (size > 0 and log.is_whole_entry(*key, offset, size, gap - 1)):
-            before = offset if size != PRE_BLANK_SIZE else before
-            break
-        gap -= 1
+    if first == 0 or _is_whole_at(log, queue, first - 1):
+        return  # the usual case: no look at a whole file
+    gap, before = _whole_end(log, queue, first)
     if gap < first:
         queue.put(gap, hole_entries(log.kept.behind(before), first - gap))
 
 
+def _whole_end(log: CommitLog, queue: ConsumeQueue, stop: int) -> tuple[int, int]:
+    """The queue offset behind the last whole entry below `stop`, and where its record lies. Without one: that of the
+    first file, or 0 in a log of which nothing was deleted; and -1.
+    """
+    for base in reversed(queue.run.bases()):
+        first = base // ENTRY_BYTES
+        if first < stop:
+            entries = _entries_in(queue.run, base)[: stop - first]
+            for row in np.flatnonzero(entries["frame_size"] > 0)[::-1].tolist():
+                offset, size = int(entries["commit_log_offset"][row]), int(entries["frame_size"][row])
+                if _is_whole(log, queue, offset, size, first + row):
+                    return first + row + 1, offset if size != PRE_BLANK_SIZE else -1
+    return min(queue.run.bases()[0] // ENTRY_BYTES, stop) if log.start() else 0, -1
+
+
+def _is_whole_at(log: CommitLog, queue: ConsumeQueue, queue_offset: int) -> bool:
+    try:
+        offset, size, _ = queue.entry(queue_offset)
+    except FileNotFoundError:
+        return False
+    return _is_whole(log, queue, offset, size, queue_offset)
+
+
+def _is_whole(log: CommitLog, queue: ConsumeQueue, offset: int, size: int, queue_offset: int) -> bool:
+    if size == PRE_BLANK_SIZE:
+        return True
+    return size > 0 and log.is_whole_entry(queue.topic, queue.queue_id, offset, size, queue_offset)
+
+
 def close_ends(log: CommitLog) -> None:
-    """After all records were dispatched: queues whose last messages are lost end where they did."""
+    """After all records were dispatched: queues whose last messages are lost end where they did. An end that the lost
+    bytes cannot explain is none: an early list of kept damage has no checksum.
+    """
     for key, end in log.kept.queues.items():
-        if end > 0 and not log.views.queue(*key).run.bases() and log.start() > 0:
-            log.views.queue(*key).put(end - 1, hole_entries(log.kept.ranges[-1], 1))
-        elif end > 0:
+        queue = log.views.queue(*key)
+        bases = queue.run.bases()
+        if end > 0 and not bases and log.start() > 0:
+            queue.put(end - 1, hole_entries(log.kept.ranges[-1], 1))
+        elif end > 0 and end - (_whole_end(log, queue, end)[0] if bases else 0) <= lost_messages_max(log.kept):
             close_gap(log, key, end)
+        elif end > 0:
+            _LOG.error("%s: the kept damage cannot have held messages of %s-%d up to %d", log.root, *key, end)
 
 
 def restore_ends(log: CommitLog) -> None:

@@ -1,6 +1,6 @@
 """Damage that somebody decided to live with: which bytes of the log are no records, and are passed over from now on.
 
-    pyrmq/kept.json    {"format": 1,
+    pyrmq/kept.json    {"crc": c, "format": 1,
                         "ranges": [{"file": "commitlog/<name>", "start": s, "end": e, "records_behind": n,
                                     "reason": "..."}, ...],
                         "queues": [["<topic>", queue id, next queue offset at least], ...]}
@@ -8,13 +8,15 @@
 A range lies in one segment and is [start, end) of the log. Nothing in it is ever changed, and no offset of it is given
 out again: the log goes on at its end. A queue entry of a message that was lost with it points into it, so that the
 queue stays as long as it was; where the entry is lost, too, one is put there that points at the first byte of the range
-(a *hole*). So nothing else of the engine needs to know: an entry below the end counts, and reading it fails.
+(a *hole*). So nothing else of the engine needs to know: an entry below the end counts, and reading it fails. `crc` is
+the CRC-32 of the JSON without it; early versions wrote none.
 docs/design.md section 8.5.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -26,6 +28,7 @@ import numpy.typing as npt
 
 from rmq_store.errors import CorruptConfigError, NotAStoreError
 from rmq_store.files import durable
+from rmq_store.format.consume_queue import QUEUE_ID_MAX, QUEUE_OFFSET_MAX
 
 _FORMAT = 1
 _FILE_BYTES_MAX = 64 << 20
@@ -116,24 +119,28 @@ class Kept:
             return cls()
         try:
             data: Any = json.loads(raw)
+            crc = data.pop("crc", None)
+            if crc is not None and crc != _crc(data):
+                raise ValueError("it does not have its checksum")
             if isinstance(data["format"], int) and data["format"] > _FORMAT:
                 raise NotAStoreError(str(path), f"written by a newer version (format {data['format']})")
             ranges = [BadRange(*(row[name] for name in BadRange._fields)) for row in data["ranges"]]
             queues = {(topic, queue_id): end for topic, queue_id, end in data["queues"]}
             if data["format"] != _FORMAT or not _is_sane(ranges, queues):
                 raise ValueError("ranges or queues make no sense")
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptConfigError(str(path), 0, f"no list of kept damage: {error}; see `rmq repair`") from error
         return cls(tuple(ranges), queues)
 
     def save(self, own: Path) -> None:
         """Write it durably. StoreFullError, StoreFailedError."""
-        content = {
+        content: dict[str, Any] = {
             "format": _FORMAT,
             "ranges": [bad._asdict() for bad in self.ranges],
             "queues": [[topic, queue_id, end] for (topic, queue_id), end in sorted(self.queues.items())],
         }
-        durable.write_atomically(own / "kept.json", json.dumps(content, indent=1).encode() + b"\n")
+        text = json.dumps({"crc": _crc(content), **content}, indent=1)
+        durable.write_atomically(own / "kept.json", text.encode() + b"\n")
 
 
 def _is_sane(ranges: list[BadRange], queues: dict[QueueKey, int]) -> bool:
@@ -147,6 +154,13 @@ def _is_sane(ranges: list[BadRange], queues: dict[QueueKey, int]) -> bool:
             return False
         end = bad.end
     return all(
-        isinstance(topic, str) and type(queue_id) is type(next_offset) is int and queue_id >= 0 and next_offset >= 0
+        isinstance(topic, str)
+        and type(queue_id) is type(next_offset) is int
+        and 0 <= queue_id <= QUEUE_ID_MAX
+        and 0 <= next_offset <= QUEUE_OFFSET_MAX
         for (topic, queue_id), next_offset in queues.items()
     )
+
+
+def _crc(data: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(data, sort_keys=True).encode())

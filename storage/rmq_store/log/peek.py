@@ -14,7 +14,7 @@ from rmq_store.files.state_page import StatePage
 from rmq_store.format.consume_queue import ENTRY
 from rmq_store.log import scan
 from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.holes import hole_entries
+from rmq_store.log.holes import hole_entries, lost_messages_max
 from rmq_store.log.kept import Kept
 from rmq_store.log.starting_point import OUR_LOCK_TEXT, Trust, lock_text, starting_point
 from rmq_store.log.units import UnitScan
@@ -147,7 +147,7 @@ def _lengthen(log: CommitLog, key: QueueKey, queue_end: int, found: ReadOnlyEnd)
     """A queue whose last messages are lost ends where it did."""
     known = found.missing.get(key)
     next_offset = known[0] + len(known[1]) if known else log.queue_max(*key, found.end)
-    if next_offset < queue_end:
+    if next_offset < queue_end <= next_offset + lost_messages_max(log.kept):  # as `close_ends`
         holes = hole_entries(log.kept.behind(_newest(log, key, known, next_offset)), queue_end - next_offset)
         found.missing[key] = (known[0], _joined(known[1], holes)) if known else (next_offset, holes)
 

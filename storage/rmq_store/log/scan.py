@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rmq_store.errors import CorruptRecordError, UsageError
-from rmq_store.format.consume_queue import ENTRY_BYTES
+from rmq_store.format.consume_queue import QUEUE_OFFSET_MAX
 from rmq_store.format.frame_check import FrameCheck, check_frame
 from rmq_store.format.frame_decoder import DispatchColumns, dispatch_columns
 from rmq_store.format.names import validate_topic
@@ -132,9 +132,6 @@ def _check(log: CommitLog, view: memoryview, base: int, position: int) -> FrameC
 _MESSAGE_MAGIC = b"\xda\xa3\x20"  # of both versions
 _BLANK_MAGIC = b"\xcb\xd4\x31\x94"
 
-# An entry lies at byte 20 * queue offset of its queue, and file names have 20 digits of a Java long.
-_QUEUE_OFFSET_MAX = ((1 << 63) - 1) // ENTRY_BYTES
-
 
 def columns_of(log: CommitLog, stretch: Stretch) -> DispatchColumns:
     """What the views need to know of the frames of a stretch.
@@ -163,8 +160,8 @@ def _check_names(log: CommitLog, stretch: Stretch, columns: DispatchColumns) -> 
             validate_topic(name)
         except UsageError as error:
             row, reason = columns.topic.indices.index(code).as_py(), str(error)
-    if (columns.queue_offset > _QUEUE_OFFSET_MAX).any():
-        row = int((columns.queue_offset > _QUEUE_OFFSET_MAX).argmax())
+    if (columns.queue_offset > QUEUE_OFFSET_MAX).any():
+        row = int((columns.queue_offset > QUEUE_OFFSET_MAX).argmax())
         reason = f"no queue can hold offset {columns.queue_offset[row]}"
     if row is not None:
         offset = stretch.base + int(stretch.positions[row])

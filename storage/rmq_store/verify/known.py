@@ -84,10 +84,17 @@ def is_ours(root: Path) -> bool:
         return False
 
 
+def checksum(data: object) -> int:
+    """The CRC-32 of a table of ours: of its JSON without the checksum, keys sorted."""
+    return zlib.crc32(json.dumps(data, sort_keys=True).encode())
+
+
 def kept_ranges(root: Path) -> list[BadRange] | str:
     """The damage that was kept, ascending; why it cannot be told, if the file is damaged. PermissionError."""
     try:
         data = json.loads(read_start(root / "pyrmq" / "kept.json", FILE_BYTES_MAX))
+        if "crc" in data and data.pop("crc") != checksum(data):  # early versions wrote none
+            return "no list of kept damage: it does not have its checksum"
         rows = [BadRange(row["file"], row["start"], row["end"], row["reason"]) for row in data["ranges"]]
         if all(type(row.start) is type(row.end) is int and 0 <= row.start < row.end for row in rows):
             return sorted(rows, key=lambda row: row.start)
@@ -96,5 +103,5 @@ def kept_ranges(root: Path) -> list[BadRange] | str:
         return []
     except PermissionError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"no list of kept damage: {error}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -350,6 +351,61 @@ def test_an_unreadable_list_of_kept_damage_is_named(lab: Lab, content: str) -> N
     (lab.root / "pyrmq" / "kept.json").write_text(content)
     with pytest.raises(CorruptConfigError, match=r"kept\.json.*rmq repair"):
         lab.open()
+
+
+def _list_of(lab: Lab) -> tuple[Path, bytes]:
+    """The list of a store whose last two messages are lost, and which was closed."""
+    starts, end = damaged(lab)
+    lab.overwrite(starts[38] + 1, b"\xff" * (end - starts[38] - 1))
+    lab.open(on_corruption="keep").close()
+    path = lab.root / "pyrmq" / "kept.json"
+    return path, path.read_bytes()
+
+
+def test_any_bit_of_the_list_of_kept_damage_that_rots_is_noticed(lab: Lab) -> None:
+    path, content = _list_of(lab)
+    whole = Kept.load(path.parent)
+    for position in range(len(content)):
+        for bit in (1, 2, 4, 16):
+            rotten = bytearray(content)
+            rotten[position] ^= bit
+            path.write_bytes(rotten)
+            try:
+                assert Kept.load(path.parent) == whole  # a space, or the name of the checksum
+            except CorruptConfigError:
+                pass
+            except NotAStoreError as error:
+                pytest.fail(f"{position}: {error}")
+    path.write_bytes(content.replace(b"40", b"41"))
+    assert lab.verify().problems[0].path == "pyrmq/kept.json"
+    with pytest.raises(CorruptConfigError, match="checksum"):
+        lab.open()
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("end", [900, 10**15])
+def test_an_end_that_the_lost_bytes_cannot_explain_is_not_believed(lab: Lab, end: int) -> None:
+    """Lists of early versions have no checksum."""
+    path, content = _list_of(lab)
+    early = json.loads(content)
+    del early["crc"]
+    assert early["queues"] == [["Alpha", 0, 40]]
+    path.write_text(json.dumps({**early, "queues": [["Alpha", 0, end]]}))
+    shutil.rmtree(lab.root / "index")  # so that the whole log is walked
+    with lab.open(read_only=True) as reader:
+        assert reader.queue_range("Alpha", 0) == (0, 40)
+    with lab.open() as store:
+        assert store.send(Message("Alpha", b"%08d" % 40)).queue_offset == 40
+
+
+def test_lost_messages_before_a_file_of_the_queue_that_is_there_are_not_passed_over(lab: Lab) -> None:
+    starts, _ = damaged(lab)
+    lab.overwrite(starts[0] + 1, b"\xff" * (starts[6] - starts[0] - 5))
+    for path in sorted((lab.root / "consumequeue" / "Alpha" / "0").iterdir())[:2]:
+        path.unlink()
+    with lab.open(on_corruption="keep") as store:
+        assert store.queue_range("Alpha", 0) == (0, 40)
+        assert whole(lab, store) == list(range(6, 40))
 
 
 def test_a_list_of_a_newer_version_is_refused(lab: Lab) -> None:
