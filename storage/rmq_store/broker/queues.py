@@ -77,7 +77,7 @@ class Queues:
             raise CorruptQueueError(str(directory), 0, "one of the queue's files is missing") from gone
         missing = self._missing(topic, queue_id)
         if missing is not None:
-            first = missing[0] if first == last else first
+            first = missing[0] if first == last else min(first, missing[0])
             last = missing[0] + len(missing[1])
         return QueueRange(first, last)
 

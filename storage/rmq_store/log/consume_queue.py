@@ -109,8 +109,10 @@ class ConsumeQueue:
 
         The same entries at the same place again change nothing. StoreFullError, StoreFailedError.
         """
-        if start and not self._bases():
-            self._fill_pre_blank(start)
+        if start:
+            bases = self._bases()
+            if not bases or start - start % self._per_file < bases[0]:
+                self._fill_pre_blank(start)
         done = 0
         while done < len(entries):
             base = start - start % self._per_file
@@ -162,6 +164,10 @@ class ConsumeQueue:
                 break
             old.append(base)
         return old
+
+    def first_behind(self, base: int) -> int:
+        """The first queue offset of the next file behind that of `old_files` which begins at `base`."""
+        return next(other for other in self._bases() if other > base)
 
     def remove_oldest(self, base: int) -> bool:
         """Unlink the oldest file; False if `base` is not its first queue offset, or it is the only one. The caller

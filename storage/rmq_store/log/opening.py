@@ -16,7 +16,7 @@ from rmq_store.log.append import append_lock
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.flush import flush, refuse_if_replaced, sync_filesystem, write_checkpoint
 from rmq_store.log.kept import Kept
-from rmq_store.log.queue_ends import note_queue_ends
+from rmq_store.log.queue_noting import note_queue_ends
 from rmq_store.log.recovery import REFUSE, RecoveryReport, Wishes, recover
 from rmq_store.log.starting_point import OUR_LOCK_TEXT, lock_text
 

@@ -5,6 +5,7 @@ If a writer lives, its state page says. Otherwise the same scan as a first opene
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -115,7 +116,7 @@ def _scan(log: CommitLog) -> ReadOnlyEnd:
         return ReadOnlyEnd(end, _behind(log, end))
     # Of this boot: what lies above its end is an append that the next writer takes back.
     limit = page.appended_end if page is not None and page.counts() and not start.foreign else None
-    return _walk(log, start.offset, limit, foreign=start.foreign, missing={})
+    return _walk(log, start.offset, limit, foreign=start.foreign, missing={}, lost=start.lost)
 
 
 def _walk(
@@ -125,8 +126,11 @@ def _walk(
     *,
     foreign: bool,
     missing: dict[QueueKey, MissingEntries],
+    lost: Collection[QueueKey] = (),
 ) -> ReadOnlyEnd:
-    """Walk the log from `offset` on; `missing` is what is known of the queues below it."""
+    """Walk the log from `offset` on; `missing` is what is known of the queues below it. Of the queues that are `lost`
+    every entry is taken from the log: the first ones may be those that are missing.
+    """
     end, stretches, units = offset, [], UnitScan()
     for stretch in scan.walk(log, offset, limit):
         for _ in units.split(log, stretch):
@@ -137,7 +141,7 @@ def _walk(
     end = torn.start if torn else end
     found = ReadOnlyEnd(end, _behind(log, end), foreign, _still_missing(log, end, missing))
     for stretch in stretches:
-        _add_missing(log, stretch, found)
+        _add_missing(log, stretch, found, lost)
     for key, queue_end in log.kept.queues.items():
         _lengthen(log, key, queue_end, found)
     return found
@@ -170,14 +174,15 @@ def _still_missing(log: CommitLog, end: int, missing: dict[QueueKey, MissingEntr
     return kept
 
 
-def _add_missing(log: CommitLog, stretch: scan.Stretch, found: ReadOnlyEnd) -> None:
+def _add_missing(log: CommitLog, stretch: scan.Stretch, found: ReadOnlyEnd, lost: Collection[QueueKey]) -> None:
     below = stretch.base + stretch.positions < found.end
     if not below.any():
         return
     part = stretch._replace(positions=stretch.positions[below], sizes=stretch.sizes[below])
     for key, first, entries in scan.entries_by_queue(scan.columns_of(log, part), part):
         known = found.missing.get(key)
-        next_offset = known[0] + len(known[1]) if known else log.queue_max(*key, found.end)
+        in_files = 0 if known or key in lost else log.queue_max(*key, found.end)
+        next_offset = known[0] + len(known[1]) if known else in_files
         new = entries[max(0, next_offset - first) :]
         if not len(new):
             continue

@@ -1,11 +1,14 @@
-"""How far the queues went at the last close, written down beside them: files of a queue that get lost are missed.
+"""Which entries the queues had at the last close, written down beside them: files of a queue that get lost are missed.
 
-    pyrmq/queue_ends.json    {"crc": c, "format": 1, "is_complete": true, "queues": [["<topic>", queue id, end], ...]}
+    pyrmq/queue_ends.json    {"crc": c, "format": 1, "is_complete": true, "queues": [["<topic>", queue id, end], ...],
+                              "firsts": [["<topic>", queue id, first], ...]}
 
 `end` is the queue offset behind the newest message. It is a lower bound: queues only grow, so a table that is older
-than the queues does no harm. Without its files a queue would begin at offset 0 again, and give out offsets that other
-messages have; who opens the store first therefore looks whether the entry below each end is there, and makes all
-queues again from the log if one is not. `crc` is the CRC-32 of the JSON without it; a table that does not pass is none.
+than the queues does no harm. `first` is the first queue offset of the oldest file, for queues where that is not 0;
+retention moves it before it unlinks a file, so no file of [first, end) may be missing. Without its files a queue would
+begin at offset 0 again, and give out offsets that other messages have, or begin later, and hide messages that are in
+the log. `crc` is the CRC-32 of the JSON without it; a table that does not pass is none.
+Who writes it, and when: `rmq_store.log.queue_noting`; who asks it: `rmq_store.log.starting_point`.
 """
 
 from __future__ import annotations
@@ -13,14 +16,14 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rmq_store.errors import CorruptConfigError, CorruptionError, NotAStoreError, UsageError
+from rmq_store.errors import CorruptConfigError, NotAStoreError, UsageError
 from rmq_store.files import durable
-from rmq_store.format.consume_queue import ENTRY_BYTES
+from rmq_store.format.consume_queue import ENTRY_BYTES, QUEUE_ID_MAX, QUEUE_OFFSET_MAX
 from rmq_store.format.names import validate_topic
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.views import QueueKey
@@ -33,14 +36,17 @@ _SIZE_FIELD = slice(8, 12)  # of an entry; 0: nobody has written there
 
 @dataclass(frozen=True, slots=True)
 class QueueEnds:
-    """The table. `is_complete`: it has all queues but those of writers that were killed while others went on."""
+    """The table. `is_complete`: the last closer of a store has looked at all queues since the last recovery. `firsts`
+    has no queue that begins at 0; None if nothing is known of any (an older version wrote the table).
+    """
 
     ends: Mapping[QueueKey, int]
     is_complete: bool
+    firsts: Mapping[QueueKey, int] | None = field(default_factory=dict)
 
     @classmethod
     def load(cls, own: Path) -> QueueEnds | None:
-        """The table in `own`; None if there is none that can be believed.
+        """The table in `own`; None if there is none that can be believed. Queues that no store can have are left out.
 
         Raises:
             NotAStoreError: no regular file.
@@ -55,56 +61,59 @@ class QueueEnds:
             crc = data.pop("crc")
             if data["format"] != _FORMAT or crc != _crc(data):
                 return None
-            ends = {(topic, int(queue_id)): int(end) for topic, queue_id, end in data["queues"]}
-            for topic in {topic for topic, _ in ends}:
-                validate_topic(topic)
-            return cls(ends, data["is_complete"] is True)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError):
+            firsts = data.get("firsts")
+            return cls(
+                _queues(data["queues"]),
+                data["is_complete"] is True,
+                _queues(firsts) if firsts is not None else None,
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 
     def save(self, own: Path) -> None:
         """Write it durably. StoreFullError, StoreFailedError."""
-        queues = [[topic, queue_id, end] for (topic, queue_id), end in sorted(self.ends.items())]
-        data: dict[str, Any] = {"format": _FORMAT, "is_complete": self.is_complete, "queues": queues}
+        data: dict[str, Any] = {"format": _FORMAT, "is_complete": self.is_complete, "queues": _rows(self.ends)}
+        if self.firsts is not None:  # an older version passes over this, and loses it with its next table
+            data["firsts"] = _rows({key: first for key, first in self.firsts.items() if first and key in self.ends})
         durable.write_atomically(own / _FILE_NAME, json.dumps({"crc": _crc(data), **data}).encode() + b"\n")
 
     def lost(self, log: CommitLog) -> list[QueueKey]:
-        """The queues that are shorter than they were. StoreFailedError, UsageError: one cannot be read."""
-        return [key for key, end in self.ends.items() if end > 0 and not _is_written(log, key, end - 1)]
+        """The queues of which a file of [first, end) is missing, or the newest entry in it. Lists their directories,
+        and reads one entry of each. StoreFailedError, UsageError: one cannot be read.
+        """
+        with durable.typed(log.views.directory):
+            return [key for key, end in self.ends.items() if end > 0 and not self._is_there(log, key, end)]
+
+    def grown(self, log: CommitLog) -> list[QueueKey]:
+        """The queues that have an entry at their end: it lies behind that. Errors as `lost`."""
+        with durable.typed(log.views.directory):
+            return [key for key, end in self.ends.items() if _is_written(log, key, end)]
+
+    def _is_there(self, log: CommitLog, key: QueueKey, end: int) -> bool:
+        if not _is_written(log, key, end - 1):
+            return False
+        file_bytes = log.geometry.mapped_file_size_consume_queue
+        newest = (end - 1) * ENTRY_BYTES // file_bytes * file_bytes
+        if self.firsts is None:
+            if log.start() > 0:
+                return True  # where retention has left the queue is not known
+            first = 0
+        else:
+            first = self.firsts.get(key, 0) * ENTRY_BYTES // file_bytes * file_bytes
+        if first >= newest:
+            return True
+        # Thousands of queues: no Path object per name.
+        names = set(os.listdir(f"{log.views.directory}/{key[0]}/{key[1]}"))  # noqa: PTH208
+        return all(f"{base:020d}" in names for base in range(first, newest, file_bytes))
 
 
-def note_queue_ends(log: CommitLog, *, last: bool) -> None:
-    """Write down how far the queues went that this process wrote to; the `last` writer completes the table. What they
-    hold is on disk, and the caller holds the append lock. StoreFullError, StoreFailedError.
-    """
-    known = QueueEnds.load(log.own)
-    is_complete = known is not None and known.is_complete
-    keys = log.views.keys() if last and not is_complete else log.views.written_keys()
-    ends = dict(known.ends) if known is not None else {}
-    for key in keys:
-        ends[key] = max(ends.get(key, 0), _end_of(log, key))
-    noted = QueueEnds(ends, is_complete or last)
-    if noted != known:
-        noted.save(log.own)
-
-
-def doubt_queue_ends(log: CommitLog, *, foreign: bool) -> None:
-    """After a recovery: writers that died have told nothing, so the last of the next ones has to look at every queue. A
-    broker may have deleted topics: what was known before it came is worth nothing. StoreFullError, StoreFailedError.
-    """
-    known = QueueEnds.load(log.own)
-    if known is None:
-        return
-    doubted = QueueEnds({} if foreign else known.ends, is_complete=False)
-    if doubted != known:
-        doubted.save(log.own)
-
-
-def _end_of(log: CommitLog, key: QueueKey) -> int:
+def is_possible(key: QueueKey) -> bool:
+    """Whether a store can have that queue; what else lies below `consumequeue/` somebody has put there."""
     try:
-        return log.queue_max(*key, log.writing_page.appended_end)
-    except (CorruptionError, NotAStoreError):
-        return 0  # whoever uses this queue is told; to close the store is no use of it
+        validate_topic(key[0])
+    except UsageError:
+        return False
+    return 0 <= key[1] <= QUEUE_ID_MAX
 
 
 def _is_written(log: CommitLog, key: QueueKey, queue_offset: int) -> bool:
@@ -112,15 +121,34 @@ def _is_written(log: CommitLog, key: QueueKey, queue_offset: int) -> bool:
     file_bytes = log.geometry.mapped_file_size_consume_queue
     position = queue_offset * ENTRY_BYTES
     base = position - position % file_bytes
-    path = f"{log.views.directory}/{key[0]}/{key[1]}/{base:020d}"
     try:
-        fd = durable.open_nofollow(path, os.O_RDONLY)
+        fd = durable.open_nofollow(f"{log.views.directory}/{key[0]}/{key[1]}/{base:020d}", os.O_RDONLY)
     except (FileNotFoundError, NotADirectoryError, NotAStoreError):
         return False
     try:
         return any(os.pread(fd, ENTRY_BYTES, position - base)[_SIZE_FIELD])
     finally:
         os.close(fd)
+
+
+def _rows(queues: Mapping[QueueKey, int]) -> list[list[Any]]:
+    return [[topic, queue_id, offset] for (topic, queue_id), offset in sorted(queues.items())]
+
+
+def _queues(rows: Iterable[Sequence[Any]]) -> dict[QueueKey, int]:
+    """ValueError, TypeError: what is no table of queue offsets. A strange topic may be that of a directory that
+    somebody has made: other rows are as good as without it.
+    """
+    numbered = {(topic, _number(queue_id, QUEUE_ID_MAX)): _number(offset, QUEUE_OFFSET_MAX)
+                for topic, queue_id, offset in rows}  # fmt: skip
+    strange = {topic for topic in {topic for topic, _ in numbered} if not is_possible((topic, 0))}
+    return {key: offset for key, offset in numbered.items() if key[0] not in strange}
+
+
+def _number(value: object, limit: int) -> int:
+    if type(value) is not int or not 0 <= value <= limit:
+        raise ValueError(f"{value!r} is no number up to {limit}")
+    return value
 
 
 def _crc(data: Mapping[str, Any]) -> int:

@@ -25,7 +25,7 @@ from rmq_store.log.hash_index import EMPTY, IndexState
 from rmq_store.log.holes import close_ends, close_gap, is_retired, queue_ends, restore_ends
 from rmq_store.log.index_repair import cut_entries, keep_whole_entries
 from rmq_store.log.kept import BadRange, Kept
-from rmq_store.log.queue_ends import doubt_queue_ends
+from rmq_store.log.queue_noting import doubt_queue_ends, settle_queue_ends
 from rmq_store.log.recovery_table import Action, Follows, decide
 from rmq_store.log.renewal import renew
 from rmq_store.log.starting_point import OUR_LOCK_TEXT, StartingPoint, Trust, starting_point
@@ -226,6 +226,7 @@ def _scan_and_repair(log: CommitLog, start: StartingPoint, wishes: Wishes) -> Re
     removed = _remove(log, cut_from)
     log.views.cut_queues(cut_from, log.views.keys(), log.is_whole_entry)
     if not start.foreign:
+        settle_queue_ends(log, cut_from)
         log.segments.rewrite(max(first, min(start.durable_point, cut_from)), cut_from)
     report = RecoveryReport(
         start.trust.name, case.name, cut_from, end - first, records, removed,

@@ -2,7 +2,8 @@
 
     all files        s0 | s1 | s2 | s3 | s4
     may go           -- | -- | --            below the flushed end and the progress record, never the newest record's
-    order            unlink s0, fsync the directory, unlink s1, fsync, ...; then queue files, then index files
+    order            unlink s0, fsync the directory, unlink s1, fsync, ...; then queue files, then index files;
+                     which queue files will be the first ones is written down before others are unlinked
 
 A power cut between two steps leaves a log that begins later and views that begin earlier: what they say about gone
 records does not count. In another order it could leave a hole in the log, or records without queue entries. A segment
@@ -21,7 +22,9 @@ from pathlib import Path
 from rmq_store.files import durable, pin
 from rmq_store.log.append import append_lock
 from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.consume_queue import ConsumeQueue
 from rmq_store.log.flush import flush, save_progress
+from rmq_store.log.queue_noting import note_first_files
 
 
 def removable(log: CommitLog, end: int) -> list[int]:
@@ -70,13 +73,16 @@ def remove_queue_files(log: CommitLog) -> int:
     Returns how many. StoreFailedError, StoreLockedError.
     """
     start = log.start()
-    return sum(_remove_old_files(log, topic, queue_id, start) for topic, queue_id in log.views.keys())
+    old = {key: files for key in log.views.keys() if (files := log.views.queue(*key).old_files(start))}
+    if old:
+        with _typed(log.own), append_lock(log):
+            note_first_files(log, {key: log.views.queue(*key).first_behind(files[-1]) for key, files in old.items()})
+    return sum(_remove_old_files(log, log.views.queue(*key), files) for key, files in old.items())
 
 
-def _remove_old_files(log: CommitLog, topic: str, queue_id: int, start: int) -> int:
-    queue = log.views.queue(topic, queue_id)
+def _remove_old_files(log: CommitLog, queue: ConsumeQueue, files: list[int]) -> int:
     removed = 0
-    for first in queue.old_files(start):
+    for first in files:
         with _typed(queue.run.directory):
             with append_lock(log):
                 if not queue.remove_oldest(first):

@@ -21,6 +21,7 @@ from rmq_store.format.message import decode_frame
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.hash_index import NO_FILE
 from rmq_store.log.queue_ends import QueueEnds
+from rmq_store.log.views import QueueKey
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class Trust(Enum):
 @dataclass(frozen=True, slots=True)
 class StartingPoint:
     """Where to scan from. `durable_point` is the flushed end as last persisted; 0 if nothing that we wrote tells it,
-    and then it is not `vouched` for.
+    and then it is not `vouched` for. `lost`: queues that lack files, or their newest entries.
     """
 
     trust: Trust
@@ -51,6 +52,7 @@ class StartingPoint:
     durable_point: int
     record: ProgressRecord | None
     vouched: bool = True
+    lost: tuple[QueueKey, ...] = ()
 
     @property
     def foreign(self) -> bool:
@@ -79,7 +81,8 @@ def starting_point(log: CommitLog, page: StatePage | None) -> StartingPoint:
         return StartingPoint(Trust.BROKER_CLEAN, _newest_entry_segment(log), 0, None, False)
     # A log that never had a record has no views either.
     no_queues = bool(log.segments.bases()) and not log.views.directory.is_dir()
-    views_missing = no_queues or (known is not None and _index_missing(log, known[0])) or _queues_missing(log)
+    lost = _lost_queues(log)
+    views_missing = no_queues or (known is not None and _index_missing(log, known[0])) or bool(lost)
     if known is not None and known[0].clean and not abort and not views_missing and _ends_at(log, known[0]):
         return StartingPoint(Trust.CLEAN, known[0].end, known[0].flushed_end, known[0])
     if page is not None and page.counts() and not views_missing:
@@ -89,7 +92,7 @@ def starting_point(log: CommitLog, page: StatePage | None) -> StartingPoint:
     if page is not None and page.belongs_here():
         durable_point, vouched = max(durable_point, page.flushed_end), True
     if known is None or not known[1] or views_missing:
-        return StartingPoint(Trust.COPY, log.start(), durable_point, None, vouched)
+        return StartingPoint(Trust.COPY, log.start(), durable_point, None, vouched, lost)
     return StartingPoint(Trust.OWN, max(known[0].end, log.start()), durable_point, known[0])
 
 
@@ -120,7 +123,7 @@ def _index_missing(log: CommitLog, record: ProgressRecord) -> bool:
     return index is not None and record.index_file != NO_FILE and not index.path(record.index_file).exists()
 
 
-def _queues_missing(log: CommitLog) -> bool:
+def _lost_queues(log: CommitLog) -> tuple[QueueKey, ...]:
     known = QueueEnds.load(log.own)
     lost = known.lost(log) if known is not None else []
     if lost:
@@ -129,7 +132,7 @@ def _queues_missing(log: CommitLog) -> bool:
             "%s: files of %d queues are missing, of %s-%d first: their entries are taken from the log",
             log.root, count, topic, queue_id,
         )  # fmt: skip
-    return bool(lost)
+    return tuple(lost)
 
 
 def _ends_at(log: CommitLog, record: ProgressRecord) -> bool:

@@ -134,9 +134,11 @@ def test_a_file_missing_in_the_middle_of_a_queue_is_damage_and_not_retention(
     store.append(pa.record_batch({"body": [b"x"] * 90, "queueId": pa.array([0] * 90, pa.int32())}), "T")
     store.close()
     root = working_copy(store.path)
-    sorted((root / "consumequeue" / "T" / "0").iterdir())[2].unlink()
-    with Store.open(root, read_only=True) as broken, pytest.raises(CorruptQueueError, match="consumequeue/T/0"):
-        list(broken.read("T", 0, 0, 90))
+    with Store.open(root, read_only=True) as broken:
+        assert broken.queue_range("T", 0) == (0, 90)
+        sorted((root / "consumequeue" / "T" / "0").iterdir())[2].unlink()
+        with pytest.raises(CorruptQueueError, match="consumequeue/T/0"):
+            list(broken.read("T", 0, 0, 90))
 
 
 def test_arguments_that_make_no_sense_are_refused(store: Store) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rmq_store import Message, StoreError
+from rmq_store import Message, Store, StoreError
+from rmq_store.log import retention
 from rmq_store.log.queue_ends import QueueEnds
 
 QUEUE = ("Alpha", 0)
@@ -33,15 +35,35 @@ LOSSES: dict[str, Damage] = {
     "its files": lambda queue: [path.unlink() for path in queue.iterdir()],
     "its newest file": lambda queue: newest(queue).unlink(),
     "the content of its newest file": lambda queue: newest(queue).write_bytes(bytes(100)),
+    "its oldest file": lambda queue: min(queue.iterdir()).unlink(),
+    "a file in the middle": lambda queue: sorted(queue.iterdir())[1].unlink(),
 }
 
 
 @pytest.fixture
 def filled(lab: Any) -> Any:
-    """40 messages in 4 queues, whose files hold 5 entries; closed."""
+    """60 messages in 4 queues, whose files hold 5 entries; closed."""
     with lab.open() as store:
-        store.append(lab.batch(40))
+        store.append(lab.batch(60))
     return lab
+
+
+def write_table(lab: Any, **content: Any) -> None:
+    """With the checksum that belongs to it."""
+    data = {"format": 1, "is_complete": True, "queues": [], **content}
+    crc = zlib.crc32(json.dumps(data, sort_keys=True).encode())
+    (lab.root / "pyrmq" / "queue_ends.json").write_text(json.dumps({"crc": crc, **data}))
+
+
+def early_table(lab: Any) -> None:
+    """As an early version would have written it."""
+    table = json.loads((lab.root / "pyrmq" / "queue_ends.json").read_text())
+    write_table(lab, queues=table["queues"])
+
+
+def trust(store: Store) -> str:
+    assert store.recovery is not None
+    return store.recovery.trust
 
 
 def ends(lab: Any) -> dict[Any, int]:
@@ -60,10 +82,10 @@ def test_a_lost_queue_is_made_again_and_its_offsets_stay_what_they_were(
     before = filled.views()
     LOSSES[loss](directory(filled))
     with filled.open(read_only=True) as store:
-        assert filled.numbers(store) == list(range(40))
+        assert filled.numbers(store) == list(range(60))
     with caplog.at_level(logging.WARNING), filled.open() as store:
-        assert filled.numbers(store) == list(range(40))
-        assert store.send(Message(QUEUE[0], b"next", queue_id=QUEUE[1])).queue_offset == 10
+        assert filled.numbers(store) == list(range(60))
+        assert store.send(Message(QUEUE[0], b"next", queue_id=QUEUE[1])).queue_offset == 15
     assert "files of 1 queues are missing, of Alpha-0 first" in caplog.text or loss == "its topic"
     found = filled.views()
     assert {name: found[name] for name in before if "Alpha/0" not in name and "index" not in name} == {
@@ -91,14 +113,14 @@ def test_a_queue_of_which_retention_took_all_messages_goes_on_where_it_was(lab: 
 
 
 def test_every_closer_writes_down_what_it_wrote(filled: Any) -> None:
-    assert ends(filled) == {("Alpha", 0): 10, ("Alpha", 1): 10, ("Beta", 0): 10, ("Beta", 1): 10}
+    assert ends(filled) == {("Alpha", 0): 15, ("Alpha", 1): 15, ("Beta", 0): 15, ("Beta", 1): 15}
     with filled.open() as last:
         with filled.open() as first:
             first.send(Message(QUEUE[0], b"one more", queue_id=QUEUE[1]))
-        assert ends(filled)[QUEUE] == 11
+        assert ends(filled)[QUEUE] == 16
         last.send(Message("Beta", b"one more", queue_id=1))
-        assert ends(filled)["Beta", 1] == 10
-    assert ends(filled) == {("Alpha", 0): 11, ("Alpha", 1): 10, ("Beta", 0): 10, ("Beta", 1): 11}
+        assert ends(filled)["Beta", 1] == 15
+    assert ends(filled) == {("Alpha", 0): 16, ("Alpha", 1): 15, ("Beta", 0): 15, ("Beta", 1): 16}
 
 
 def test_what_a_killed_writer_wrote_is_written_down_by_the_next_last_one(filled: Any) -> None:
@@ -117,7 +139,7 @@ def test_behind_a_broker_the_ends_are_forgotten(filled: Any) -> None:
         assert store.recovery is not None
         assert store.recovery.trust == "BROKER_CLEAN"
         assert QueueEnds.load(filled.root / "pyrmq") == QueueEnds({}, is_complete=False)
-    assert ends(filled)[QUEUE] == 10
+    assert ends(filled)[QUEUE] == 15
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"crc": 1, "format": 1, "is_complete": true, "queues": []}'])
@@ -157,3 +179,147 @@ def test_a_store_that_was_only_looked_at_is_not_written_to(filled: Any) -> None:
     after = path.stat()
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
     assert json.loads(path.read_text())["is_complete"]
+
+
+# ---- the first files of a queue
+
+
+def test_delayed_messages_wait_although_the_oldest_file_of_their_level_was_lost(lab: Any) -> None:
+    with lab.open() as store:
+        for number in range(12):
+            store.send(Message("Alpha", b"%d" % number, queue_id=0, properties={"DELAY": "5"}))
+    min((lab.root / "consumequeue" / "SCHEDULE_TOPIC_XXXX" / "4").iterdir()).unlink()
+    with lab.open() as store:
+        lab.now_ms += 120_000
+        assert store.schedule.deliver_due().delivered == 12
+        assert store.queue_range("Alpha", 0) == (0, 12)
+
+
+@pytest.fixture
+def shortened(lab: Any) -> Any:
+    """A store of which retention took the first segments, and files of queues."""
+    with lab.open() as store:
+        while store.log_range()[1] < 9 * 8192:
+            store.append(lab.batch(20))
+    with lab.open() as store:
+        bases = sorted(int(path.name) for path in (lab.root / "commitlog").iterdir())[:4]
+        retention.make_removable(store._log, bases[-1] + 8192)
+        for base in bases:
+            assert retention.remove_segment(store._log, base, forced=True)
+        assert retention.remove_queue_files(store._log) > 8
+    return lab
+
+
+def test_files_that_retention_took_are_not_missed_and_others_are(shortened: Any) -> None:
+    with shortened.open() as store:
+        assert trust(store) == "CLEAN"
+        numbers = shortened.numbers(store)
+    min(directory(shortened).iterdir()).unlink()
+    with shortened.open(read_only=True) as store:
+        assert shortened.numbers(store) == numbers
+    for expected in ("COPY", "CLEAN"):
+        with shortened.open() as store:
+            assert trust(store) == expected
+            assert shortened.numbers(store) == numbers
+        assert shortened.is_sound()
+
+
+def test_what_was_deleted_without_a_note_is_looked_for_once(shortened: Any) -> None:
+    """As an early version deletes: the whole log is read, and tells where the queues begin."""
+    write_table(shortened, queues=[[*key, end] for key, end in ends(shortened).items()], firsts=[])
+    for expected in ("COPY", "CLEAN"):
+        with shortened.open() as store:
+            assert trust(store) == expected
+        assert shortened.is_sound()
+
+
+def test_a_gap_that_the_log_cannot_fill_is_looked_for_once(shortened: Any) -> None:
+    """The files before it know only records that retention took."""
+    files = sorted(directory(shortened).iterdir())
+    first, size = int(files[0].name), len(files[0].read_bytes())
+    (files[0].parent / f"{first - 2 * size:020d}").write_bytes(files[0].read_bytes())
+    table = [[*key, end] for key, end in ends(shortened).items()]
+    firsts = [[*key, 0 if key == QUEUE else first // 20] for key in ends(shortened)]
+    write_table(shortened, queues=table, firsts=firsts)
+    with shortened.open() as store:
+        assert trust(store) == "COPY"
+    with shortened.open() as store:
+        assert trust(store) == "CLEAN"
+
+
+@pytest.mark.parametrize("loss", ["its oldest file", "a file in the middle", "its newest file"])
+def test_the_table_of_an_early_version_is_believed(filled: Any, loss: str) -> None:
+    early_table(filled)
+    LOSSES[loss](directory(filled))
+    with filled.open() as store:
+        assert trust(store) == "COPY"
+        assert filled.numbers(store) == list(range(60))
+    filled.open().close()
+    assert QueueEnds.load(filled.root / "pyrmq").firsts == {}  # type: ignore[union-attr]
+
+
+def test_where_queues_begin_is_added_to_the_table_of_an_early_version(shortened: Any) -> None:
+    before = QueueEnds.load(shortened.root / "pyrmq")
+    early_table(shortened)
+    with shortened.open() as store:
+        assert trust(store) == "CLEAN"
+    assert before is not None
+    assert before.firsts
+    assert QueueEnds.load(shortened.root / "pyrmq") == before
+
+
+# ---- what the table holds
+
+
+def test_a_directory_that_no_queue_can_have_does_not_cost_the_table(filled: Any) -> None:
+    shutil.copytree(directory(filled).parent, filled.root / "consumequeue" / "Alpha.bak")
+    (filled.root / "consumequeue" / "Alpha" / str(1 << 31)).mkdir()
+    filled.crash()
+    filled.open().close()
+    table = json.loads((filled.root / "pyrmq" / "queue_ends.json").read_text())
+    assert {(topic, queue_id) for topic, queue_id, _ in table["queues"]} >= ends(filled).keys()
+    assert not [row for row in table["queues"] if row[0] == "Alpha.bak" or row[1] == 1 << 31]
+
+
+def test_a_row_that_no_queue_can_have_does_not_cost_the_table(filled: Any) -> None:
+    """Early versions wrote one for each directory."""
+    table = json.loads((filled.root / "pyrmq" / "queue_ends.json").read_text())
+    write_table(filled, queues=[*table["queues"], ["Alpha.bak", 0, 15], ["../x", 0, 1]])
+    assert ends(filled)[QUEUE] == 15
+    LOSSES["the queue"](directory(filled))
+    with filled.open() as store:
+        assert store.send(Message(QUEUE[0], b"next", queue_id=QUEUE[1])).queue_offset == 15
+
+
+@pytest.mark.parametrize(("queue", "entries"), [(("Gamma", 0), 0), (QUEUE, 15)], ids=["new", "known"])
+def test_what_only_a_killed_writer_wrote_is_written_down_by_the_last_closer(
+    filled: Any, queue: tuple[str, int], entries: int
+) -> None:
+    topic, queue_id = queue
+    with filled.open() as last:
+        filled.crash(lambda store: store.send(Message(topic, b"x", queue_id=queue_id)))
+        last.send(Message("Beta", b"one more", queue_id=1))
+    newest(filled.root / "consumequeue" / topic / str(queue_id)).unlink()  # of one entry
+    with filled.open() as store:
+        assert trust(store) == "COPY"
+        assert store.send(Message(topic, b"y", queue_id=queue_id)).queue_offset == entries + 1
+
+
+@pytest.mark.parametrize(
+    "row",
+    [["Alpha", 0, float("inf")], ["Alpha", 0, 1 << 70], ["Gone", 0, 1 << 62], ["Gone", -5, 3], ["Gone", 1 << 31, 3],
+     ["Gone", 0.5, 3], ["Gone", 0, 3.7], ["Gone", True, 3], ["Gone", 0, -1], ["Gone", 0], [["Gone"], 0, 1], 5],
+    ids=repr,
+)  # fmt: skip
+@pytest.mark.parametrize("where", ["queues", "firsts"])
+def test_numbers_that_no_queue_can_have_make_it_no_table(lab: Any, row: Any, where: str) -> None:
+    with lab.open() as store:
+        while store.log_range()[1] < 2 * 8192:
+            store.append(lab.batch(20))
+    min((lab.root / "commitlog").iterdir()).unlink()
+    write_table(lab, **{where: [row]})
+    assert QueueEnds.load(lab.root / "pyrmq") is None
+    for _ in range(2):
+        with lab.open() as store:
+            assert trust(store) == "CLEAN"
+    assert not (lab.root / "consumequeue" / "Gone").exists()

@@ -1,0 +1,113 @@
+"""Who writes the table of queue ends, and when (see queue_ends.py).
+
+    a closer            the ends of the queues that it wrote to; the last one those of all that are longer, or not
+                        in the table
+    retention           the first files that stay, before it unlinks those before them
+    a first opener      after a recovery: not complete any more; what a scan of the log has found of queues that lack
+                        something. Behind a broker nothing is known: it may have deleted a topic, and begun it again
+
+The caller holds the append lock, or has the store alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from rmq_store.errors import CorruptionError, NotAStoreError
+from rmq_store.format.consume_queue import ENTRY_BYTES
+from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.queue_ends import QueueEnds, is_possible
+from rmq_store.log.views import QueueKey
+
+
+def note_queue_ends(log: CommitLog, *, last: bool) -> None:
+    """Write down how far the queues went that this process wrote to; the `last` writer adds the queues
+    that are not in the table, or longer: others may have been killed. What they hold is on disk. StoreFullError,
+    StoreFailedError.
+    """
+    known = QueueEnds.load(log.own)
+    noted = known or QueueEnds({}, is_complete=False)
+    keys = set(log.views.written_keys())
+    if last:
+        keys.update(key for key in log.views.keys() if not noted.is_complete or key not in noted.ends)
+        keys.update(noted.grown(log))
+        if noted.firsts is None:
+            noted = replace(noted, firsts=_first_offsets(log, noted.ends))
+    noted = _with_queues(log, noted, filter(is_possible, keys))
+    noted = replace(noted, is_complete=noted.is_complete or last)
+    if noted != known:
+        noted.save(log.own)
+
+
+def note_first_files(log: CommitLog, firsts: Mapping[QueueKey, int]) -> None:
+    """Write down with which queue offset the oldest file of each queue will begin. StoreFullError, StoreFailedError."""
+    known = QueueEnds.load(log.own)
+    if known is None or known.firsts is None:
+        return
+    later = {key: max(first, known.firsts.get(key, 0)) for key, first in firsts.items() if key in known.ends}
+    noted = replace(known, firsts={**known.firsts, **later})
+    if noted != known:
+        noted.save(log.own)
+
+
+def doubt_queue_ends(log: CommitLog, *, foreign: bool) -> None:
+    """After a recovery: writers that died have told nothing, so the last of the next ones has to look at every queue. A
+    broker may have deleted topics: what was known before it came is worth nothing.
+    StoreFullError, StoreFailedError.
+    """
+    known = QueueEnds.load(log.own)
+    if known is None:
+        return
+    doubted = QueueEnds({}, is_complete=False) if foreign else replace(known, is_complete=False)
+    if doubted != known:
+        doubted.save(log.own)
+
+
+def settle_queue_ends(log: CommitLog, end: int) -> None:
+    """After all records of a log that ends at `end` were dispatched: what queues still lack is not in the log. They are
+    what they are now, or every opener would look for it again. StoreFullError, StoreFailedError.
+    """
+    known = QueueEnds.load(log.own)
+    lost = known.lost(log) if known is not None else []
+    if known is None or not lost:
+        return
+    firsts = _first_offsets(log, known.ends) if known.firsts is None else dict(known.firsts)
+    firsts.update(_first_offsets(log, lost))
+    found = {key: _end_of(log, key, end) for key in lost}
+    replace(known, ends={**known.ends, **found}, firsts=firsts).save(log.own)
+
+
+def _with_queues(log: CommitLog, known: QueueEnds, keys: Iterable[QueueKey]) -> QueueEnds:
+    ends, firsts = dict(known.ends), dict(known.firsts) if known.firsts is not None else None
+    for key in keys:
+        # In a log of which nothing was deleted a queue that is new to the table begins at 0, whatever its files say.
+        if firsts is not None and key not in ends and log.start() > 0:
+            firsts.update(_first_offsets(log, [key]))
+        ends[key] = max(ends.get(key, 0), _end_of(log, key, log.writing_page.appended_end))
+    return replace(known, ends=ends, firsts=firsts)
+
+
+def _first_offsets(log: CommitLog, keys: Iterable[QueueKey]) -> dict[QueueKey, int]:
+    """The first queue offset of the newest files of each queue that follow each other."""
+    found = {}
+    for key in keys:
+        try:
+            run = log.views.queue(*key).run
+            bases = run.bases()
+        except (CorruptionError, NotAStoreError):
+            continue  # as in `_end_of`
+        first = bases[-1] if bases else 0
+        for base in reversed(bases[:-1]):
+            if base + run.size_bytes != first:
+                break
+            first = base
+        found[key] = first // ENTRY_BYTES
+    return found
+
+
+def _end_of(log: CommitLog, key: QueueKey, end: int) -> int:
+    try:
+        return log.queue_max(*key, end)
+    except (CorruptionError, NotAStoreError, FileNotFoundError):
+        return 0  # whoever uses this queue is told; to open or close the store is no use of it
