@@ -1,8 +1,8 @@
 """Queues on both sides of damage that was kept: as long as they were, with holes where messages are lost (see kept.py).
 
 A queue offset that was given out is never given out again: entries that survived show how far a queue went, and so do
-offsets that groups have committed. What nobody remembers cannot be known: of messages lost with their entries behind a
-queue's newest known one.
+the table of queue ends and offsets that groups have committed. What nobody remembers cannot be known: of messages lost
+with their entries behind a queue's newest known one.
 """
 
 from __future__ import annotations
@@ -33,9 +33,12 @@ def hole_entries(bad: BadRange, count: int) -> np.ndarray:
     return entries_of(starts, np.full(count, _HOLE_SIZE, np.int64), np.zeros(count, np.int64))
 
 
-def queue_ends(log: CommitLog, new: Kept, committed: Mapping[QueueKey, Iterable[int]]) -> dict[QueueKey, int]:
-    """The next queue offset, at least, of every queue of which an entry points into `new`, or of which more was
-    consumed than is known. A committed offset counts only as far as the lost bytes could have held messages.
+def queue_ends(
+    log: CommitLog, new: Kept, committed: Mapping[QueueKey, Iterable[int]], table: QueueEnds | None
+) -> dict[QueueKey, int]:
+    """The next queue offset, at least, of every queue of which an entry points into `new`, or that `table` knows to be
+    longer, or of which more was consumed than is known. A committed offset counts only as far as the lost bytes could
+    have held messages.
     """
     ends: dict[QueueKey, int] = {}
     for key in log.views.keys():
@@ -49,6 +52,8 @@ def queue_ends(log: CommitLog, new: Kept, committed: Mapping[QueueKey, Iterable[
                 break
             if used.any() and int(entries["commit_log_offset"][used].max()) < new.ranges[0].start:
                 break
+    if table is not None:  # should the log have the messages yet, nothing will be missing
+        ends.update((key, max(ends.get(key, 0), table.ends[key])) for key in table.lost(log))
     for key, offsets in committed.items():
         known = max(ends.get(key, 0), _known_end(log, key))
         possible = [offset for offset in offsets if known < offset <= known + lost_messages_max(new)]
@@ -148,14 +153,20 @@ def close_ends(log: CommitLog) -> None:
 
 
 def restore_ends(log: CommitLog) -> None:
-    """After all records were dispatched: queues whose files got lost when retention had taken all their messages go on
-    where they were, behind an entry of a message that is no more.
+    """After all records were dispatched: queues of which files got lost when retention had taken all their messages go
+    on where they were, behind an entry of a message that is no more.
     """
     known = QueueEnds.load(log.own)
-    for key, end in known.ends.items() if known is not None and log.start() > 0 else ():
-        if end > 0 and not log.views.queue(*key).run.bases():
+    if known is None or log.start() == 0:
+        return
+    for key in known.lost(log):
+        queue, end = log.views.queue(*key), known.ends[key]
+        newest = _whole_end(log, queue, end)[1] if queue.run.bases() else -1
+        if newest < log.start() and _known_end(log, key) < end:
+            for base in queue.run.bases():
+                queue.run.remove(base)
             nowhere = np.zeros(1, np.int64)
-            log.views.queue(*key).put(end - 1, entries_of(nowhere, nowhere + _HOLE_SIZE, nowhere))
+            queue.put(end - 1, entries_of(nowhere, nowhere + _HOLE_SIZE, nowhere))
 
 
 def hole_around(log: CommitLog, topic: str, queue_id: int, queue_offset: int) -> tuple[int, int]:

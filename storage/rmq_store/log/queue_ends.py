@@ -1,14 +1,14 @@
 """Which entries the queues had at the last close, written down beside them: files of a queue that get lost are missed.
 
     pyrmq/queue_ends.json    {"crc": c, "format": 1, "is_complete": true, "queues": [["<topic>", queue id, end], ...],
-                              "firsts": [["<topic>", queue id, first], ...]}
+                              "firsts": [["<topic>", queue id, first], ...], "log_end": e}
 
 `end` is the queue offset behind the newest message. It is a lower bound: queues only grow, so a table that is older
 than the queues does no harm. `first` is the first queue offset of the oldest file, for queues where that is not 0;
 retention moves it before it unlinks a file, so no file of [first, end) may be missing. Without its files a queue would
 begin at offset 0 again, and give out offsets that other messages have, or begin later, and hide messages that are in
-the log. `crc` is the CRC-32 of the JSON without it; a table that does not pass is none.
-Who writes it, and when: `rmq_store.log.queue_noting`; who asks it: `rmq_store.log.starting_point`.
+the log. `log_end`: the log was on disk below it. `crc` is the CRC-32 of the JSON without it; a table that does not pass
+is none. Who writes it, and when: `rmq_store.log.queue_noting`; who asks it: `rmq_store.log.starting_point`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from rmq_store.log.views import QueueKey
 _FORMAT = 1
 _FILE_NAME = "queue_ends.json"
 _FILE_BYTES_MAX = 64 << 20
+_OFFSET_MAX = (1 << 63) - 1  # of the log
 _SIZE_FIELD = slice(8, 12)  # of an entry; 0: nobody has written there
 
 
@@ -43,6 +44,7 @@ class QueueEnds:
     ends: Mapping[QueueKey, int]
     is_complete: bool
     firsts: Mapping[QueueKey, int] | None = field(default_factory=dict)
+    log_end: int = 0
 
     @classmethod
     def load(cls, own: Path) -> QueueEnds | None:
@@ -66,6 +68,7 @@ class QueueEnds:
                 _queues(data["queues"]),
                 data["is_complete"] is True,
                 _queues(firsts) if firsts is not None else None,
+                _number(data.get("log_end", 0), _OFFSET_MAX),
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
@@ -75,6 +78,7 @@ class QueueEnds:
         data: dict[str, Any] = {"format": _FORMAT, "is_complete": self.is_complete, "queues": _rows(self.ends)}
         if self.firsts is not None:  # an older version passes over this, and loses it with its next table
             data["firsts"] = _rows({key: first for key, first in self.firsts.items() if first and key in self.ends})
+        data["log_end"] = self.log_end
         durable.write_atomically(own / _FILE_NAME, json.dumps({"crc": _crc(data), **data}).encode() + b"\n")
 
     def lost(self, log: CommitLog) -> list[QueueKey]:

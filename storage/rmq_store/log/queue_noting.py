@@ -22,7 +22,7 @@ from rmq_store.log.views import QueueKey
 
 
 def note_queue_ends(log: CommitLog, *, last: bool) -> None:
-    """Write down how far the queues went that this process wrote to; the `last` writer adds the queues
+    """Write down how far the queues went that this process wrote to, and the log; the `last` writer adds the queues
     that are not in the table, or longer: others may have been killed. What they hold is on disk. StoreFullError,
     StoreFailedError.
     """
@@ -35,7 +35,7 @@ def note_queue_ends(log: CommitLog, *, last: bool) -> None:
         if noted.firsts is None:
             noted = replace(noted, firsts=_first_offsets(log, noted.ends))
     noted = _with_queues(log, noted, filter(is_possible, keys))
-    noted = replace(noted, is_complete=noted.is_complete or last)
+    noted = replace(noted, is_complete=noted.is_complete or last, log_end=log.writing_page.flushed_end)
     if noted != known:
         noted.save(log.own)
 
@@ -53,7 +53,7 @@ def note_first_files(log: CommitLog, firsts: Mapping[QueueKey, int]) -> None:
 
 def doubt_queue_ends(log: CommitLog, *, foreign: bool) -> None:
     """After a recovery: writers that died have told nothing, so the last of the next ones has to look at every queue. A
-    broker may have deleted topics: what was known before it came is worth nothing.
+    broker may have deleted topics, and truncated the log: what was known before it came is worth nothing.
     StoreFullError, StoreFailedError.
     """
     known = QueueEnds.load(log.own)
@@ -70,12 +70,12 @@ def settle_queue_ends(log: CommitLog, end: int) -> None:
     """
     known = QueueEnds.load(log.own)
     lost = known.lost(log) if known is not None else []
-    if known is None or not lost:
+    if known is None or (not lost and known.log_end <= end):
         return
     firsts = _first_offsets(log, known.ends) if known.firsts is None else dict(known.firsts)
     firsts.update(_first_offsets(log, lost))
     found = {key: _end_of(log, key, end) for key in lost}
-    replace(known, ends={**known.ends, **found}, firsts=firsts).save(log.own)
+    replace(known, ends={**known.ends, **found}, firsts=firsts, log_end=min(known.log_end, end)).save(log.own)
 
 
 def _with_queues(log: CommitLog, known: QueueEnds, keys: Iterable[QueueKey]) -> QueueEnds:

@@ -25,10 +25,11 @@ from rmq_store.log.hash_index import EMPTY, IndexState
 from rmq_store.log.holes import close_ends, close_gap, is_retired, queue_ends, restore_ends
 from rmq_store.log.index_repair import cut_entries, keep_whole_entries
 from rmq_store.log.kept import BadRange, Kept
+from rmq_store.log.queue_ends import QueueEnds
 from rmq_store.log.queue_noting import doubt_queue_ends, settle_queue_ends
 from rmq_store.log.recovery_table import Action, Follows, decide
 from rmq_store.log.renewal import renew
-from rmq_store.log.starting_point import OUR_LOCK_TEXT, StartingPoint, Trust, starting_point
+from rmq_store.log.starting_point import OUR_LOCK_TEXT, StartingPoint, Trust, starting_point, vouched_end
 from rmq_store.log.units import UnitScan
 from rmq_store.log.views import QueueKey
 
@@ -152,18 +153,18 @@ def _judge(log: CommitLog, start: StartingPoint, wishes: Wishes) -> Kept:
     if not wishes.keep:
         raise refusal(log, found[0], _what_follows(log, found[0].start))
     new = Kept(tuple(found))
-    return log.kept.plus(found, queue_ends(log, new, wishes.committed()))
+    table = None if start.foreign else QueueEnds.load(log.own)
+    return log.kept.plus(found, queue_ends(log, new, wishes.committed(), table))
 
 
 def _plausible_durable_point(log: CommitLog, start: StartingPoint) -> int:
     """The log will go on behind it. The page has no checksum: a damaged word of it must not move the end far away, so
     beyond the files it is believed only if its words fit each other.
     """
-    page, known, bases = log.writing_page, log.progress.load(), log.segments.bases()
+    page, bases = log.writing_page, log.segments.bases()
     files_end = bases[-1] + log.segments.size_bytes if bases else 0
     fits = page.flushed_end <= page.appended_end <= page.last_record + log.segments.size_bytes
-    vouched = known[0].flushed_end if known else 0
-    return start.durable_point if fits else max(vouched, min(start.durable_point, files_end))
+    return start.durable_point if fits else max(vouched_end(log) or 0, min(start.durable_point, files_end))
 
 
 def _remember(log: CommitLog, kept: Kept) -> None:

@@ -87,13 +87,26 @@ def starting_point(log: CommitLog, page: StatePage | None) -> StartingPoint:
         return StartingPoint(Trust.CLEAN, known[0].end, known[0].flushed_end, known[0])
     if page is not None and page.counts() and not views_missing:
         return StartingPoint(Trust.SAME_BOOT, page.flushed_end, page.flushed_end, None)
-    durable_point = known[0].flushed_end if known is not None else 0
-    vouched = known is not None
+    written = vouched_end(log)
+    durable_point, vouched = written or 0, written is not None
     if page is not None and page.belongs_here():
         durable_point, vouched = max(durable_point, page.flushed_end), True
     if known is None or not known[1] or views_missing:
         return StartingPoint(Trust.COPY, log.start(), durable_point, None, vouched, lost)
     return StartingPoint(Trust.OWN, max(known[0].end, log.start()), durable_point, known[0])
+
+
+def vouched_end(log: CommitLog) -> int | None:
+    """The flushed end as our records with checksums tell it; None if there are none. A closer that is not the last one
+    leaves it in the table of queue ends. The last one's progress record is newer than any table.
+    """
+    known, table = log.progress.load(), QueueEnds.load(log.own)
+    if known is not None and known[0].clean and not (log.root / "abort").exists():
+        return known[0].flushed_end
+    ends = [known[0].flushed_end] if known is not None else []
+    if table is not None and table.log_end:
+        ends.append(table.log_end)
+    return max(ends, default=None)
 
 
 def lock_text(log: CommitLog) -> bytes:

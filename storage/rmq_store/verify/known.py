@@ -1,7 +1,8 @@
 """What a store says about itself: where its log ends while writers are at work, what of it is on disk for certain, from
-where on records have checksums, and which damage was kept.
+where on records have checksums, how far the queues went, and which damage was kept.
 
-Source of the layouts: docs/design.md sections 3, 8.1 and 8.5; read here by hand, as everything else in this package.
+Source of the layouts: docs/formats.md section 3, docs/design.md sections 8.1 and 8.5; read here by hand, as everything
+else in this package.
 """
 
 from __future__ import annotations
@@ -17,22 +18,31 @@ from .files import read_start
 PAGE = struct.Struct("<8s16sqqq")  # magic, boot id, device, inode, appended end
 PAGE_MAGIC = b"pyrmqst1"
 LOCK_TEXT = b"rmq\n"
-# The progress record: magic, flushed end, newest index file, crc_from, CRC-32 of all before it; the rest is not needed
-# here.
-PROGRESS = struct.Struct("<8s32xqq56xqI")
+# The progress record: magic, flushed end, newest index file, clean, crc_from, CRC-32 of all before it; the rest is not
+# needed here.
+PROGRESS = struct.Struct("<8s32xqq40xq8xqI")
 INDEX_NOT_KEPT = -1
 PROGRESS_MAGIC = b"pyrmqpr2"
 FILE_BYTES_MAX = 64 << 20
 
 
 class Progress(NamedTuple):
-    """What our last writer wrote down. The log was on disk below `flushed_end`; from `crc_from` on every record has a
+    """What our last writers wrote down. The log was on disk below `flushed_end`; from `crc_from` on every record has a
     CRC property, because one of ours wrote it (None: not known); `has_index`: an index was kept.
     """
 
     flushed_end: int = 0
     crc_from: int | None = None
     has_index: bool = False
+
+
+class QueueTable(NamedTuple):
+    """How far the queues went at the last close of a writer: {(topic, queue id): end}; the log was on disk below
+    `log_end`.
+    """
+
+    ends: dict[tuple[bytes, int], int]
+    log_end: int = 0
 
 
 class BadRange(NamedTuple):
@@ -62,16 +72,42 @@ def log_end(root: Path) -> int | None:
 
 def progress_record(root: Path) -> Progress:
     """The progress record; nothing is known if there is none, or a broker used the store since."""
+    log_end = queue_table(root).log_end
     try:
         raw = read_start(root / "pyrmq" / "progress", PROGRESS.size)
-        magic, flushed_end, index_file, crc_from, crc = PROGRESS.unpack(raw)
+        magic, flushed_end, index_file, clean, crc_from, crc = PROGRESS.unpack(raw)
     except PermissionError:
         raise
     except (OSError, struct.error):
+        return Progress(log_end)
+    if not is_ours(root):
         return Progress()
-    if magic != PROGRESS_MAGIC or crc != zlib.crc32(raw[:-4]) or not is_ours(root):
-        return Progress()
+    if magic != PROGRESS_MAGIC or crc != zlib.crc32(raw[:-4]):
+        return Progress(log_end)
+    if clean != 1 or (root / "abort").exists():  # otherwise it was written after the table, by the last closer
+        flushed_end = max(flushed_end, log_end)
     return Progress(flushed_end, crc_from if crc_from >= 0 else None, index_file != INDEX_NOT_KEPT)
+
+
+def queue_table(root: Path) -> QueueTable:
+    """The table of queue ends; nothing is known if there is none, or a broker used the store since. PermissionError."""
+    try:
+        data = json.loads(read_start(root / "pyrmq" / "queue_ends.json", FILE_BYTES_MAX))
+        if data.pop("crc") == checksum(data) and is_ours(root):
+            ends = {(topic.encode(), queue_id): end for topic, queue_id, end in data["queues"]}
+            log_end = data.get("log_end", 0)
+            if all(type(number) is int for row in ends.items() for number in (row[0][1], row[1], log_end)):
+                return QueueTable(ends, log_end)
+    except PermissionError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        pass
+    return QueueTable({})
+
+
+def checksum(data: object) -> int:
+    """The CRC-32 of a table of ours: of its JSON without the checksum, keys sorted."""
+    return zlib.crc32(json.dumps(data, sort_keys=True).encode())
 
 
 def is_ours(root: Path) -> bool:
@@ -82,11 +118,6 @@ def is_ours(root: Path) -> bool:
         raise
     except OSError:
         return False
-
-
-def checksum(data: object) -> int:
-    """The CRC-32 of a table of ours: of its JSON without the checksum, keys sorted."""
-    return zlib.crc32(json.dumps(data, sort_keys=True).encode())
 
 
 def kept_ranges(root: Path) -> list[BadRange] | str:

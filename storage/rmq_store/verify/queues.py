@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .files import numbered_files, other_kind
+from .known import queue_table
 from .records import Frame, tags_code_is_right
 from .report import Ledger, Problem
 from .tables import configured_topics
@@ -70,6 +71,7 @@ class QueueCheck:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
+        self.ends = queue_table(ledger.root).ends  # before the files are listed: queues only grow
         self.queues = dict(self._list())
 
     def _report_foreign(self, root: Path) -> None:
@@ -168,10 +170,15 @@ class QueueCheck:
         return False
 
     def finish(self) -> None:
-        """Judge what no message claimed: entries behind the last message, and messages without entries."""
+        """Judge what no message claimed: entries behind the last message, and messages without entries; and how far the
+        queues went once.
+        """
+        for topic, queue_id in sorted(self.ends.keys() - self.queues.keys()):
+            if not topic.startswith(b"%LMQ%"):  # as in `_list`
+                self.queues[topic, queue_id] = _Queue(f"consumequeue/{topic.decode()}/{queue_id}")
         report, topics = self.ledger.report, configured_topics(self.ledger.root)
         report.queues = len(self.queues)
-        for (topic, _), queue in self.queues.items():
+        for (topic, queue_id), queue in self.queues.items():
             offset = queue.first // ENTRY.size if queue.next is None else queue.next
             ahead = _Tally()
             while (found := self._entry(queue, offset))[2][1] > 0:
@@ -181,6 +188,9 @@ class QueueCheck:
                 else:
                     self._unclaimed(queue, offset)
                 offset += 1
+            if offset < (end := self.ends.get((topic, queue_id), 0)):
+                text = f"the queue ends at queue offset {offset}, and went up to {end} when it was last closed"
+                self.ledger.repairable(queue.path, 0, text)
             # A broker deletes the queues with the topic, ours leaves them.
             is_deleted = topics is not None and topic not in topics and not self.ledger.is_ours(queue.newest)
             if queue.missing.count and queue.size == 0 and is_deleted:

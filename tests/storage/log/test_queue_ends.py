@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from rmq_store import Message, Store, StoreError
+from rmq_store.errors import CorruptRecordError
 from rmq_store.log import retention
 from rmq_store.log.queue_ends import QueueEnds
 
@@ -142,6 +143,19 @@ def test_behind_a_broker_the_ends_are_forgotten(filled: Any) -> None:
     assert ends(filled)[QUEUE] == 15
 
 
+def test_what_a_broker_has_deleted_is_not_taken_for_lost_messages(filled: Any) -> None:
+    with filled.open(read_only=True) as reader:
+        starts = filled.boundaries(0, reader.log_range()[1])
+    filled.overwrite(starts[-20] + 100, b"\xff")
+    shutil.rmtree(directory(filled).parent)
+    filled.broker_was_here(abort=True)
+    write_table(filled, queues=[[*QUEUE, 16], ["Beta", 0, 15]], firsts=[], log_end=1 << 40)
+    with filled.open(on_corruption="keep") as store:
+        assert store.recovery is not None
+        assert len(store.recovery.bad_ranges) == 1
+        assert store.queue_range(*QUEUE) == (0, 15)
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"crc": 1, "format": 1, "is_complete": true, "queues": []}'])
 def test_a_table_that_cannot_be_believed_is_none_and_is_made_again(filled: Any, content: str) -> None:
     whole = ends(filled)
@@ -268,6 +282,120 @@ def test_where_queues_begin_is_added_to_the_table_of_an_early_version(shortened:
     assert QueueEnds.load(shortened.root / "pyrmq") == before
 
 
+# ---- the table, and a log that lost what it had
+
+
+@pytest.mark.parametrize("how", ["its last records", "its last segment"])
+def test_a_log_and_a_queue_that_lost_their_ends_go_on_behind_them(filled: Any, how: str) -> None:
+    with filled.open() as store:
+        end = store.log_range()[1]
+    starts = filled.boundaries(0, end)
+    if how == "its last records":
+        filled.cut(starts[-9])
+    else:
+        max((filled.root / "commitlog").iterdir()).unlink()
+    shutil.rmtree(filled.root / "consumequeue")
+    with pytest.raises(CorruptRecordError, match="lost durable tail"):
+        filled.open()
+    with filled.open(on_corruption="keep") as store:
+        for topic in ("Alpha", "Beta"):
+            assert store.queue_ranges(topic) == {0: (0, 15), 1: (0, 15)}
+        assert store.log_range()[1] == end
+        sent = store.send(Message(QUEUE[0], b"next", queue_id=QUEUE[1]))
+        assert (sent.queue_offset, sent.commit_log_offset) == (15, end)
+    with filled.open() as store:
+        assert trust(store) == "CLEAN"
+        assert store.send(Message(QUEUE[0], b"next", queue_id=QUEUE[1])).queue_offset == 16
+    assert filled.verify().status == "kept"
+
+
+def _power_cut_behind_a_close(lab: Any) -> list[int]:
+    """One writer closes, another is still at work when the power fails; where the records lie. Neither the state page
+    nor the queues had reached the disk.
+    """
+    lab.sync_flush()
+    lab.open().close()
+
+    def work(first: Store) -> None:
+        with lab.open() as second:
+            second.append(lab.batch(40))
+
+    lab.crash(work)
+    lab.written = 40
+    with lab.open(read_only=True) as reader:
+        starts: list[int] = lab.boundaries(0, reader.log_range()[1])
+    lab.reboot(lose_page=True)
+    shutil.rmtree(lab.root / "consumequeue")
+    return starts
+
+
+@pytest.mark.parametrize("case", ["corruption", "lost durable tail"])
+def test_what_a_closer_had_flushed_is_never_taken_for_a_torn_tail(lab: Any, case: str) -> None:
+    starts = _power_cut_behind_a_close(lab)
+    if case == "corruption":
+        lab.overwrite(starts[20] + 100, b"\xff")
+    else:
+        lab.cut(starts[20])
+    report = lab.verify()
+    assert report.status == "damaged"
+    assert report.bad_ranges
+    with pytest.raises(CorruptRecordError, match=case):
+        lab.open()
+    with lab.open(on_corruption="keep") as store:
+        assert store.recovery is not None
+        assert store.recovery.removed_bytes == 0
+        assert store.queue_range(*QUEUE) == (0, 10)
+        assert store.send(Message(QUEUE[0], b"next", queue_id=QUEUE[1])).queue_offset == 10
+    with lab.open() as store:
+        assert trust(store) == "CLEAN"
+
+
+def test_what_a_closer_had_flushed_is_found_again(lab: Any) -> None:
+    _power_cut_behind_a_close(lab)
+    with lab.open() as store:
+        assert lab.numbers(store) == list(range(40))
+    assert lab.is_sound()
+
+
+def test_the_end_of_the_log_in_the_table_counts_only_if_it_is_newer_than_the_last_clean_stop(filled: Any) -> None:
+    """An early version came in between, after a broker: it does not know the table."""
+    write_table(filled, queues=[[*key, end] for key, end in ends(filled).items()], firsts=[], log_end=1 << 40)
+    assert filled.verify().status == "clean"
+    shutil.rmtree(filled.root / "index")  # so that the whole log is looked at
+    with filled.open() as store:
+        assert trust(store) == "COPY"
+        assert filled.numbers(store) == list(range(60))
+        assert QueueEnds.load(filled.root / "pyrmq").log_end == store.log_range()[1]  # type: ignore[union-attr]
+
+
+def test_an_end_that_is_not_in_the_log_is_looked_for_once(filled: Any) -> None:
+    write_table(filled, queues=[[*QUEUE, 17], ["Gone", 3, 4]], firsts=[["Gone", 3, 2]])
+    assert len(filled.verify().problems) == 2
+    for expected in ("COPY", "CLEAN"):
+        with filled.open() as store:
+            assert trust(store) == expected
+            assert store.queue_range(*QUEUE) == (0, 15)
+    assert filled.is_sound()
+
+
+def test_a_queue_without_messages_that_lost_its_newest_file_goes_on_where_it_was(lab: Any) -> None:
+    with lab.open() as store:
+        for _ in range(7):
+            store.send(Message(QUEUE[0], b"early", queue_id=QUEUE[1]))
+        while store.log_range()[1] < 5 * 8192:
+            store.send(Message("Beta", b"late" * 100))
+    for path in sorted((lab.root / "commitlog").iterdir())[:2]:
+        path.unlink()
+    newest(directory(lab)).unlink()
+    for expected in ("COPY", "CLEAN"):
+        with lab.open() as store:
+            assert trust(store) == expected
+            assert store.queue_range(*QUEUE) == (7, 7)
+    with lab.open() as store:
+        assert store.send(Message(QUEUE[0], b"next", queue_id=QUEUE[1])).queue_offset == 7
+    assert lab.is_sound()
+
+
 # ---- what the table holds
 
 
@@ -323,3 +451,10 @@ def test_numbers_that_no_queue_can_have_make_it_no_table(lab: Any, row: Any, whe
         with lab.open() as store:
             assert trust(store) == "CLEAN"
     assert not (lab.root / "consumequeue" / "Gone").exists()
+
+
+@pytest.mark.parametrize("log_end", [-1, 1 << 63, 1.5, "1", None])
+def test_an_end_of_the_log_that_cannot_be_makes_it_no_table(filled: Any, log_end: Any) -> None:
+    write_table(filled, log_end=log_end)
+    assert QueueEnds.load(filled.root / "pyrmq") is None
+    filled.open().close()
