@@ -4,12 +4,13 @@ section 4).
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import time
 from pathlib import Path
 
-from rmq_store.errors import StoreLockedError
+from rmq_store.errors import StoreFailedError, StoreFullError, StoreLockedError
 from rmq_store.files import durable
 from rmq_store.files.state_page import StatePage
 from rmq_store.log.append import append_lock
@@ -19,6 +20,8 @@ from rmq_store.log.kept import Kept
 from rmq_store.log.queue_noting import note_queue_ends
 from rmq_store.log.recovery import REFUSE, RecoveryReport, Wishes, recover
 from rmq_store.log.starting_point import OUR_LOCK_TEXT, lock_text
+
+_LOG = logging.getLogger(__name__)
 
 OPEN_TIMEOUT_MS = 30_000
 _WAIT_MAX_S = 0.02
@@ -132,8 +135,18 @@ def _flush_and_leave(log: CommitLog) -> None:
             log.writing_page.retract()
         else:
             flush(log)
-            note_queue_ends(log, last=False)
+            _note_queue_ends(log)
         log.store_lock.release()
+
+
+def _note_queue_ends(log: CommitLog) -> None:
+    """All that was appended is on disk: should there be no room for the table, an error would say that it is not. The
+    last closer finds out what is not in it.
+    """
+    try:
+        note_queue_ends(log, last=False)
+    except (StoreFullError, StoreFailedError) as error:
+        _LOG.warning("%s: how far the queues went is not written down: %s", log.root, error)
 
 
 def _close_last(log: CommitLog) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import shutil
@@ -14,6 +15,7 @@ import pytest
 
 from rmq_store import Message, Store, StoreError
 from rmq_store.errors import CorruptRecordError
+from rmq_store.files import durable
 from rmq_store.log import retention
 from rmq_store.log.queue_ends import QueueEnds
 
@@ -458,3 +460,22 @@ def test_an_end_of_the_log_that_cannot_be_makes_it_no_table(filled: Any, log_end
     write_table(filled, log_end=log_end)
     assert QueueEnds.load(filled.root / "pyrmq") is None
     filled.open().close()
+
+
+def test_no_room_for_the_table_is_no_error_of_a_writer_that_leaves_others_behind(
+    filled: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(operation: str, path: str) -> None:
+        if "queue_ends.json" in path:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with filled.open() as last:
+        first = filled.open()
+        first.send(Message("Gamma", b"x", queue_id=0))
+        durable.hook = full
+        first.close()
+        durable.hook = None
+        assert "is not written down" in caplog.text
+        last.send(Message("Beta", b"one more", queue_id=1))
+    assert ends(filled)["Beta", 1] == 16
+    assert QueueEnds.load(filled.root / "pyrmq").ends["Gamma", 0] == 1  # type: ignore[union-attr]
