@@ -1,5 +1,8 @@
 """Small files that survive a crash: atomic replacement, fsync, and opens that follow no symbolic link.
 
+What root makes in a store belongs to whom the store's directory belongs: the service that runs as another user has to
+open it afterwards.
+
 Every operation that can fail or lose data calls `hook(operation, path)` first, so that a test can make exactly the k-th
 one fail. Operations: "open", "read", "write", "allocate", "fsync" (of a file; fdatasync too), "rename", "link",
 "unlink", "fsync_directory", "mkdir"; "syncfs" in log/flush.py.
@@ -33,6 +36,9 @@ _LOG = logging.getLogger(__name__)
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
+
+_ROOT = 0  # user id
+_COMMIT_LOG_DIRECTORY = "commitlog"  # whatever directory has it is a store's
 
 hook: Callable[[str, str], None] | None = None
 """Called with (operation, path) before every operation of this layer; whatever it raises happens instead of it."""
@@ -101,7 +107,11 @@ def open_nofollow(path: str | Path, flags: int, mode: int = FILE_MODE) -> int:
     before("open", path)
     try:
         # O_NONBLOCK does nothing to a regular file; without it a FIFO put in our place would block for ever.
-        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, mode)
+        flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        if flags & os.O_CREAT and os.geteuid() == _ROOT:
+            fd = _open_as_root(path, flags, mode)
+        else:
+            fd = os.open(path, flags, mode)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
             raise NotAStoreError(str(path), "expected a regular file, found something else") from error
@@ -112,6 +122,33 @@ def open_nofollow(path: str | Path, flags: int, mode: int = FILE_MODE) -> int:
         os.close(fd)
         raise NotAStoreError(str(path), "expected a regular file, found something else")
     return fd
+
+
+def _open_as_root(path: str | Path, flags: int, mode: int) -> int:
+    """As open(2) with O_CREAT. A file that is there already is not given away: it may be a link to one of root's."""
+    while True:
+        try:
+            fd = os.open(path, flags | os.O_EXCL, mode)
+        except FileExistsError:
+            if flags & os.O_EXCL:
+                raise
+        else:
+            _give_away(path, fd)
+            return fd
+        with contextlib.suppress(FileNotFoundError):  # removed in between: to be made after all
+            return os.open(path, flags & ~os.O_CREAT, mode)
+
+
+def _give_away(path: str | Path, fd: int) -> None:
+    """Give what root has just made, and holds open, to the owner of the store that it lies in."""
+    for directory in Path(path).absolute().parents:
+        if (directory / _COMMIT_LOG_DIRECTORY).is_dir():
+            owner = directory.stat()
+            try:
+                os.fchown(fd, owner.st_uid, owner.st_gid)
+            except OSError as error:  # a root who may not do this, as in some containers
+                _LOG.warning("%s: stays root's, and may keep out who runs the store: %s", path, error.strerror)
+            return
 
 
 # The kernel takes memory for what is written in pieces as large as the write. Up to 32 KiB they are those that were
@@ -177,6 +214,8 @@ def make_directory(path: str | Path, *, synced: bool = True) -> bool:
         before("mkdir", path)
         try:
             path.mkdir(DIRECTORY_MODE)
+            if os.geteuid() == _ROOT:
+                _give_directory_away(path)
         except FileExistsError as error:
             if stat.S_ISLNK(mode := path.lstat().st_mode):
                 reason = "expected a directory, found a symbolic link: what is written would go elsewhere"
@@ -187,6 +226,15 @@ def make_directory(path: str | Path, *, synced: bool = True) -> bool:
         if synced:
             fsync_directory(path.parent)
     return True
+
+
+def _give_directory_away(path: Path) -> None:
+    before("open", path)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        _give_away(path, fd)
+    finally:
+        os.close(fd)
 
 
 def warn_of_shared_directory(path: Path) -> None:
