@@ -29,9 +29,9 @@ from rmq_store.log.starting_point import OUR_LOCK_TEXT, lock_text
 from rmq_store.log.views import QueueKey
 
 # What belongs to the processes that use the store, or to one copy of it. `lock` in a directory of POP state, too.
-_NOT_COPIED = frozenset(
-    ("state", "progress", "queue_ends.json", "staging", "removed", "groups", "retention.json", LOCK_FILE)
-)
+_NOT_COPIED = frozenset((
+    "state", "progress", "queue_ends.json", "rebuild.json", "staging", "removed", "groups", "retention.json", LOCK_FILE,
+))  # fmt: skip
 _NOT_COPIED_SUFFIXES = (".lock", ".tmp")
 
 _AFTER_THE_END = ("topics.json", "subscriptionGroup.json")

@@ -2,8 +2,9 @@
 
     1  look, change nothing: single files (repair_files, repair_segments, repair_settings), then the verifier over log,
        queues and index
-    2  under byte 0 of `lock`: copy the queues if they are to be built again, move or restore single files, move the
-       index. In this order: what needs room on the disk comes first, and can be taken back
+    2  under byte 0 of `lock`: copy the queues if they are to be built again, and write down
+       that they are (log.rebuild: from here on every opener would do so); move or restore single files, move the index.
+       In this order: what needs room on the disk comes first, and can be taken back
     3  open the store with on_corruption="keep", scanning the whole log if queues or log are damaged, and close it
     4  look again
 
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from rmq_store.broker.config import StoreFile
@@ -28,6 +28,7 @@ from rmq_store.broker.repair_files import (
 )
 from rmq_store.broker.repair_finding import Finding
 from rmq_store.broker.repair_kept import KEPT_FILE, find_whole_again
+from rmq_store.broker.repair_plan import Repair
 from rmq_store.broker.repair_segments import find_segments, find_unreadable_segments, unreadable_places
 from rmq_store.broker.repair_settings import Given, Settings, find_settings
 from rmq_store.broker.repair_trash import Trash
@@ -41,10 +42,17 @@ from rmq_store.broker.repair_views import (
 from rmq_store.broker.store import Store
 from rmq_store.broker.topics import TopicTable
 from rmq_store.clock import system_clock
-from rmq_store.errors import CorruptIndexError, CorruptionError, NotAStoreError, StoreLockedError, UsageError
+from rmq_store.errors import (
+    CorruptIndexError,
+    CorruptionError,
+    NotAStoreError,
+    StoreLockedError,
+    UsageError,
+)
 from rmq_store.files import durable
 from rmq_store.files.lock import OfdLock
 from rmq_store.log.geometry import infer
+from rmq_store.log.rebuild import REBUILD_FILE, begin_rebuild, end_rebuild, is_begun
 from rmq_store.log.recovery import free_name
 from rmq_store.verify import Report, verify_store
 
@@ -52,58 +60,6 @@ Tell = Callable[[int, int, int], None]
 """(messages so far, bytes so far, bytes in all)."""
 
 NOTHING_GIVEN = Given()
-
-
-@dataclass(slots=True)
-class Repair:
-    """What is wrong with the store at `root`, and what will be done; made by `examine`.
-
-    `report`: the verifier's, before. `rebuild`: the views that are built again, of "queues" and "index". `settings`:
-    those of a store that has no store.json that can be read.
-    """
-
-    root: Path
-    report: Report
-    findings: list[Finding]
-    rebuild: set[str]
-    trash: Trash
-    settings: Settings | None = None
-    after: Report | None = None
-    steps: list[str] = field(default_factory=list)
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether there is anything to do."""
-        return bool(self.findings or self.rebuild or self.report.problem_count or self.report.recovery)
-
-    @property
-    def log_is_damaged(self) -> bool:
-        """Whether bytes of the log are damaged that were not kept before."""
-        return self.problem_count("commitlog") > 0 or any(finding.area == "log" for finding in self.findings)
-
-    def problem_count(self, directory: str) -> int:
-        """How many problems the verifier has there, without names that do not belong there."""
-        foreign = {finding.path for finding in self.findings if finding.area == "names"}
-        named = sum(bad.path in foreign and bad.path.startswith(f"{directory}/") for bad in self.report.problems)
-        return self.report.damaged.get(directory, 0) - named
-
-    @property
-    def lost_settings(self) -> tuple[str, ...]:
-        """RocketMQ's names of the settings that nobody knows: the caller must give them first."""
-        return self.settings.lost if self.settings is not None else ()
-
-    def view_actions(self) -> list[str]:
-        """What is done to queues and index, one sentence each."""
-        actions = []
-        if "queues" in self.rebuild:
-            actions.append("consumequeue: copied, and built again from the log")
-        if "index" in self.rebuild:
-            text = "index: moved away, and built again from the log"
-            if self.settings is not None and not index_tells_geometry(self.root, self.settings.config.geometry()):
-                slots, entries = self.settings.config.max_hash_slot_num, self.settings.config.max_index_num
-                text += f", with maxHashSlotNum={slots} and maxIndexNum={entries}: nothing tells what they were"
-            actions.append(text)
-        return actions
 
 
 def examine(
@@ -236,7 +192,7 @@ def _look_at_what_was_read(root: Path, trash: Trash, report: Report, known: set[
 
 def _rebuilt_views(found: Repair, *, queues: bool, index: bool) -> set[str]:
     areas, paths = {finding.area for finding in found.findings}, {finding.path for finding in found.findings}
-    if found.log_is_damaged or {KEPT_FILE, "pyrmq/progress"} & paths:
+    if found.log_is_damaged or {KEPT_FILE, REBUILD_FILE, "pyrmq/progress"} & paths:
         return {"queues", "index"}
     wanted = {"queues"} if queues or "queues" in areas or found.problem_count("consumequeue") else set()
     wanted |= {"index"} if index or found.problem_count("index") or _index_is_unreadable(found) else set()
@@ -259,18 +215,27 @@ def _index_is_unreadable(found: Repair) -> bool:
 
 def _change_files(repair: Repair) -> None:
     root, trash = repair.root, repair.trash
-    actions = repair.view_actions()
+    was_begun = is_begun(root)
     try:
         if "queues" in repair.rebuild and (root / "consumequeue").is_dir():
             trash.copy_all(root / "consumequeue", {root / finding.path for finding in repair.findings})
         look_for_room(root, repair.rebuild)
-        for finding in repair.findings:
-            finding.apply()
-            repair.steps.append(f"{finding.path}: {finding.action}")
+        if "queues" in repair.rebuild:
+            begin_rebuild(root)
+        _apply(repair)
     except BaseException:
-        if not repair.steps:
+        if not trash.touched:
+            if not was_begun:
+                end_rebuild(root)
             trash.take_back()
         raise
+
+
+def _apply(repair: Repair) -> None:
+    root, trash, actions = repair.root, repair.trash, repair.view_actions()
+    for finding in repair.findings:
+        finding.apply()
+        repair.steps.append(f"{finding.path}: {finding.action}")
     settings = repair.settings
     if settings is not None and (told := index_tells_geometry(root, settings.config.geometry())):
         describe(root, settings)

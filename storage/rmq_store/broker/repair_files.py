@@ -25,6 +25,7 @@ from rmq_store.format.consume_queue import ENTRY_BYTES
 from rmq_store.format.names import validate_topic
 from rmq_store.log.kept import Kept
 from rmq_store.log.queue_ends import QueueEnds
+from rmq_store.log.rebuild import REBUILD_FILE, is_begun
 from rmq_store.log.recovery import LMQ_PREFIX
 
 TOPICS_FILE = "config/topics.json"
@@ -133,6 +134,11 @@ def find_own_files(root: Path, trash: Trash) -> Iterator[Finding]:
             yield Finding("own files", name, str(error), action, lambda name=name: trash.move(root / name))  # type: ignore[misc]
         except (CorruptionError, ConfigJsonError, StoreFailedError) as error:
             yield Finding("own files", name, str(error), action, lambda name=name: trash.move(root / name))  # type: ignore[misc]
+    if is_begun(root):
+        yield Finding(
+            "own files", REBUILD_FILE, "the queues were to be built again, and that did not come to its end",
+            "they are built again", lambda: None,
+        )  # fmt: skip
 
 
 def _check_progress(root: Path) -> None:

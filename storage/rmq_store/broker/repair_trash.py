@@ -25,19 +25,33 @@ _PAGE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Trash:
-    """The directory `target` for what comes from the store at `root`. `copies`: where the copy of each file is."""
+    """The directory `target` for what comes from the store at `root`. `copies`: where the copy of each file is.
+    `touched`: what was moved, or copied to be replaced, or may have been: there is no way back.
+    """
 
     root: Path
     target: Path
     copies: dict[Path, Path] = field(default_factory=dict)
+    touched: list[Path] = field(default_factory=list)
     _made: list[Path] = field(default_factory=list)
 
     def copy(self, path: Path) -> None:
-        """Keep a copy of a file, durably; with zeros where it cannot be read.
+        """Keep a copy of a file that is going to be replaced, durably; with zeros where it cannot be read.
 
         Raises:
             StoreFullError, StoreFailedError, UsageError: as `durable.translate`; then there is none.
         """
+        self._copy(path)
+        self.touched.append(path)
+
+    def keep(self, path: Path) -> None:
+        """`copy` what stands there, or `move` it if it is no file that can be copied; nothing if nothing does."""
+        if path.is_file() and not path.is_symlink():
+            self.copy(path)
+        elif os.path.lexists(path):
+            self.move(path)
+
+    def _copy(self, path: Path) -> None:
         place = self._place(path)
         copy_readable(path, place, path.stat().st_size)
         with durable.typed(place):
@@ -45,13 +59,16 @@ class Trash:
         self.copies[path] = place
 
     def copy_all(self, directory: Path, without: Collection[Path] = ()) -> None:
-        """Keep a copy of every file below a directory but for `without` and what is below those; raises as `copy`."""
+        """Keep a copy of every file below a directory but for `without` and what is below those; raises as `copy`.
+        They can be taken back.
+        """
         for path in sorted(directory.rglob("*")):
             if path.is_file() and not path.is_symlink() and not {path, *path.parents}.intersection(without):
-                self.copy(path)
+                self._copy(path)
 
     def take_back(self) -> None:
-        """Forget the copies: what they were made for is not done."""
+        """Forget the copies: what they were made for is not done. Only while nothing is `touched`."""
+        assert not self.touched
         for place in self.copies.values():
             place.unlink()
         self.copies.clear()
@@ -71,6 +88,7 @@ class Trash:
         with durable.typed(path):
             durable.before("rename", path)
             if path.lstat().st_dev == place.parent.stat().st_dev:
+                self.touched.append(path)
                 path.rename(place)
             else:
                 self._move_far(path)
@@ -86,12 +104,13 @@ class Trash:
         try:
             for file in files:
                 if file.is_file():
-                    self.copy(file)
+                    self._copy(file)
                     copied.append(file)
         except BaseException:
             for file in copied:
                 self.copies.pop(file).unlink()
             raise
+        self.touched.append(path)
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _place(self, path: Path) -> Path:

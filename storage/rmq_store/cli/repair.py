@@ -15,7 +15,7 @@ from rmq_store.cli.progress import progress_bar
 from rmq_store.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
-    from rmq_store.broker.repair import Repair
+    from rmq_store.broker.repair_plan import Repair
     from rmq_store.broker.repair_settings import Given
     from rmq_store.verify import Report
 

@@ -27,7 +27,7 @@ OPEN_TIMEOUT_MS = 30_000
 _WAIT_MAX_S = 0.02
 
 # Replaced as a whole, and only by processes that hold byte 0: a first opener finds temporary files of dead ones.
-_WRITTEN_BY_WRITERS = ("store.json", "units.json", "kept.json", "queue_ends.json", "retention.json")
+_WRITTEN_BY_WRITERS = ("store.json", "units.json", "kept.json", "queue_ends.json", "rebuild.json", "retention.json")
 
 
 def open_for_writing(

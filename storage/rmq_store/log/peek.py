@@ -17,6 +17,7 @@ from rmq_store.log import scan
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.holes import hole_entries, lost_messages_max
 from rmq_store.log.kept import Kept
+from rmq_store.log.rebuild import is_begun
 from rmq_store.log.starting_point import OUR_LOCK_TEXT, Trust, lock_text, starting_point
 from rmq_store.log.units import UnitScan
 from rmq_store.log.views import QueueKey
@@ -64,7 +65,8 @@ def read_only_end(log: CommitLog) -> ReadOnlyEnd | StatePage:
     """The state page of a live writer, or the end of a store that nobody of us writes.
 
     Raises:
-        NotAStoreError: too many queue entries are missing to keep them in memory.
+        NotAStoreError: too many queue entries are missing to keep them in memory, or a rebuild of the queues was
+            interrupted.
         CorruptionError: a segment has the wrong size.
     """
     log.kept = Kept.load(log.own)
@@ -105,6 +107,9 @@ def _page(log: CommitLog) -> StatePage | None:
 
 
 def _scan(log: CommitLog) -> ReadOnlyEnd:
+    if is_begun(log.root):
+        reason = "a rebuild of the queues did not come to its end: open the store for writing, or run `rmq repair`"
+        raise NotAStoreError(str(log.root), reason)
     page = _page(log)
     start = starting_point(log, page)
     log.crc_from = start.crc_from(log)

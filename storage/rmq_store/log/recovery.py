@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
+from rmq_store.errors import CorruptConfigError
 from rmq_store.files import durable
 from rmq_store.files.progress import ProgressRecord
 from rmq_store.log import scan
@@ -27,6 +28,7 @@ from rmq_store.log.index_repair import cut_entries, keep_whole_entries
 from rmq_store.log.kept import BadRange, Kept
 from rmq_store.log.queue_ends import QueueEnds
 from rmq_store.log.queue_noting import doubt_queue_ends, settle_queue_ends
+from rmq_store.log.rebuild import begin_rebuild, end_rebuild, go_on, is_begun
 from rmq_store.log.recovery_table import Action, Follows, decide
 from rmq_store.log.renewal import renew
 from rmq_store.log.starting_point import OUR_LOCK_TEXT, StartingPoint, Trust, starting_point, vouched_end
@@ -89,10 +91,13 @@ def recover(log: CommitLog, create_abort: Callable[[], None], wishes: Wishes = R
     log.kept = Kept.load(log.own)
     start = starting_point(log, page)
     log.crc_from = start.crc_from(log)
+    interrupted = is_begun(log.root)
+    if interrupted:
+        wishes = replace(wishes, rebuild=True)
     if wishes.rebuild:
         trust = Trust.BROKER_UNCLEAN if start.foreign else Trust.COPY
         start = replace(start, trust=trust, offset=log.start(), record=None)
-    kept = _judge(log, start, wishes)
+    kept = _judge(log, start, wishes, cut_as_java=not interrupted)
     in_doubt = page.is_doubtful and (log.root / "abort").exists()
     create_abort()
     _remember(log, kept)
@@ -124,12 +129,23 @@ def recover(log: CommitLog, create_abort: Callable[[], None], wishes: Wishes = R
     if in_doubt and not start.foreign:
         renew(log)
     if wishes.rebuild:
+        begin_rebuild(log.root, _known_committed(wishes))
         _remove_queues(log)
     return _scan_and_repair(log, start, wishes)
 
 
+def _known_committed(wishes: Wishes) -> Mapping[QueueKey, Iterable[int]]:
+    """A table of offsets that nobody can read has nothing to say here, and is no reason not to build queues again."""
+    try:
+        return wishes.committed()
+    except CorruptConfigError:
+        return {}
+
+
 def _remove_queues(log: CommitLog) -> None:
-    """Except for the newest file of a queue without messages: nothing else knows the next offset of that queue."""
+    """Except for the newest file of a queue without messages: it stays as it was, byte for byte. `go_on` makes one in
+    the place of those that are damaged.
+    """
     for topic, queue_id in log.views.keys():
         if not topic.startswith(LMQ_PREFIX):
             queue = log.views.queue(topic, queue_id)
@@ -138,9 +154,13 @@ def _remove_queues(log: CommitLog) -> None:
                 queue.run.remove(base)
 
 
-def _judge(log: CommitLog, start: StartingPoint, wishes: Wishes) -> Kept:
-    """Before anything is changed: whether the records are there that were on disk for certain; what is kept if not."""
-    if start.foreign and not wishes.keep:
+def _judge(log: CommitLog, start: StartingPoint, wishes: Wishes, *, cut_as_java: bool = True) -> Kept:
+    """Before anything is changed: whether the records are there that were on disk for certain; what is kept if not.
+
+    A broker's log is cut where the broker would cut it only if `cut_as_java`: not by who finds a rebuild that was
+    begun, and so meets damage that no broker would have looked at.
+    """
+    if start.foreign and not wishes.keep and cut_as_java:
         return kept_of_broker(log)
     if start.foreign:
         log.kept = kept_of_broker(log)
@@ -222,6 +242,7 @@ def _scan_and_repair(log: CommitLog, start: StartingPoint, wishes: Wishes) -> Re
         _LOG.warning("%s: dropping a unit that was not finished: bytes %d to %d", log.root, torn.start, end)
         last_record, timestamp = before_unit
     close_ends(log)
+    go_on(log)
     restore_ends(log)
     cut_entries(log, cut_from)
     removed = _remove(log, cut_from)
@@ -233,7 +254,9 @@ def _scan_and_repair(log: CommitLog, start: StartingPoint, wishes: Wishes) -> Re
         start.trust.name, case.name, cut_from, end - first, records, removed,
         cut_from if case.action is Action.DROP_UNIT else None, log.kept.ranges,
     )  # fmt: skip
-    return _publish(log, report, last_record, timestamp)
+    report = _publish(log, report, last_record, timestamp)
+    end_rebuild(log.root)
+    return report
 
 
 def _prepare_index(log: CommitLog, start: StartingPoint) -> tuple[int, int]:

@@ -1,0 +1,64 @@
+"""What is wrong with a store, and what will be done about it: between the two halves of `rmq repair`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rmq_store.broker.repair_finding import Finding
+from rmq_store.broker.repair_settings import Settings
+from rmq_store.broker.repair_trash import Trash
+from rmq_store.broker.repair_views import index_tells_geometry
+from rmq_store.verify import Report
+
+
+@dataclass(slots=True)
+class Repair:
+    """What is wrong with the store at `root`, and what will be done; made by `examine`.
+
+    `report`: the verifier's, before. `rebuild`: the views that are built again, of "queues" and "index". `settings`:
+    those of a store that has no store.json that can be read.
+    """
+
+    root: Path
+    report: Report
+    findings: list[Finding]
+    rebuild: set[str]
+    trash: Trash
+    settings: Settings | None = None
+    after: Report | None = None
+    steps: list[str] = field(default_factory=list)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.findings or self.rebuild or self.report.problem_count or self.report.recovery)
+
+    @property
+    def log_is_damaged(self) -> bool:
+        """Whether bytes of the log are damaged that were not kept before."""
+        return self.problem_count("commitlog") > 0 or any(finding.area == "log" for finding in self.findings)
+
+    def problem_count(self, directory: str) -> int:
+        """How many problems the verifier has there, without names that do not belong there."""
+        foreign = {finding.path for finding in self.findings if finding.area == "names"}
+        named = sum(bad.path in foreign and bad.path.startswith(f"{directory}/") for bad in self.report.problems)
+        return self.report.damaged.get(directory, 0) - named
+
+    @property
+    def lost_settings(self) -> tuple[str, ...]:
+        """RocketMQ's names of the settings that nobody knows: the caller must give them first."""
+        return self.settings.lost if self.settings is not None else ()
+
+    def view_actions(self) -> list[str]:
+        """What is done to queues and index, one sentence each."""
+        actions = []
+        if "queues" in self.rebuild:
+            actions.append("consumequeue: copied, and built again from the log")
+        if "index" in self.rebuild:
+            text = "index: moved away, and built again from the log"
+            if self.settings is not None and not index_tells_geometry(self.root, self.settings.config.geometry()):
+                slots, entries = self.settings.config.max_hash_slot_num, self.settings.config.max_index_num
+                text += f", with maxHashSlotNum={slots} and maxIndexNum={entries}: nothing tells what they were"
+            actions.append(text)
+        return actions

@@ -1,0 +1,206 @@
+"""A rebuild of the queues that was begun: what is there of them is no whole view until it was carried to its end.
+
+    pyrmq/rebuild.json    {"crc": c, "format": 1, "queues": [["<topic>", queue id, end], ...]}
+
+Written before the first file of a queue is moved away or removed, and removed when all entries are there again. Whoever
+opens the store for writing in between, because who had begun was killed or met a full disk, scans the whole log and
+writes every view again; reading only is refused.
+
+`end` is the next queue offset of each queue, at least, as far as its entries and its groups' offsets told before. It
+matters for a queue of which retention has taken all messages: the log cannot make it again, and without it the queue
+would begin at offset 0, and give out offsets that groups have committed. `crc` is the CRC-32 of the JSON without it.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from rmq_store.errors import CorruptConfigError, NotAStoreError, UsageError
+from rmq_store.files import durable
+from rmq_store.files.segments import data_ranges
+from rmq_store.format.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
+from rmq_store.format.frame_check import FRAME_BYTES_MIN
+from rmq_store.format.names import parse_segment_name, validate_topic
+from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.queue_ends import QueueEnds
+from rmq_store.log.views import QueueKey, entries_of
+
+REBUILD_FILE = "pyrmq/rebuild.json"
+
+_FORMAT = 1
+_FILE_BYTES_MAX = 64 << 20
+_PAGE_BYTES = 4096
+# Of an entry whose message is gone for good: see holes.py.
+_HOLE_SIZE = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """The content of the file: the next queue offset of each queue, at least."""
+
+    ends: Mapping[QueueKey, int] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, root: Path) -> Rebuild | None:
+        """What was begun in the store at `root`; None if nothing was. A damaged file says that much, but no ends.
+
+        Raises:
+            NotAStoreError: no regular file, or one of a newer version.
+            StoreFailedError, UsageError: it cannot be read.
+        """
+        path = root / REBUILD_FILE
+        try:
+            data: Any = json.loads(durable.read_limited(path, _FILE_BYTES_MAX))
+            if isinstance(data["format"], int) and data["format"] > _FORMAT:
+                raise NotAStoreError(str(path), f"written by a newer version (format {data['format']})")
+            if data.pop("crc") != _crc(data):
+                return cls()
+            ends = {(topic, int(queue_id)): int(end) for topic, queue_id, end in data["queues"]}
+            for topic in {topic for topic, _ in ends}:
+                validate_topic(topic)
+            return cls(ends)
+        except FileNotFoundError:
+            return None
+        except (CorruptConfigError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return cls()
+
+    def save(self, root: Path) -> None:
+        """Write it durably. StoreFullError, StoreFailedError."""
+        queues = [[topic, queue_id, end] for (topic, queue_id), end in sorted(self.ends.items())]
+        data: dict[str, Any] = {"format": _FORMAT, "queues": queues}
+        durable.write_atomically(root / REBUILD_FILE, json.dumps({"crc": _crc(data), **data}).encode() + b"\n")
+
+
+def is_begun(root: Path) -> bool:
+    """Whether a rebuild was begun, and not ended."""
+    return os.path.lexists(root / REBUILD_FILE)
+
+
+def begin_rebuild(root: Path, committed: Mapping[QueueKey, Iterable[int]] = MappingProxyType({})) -> None:
+    """Write down that the queues are built again, and how far each went: as far as its newest plausible entry says, or
+    a group has committed, or was written down before. The caller holds byte 0 of `lock` exclusively, and has not yet
+    changed a queue.
+
+    Raises:
+        NotAStoreError: as `Rebuild.load`.
+        StoreFullError, StoreFailedError, UsageError: as `durable.translate`; nothing was begun.
+    """
+    known = Rebuild.load(root)
+    ends = dict(known.ends) if known is not None else {}
+    with durable.typed(root / "consumequeue"):
+        for key, end in _ends(root, committed):
+            ends[key] = max(end, ends.get(key, 0))
+    new = Rebuild(ends)
+    if new != known:
+        new.save(root)
+
+
+def end_rebuild(root: Path) -> None:
+    """All views are whole, and on disk. StoreFailedError."""
+    path = root / REBUILD_FILE
+    if is_begun(root):
+        with durable.typed(path):
+            durable.before("unlink", path)
+            path.unlink()
+            durable.fsync_directory(path.parent)
+
+
+def go_on(log: CommitLog) -> None:
+    """After all records were dispatched: a queue of which no message is left goes on where it was, behind an entry of a
+    message that is no more.
+    """
+    begun, noted = Rebuild.load(log.root), QueueEnds.load(log.own)
+    for key, end in begun.ends.items() if begun is not None and log.start() > 0 else ():
+        end = max(end, noted.ends.get(key, 0) if noted is not None else 0)
+        if end > 0 and not log.views.queue(*key).run.bases():
+            nowhere = np.zeros(1, np.int64)
+            log.views.queue(*key).put(end - 1, entries_of(nowhere, nowhere + _HOLE_SIZE, nowhere))
+
+
+def _ends(root: Path, committed: Mapping[QueueKey, Iterable[int]]) -> Iterator[tuple[QueueKey, int]]:
+    """Of every queue that has a directory. Nothing is mapped, and no size believed: files may be damaged."""
+    log_end = max((base + size for base, size in _sizes(root / "commitlog")), default=0)
+    possible = log_end // FRAME_BYTES_MIN  # more messages than ever were: somebody committed what never was
+    for topic in _directories(root / "consumequeue"):
+        try:
+            validate_topic(topic.name)
+        except UsageError:
+            continue
+        for queue in _directories(topic):
+            if queue.name.isascii() and queue.name.isdigit():
+                key = topic.name, int(queue.name)
+                offsets = [offset for offset in committed.get(key, ()) if 0 < offset <= possible]
+                yield key, max([_newest_end(queue, log_end), *offsets])
+
+
+def _newest_end(queue: Path, log_end: int) -> int:
+    """The queue offset behind the newest entry that can be one; 0 without any."""
+    for base, _ in sorted(_sizes(queue), reverse=True):
+        rows, entries = _entries(queue / f"{base:020d}")
+        starts, sizes = entries["commit_log_offset"].astype(np.int64), entries["frame_size"].astype(np.int64)
+        blank = (sizes == PRE_BLANK_SIZE) & (starts == 0)
+        used = (sizes > 0) & (starts >= 0) & (starts <= log_end) & ((starts + sizes <= log_end) | blank)
+        rows, ends, blank = rows[used], np.where(blank, 0, starts + sizes)[used], blank[used]
+        # Entries ascend. One that does not may be the damaged one, or stand behind that: so the one before counts, too.
+        ascends = np.ones(len(rows), np.bool_)
+        ascends[1:] = (ends[1:] > ends[:-1]) | blank[1:]
+        ascends[2:] |= ends[2:] > ends[:-2]
+        if len(found := rows[ascends]):
+            return base // ENTRY_BYTES + int(found[-1]) + 1
+    return 0
+
+
+def _entries(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers (n,) and entries (n,) of one file, without those in holes; pages that cannot be read are zeros."""
+    rows, entries = [], []
+    fd = durable.open_nofollow(path, os.O_RDONLY)
+    try:
+        for low, high in data_ranges(fd, 0, os.fstat(fd).st_size):
+            first = low // ENTRY_BYTES
+            data = _read(fd, first * ENTRY_BYTES, high)
+            part = np.frombuffer(data[: len(data) // ENTRY_BYTES * ENTRY_BYTES], ENTRY)
+            rows.append(first + np.arange(len(part)))
+            entries.append(part)
+    finally:
+        os.close(fd)
+    if not rows:
+        return np.empty(0, np.int64), np.empty(0, ENTRY)
+    return np.concatenate(rows), np.concatenate(entries, dtype=ENTRY)
+
+
+def _read(fd: int, start: int, end: int) -> bytes:
+    try:
+        return os.pread(fd, end - start, start)
+    except OSError as error:
+        if error.errno != errno.EIO or end - start <= 0:
+            raise
+    if end - start <= _PAGE_BYTES:
+        return bytes(end - start)
+    return b"".join(_read(fd, page, min(page + _PAGE_BYTES, end)) for page in range(start, end, _PAGE_BYTES))
+
+
+def _sizes(directory: Path) -> Iterator[tuple[int, int]]:
+    """(first byte, size) of the files of a run."""
+    for entry in os.scandir(directory) if directory.is_dir() else ():
+        base = parse_segment_name(entry.name)
+        if base is not None and entry.is_file(follow_symlinks=False):
+            yield base, entry.stat().st_size
+
+
+def _directories(directory: Path) -> list[Path]:
+    found = os.scandir(directory) if directory.is_dir() else ()
+    return sorted(Path(entry.path) for entry in found if entry.is_dir(follow_symlinks=False))
+
+
+def _crc(data: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(data, sort_keys=True).encode())
