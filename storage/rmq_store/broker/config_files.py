@@ -11,14 +11,16 @@ Sources: ConfigManager.java (load, loadBak, persist), DataVersion.java, MixAll#s
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from rmq_store.clock import system_clock
 from rmq_store.errors import CorruptConfigError, StoreFullError, UsageError
+from rmq_store.files import durable
 from rmq_store.files.durable import make_directory, read_limited, remove_leftovers, write_atomically
 from rmq_store.files.lock import OfdLock
 from rmq_store.format.config_json import SIZE_MAX, ConfigJsonError, Style, dumps, loads
@@ -78,26 +80,47 @@ class ConfigFile:
             StoreFullError, StoreFailedError: as `write_atomically`. More than SIZE_MAX bytes are refused as full: they
                 could not be read again.
         """
+        with self._alone():
+            table, text, is_main = self._read()
+            style = _style(table, text)
+            if mutate(table) is False:
+                return
+            _bump(table, is_new=not text, now_ms=self._clock())
+            new_text = dumps(table, style=style).encode()
+            if len(new_text) > SIZE_MAX:
+                raise StoreFullError(
+                    f"{self.path} would have {len(new_text)} bytes, and no more than {SIZE_MAX} can be read again: "
+                    "nothing was changed. Delete topics or groups that nobody uses (`rmq deleteTopic`, `rmq "
+                    "deleteSubGroup -r true`), and offsets on topics that are gone (`rmq cleanUnusedTopic`)"
+                )
+            # The backup is replaced only by a table that could be read: never by the torn file it stands in for.
+            write_atomically(self.path, new_text, backup=self.backup if is_main else None)
+
+    def start_anew(self, table: Table) -> None:
+        """Put `table` in the place of one that nobody can read; its backup, which is no better, is removed. The caller
+        has copies of both.
+
+        Raises:
+            StoreLockedError: another process held the config lock for `lock_timeout_ms`.
+            StoreFullError, StoreFailedError: as `write_atomically`.
+        """
+        with self._alone():
+            _bump(table, is_new=True, now_ms=self._clock())
+            write_atomically(self.path, dumps(table, style=_style(table, b"")).encode())
+            with durable.typed(self.backup):
+                durable.before("unlink", self.backup)
+                self.backup.unlink(missing_ok=True)
+                durable.fsync_directory(self.backup.parent)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
         make_directory(self._root / "pyrmq")
         make_directory(self.path.parent)
         lock = self._lock()
         try:
             with lock.exclusive(self._lock_timeout_ms):
                 remove_leftovers(self.path)
-                table, text, is_main = self._read()
-                style = _style(table, text)
-                if mutate(table) is False:
-                    return
-                _bump(table, is_new=not text, now_ms=self._clock())
-                new_text = dumps(table, style=style).encode()
-                if len(new_text) > SIZE_MAX:
-                    raise StoreFullError(
-                        f"{self.path} would have {len(new_text)} bytes, and no more than {SIZE_MAX} can be read again: "
-                        "nothing was changed. Delete topics or groups that nobody uses (`rmq deleteTopic`, `rmq "
-                        "deleteSubGroup -r true`), and offsets on topics that are gone (`rmq cleanUnusedTopic`)"
-                    )
-                # The backup is replaced only by a table that could be read: never by the torn file it stands in for.
-                write_atomically(self.path, new_text, backup=self.backup if is_main else None)
+                yield
         finally:
             lock.close()
 

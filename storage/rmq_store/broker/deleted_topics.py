@@ -4,7 +4,8 @@
 
 A deleted topic leaves queue files behind (see `administration`), and so looks like one that was lost with
 config/topics.json. It was made again if a queue of it points at or above that end. Topics without queue files are
-forgotten. Nothing else reads this file: if it is lost, or cannot be read, deleted topics are found, too.
+forgotten. Nothing else reads this file: if it is lost, deleted topics are found, too; one that cannot be read is made
+again, if the table of topics can be.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from rmq_store.errors import CorruptConfigError
 from rmq_store.files import durable
 from rmq_store.files.lock import OfdLock
 from rmq_store.format.consume_queue import ENTRY_BYTES
+
+DELETED_TOPICS_FILE = "pyrmq/deleted_topics.json"
 
 _FORMAT = 1
 _BYTES_MAX = 16 << 20
@@ -79,4 +82,4 @@ def _newest_offset(queue: Path) -> int:
 
 
 def _path(root: Path) -> Path:
-    return root / "pyrmq" / "deleted_topics.json"
+    return root / DELETED_TOPICS_FILE

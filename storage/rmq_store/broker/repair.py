@@ -18,19 +18,19 @@ from contextlib import closing
 from pathlib import Path
 
 from rmq_store.broker.config import StoreFile
+from rmq_store.broker.deleted_topics import DELETED_TOPICS_FILE
 from rmq_store.broker.repair_files import (
-    TOPICS_FILE,
     find_own_files,
     find_queue_files,
     find_tables,
     find_unreadable_queue_files,
-    topics_of_queues,
 )
 from rmq_store.broker.repair_finding import Finding
 from rmq_store.broker.repair_kept import KEPT_FILE, find_whole_again
 from rmq_store.broker.repair_plan import Repair
 from rmq_store.broker.repair_segments import find_segments, find_unreadable_segments, unreadable_places
 from rmq_store.broker.repair_settings import Given, Settings, find_settings
+from rmq_store.broker.repair_topics import TOPICS_FILE, find_again, find_lost_topics
 from rmq_store.broker.repair_trash import Trash
 from rmq_store.broker.repair_views import (
     also_built,
@@ -40,7 +40,6 @@ from rmq_store.broker.repair_views import (
     look_for_room,
 )
 from rmq_store.broker.store import Store
-from rmq_store.broker.topics import TopicTable
 from rmq_store.clock import system_clock
 from rmq_store.errors import (
     CorruptIndexError,
@@ -131,8 +130,8 @@ def carry_out(repair: Repair, progress: Tell | None = None) -> Report:
     with Store.open(root, on_corruption="keep", rebuild_views=(progress or True) if rescan else False) as store:
         if count := keep_delivery_times(root, store.config, repair.trash.copies):
             repair.steps.append(f"consumequeue: {count} delayed messages are due when they were before")
-        if any(finding.path == TOPICS_FILE for finding in repair.findings):
-            _find_topics(repair)
+        if count := find_again(root, table_was_lost=TOPICS_FILE in {finding.path for finding in repair.findings}):
+            repair.steps.append(f"{TOPICS_FILE}: {count} topics were found by their queues")
     repair.after = verify_store(root, progress)
     return repair.after
 
@@ -161,6 +160,8 @@ def _look_at_files(root: Path, trash: Trash, settings: Settings | None) -> list[
     assert known is not None
     known_size = known.size if isinstance(known, Settings) else lambda name: int(getattr(known.config, name))
     findings = [*find_tables(root, trash), *find_own_files(root, trash)]
+    if not {TOPICS_FILE, DELETED_TOPICS_FILE} & {finding.path for finding in findings}:
+        findings += [lost] if (lost := find_lost_topics(root)) else []
     if settings is not None and settings.problem:
         findings.append(_store_file_finding(root, trash, settings))
     findings += find_segments(root, trash, known_size("mapped_file_size_commit_log"))
@@ -244,11 +245,3 @@ def _apply(repair: Repair) -> None:
     if settings is not None and not told:
         describe(root, settings)
     repair.steps += actions
-
-
-def _find_topics(repair: Repair) -> None:
-    known = TopicTable(repair.root).all()
-    lost = [topic for topic in topics_of_queues(repair.root) if topic.topic_name not in known]
-    if lost:
-        TopicTable(repair.root).create_all(lost, exist_ok=True)
-        repair.steps.append(f"{TOPICS_FILE}: {len(lost)} topics were found by their queues")

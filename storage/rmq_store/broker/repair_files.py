@@ -4,31 +4,35 @@ our own files, queue files as files. Segments: repair_segments.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from rmq_store.broker.deleted_topics import deleted_topics, was_used_since
+from rmq_store.broker.deleted_topics import DELETED_TOPICS_FILE, deleted_topics
 from rmq_store.broker.groups import GroupTable
 from rmq_store.broker.offsets import DelayOffsetTable, OffsetTable
 from rmq_store.broker.repair_finding import Finding
 from rmq_store.broker.repair_segments import is_file_name
+from rmq_store.broker.repair_topics import (
+    TOPICS_FILE,
+    is_topic_name,
+    make_deleted_topics_again,
+    start_table_anew,
+    topics_of_queues,
+)
 from rmq_store.broker.repair_trash import Trash
-from rmq_store.broker.topics import QUEUE_COUNT_MAX, TopicConfig, TopicTable
-from rmq_store.errors import CorruptConfigError, CorruptionError, NotAStoreError, StoreFailedError, UsageError
+from rmq_store.broker.topics import TopicTable
+from rmq_store.errors import CorruptionError, NotAStoreError, StoreFailedError
 from rmq_store.files import durable
 from rmq_store.files.progress import Progress
 from rmq_store.files.state_page import StatePage
 from rmq_store.format.checkpoint import Checkpoint
 from rmq_store.format.config_json import SIZE_MAX, ConfigJsonError, loads
 from rmq_store.format.consume_queue import ENTRY_BYTES
-from rmq_store.format.names import validate_topic
 from rmq_store.log.kept import Kept
 from rmq_store.log.queue_ends import QueueEnds
 from rmq_store.log.rebuild import REBUILD_FILE, is_begun
-from rmq_store.log.recovery import LMQ_PREFIX
-
-TOPICS_FILE = "config/topics.json"
 
 _BYTES_MAX = 1 << 20
 
@@ -59,6 +63,9 @@ def find_tables(root: Path, trash: Trash) -> Iterator[Finding]:
                 durable.write_atomically(path, durable.read_limited(backup, SIZE_MAX))
 
             yield Finding("config", relative, bad, what, from_backup)
+        elif bad and relative == TOPICS_FILE and (os.path.lexists(path) or os.path.lexists(backup)):
+            what = "the table starts anew, with the topics that have queues; its backup is no better, and goes"
+            yield Finding("config", relative, bad, what, lambda: start_table_anew(root, trash))
         elif bad and (path.exists() or backup.exists()):
             what = "it is moved away, and so is its backup, which is no better: the table starts anew"
 
@@ -69,30 +76,15 @@ def find_tables(root: Path, trash: Trash) -> Iterator[Finding]:
 
             yield Finding("config", relative, bad, what, anew)
         elif bad and topics_of_queues(root):
-            what = "the table starts anew, and topics are found again by their queues"
-            yield Finding("config", relative, "missing, and so is its backup", what, lambda: None)
+            what = "the table starts anew, with the topics that have queues"
+            yield Finding(
+                "config", relative, "missing, and so is its backup", what, lambda: start_table_anew(root, trash)
+            )
         elif bad_backup and backup.exists():
             yield Finding(
                 "config", f"{relative}.bak", bad_backup, "it is moved away; the table itself is whole",
                 lambda backup=backup: trash.move(backup),  # type: ignore[misc]
             )  # fmt: skip
-
-
-def topics_of_queues(root: Path) -> list[TopicConfig]:
-    """Those that have queues, but for those that were deleted and not made again."""
-    try:
-        deleted = deleted_topics(root)
-    except (CorruptConfigError, StoreFailedError):
-        deleted = {}
-    found = []
-    for topic in sorted((root / "consumequeue").iterdir()) if (root / "consumequeue").is_dir() else ():
-        if not topic.is_dir() or not _is_topic(topic.name) or topic.name.startswith(LMQ_PREFIX):
-            continue
-        ids = [int(queue.name) for queue in topic.iterdir() if queue.name.isascii() and queue.name.isdigit()]
-        ids = [number for number in ids if number < QUEUE_COUNT_MAX]
-        if ids and not (topic.name in deleted and not was_used_since(topic, deleted[topic.name])):
-            found.append(TopicConfig(topic.name, max(ids) + 1, max(ids) + 1, 6))
-    return found
 
 
 def _why_bad(path: Path) -> str:
@@ -118,8 +110,6 @@ def find_own_files(root: Path, trash: Trash) -> Iterator[Finding]:
         "pyrmq/units.json": (lambda: loads(durable.read_limited(root / "pyrmq/units.json", SIZE_MAX)),
                              "it is moved away: a cache, made anew from the log"),
         "pyrmq/queue_ends.json": (lambda: _check_queue_ends(root), "it is moved away: the next clean stop writes it"),
-        "pyrmq/deleted_topics.json": (lambda: deleted_topics(root), "it is moved away: should config/topics.json be "
-                                      "lost, topics that were deleted are found, too"),
         "checkpoint": (lambda: Checkpoint.unpack(durable.read_limited(root / "checkpoint", _BYTES_MAX), "checkpoint"),
                        "it is moved away: the next clean stop writes it"),
     }  # fmt: skip
@@ -138,6 +128,14 @@ def find_own_files(root: Path, trash: Trash) -> Iterator[Finding]:
         yield Finding(
             "own files", REBUILD_FILE, "the queues were to be built again, and that did not come to its end",
             "they are built again", lambda: None,
+        )  # fmt: skip
+    try:
+        deleted_topics(root)
+    except (CorruptionError, NotAStoreError, StoreFailedError) as error:
+        yield Finding(
+            "own files", DELETED_TOPICS_FILE, str(error),
+            "it is made again: topics that have queues and are not in config/topics.json count as deleted",
+            lambda: make_deleted_topics_again(root, trash),
         )  # fmt: skip
 
 
@@ -192,8 +190,8 @@ def find_unreadable_queue_files(root: Path, trash: Trash, unreadable: Mapping[st
 def _hostile(directory: Path, expected: int) -> Iterator[tuple[Path, bool]]:
     """What cannot stay, and whether nothing of a queue can have that name."""
     for topic in sorted(directory.iterdir()):
-        if topic.is_symlink() or not topic.is_dir() or not _is_topic(topic.name):
-            yield topic, not _is_topic(topic.name)
+        if topic.is_symlink() or not topic.is_dir() or not is_topic_name(topic.name):
+            yield topic, not is_topic_name(topic.name)
             continue
         for queue in sorted(topic.iterdir()):
             is_number = queue.name.isascii() and queue.name.isdigit()
@@ -213,11 +211,3 @@ def _size_by_names(directory: Path) -> int:
     sizes, bases = Counter(path.stat().st_size for path in files), {int(path.name) for path in files}
     fitting = [size for size in sizes if size and not size % ENTRY_BYTES and not any(base % size for base in bases)]
     return max(fitting, key=lambda size: (sizes[size], size), default=0)
-
-
-def _is_topic(name: str) -> bool:
-    try:
-        validate_topic(name.removeprefix(LMQ_PREFIX))
-    except UsageError:
-        return False
-    return True

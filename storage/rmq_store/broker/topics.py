@@ -83,6 +83,11 @@ class TopicTable:
         """Identity of the table's files now: equal stamps, equal topics. UsageError."""
         return self._file.stamp()
 
+    @property
+    def paths(self) -> tuple[Path, Path]:
+        """The table, and its backup."""
+        return self._file.path, self._file.backup
+
     def all(self) -> Mapping[str, TopicConfig]:
         """Return every topic by name, read-only.
 
@@ -129,6 +134,10 @@ class TopicTable:
             return {topic.topic_name: current[topic.topic_name] for topic in topics}
         self._file.update(mutate)
         return found
+
+    def start_anew(self, topics: Sequence[TopicConfig]) -> None:
+        """Make a table of these topics in the place of one that cannot be read. Raises as `ConfigFile.start_anew`."""
+        self._file.start_anew({"topicConfigTable": {topic.topic_name: _encode(topic) for topic in topics}})
 
     def update(self, topic: TopicConfig) -> None:
         """Replace what is known of an existing topic durably; fields of newer versions stay.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from rmq_store import Message, Store, StoreConfig
 from rmq_store.broker.repair import carry_out, examine
 from rmq_store.errors import (
+    CorruptConfigError,
     CorruptionError,
     CorruptRecordError,
     NotAStoreError,
@@ -176,3 +178,36 @@ def test_who_finishes_the_repair_of_a_brokers_store_does_not_cut_its_log(root: P
     assert segment.read_bytes() == data
     after = carry_out(examine(root))
     assert (after.status, after.messages) == ("kept", COUNT - 1)
+
+
+@pytest.mark.parametrize("opened", [True, False], ids=["and opened", "and repaired"])
+def test_topics_are_not_lost_if_the_repair_of_their_table_is_killed(root: Path, tmp_path: Path, opened: bool) -> None:
+    """At each operation on it: at no moment is there none, in whose place an opener would put one of its own."""
+    for name in ("topics.json", "topics.json.bak"):
+        (root / "config" / name).write_text("{")
+    for k in range(1, 100):
+        place = shutil.copytree(root, tmp_path / str(k))
+        left = k
+
+        def hook(operation: str, path: str, place: Path = place) -> None:
+            nonlocal left
+            left -= path.startswith(str(place / "config" / "topics.json"))
+            if left == 0:
+                die()
+
+        code = run_repair(place, hook)
+        if opened:
+            try:
+                with Store.open(place) as store:
+                    assert "Orders" in store.topics()
+            except CorruptConfigError as error:
+                assert "topics.json" in str(error)
+        found = examine(place)
+        if found.is_needed:
+            carry_out(found)
+        with Store.open(place) as store:
+            assert store.topic("Orders").read_queue_nums == 2
+            assert "TBW102" in store.topics()
+        if code == 0:
+            break
+    assert 5 < k < 99

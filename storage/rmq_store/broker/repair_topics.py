@@ -1,0 +1,117 @@
+"""Topics that the table lost, found again by their queues (`rmq repair`).
+
+A queue does not say which permissions its topic had, nor what else was set: it gets those of a new topic, and as many
+queues as there are.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rmq_store.broker.deleted_topics import DELETED_TOPICS_FILE, deleted_topics, note_deletion, was_used_since
+from rmq_store.broker.repair_finding import Finding
+from rmq_store.broker.repair_settings import is_ours
+from rmq_store.broker.repair_trash import Trash
+from rmq_store.broker.topics import DEFAULT_TOPICS, QUEUE_COUNT_MAX, TopicConfig, TopicTable
+from rmq_store.errors import CorruptConfigError, StoreFailedError, UsageError
+from rmq_store.files.progress import Progress
+from rmq_store.format.names import is_system_topic, validate_topic
+from rmq_store.log.recovery import LMQ_PREFIX
+
+TOPICS_FILE = "config/topics.json"
+
+_NAMED = 3
+
+
+def topics_of_queues(root: Path) -> list[TopicConfig]:
+    """Those that have queues, but for those that were deleted and not made again."""
+    try:
+        deleted = deleted_topics(root)
+    except (CorruptConfigError, StoreFailedError):
+        deleted = {}
+    found = []
+    for topic in sorted((root / "consumequeue").iterdir()) if (root / "consumequeue").is_dir() else ():
+        if not topic.is_dir() or not is_topic_name(topic.name) or topic.name.startswith(LMQ_PREFIX):
+            continue
+        ids = [int(queue.name) for queue in topic.iterdir() if queue.name.isascii() and queue.name.isdigit()]
+        ids = [number for number in ids if number < QUEUE_COUNT_MAX]
+        if ids and not (topic.name in deleted and not was_used_since(topic, deleted[topic.name])):
+            found.append(TopicConfig(topic.name, max(ids) + 1, max(ids) + 1, 6))
+    return found
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether a topic, or one of a broker's light message queues, can have this name."""
+    try:
+        validate_topic(name.removeprefix(LMQ_PREFIX))
+    except UsageError:
+        return False
+    return True
+
+
+def lost_topics(root: Path) -> list[TopicConfig]:
+    """Topics with queues of ours that are neither in the table, which can be read, nor were deleted. A broker may have
+    deleted a topic and left its queues; what lies behind its last visit is ours.
+    """
+    if not is_ours(root):
+        return []
+    known = TopicTable(root).all()
+    progress = Progress(root / "pyrmq" / "progress").load()
+    ours_from = progress[0].crc_from or 0 if progress is not None else 0
+    unknown = [topic for topic in topics_of_queues(root) if topic.topic_name not in known]
+    unknown = [topic for topic in unknown if not is_system_topic(topic.topic_name)]  # who needs one makes it
+    return [topic for topic in unknown if was_used_since(root / "consumequeue" / topic.topic_name, ours_from)]
+
+
+def find_lost_topics(root: Path) -> Finding | None:
+    """What is done about topics that a table that can be read does not have."""
+    lost = lost_topics(root)
+    if not lost:
+        return None
+    return Finding(
+        "config", TOPICS_FILE, f"topics with queues are not in it: {_listed(lost)}",
+        "they are put into it, with the queues that they have; `rmq deleteTopic` for what is not wanted",
+        lambda: put_into_table(root, lost),
+    )  # fmt: skip
+
+
+def start_table_anew(root: Path, trash: Trash) -> None:
+    """Make the table in the place of one that cannot be read, with all topics that have queues. At no moment is there
+    none, in whose place an opener would put one of its own.
+    """
+    table = TopicTable(root)
+    for path in table.paths:
+        trash.keep(path)
+    found = {topic.topic_name: topic for topic in (*topics_of_queues(root), *DEFAULT_TOPICS)}
+    table.start_anew([*found.values()])
+
+
+def put_into_table(root: Path, topics: list[TopicConfig]) -> None:
+    """Add topics to a table that can be read."""
+    TopicTable(root).create_all(topics, exist_ok=True)
+
+
+def find_again(root: Path, *, table_was_lost: bool) -> int:
+    """Once the queues are whole again: put what they tell into the table, if that was lost all of it; returns how many
+    topics that were.
+    """
+    known = TopicTable(root).all()
+    found = topics_of_queues(root) if table_was_lost else lost_topics(root)
+    lost = [topic for topic in found if topic.topic_name not in known]
+    if lost:
+        put_into_table(root, lost)
+    return len(lost)
+
+
+def make_deleted_topics_again(root: Path, trash: Trash) -> None:
+    """In the place of a damaged list: all topics count as deleted that have queues and are not in the table."""
+    trash.keep(root / DELETED_TOPICS_FILE)
+    known, progress = TopicTable(root).all(), Progress(root / "pyrmq" / "progress").load()
+    unknown = [topic.topic_name for topic in topics_of_queues(root) if topic.topic_name not in known]
+    gone = [name for name in unknown if not is_system_topic(name)]
+    note_deletion(root, gone, progress[0].end if progress is not None else 0)
+
+
+def _listed(topics: list[TopicConfig]) -> str:
+    names = [topic.topic_name for topic in topics]
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
