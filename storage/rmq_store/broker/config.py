@@ -18,7 +18,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from rmq_store.errors import CorruptConfigError, NotAStoreError, UsageError
+from rmq_store.errors import CorruptConfigError, NotAStoreError, StoreFailedError, UsageError
 from rmq_store.files import durable
 from rmq_store.format.host import Host
 from rmq_store.format.index import file_size as index_file_bytes
@@ -318,11 +318,27 @@ class StoreFile:
 
     def save(self, root: Path) -> None:
         """Write it durably, and its backup."""
-        content = {"format": STORE_FORMAT, "identity": self.identity, "settings": self.config.broker_conf()}
-        text, path = json.dumps(content, indent=1).encode() + b"\n", _store_file(root)
+        text, path = self._text(), _store_file(root)
         durable.write_atomically(path, text, backup=_backup(path))
         if not _backup(path).exists():
             durable.write_atomically(_backup(path), text)  # most settings never change: one file alone would know them
+
+    def restore(self, root: Path) -> None:
+        """Write it durably in the place of one that is lost, or cannot be read: that does not become the backup. A
+        backup that cannot be read either is replaced.
+        """
+        text, path = self._text(), _store_file(root)
+        durable.write_atomically(path, text)
+        try:
+            known = self.load_backup(root)
+        except (CorruptConfigError, StoreFailedError, NotAStoreError):
+            known = None
+        if known is None:
+            durable.write_atomically(_backup(path), text)
+
+    def _text(self) -> bytes:
+        content = {"format": STORE_FORMAT, "identity": self.identity, "settings": self.config.broker_conf()}
+        return json.dumps(content, indent=1).encode() + b"\n"
 
 
 def _store_file(root: Path) -> Path:

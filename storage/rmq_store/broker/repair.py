@@ -29,7 +29,7 @@ from rmq_store.broker.repair_finding import Finding
 from rmq_store.broker.repair_kept import KEPT_FILE, find_whole_again
 from rmq_store.broker.repair_plan import Repair
 from rmq_store.broker.repair_segments import find_segments, find_unreadable_segments, unreadable_places
-from rmq_store.broker.repair_settings import Given, Settings, find_settings
+from rmq_store.broker.repair_settings import Given, Settings, find_settings, find_store_file
 from rmq_store.broker.repair_topics import TOPICS_FILE, find_again, find_lost_topics
 from rmq_store.broker.repair_trash import Trash
 from rmq_store.broker.repair_views import (
@@ -163,20 +163,10 @@ def _look_at_files(root: Path, trash: Trash, settings: Settings | None) -> list[
     if not {TOPICS_FILE, DELETED_TOPICS_FILE} & {finding.path for finding in findings}:
         findings += [lost] if (lost := find_lost_topics(root)) else []
     if settings is not None and settings.problem:
-        findings.append(_store_file_finding(root, trash, settings))
+        findings.append(find_store_file(root, trash, settings))
     findings += find_segments(root, trash, known_size("mapped_file_size_commit_log"))
     findings += find_queue_files(root, trash, known_size("mapped_file_size_consume_queue"))
     return findings
-
-
-def _store_file_finding(root: Path, trash: Trash, settings: Settings) -> Finding:
-    path = root / "pyrmq" / "store.json"
-
-    def move() -> None:
-        if path.is_symlink() or path.exists():
-            trash.move(path)
-
-    return Finding("own files", "pyrmq/store.json", settings.problem, settings.action, move)
 
 
 def _look_at_what_was_read(root: Path, trash: Trash, report: Report, known: set[str]) -> list[Finding]:

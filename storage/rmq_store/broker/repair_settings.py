@@ -9,6 +9,7 @@ Sizes are never lost: the files of the store have them.
 from __future__ import annotations
 
 import json
+import os
 import re
 import uuid
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store.broker.config import DEFAULTS, JAVA_NAMES, STORE_FILE_BYTES_MAX, StoreConfig, StoreFile, parse_settings
+from rmq_store.broker.repair_finding import Finding
+from rmq_store.broker.repair_trash import Trash
 from rmq_store.errors import CorruptConfigError, CorruptionError, NotAStoreError, StoreFailedError, UsageError
 from rmq_store.files import durable
 from rmq_store.log.geometry import Geometry
@@ -94,6 +97,24 @@ def find_settings(root: Path, given: Given) -> Settings | None:
     return Settings("", config, frozenset(differing | given.settings.keys()))
 
 
+def find_store_file(root: Path, trash: Trash, settings: Settings) -> Finding:
+    """What is done about the store.json that `settings` stand in for. It stays in its place until `describe` replaces
+    it: what can be read of it must not be lost to who repairs the store after we were killed, and nobody may open the
+    store without.
+    """
+    path = root / "pyrmq" / "store.json"
+    backup = path.with_name("store.json.bak")
+    also = _load_backup(root) is None and os.path.lexists(backup)
+
+    def keep() -> None:
+        trash.keep(path)
+        if also:
+            trash.keep(backup)
+
+    action = settings.action + ("; so is its backup, which is no better" if also else "")
+    return Finding("own files", "pyrmq/store.json", settings.problem, action, keep)
+
+
 def is_ours(root: Path) -> bool:
     """Whether one of ours used the store last; a broker writes another text into `lock` at every start."""
     try:
@@ -103,10 +124,7 @@ def is_ours(root: Path) -> bool:
 
 
 def _salvage(root: Path, given: Given, problem: str) -> Settings:
-    try:
-        backup = StoreFile.load_backup(root)
-    except (CorruptionError, StoreFailedError, NotAStoreError):
-        backup = None
+    backup = _load_backup(root)
     if backup is not None:
         action = "its content before the last change comes back from store.json.bak"
         return Settings(backup.identity, replace(backup.config, **given.settings), _names(), (), problem, action)
@@ -116,11 +134,17 @@ def _salvage(root: Path, given: Given, problem: str) -> Settings:
     lost = [name for name, field in JAVA_NAMES.items() if field.name not in known and field.name not in _SIZES]
     if given.config is not None or given.defaults:
         lost = []
-    action = "it is moved away and made anew" if problem != "missing" else "it is made anew"
-    action += f": {len(found)} of {len(JAVA_NAMES)} settings can be read, the files tell the sizes, the identity is "
-    action += "the same" if identity else "a new one"
+    action = f"it is made anew: {len(found)} of {len(JAVA_NAMES)} settings can be read, the files tell the sizes, "
+    action += f"the identity is {'the same' if identity else 'a new one'}"
     names = known.keys() | ({name for name in _names() if name not in _SIZES} if not lost else set())
     return Settings(identity, config, frozenset(names), tuple(lost), problem, action)
+
+
+def _load_backup(root: Path) -> StoreFile | None:
+    try:
+        return StoreFile.load_backup(root)
+    except (CorruptionError, StoreFailedError, NotAStoreError):
+        return None
 
 
 def _read_what_can_be_read(root: Path) -> tuple[str, dict[str, Any]]:

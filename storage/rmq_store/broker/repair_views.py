@@ -58,8 +58,8 @@ def index_tells_geometry(root: Path, geometry: Geometry) -> bool:
 
 
 def describe(root: Path, settings: Settings) -> None:
-    """Write the store.json of a store that has none. An index that can be read must still be there: it tells its own
-    geometry, and whether it holds tags.
+    """Write the store.json of a store that has none, or in the place of one that cannot be read. An index that can be
+    read must still be there: it tells its own geometry, and whether it holds tags.
 
     Raises:
         UsageError: a size that was given is not that of the files.
@@ -71,7 +71,7 @@ def describe(root: Path, settings: Settings) -> None:
             tags = indexes_tags(log)
         except CorruptionError:  # a damaged index: as if there were none
             tags = load_checkpoint(log).logics_physical_offset > 0
-    settings.file(geometry, index_tags=tags).save(root)
+    settings.file(geometry, index_tags=tags).restore(root)
 
 
 def look_for_room(root: Path, rebuild: set[str]) -> None:

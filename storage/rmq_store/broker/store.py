@@ -44,9 +44,18 @@ from rmq_store.broker.topics import DEFAULT_TOPICS, TopicConfig, TopicTable
 from rmq_store.broker.waiting import Backlog, backlogs
 from rmq_store.broker.writing import Writer
 from rmq_store.clock import store_clock
-from rmq_store.errors import CorruptionError, NotAStoreError, ReadOnlyError, StoreError, StoreLockedError, UsageError
+from rmq_store.errors import (
+    CorruptConfigError,
+    CorruptionError,
+    NotAStoreError,
+    ReadOnlyError,
+    StoreError,
+    StoreLockedError,
+    UsageError,
+)
 from rmq_store.files import durable
 from rmq_store.files.pin import Pin
+from rmq_store.files.segments import size_of_files
 from rmq_store.format.message import Message, StoredMessage
 from rmq_store.format.names import is_system_topic, validate_topic
 from rmq_store.format.schema import MESSAGE_SCHEMA
@@ -136,7 +145,7 @@ class Store:
             NotAStoreError: no store at `path`, or one of a newer version.
             StoreLockedError: a RocketMQ broker runs on it (for writing).
             UsageError: `config` contradicts the store, or no permission.
-            CorruptionError: files that contradict each other; nothing was changed.
+            CorruptionError: files that contradict each other, or store.json is damaged or lost; nothing was changed.
         """
         root = Path(path).absolute()
         if on_corruption not in ("refuse", "keep"):
@@ -145,14 +154,14 @@ class Store:
             raise UsageError("a read-only open writes nothing: it goes with neither create, rebuild_views nor keep")
         wishes = Wishes(
             on_corruption == "keep", bool(rebuild_views), lambda: _consumed(root),
-            rebuild_views if callable(rebuild_views) else lambda records, done_bytes, total_bytes: None,
+            progress=rebuild_views if callable(rebuild_views) else lambda records, done_bytes, total_bytes: None,
         )  # fmt: skip
         if create and not _is_store(root):
             _make_root(root)
         elif not _is_store(root):
             raise NotAStoreError(str(root), "no RocketMQ store is here (no commitlog/ and no pyrmq/store.json)")
         durable.warn_of_shared_directory(root)
-        known = StoreFile.load(root)
+        known = StoreFile.load(root) or _none_lost(root)
         settings = _settings(root, known, config)
         log = CommitLog(
             root,
@@ -172,6 +181,7 @@ class Store:
                 settings = replace(settings, message_index_tags=indexes_tags(log))
                 log.index_tags = settings.message_index_tags
             if not read_only:
+                wishes = replace(wishes, describe=functools.partial(_describe_first, root, settings))
                 recovery = opening.open_for_writing(log, wishes=wishes)
                 is_open = True
                 if rebuild_views and recovery is None:
@@ -600,6 +610,29 @@ def _consumed(root: Path) -> dict[tuple[str, int], list[int]]:
         for key, offset in offsets.items():
             consumed.setdefault(key, []).append(offset)
     return consumed
+
+
+def _none_lost(root: Path) -> StoreFile | None:
+    """The store.json of a store that has none now: None if there was none to lose, or that of who was just making it.
+
+    Who makes a store, or is the first of ours to open a broker's, writes it before anything says that the store is
+    ours. If that is said, and there are messages, it is lost: to go on with the defaults (ASYNC_FLUSH!) and as another
+    store is for `rmq repair`, which asks first.
+    """
+    is_described = _is_ours(root) and (root / "pyrmq" / "progress").exists()
+    if not is_described or size_of_files(root / "commitlog") is None:
+        return None
+    known = StoreFile.load(root)
+    if known is None:
+        reason = "missing, and so is its backup, although this is a store of ours; see `rmq repair`"
+        raise CorruptConfigError(str(root / "pyrmq" / "store.json"), 0, reason)
+    return known
+
+
+def _describe_first(root: Path, settings: StoreConfig) -> None:
+    """Write store.json if the store has none. The caller holds byte 0 of `lock` exclusively."""
+    if StoreFile.load(root) is None:
+        StoreFile(str(uuid.uuid4()), settings).save(root)
 
 
 def _describe(log: CommitLog, known: StoreFile | None, settings: StoreConfig) -> StoreFile:

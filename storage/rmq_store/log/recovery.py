@@ -63,13 +63,15 @@ class Wishes:
     """What the caller wants of a recovery.
 
     `keep`: damage of records that were on disk is kept and passed over, instead of refused. `rebuild`: the whole log is
-    scanned and every view written again. `committed()`: offsets up to which queues were certainly used. `progress` is
+    scanned and every view written again. `committed()`: offsets up to which queues were certainly used. `describe()`
+    makes the store.json of a store that has none: nothing says that a store is ours before it is there. `progress` is
     told (records so far, bytes so far, bytes in all).
     """
 
     keep: bool = False
     rebuild: bool = False
     committed: Callable[[], Mapping[QueueKey, Iterable[int]]] = dict
+    describe: Callable[[], None] = lambda: None
     progress: Callable[[int, int, int], None] = lambda records, done_bytes, total_bytes: None
 
 
@@ -79,7 +81,8 @@ REFUSE = Wishes()
 def recover(log: CommitLog, create_abort: Callable[[], None], wishes: Wishes = REFUSE) -> RecoveryReport:
     """Recover and publish the state page. The caller holds byte 0 of `lock` exclusively.
 
-    `create_abort` is called once it is known how the store was left, and before anything is changed.
+    `create_abort`, and then `wishes.describe`, is called once it is known how the store was left, and before anything
+    is changed.
 
     Raises:
         CorruptRecordError: records below the durable point are damaged or missing; nothing was changed. Not with
@@ -100,6 +103,7 @@ def recover(log: CommitLog, create_abort: Callable[[], None], wishes: Wishes = R
     kept = _judge(log, start, wishes, cut_as_java=not interrupted)
     in_doubt = page.is_doubtful and (log.root / "abort").exists()
     create_abort()
+    wishes.describe()
     _remember(log, kept)
     if start.trust is not Trust.CLEAN:
         doubt_queue_ends(log, foreign=start.foreign)

@@ -180,6 +180,44 @@ def test_who_finishes_the_repair_of_a_brokers_store_does_not_cut_its_log(root: P
     assert (after.status, after.messages) == ("kept", COUNT - 1)
 
 
+@pytest.mark.parametrize("backup", [True, False], ids=["with its backup as bad", "without a backup"])
+@pytest.mark.parametrize("how", ["killed", "full"])
+def test_settings_that_were_salvaged_are_not_lost_with_the_repair(root: Path, how: str, backup: bool) -> None:
+    path = root / "pyrmq" / "store.json"
+    text = path.read_text().rstrip().removesuffix("}")
+    path.write_text(text)
+    path.with_name("store.json.bak").write_text(text) if backup else path.with_name("store.json.bak").unlink()
+    os.truncate(root / "commitlog" / f"{0:020d}", 60_000)
+    identity = examine(root).settings.identity  # type: ignore[union-attr]
+    if how == "killed":
+        repair_until_killed(root, at("allocate", "-resized", die))
+    else:
+        found = examine(root)
+        durable.hook = at("allocate", "-resized", no_room)
+        with pytest.raises(StoreFullError):
+            carry_out(found)
+        durable.hook = None
+    with pytest.raises(CorruptConfigError, match=r"store\.json"):
+        Store.open(root)
+    again = examine(root)
+    assert again.lost_settings == ()
+    carry_out(again)
+    for place in (path, path.with_name("store.json.bak")):
+        assert (again.trash.target / place.relative_to(root)).exists() == (backup or place == path)
+    with Store.open(root) as store:
+        assert (store.identity, store.config) == (identity, CONFIG)
+
+
+def test_a_good_backup_of_the_settings_survives_the_repair_of_the_bad_ones(root: Path) -> None:
+    path, backup = root / "pyrmq" / "store.json", root / "pyrmq" / "store.json.bak"
+    known = backup.read_bytes()
+    path.write_text("{")
+    repair_until_killed(root, at("fsync_directory", "pyrmq", die))
+    assert backup.read_bytes() == known
+    carry_out(examine(root))
+    assert path.read_bytes() == backup.read_bytes() == known
+
+
 @pytest.mark.parametrize("opened", [True, False], ids=["and opened", "and repaired"])
 def test_topics_are_not_lost_if_the_repair_of_their_table_is_killed(root: Path, tmp_path: Path, opened: bool) -> None:
     """At each operation on it: at no moment is there none, in whose place an opener would put one of its own."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from rmq_store import Message, Store, StoreConfig
 from rmq_store.broker.config import StoreFile
 from rmq_store.cli import commands
 from rmq_store.errors import CorruptConfigError
+from rmq_store.files import durable
 
 CONFIG = StoreConfig(
     8192, 2000, 50, 200, flush_disk_type="SYNC_FLUSH", file_reserved_time=9, message_delay_level="2s 4s"
@@ -131,3 +134,62 @@ def test_a_store_that_knows_its_settings_takes_no_others(root: Path) -> None:
     assert (code, "is whole, and its settings stay" in said) == (2, True)
     code, _, said = repair(root, "--set", "flushDiskTyp=ASYNC_FLUSH")
     assert (code, "did you mean 'flushDiskType'" in said) == (2, True)
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_store_that_lost_its_settings_with_their_backup_is_refused(root: Path, read_only: bool) -> None:
+    damage(root, None, backup=False)
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    with pytest.raises(CorruptConfigError, match=r"store\.json: .* missing, and so is its backup.* `rmq repair`"):
+        Store.open(root, read_only=read_only, create=not read_only, config=None if read_only else CONFIG)
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("what", ["a broker was here", "pyrmq/ is lost", "progress is lost", "no message yet"])
+def test_it_is_described_anew_where_nothing_says_that_it_was(root: Path, tmp_path: Path, what: str) -> None:
+    if what == "no message yet":
+        root = tmp_path / "empty"
+        Store.open(root, create=True, config=CONFIG).close()
+    damage(root, None, backup=False)
+    if what == "a broker was here":
+        (root / "lock").write_bytes(b"lock")
+    elif what == "pyrmq/ is lost":
+        shutil.rmtree(root / "pyrmq")
+    elif what == "progress is lost":
+        (root / "pyrmq" / "progress").unlink()
+    with Store.open(root) as store:
+        assert store.config.flush_disk_type == "ASYNC_FLUSH"
+    assert StoreFile.load(root) is not None
+
+
+@pytest.mark.parametrize("made_by", ["us", "a broker"])
+def test_whoever_is_killed_while_it_makes_a_store_leaves_none_that_lost_its_settings(
+    root: Path, tmp_path: Path, made_by: str
+) -> None:
+    """At any operation: nothing says that the store is ours before store.json is there."""
+    if made_by == "a broker":
+        shutil.rmtree(root / "pyrmq")
+        (root / "lock").write_bytes(b"lock")
+    for k in range(1, 300, 3):
+        place = tmp_path / str(k)
+        if made_by == "a broker":
+            shutil.copytree(root, place)
+        if (pid := os.fork()) == 0:
+            left = k
+
+            def hook(operation: str, path: str) -> None:
+                nonlocal left
+                left -= 1
+                if not left:
+                    os._exit(9)
+
+            durable.hook = hook
+            with Store.open(place, create=True, config=CONFIG) as store:
+                store.send(Message("Orders", b"y", queue_id=0))
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        with Store.open(place, create=True, config=CONFIG) as store:
+            assert store.config.flush_disk_type == "SYNC_FLUSH"
+        if code == 0:
+            return
+    pytest.fail("never came to the end")
