@@ -2,7 +2,7 @@
 
     1  look, change nothing: single files (repair_files, repair_segments, repair_settings), then the verifier over log,
        queues and index
-    2  under byte 0 of `lock`: copy the queues if they are to be built again, and write down
+    2  under byte 0 of `lock`, if nothing changed since: copy the queues if they are to be built again, and write down
        that they are (log.rebuild: from here on every opener would do so); move or restore single files, move the index.
        In this order: what needs room on the disk comes first, and can be taken back
     3  open the store with on_corruption="keep", scanning the whole log if queues or log are damaged, and close it
@@ -30,6 +30,7 @@ from rmq_store.broker.repair_kept import KEPT_FILE, find_whole_again
 from rmq_store.broker.repair_plan import Repair
 from rmq_store.broker.repair_segments import find_segments, find_unreadable_segments, unreadable_places
 from rmq_store.broker.repair_settings import Given, Settings, find_settings, find_store_file
+from rmq_store.broker.repair_stamps import refuse_changes, stamps_of
 from rmq_store.broker.repair_topics import TOPICS_FILE, find_again, find_lost_topics
 from rmq_store.broker.repair_trash import Trash
 from rmq_store.broker.repair_views import (
@@ -90,12 +91,12 @@ def examine(
         raise NotAStoreError(str(root), "not a store: it has no commitlog directory")
     with closing(OfdLock(root / "lock")) as lock:
         _refuse_company(root, lock)
-    trash = Trash(root, _target(root, removed))
+    trash, seen = Trash(root, _target(root, removed)), stamps_of(root)
     settings = find_settings(root, given)
     findings = _look_at_files(root, trash, settings)
     report = verify_store(root, progress)
     findings += _look_at_what_was_read(root, trash, report, {finding.path for finding in findings})
-    found = Repair(root, report, findings, set(), trash, settings)
+    found = Repair(root, report, findings, set(), trash, seen, settings)
     found.rebuild = _rebuilt_views(found, queues=queues, index=index)
     if "index" in found.rebuild:
         durable.refuse_links(root / "index")
@@ -108,7 +109,7 @@ def carry_out(repair: Repair, progress: Tell | None = None) -> Report:
     On return everything is durable. What stays damaged is kept: `Report.kept`.
 
     Raises:
-        UsageError: settings are lost; nothing was changed.
+        UsageError: settings are lost, or somebody changed the store since `examine`; nothing was changed.
         StoreLockedError: somebody has opened the store meanwhile.
         StoreFullError, StoreFailedError, CorruptionError: call `examine` again after the cause is gone. If it was room
             for queues and index, nothing was changed.
@@ -125,6 +126,7 @@ def carry_out(repair: Repair, progress: Tell | None = None) -> Report:
         if not lock.try_exclusive():
             _refuse_company(root, lock)
         with durable.typed(root):
+            refuse_changes(root, repair.seen)
             _change_files(repair)
     rescan = "queues" in repair.rebuild
     with Store.open(root, on_corruption="keep", rebuild_views=(progress or True) if rescan else False) as store:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rmq_store.broker.repair_finding import Finding
 from rmq_store.broker.repair_settings import Settings
+from rmq_store.broker.repair_stamps import Stamps
 from rmq_store.broker.repair_trash import Trash
 from rmq_store.broker.repair_views import index_tells_geometry
 from rmq_store.verify import Report
@@ -17,7 +18,7 @@ class Repair:
     """What is wrong with the store at `root`, and what will be done; made by `examine`.
 
     `report`: the verifier's, before. `rebuild`: the views that are built again, of "queues" and "index". `settings`:
-    those of a store that has no store.json that can be read.
+    those of a store that has no store.json that can be read. `seen`: the files as they were looked at.
     """
 
     root: Path
@@ -25,6 +26,7 @@ class Repair:
     findings: list[Finding]
     rebuild: set[str]
     trash: Trash
+    seen: Stamps
     settings: Settings | None = None
     after: Report | None = None
     steps: list[str] = field(default_factory=list)

@@ -63,7 +63,8 @@ def repair(
 
     \b
     Exit codes: 0 nothing was wrong, or all of it was put right; 1 messages are lost (or, with --dry-run, something
-    would be done); 2 it could not be done: the caller's mistake, a store in use, lost settings, a full disk.
+    would be done); 2 it could not be done: the caller's mistake, a store in use, or changed since it was looked at,
+    lost settings, a full disk.
     """
     from rmq_store.broker.repair import carry_out, examine
 
