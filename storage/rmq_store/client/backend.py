@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
+import pyarrow as pa
+
 from rmq_store.broker.results import SendResult
 from rmq_store.format.message import Message
 from rmq_store.format.properties import KEYS, TAGS
@@ -88,16 +90,29 @@ class PullStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class PullResult:
-    """Messages from the asked offset on. `next_begin_offset` is where to go on: past filtered messages too, and inside
-    the queue again after OFFSET_ILLEGAL. The queue holds [min_offset, max_offset).
+class Pulled:
+    """What a pull from an offset says, whatever form its messages have. `next_begin_offset` is where to go on: past
+    filtered messages too, and inside the queue again after OFFSET_ILLEGAL. The queue holds [min_offset, max_offset).
     """
 
     status: PullStatus
     next_begin_offset: int
     min_offset: int
     max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult(Pulled):
+    """Messages from the asked offset on."""
+
     messages: Sequence[MessageExt] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PullBatchResult(Pulled):
+    """Messages from the asked offset on, as batches of MESSAGE_SCHEMA (`format/schema.py`), none of them empty."""
+
+    batches: Sequence[pa.RecordBatch] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +161,11 @@ class Broker(Protocol):
         waits. They belong to the caller, who writes into their properties: a dict of its own for each.
         """
 
+    def pull_batch(
+        self, group: str, queue: MessageQueue, offset: int, max_count: int, tags: str | None = None
+    ) -> PullBatchResult:
+        """As `pull`, with rows for messages; `brokerName` is the name of this broker."""
+
     def min_offset(self, queue: MessageQueue) -> int:
         """The first offset that can be read; 0 for an unknown queue."""
 
@@ -180,6 +200,13 @@ class Broker(Protocol):
     ) -> None:
         """CONSUMER_SEND_MSG_BACK: retry later (`delay_level` 0: the broker chooses, < 0: straight to the dead letters).
         `properties` are set on the copy. MQBrokerError(1): the message is not there any more.
+        """
+
+    def send_messages_back(
+        self, group: str, rows: pa.RecordBatch, delay_level: int, max_reconsume_times: int | None, timeout_ms: int
+    ) -> None:
+        """CONSUMER_SEND_MSG_BACK for all rows of a batch that `pull_batch` gave, or for none: after an error they are
+        the caller's still. Parameters as for `send_message_back`.
         """
 
     def send_to_retry(

@@ -1,6 +1,6 @@
 """One store directory as a broker: what a broker's processors do with a request, done in this process.
 
-Sources: SendMessageProcessor.java, PullMessageProcessor.java, ConsumerManageProcessor.java, ClientManageProcessor.java.
+Pulls are in `local_pull`. Sources: SendMessageProcessor.java, ConsumerManageProcessor.java, ClientManageProcessor.java.
 """
 
 from __future__ import annotations
@@ -9,28 +9,24 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 
 from rmq_store.broker.pop_messages import ConsumeInitMode
 from rmq_store.broker.results import SendResult, SendStatus
 from rmq_store.broker.store import Store
-from rmq_store.client.backend import MessageExt, MessageQueue, PoppedMessage, PullResult, PullStatus
+from rmq_store.client.backend import MessageExt, MessageQueue, PoppedMessage, PullBatchResult, PullResult
 from rmq_store.client.errors import ResponseCode
 from rmq_store.client.local_answers import Answers
 from rmq_store.client.local_groups import LocalGroups
+from rmq_store.client.local_pull import PULL_BATCH_BYTES_MAX, PULL_BYTES_MAX, LocalPull
 from rmq_store.client.stored_messages import messages_of
 from rmq_store.client.subscription import Subscription
-from rmq_store.errors import OffsetOutOfRangeError
 from rmq_store.format.frame_check import TRANSACTION_MASK
 from rmq_store.format.message import Message
 
-# MessageStoreConfig.java: accessMessageInMemoryMaxRatio, maxTransferBytesOnMessageInMemory, maxFilterMessageSize.
-HOT_MEMORY_PERCENT = 40
-PULL_BYTES_MAX = 256 << 10
-FILTERED_ENTRIES_MAX = 16_000
-_FILTER_STEP = 256
+HOT_MEMORY_PERCENT = 40  # MessageStoreConfig.java: accessMessageInMemoryMaxRatio
 PAGE_CACHE_BUSY_MS = 1_000  # osPageCacheBusyTimeOutMills
-
 
 
 class LocalBroker:
@@ -43,6 +39,7 @@ class LocalBroker:
         self.name = name
         self.store = store
         self._answers = Answers(name)
+        self._pull = LocalPull(name, store, self._answers)
         self._strict_last_offset = strict_last_offset
         self._groups = LocalGroups(store.path, store.clock)
 
@@ -97,32 +94,16 @@ class LocalBroker:
     ) -> PullResult:
         """See `Broker.pull`. At most 256 KiB of stored messages, but at least one; a filter looks at 16,000 at most."""
         with self._answers.trying():
-            return self._pull(group, queue, offset, max_count, tags)
+            found = self._pull.pull_batch(group, queue, offset, max_count, tags, PULL_BYTES_MAX)
+        messages = [message for batch in found.batches for message in messages_of(batch, self.name)]
+        return PullResult(found.status, found.next_begin_offset, found.min_offset, found.max_offset, messages)
 
-    def _pull(self, group: str, queue: MessageQueue, offset: int, max_count: int, tags: str | None) -> PullResult:
-        self._check_pull(group, queue)
-        place = (queue.topic, queue.queue_id)
-        first, last = self.store.queue_range(*place)
-        if not first <= offset <= last:
-            return PullResult(PullStatus.OFFSET_ILLEGAL, first if offset < first else last, first, last)
-        found: list[MessageExt] = []
-        at, limit = offset, min(last, offset + FILTERED_ENTRIES_MAX)
-        try:
-            while at < limit and len(found) < max_count:
-                step = max_count - len(found) if tags is None else _FILTER_STEP
-                end = self.store.offset_after_bytes(*place, at, min(at + step, limit), PULL_BYTES_MAX)
-                for batch in self.store.read(*place, at, end, tags=tags):
-                    found += messages_of(batch, self.name)
-                at = end
-                if found and (tags is None or sum(len(message.body) for message in found) >= PULL_BYTES_MAX):
-                    break
-        except OffsetOutOfRangeError as error:  # retention was faster
-            return PullResult(PullStatus.OFFSET_ILLEGAL, error.minimum, error.minimum, error.maximum)
-        if len(found) > max_count:
-            del found[max_count:]
-            at = found[-1].queue_offset + 1
-        status = PullStatus.FOUND if found else PullStatus.NO_MATCHED_MSG if at > offset else PullStatus.NO_NEW_MSG
-        return PullResult(status, at, first, last, found)
+    def pull_batch(
+        self, group: str, queue: MessageQueue, offset: int, max_count: int, tags: str | None = None
+    ) -> PullBatchResult:
+        """See `Broker.pull_batch`. As `pull`, but at most 4 MiB of stored messages."""
+        with self._answers.trying():
+            return self._pull.pull_batch(group, queue, offset, max_count, tags, PULL_BATCH_BYTES_MAX)
 
     def min_offset(self, queue: MessageQueue) -> int:
         """See `Broker.min_offset`."""
@@ -182,6 +163,17 @@ class LocalBroker:
                 msg_id=message.msg_id,
                 properties=properties,
             )
+
+    def send_messages_back(
+        self, group: str, rows: pa.RecordBatch, delay_level: int, max_reconsume_times: int | None, timeout_ms: int
+    ) -> None:
+        """See `Broker.send_messages_back`: one unit of the store."""
+        levels = pa.array(np.full(rows.num_rows, delay_level, np.int32))
+        asked = pa.RecordBatch.from_arrays(
+            [rows.column("commitLogOffset"), rows.column("msgId"), levels], ["commitLogOffset", "msgId", "delayLevel"]
+        )
+        with self._answers.answering():
+            self.store.retry.send_back_all(group, asked, max_reconsume_times=max_reconsume_times)
 
     def send_to_retry(
         self, group: str, message: Message, reconsume_times: int, max_reconsume_times: int | None
@@ -289,23 +281,6 @@ class LocalBroker:
             raise self._answers.error(
                 ResponseCode.INVALID_PARAMETER,
                 f"topic {topic!r} has no queue {queue_id}: it has {known.write_queue_nums} queues",
-            )
-
-    def _check_pull(self, group: str, queue: MessageQueue) -> None:
-        """PullMessageProcessor's checks."""
-        settings = self.store.groups().get(group)
-        if settings is not None and not settings.consume_enable:
-            raise self._answers.error(ResponseCode.NO_PERMISSION, f"group {group!r} may not consume (consumeEnable)")
-        topic = self.store.topics().get(queue.topic)
-        if topic is None:
-            raise self._answers.error(ResponseCode.TOPIC_NOT_EXIST, f"no topic {queue.topic!r}")
-        if not topic.readable:
-            reason = f"topic {queue.topic!r} may not be read (perm {topic.perm})"
-            raise self._answers.error(ResponseCode.NO_PERMISSION, reason)
-        if not 0 <= queue.queue_id < topic.read_queue_nums:
-            raise self._answers.error(
-                ResponseCode.SYSTEM_ERROR,
-                f"topic {queue.topic!r} has no queue {queue.queue_id}: it has {topic.read_queue_nums} queues",
             )
 
     def _is_hot(self, queue: MessageQueue) -> bool:

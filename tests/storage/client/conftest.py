@@ -169,6 +169,9 @@ class FakeBroker:
         status = PullStatus.FOUND if found else PullStatus.NO_MATCHED_MSG if part else PullStatus.NO_NEW_MSG
         return PullResult(status, offset + len(part), 0, len(stored), found)
 
+    def pull_batch(self, *arguments: Any) -> Any:
+        raise NotImplementedError("the fake has no rows: use a LocalBackend")
+
     def min_offset(self, queue: MessageQueue) -> int:
         self._enter("min_offset", queue)
         return 0
@@ -206,6 +209,9 @@ class FakeBroker:
     ) -> None:
         self._enter("send_message_back", group, message, delay_level, max_reconsume_times)
         self.sent_back.append((group, message, delay_level))
+
+    def send_messages_back(self, *arguments: Any) -> Any:
+        raise NotImplementedError("the fake has no rows: use a LocalBackend")
 
     def send_to_retry(
         self, group: str, message: Message, reconsume_times: int, max_reconsume_times: int | None

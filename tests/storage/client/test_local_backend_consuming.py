@@ -10,15 +10,19 @@ import zlib
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from rmq_store import Message, SubscriptionGroup, TopicConfig
+from rmq_store.client import local_pull
 from rmq_store.client.backend import MessageQueue, PullStatus
 from rmq_store.client.errors import MQBrokerError, ResponseCode
 from rmq_store.client.local import LocalBackend
 from rmq_store.client.local_broker import LocalBroker
+from rmq_store.client.stored_messages import messages_of
+from rmq_store.format.schema import MESSAGE_SCHEMA
 
-from .conftest import QUEUE, START_MS, advance, send_to
+from .conftest import QUEUE, START_MS, advance, create_store, send_to
 
 # -- pulling -----------------------------------------------------------------------------------------------------------
 
@@ -66,6 +70,89 @@ def test_a_pull_filters_by_tags(broker: LocalBroker) -> None:
     # More matched than was asked for: the next pull begins behind the last one given.
     two = broker.pull("g", QUEUE, 0, 2, "TagA")
     assert ([m.body for m in two.messages], two.next_begin_offset) == ([b"50", b"150"], 151)
+
+
+@pytest.mark.parametrize("tags", [None, "TagA", "TagA || TagB", "TagC"])
+@pytest.mark.parametrize("max_count", [1, 2, 32, 400])
+def test_a_pull_of_rows_is_the_pull_of_messages(broker: LocalBroker, tags: str | None, max_count: int) -> None:
+    """Status, bounds, where to go on, and each message, from every kind of offset."""
+    for n in range(300):
+        send_to(broker, b"%d" % n, tags="TagA" if n % 100 == 50 else "TagB")
+    for offset in (-1, 0, 51, 299, 300, 301):
+        rows = broker.pull_batch("g", QUEUE, offset, max_count, tags)
+        messages = broker.pull("g", QUEUE, offset, max_count, tags)
+        said = [
+            (each.status, each.next_begin_offset, each.min_offset, each.max_offset) for each in (rows, messages)
+        ]
+        assert said[0] == said[1]
+        assert [m for batch in rows.batches for m in messages_of(batch, "broker-a")] == list(messages.messages)
+        assert all(batch.schema == MESSAGE_SCHEMA and batch.num_rows for batch in rows.batches)
+
+
+def test_rows_that_a_filter_leaves_are_one_batch(broker: LocalBroker) -> None:
+    """256 entries are looked at in one go: each go by itself would be a call of a listener for a row or two."""
+    for n in range(600):
+        send_to(broker, b"%d" % n, tags="TagA" if n % 100 == 50 else "TagB")
+    (batch,) = broker.pull_batch("g", QUEUE, 0, 32, "TagA").batches
+    assert batch.column("body").to_pylist() == [b"50", b"150", b"250", b"350", b"450", b"550"]
+
+
+def test_decompressed_bodies_that_no_column_could_hold_together_are_not_joined(
+    broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the store they are small: 1,024 bodies of zeros may be gigabytes."""
+    for _ in range(2):
+        for _ in range(257):
+            send_to(broker, b"x", tags="B")
+        broker.send(Message("T", zlib.compress(bytes(90_000)), tags="A"), 0, 3_000, "pg", sys_flag=0x301)
+    monkeypatch.setattr(local_pull, "PULL_BATCH_BYTES_MAX", 180_000 // 2)
+    assert len(broker.pull_batch("g", QUEUE, 0, 32, "A").batches) == 1
+    monkeypatch.setattr(local_pull, "PULL_BATCH_BYTES_MAX", 180_000 // 2 - 1)
+    assert [batch.num_rows for batch in broker.pull_batch("g", QUEUE, 0, 32, "A").batches] == [1, 1]
+
+
+def test_a_pull_of_rows_is_bounded_in_bytes_but_gives_at_least_one_row(scratch: Path) -> None:
+    """A read costs the same for a row and for a thousand, so more of them share one than in a pull of messages."""
+    root = create_store(scratch / "large", mapped_file_size_commit_log=16 << 20)
+    with LocalBackend(root) as backend:
+        (broker,) = backend.brokers().values()
+        broker.store.create_topic("T", 1)
+        queue = MessageQueue("T", broker.name, 0)
+        for _ in range(6):
+            send_to(broker, os.urandom(1_000_000))
+        assert [batch.num_rows for batch in broker.pull_batch("g", queue, 0, 32).batches] == [4]
+        send_to(broker, os.urandom(4_194_000))
+        assert [batch.num_rows for batch in broker.pull_batch("g", queue, 6, 32).batches] == [1]
+
+
+def test_rows_name_their_broker_as_its_cluster_does(broker: LocalBroker) -> None:
+    send_to(broker)
+    with LocalBackend({"another": broker.store}) as backend:
+        batches = backend.brokers()["another"].pull_batch("g", QUEUE, 0, 32).batches
+    assert [batch.column("brokerName").to_pylist() for batch in batches] == [["another"]]
+    assert [batch.schema for batch in batches] == [MESSAGE_SCHEMA]
+
+
+def test_rows_are_sent_back_together_or_not_at_all(broker: LocalBroker) -> None:
+    for n in range(3):
+        send_to(broker, b"%d" % n)
+    (rows,) = broker.pull_batch("g", QUEUE, 0, 32).batches
+    ids = pa.array([*rows.column("msgId").to_pylist()[:2], "another"])
+    before = broker.store.log_range()
+    with pytest.raises(MQBrokerError, match="another"):
+        broker.send_messages_back("g", rows.set_column(3, "msgId", ids), 1, None, 5_000)
+    assert broker.store.log_range() == before
+    broker.send_messages_back("g", rows.slice(0, 2), 1, None, 5_000)
+    broker.send_messages_back("g", rows.slice(2), 0, 0, 5_000)
+    retry, dead = MessageQueue("%RETRY%g", "broker-a", 0), MessageQueue("%DLQ%g", "broker-a", 0)
+    assert [m.body for m in broker.pull("g", dead, 0, 32).messages] == [b"2"]
+    advance(broker, 999)
+    broker.deliver_due()
+    assert broker.max_offset(retry) == 0
+    advance(broker, 1)
+    broker.deliver_due()
+    found = broker.pull("g", retry, 0, 32).messages
+    assert sorted((m.body, m.reconsume_times) for m in found) == [(b"0", 1), (b"1", 1)]
 
 
 def test_tags_of_equal_hash_are_told_apart(broker: LocalBroker) -> None:

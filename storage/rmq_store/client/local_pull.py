@@ -1,0 +1,111 @@
+"""Pulling from a store, as PullMessageProcessor.java and DefaultMessageStore.java (getMessage) answer it."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.broker.store import Store
+from rmq_store.client.backend import MessageQueue, PullBatchResult, PullStatus
+from rmq_store.client.errors import ResponseCode
+from rmq_store.client.local_answers import Answers
+from rmq_store.errors import OffsetOutOfRangeError
+from rmq_store.format.gather import repeated
+from rmq_store.format.schema import MESSAGE_SCHEMA
+
+# MessageStoreConfig.java: maxTransferBytesOnMessageInMemory, maxFilterMessageSize.
+PULL_BYTES_MAX = 256 << 10
+FILTERED_ENTRIES_MAX = 16_000
+# A read costs the same for a row and for a thousand: 1,024 rows of 4 KiB share one.
+PULL_BATCH_BYTES_MAX = 4 << 20
+_FILTER_STEP = 256
+_BROKER_NAME = MESSAGE_SCHEMA.get_field_index("brokerName")
+
+
+class LocalPull:
+    """Pulls from one store in the name of a broker; `answers` is that broker's voice."""
+
+    def __init__(self, name: str, store: Store, answers: Answers) -> None:
+        self._name = name
+        self._store = store
+        self._answers = answers
+
+    def pull_batch(
+        self, group: str, queue: MessageQueue, offset: int, max_count: int, tags: str | None, bytes_max: int
+    ) -> PullBatchResult:
+        """See `Broker.pull_batch`. At most `bytes_max` of stored messages, but at least one; a filter looks at
+        FILTERED_ENTRIES_MAX entries at most. Raises what `Store.read` raises, and MQBrokerError.
+        """
+        self._check(group, queue)
+        place = (queue.topic, queue.queue_id)
+        first, last = self._store.queue_range(*place)
+        if not first <= offset <= last:
+            return PullBatchResult(PullStatus.OFFSET_ILLEGAL, first if offset < first else last, first, last)
+        found: list[pa.RecordBatch] = []
+        count = size_bytes = 0
+        at, limit = offset, min(last, offset + FILTERED_ENTRIES_MAX)
+        try:
+            while at < limit and count < max_count:
+                step = max_count - count if tags is None else _FILTER_STEP
+                end = self._store.offset_after_bytes(*place, at, min(at + step, limit), bytes_max)
+                for batch in self._store.read(*place, at, end, tags=tags):
+                    found.append(batch)
+                    count += batch.num_rows
+                    size_bytes += body_bytes(batch)
+                at = end
+                if found and (tags is None or size_bytes >= bytes_max):
+                    break
+        except OffsetOutOfRangeError as error:  # retention was faster
+            return PullBatchResult(PullStatus.OFFSET_ILLEGAL, error.minimum, error.minimum, error.maximum)
+        if count > max_count:
+            found = _first_rows(found, max_count)
+            at = found[-1].column("queueOffset")[-1].as_py() + 1
+        status = PullStatus.FOUND if found else PullStatus.NO_MATCHED_MSG if at > offset else PullStatus.NO_NEW_MSG
+        return PullBatchResult(status, at, first, last, [self._named(batch) for batch in _joined(found, size_bytes)])
+
+    def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch with the name that the cluster has for the store, whatever it was called when it was opened."""
+        if self._name == self._store.broker_name:
+            return batch
+        return batch.set_column(_BROKER_NAME, MESSAGE_SCHEMA.field(_BROKER_NAME), repeated(self._name, batch.num_rows))
+
+    def _check(self, group: str, queue: MessageQueue) -> None:
+        """PullMessageProcessor's checks."""
+        settings = self._store.groups().get(group)
+        if settings is not None and not settings.consume_enable:
+            raise self._answers.error(ResponseCode.NO_PERMISSION, f"group {group!r} may not consume (consumeEnable)")
+        topic = self._store.topics().get(queue.topic)
+        if topic is None:
+            raise self._answers.error(ResponseCode.TOPIC_NOT_EXIST, f"no topic {queue.topic!r}")
+        if not topic.readable:
+            reason = f"topic {queue.topic!r} may not be read (perm {topic.perm})"
+            raise self._answers.error(ResponseCode.NO_PERMISSION, reason)
+        if not 0 <= queue.queue_id < topic.read_queue_nums:
+            raise self._answers.error(
+                ResponseCode.SYSTEM_ERROR,
+                f"topic {queue.topic!r} has no queue {queue.queue_id}: it has {topic.read_queue_nums} queues",
+            )
+
+
+def body_bytes(batch: pa.RecordBatch) -> int:
+    """Bytes of the bodies of a batch of MESSAGE_SCHEMA."""
+    return int(pc.sum(pc.binary_length(batch.column("body"))).as_py() or 0)
+
+
+def _first_rows(batches: list[pa.RecordBatch], count: int) -> list[pa.RecordBatch]:
+    """The batches without what is behind the first `count` rows."""
+    kept = []
+    for batch in batches:
+        if count > 0:
+            kept.append(batch.slice(0, count))
+            count -= batch.num_rows
+    return kept
+
+
+def _joined(batches: list[pa.RecordBatch], size_bytes: int) -> list[pa.RecordBatch]:
+    """Pieces of a few rows each (a selective filter, the end of a segment) as one batch. Bodies that were decompressed
+    to more than was asked for stay apart: one column cannot address them all.
+    """
+    if len(batches) < 2 or size_bytes > 2 * PULL_BATCH_BYTES_MAX:
+        return batches
+    return [pa.concat_batches(batches)]
