@@ -20,7 +20,7 @@ from rmq_store.client.allocate import (
     AllocateMessageQueueByMachineRoom,
     AllocateMessageQueueConsistentHash,
 )
-from rmq_store.client.backend import Backend, Broker, MessageExt, MessageQueue, PullResult, PullStatus
+from rmq_store.client.backend import Backend, Broker, MessageExt, MessageQueue, PullBatchResult, PullResult, PullStatus
 from rmq_store.client.backoff import BackoffPolicy
 from rmq_store.client.consumer_config import (
     ConsumeFromWhere,
@@ -45,6 +45,7 @@ from rmq_store.client.listener import (
     ConsumeConcurrentlyStatus,
     ConsumeOrderlyContext,
     ConsumeOrderlyStatus,
+    MessageListenerArrow,
     MessageListenerConcurrently,
     MessageListenerOrderly,
 )
@@ -89,6 +90,7 @@ __all__ = [
     "Message",
     "MessageExt",
     "MessageIllegalError",
+    "MessageListenerArrow",
     "MessageListenerConcurrently",
     "MessageListenerOrderly",
     "MessageModel",
@@ -97,6 +99,7 @@ __all__ = [
     "MessageView",
     "Producer",
     "ProducerConfig",
+    "PullBatchResult",
     "PullResult",
     "PullStatus",
     "PushConsumer",

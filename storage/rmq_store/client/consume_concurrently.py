@@ -1,10 +1,8 @@
 """Messages to a concurrent listener, and what its answer does. Source: ConsumeMessageConcurrentlyService.java.
 
-    CONSUME_SUCCESS                      messages up to the context's ackIndex are done, the others failed
-    RECONSUME_LATER, None, exception     all failed
-
-A failed message is sent back to the broker (CLUSTERING) or dropped (BROADCASTING). One that nobody takes back counts
-one more retry in memory and goes to the listener again after five seconds; until then it holds the progress back.
+What an answer means is in `consume_rules`. A failed message is sent back to the broker (CLUSTERING) or dropped
+(BROADCASTING). One that nobody takes back counts one more retry in memory and goes to the listener again after five
+seconds; until then it holds the progress back.
 """
 
 from __future__ import annotations
@@ -15,18 +13,15 @@ from dataclasses import replace
 from functools import partial
 
 from rmq_store.client.backend import Backend, MessageExt, MessageQueue
+from rmq_store.client.consume_rules import EXPIRED_DELAY_LEVEL, EXPIRED_MAX, RESUBMIT_MS, done_count, run_at_rate
 from rmq_store.client.consumer_config import MessageModel, PushConsumerConfig
 from rmq_store.client.executor import Executor
-from rmq_store.client.listener import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus, MessageListenerConcurrently
+from rmq_store.client.listener import ConsumeConcurrentlyContext, MessageListenerConcurrently
 from rmq_store.client.offset_store import OffsetStore
 from rmq_store.client.process_queue import NOTHING, ProcessQueue
 from rmq_store.client.rebalance import Assignment
 from rmq_store.client.send_back import MessageSender, reset_retry_topic
 from rmq_store.format.properties import CONSUME_START_TIME
-
-RESUBMIT_MS = 5000
-EXPIRED_DELAY_LEVEL = 3
-EXPIRED_MAX = 16
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +48,7 @@ class ConsumeConcurrentlyService:
         self._clock = backend.clock
         self._is_clustering = config.message_model is MessageModel.CLUSTERING
 
-    def submit(self, assignment: Assignment, messages: Sequence[MessageExt]) -> None:
+    def submit(self, assignment: Assignment[ProcessQueue], messages: Sequence[MessageExt]) -> None:
         """Consume messages that were just pulled, in batches."""
         queue, process_queue = assignment.queue, assignment.process_queue
         process_queue.put(messages)
@@ -63,7 +58,7 @@ class ConsumeConcurrentlyService:
         for start in range(0, len(messages), size):
             self._executor.submit(partial(self._wait_turn, queue, process_queue, messages[start : start + size]))
 
-    def clean_expired(self, assignments: Iterable[Assignment]) -> None:
+    def clean_expired(self, assignments: Iterable[Assignment[ProcessQueue]]) -> None:
         """Send back the first messages of each queue that a listener has had for too long; it is not interrupted."""
         if not self._is_clustering:
             return
@@ -81,14 +76,9 @@ class ConsumeConcurrentlyService:
 
     def _wait_turn(self, queue: MessageQueue, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
         """Let the rate limiter decide when the batch is consumed; until then it stays in its queue."""
-        limiter = self._config.rate_limiter
-        work = partial(self._consume, queue, process_queue, messages)
-        if limiter is not None and not process_queue.dropped:
-            wait_ms = limiter.wait_ms(len(messages))
-            if wait_ms > 0:
-                self._executor.submit_later(work, wait_ms)
-                return
-        work()
+        if not process_queue.dropped:
+            work = partial(self._consume, queue, process_queue, messages)
+            run_at_rate(self._executor, self._config.rate_limiter, len(messages), work)
 
     def _consume(self, queue: MessageQueue, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
         # Some may have waited for so long that they were sent back already.
@@ -101,32 +91,14 @@ class ConsumeConcurrentlyService:
         started = {CONSUME_START_TIME: str(now_ms)}
         shown = [reset_retry_topic(message, self._group, started) for message in batch]
         context = ConsumeConcurrentlyContext(queue)
-        status = self._call(shown, context)
-        done_count = 0
-        if status is ConsumeConcurrentlyStatus.CONSUME_SUCCESS:
-            done_count = max(0, min(context.ack_index + 1, len(shown)))
+        call = partial(self._listener.consume_message, shown, context)
+        done = done_count(call, context, len(shown), self._group, partial(_names, shown))
         with process_queue.settle_lock:
             if process_queue.dropped:
                 _log.warning("group %s: %s went to another member; its result is void", self._group, queue)
                 return
-            given_back = self._give_back(queue, process_queue, shown[done_count:], context)
-            self._done(queue, process_queue, [*shown[:done_count], *given_back])
-
-    def _call(
-        self, messages: Sequence[MessageExt], context: ConsumeConcurrentlyContext
-    ) -> ConsumeConcurrentlyStatus | None:
-        try:
-            status = self._listener.consume_message(messages, context)
-        except Exception:
-            _log.warning("group %s: the listener failed on %s", self._group, _names(messages), exc_info=True)
-            return None
-        if not isinstance(status, ConsumeConcurrentlyStatus):
-            _log.warning(
-                "group %s: the listener returned %r for %s, which counts as RECONSUME_LATER",
-                self._group, status, _names(messages),
-            )  # fmt: skip
-            return None
-        return status
+            given_back = self._give_back(queue, process_queue, shown[done:], context)
+            self._done(queue, process_queue, [*shown[:done], *given_back])
 
     def _give_back(
         self,

@@ -59,7 +59,7 @@ class ConsumeOrderlyService:
         self._max_reconsume_times = MAX_RECONSUME_TIMES_ORDERED if times == -1 else times
         self._sender = MessageSender(backend, group, self._max_reconsume_times)
 
-    def submit(self, assignment: Assignment, messages: Sequence[MessageExt]) -> None:
+    def submit(self, assignment: Assignment[ProcessQueue], messages: Sequence[MessageExt]) -> None:
         """Add messages that were just pulled; begins to consume unless that is under way."""
         if assignment.process_queue.put(messages):
             self._executor.submit(partial(self._run, assignment.queue, assignment.process_queue))

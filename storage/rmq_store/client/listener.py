@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+import pyarrow as pa
+
 from rmq_store.client.backend import MessageExt, MessageQueue
 
 ACK_ALL = (1 << 31) - 1  # Integer.MAX_VALUE
@@ -75,6 +77,47 @@ class MessageListenerConcurrently:
         return self._consume(messages, context)
 
 
+class MessageListenerArrow:
+    """As MessageListenerConcurrently, with a pyarrow RecordBatch for messages: no object is made for each of them.
+
+    A row is a message of `context.message_queue`, in queue order; a batch has 1 to `consume_message_batch_max_size` of
+    them. Columns are those of `Store.read`:
+
+        topic          string     of a message that comes again: the topic that it was sent to
+        queueId, queueOffset      int32, int64: where it lies; of one that comes again, in the group's retry topic
+        msgId          string     UNIQ_KEY, else the offset id
+        body           binary     decompressed
+        tags, keys     string     null without
+        properties     map<string, string>, as stored: MIN_OFFSET, MAX_OFFSET and CONSUME_START_TIME, which a client
+                                  adds for other listeners, are not among them
+        reconsumeTimes int32      how often it came before
+        flag, sysFlag  int32
+        bornTimestamp, storeTimestamp    timestamp[us, UTC], whole milliseconds
+        bornHost, storeHost       string, "1.2.3.4:10911"
+        commitLogOffset           int64
+        brokerName     string
+
+    The batch is the listener's: it refers to no file, and may be kept. With CONSUME_SUCCESS rows [0, ack_index] are
+    done and the others failed; RECONSUME_LATER, None, anything else and an exception: all failed. 1 row is the default
+    size; 1,024 for both `consume_message_batch_max_size` and `pull_batch_size`, with a `pull_threshold_for_queue` of
+    some times that, is fast.
+    """
+
+    def __init__(
+        self,
+        consume: Callable[[pa.RecordBatch, ConsumeConcurrentlyContext], ConsumeConcurrentlyStatus | None] | None = None,
+    ) -> None:
+        self._consume = consume
+
+    def consume_message(
+        self, batch: pa.RecordBatch, context: ConsumeConcurrentlyContext
+    ) -> ConsumeConcurrentlyStatus | None:
+        """Handle a batch."""
+        if self._consume is None:
+            raise NotImplementedError("override consume_message, or give a function to the constructor")
+        return self._consume(batch, context)
+
+
 class MessageListenerOrderly:
     """Gets the batches of a queue one after the other: override `consume_message`, or give a function."""
 
@@ -91,3 +134,6 @@ class MessageListenerOrderly:
         if self._consume is None:
             raise NotImplementedError("override consume_message, or give a function to the constructor")
         return self._consume(messages, context)
+
+
+MessageListener = MessageListenerConcurrently | MessageListenerArrow | MessageListenerOrderly

@@ -69,7 +69,7 @@ class LitePullConsumer:
         )
         self._turn = threading.RLock()
         self._subscriptions: dict[str, Subscription] = {}
-        self._assigned: dict[MessageQueue, Assignment] | None = None
+        self._assigned: dict[MessageQueue, Assignment[ProcessQueue]] | None = None
         # Behind the last message that `poll` has returned, by queue.
         self._polled: dict[MessageQueue, int] = {}
         self._paused: set[MessageQueue] = set()
@@ -84,6 +84,7 @@ class LitePullConsumer:
             self.client_id,
             self.config,
             self._offsets,
+            ProcessQueue,
             ordered=False,
             on_removed=lambda assignment: self._forget(assignment.queue),
         )
@@ -284,7 +285,7 @@ class LitePullConsumer:
                 return messages
         return []
 
-    def _pull(self, assignment: Assignment) -> list[MessageExt]:
+    def _pull(self, assignment: Assignment[ProcessQueue]) -> list[MessageExt]:
         queue, now_ms = assignment.queue, self._backend.clock()
         if queue in self._paused or now_ms < assignment.not_before_ms:
             return []
@@ -323,10 +324,10 @@ class LitePullConsumer:
             except ClientError as error:
                 _log.warning("group %s: progress is not stored yet: %s", self.consumer_group, error)
 
-    def _assignments(self) -> Collection[Assignment]:
+    def _assignments(self) -> Collection[Assignment[ProcessQueue]]:
         return self._rebalance.assignments() if self._assigned is None else self._assigned.values()
 
-    def _find(self, queue: MessageQueue) -> Assignment:
+    def _find(self, queue: MessageQueue) -> Assignment[ProcessQueue]:
         for assignment in self._assignments():
             if assignment.queue == queue:
                 return assignment

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 from rmq_store.client.backend import Backend, Broker
 from rmq_store.client.errors import ClientError
@@ -39,7 +40,7 @@ class Membership:
         backend: Backend,
         group: str,
         client_id: str,
-        rebalance: Rebalance,
+        rebalance: Rebalance[Any],
         topics: Callable[[], Collection[str]],
         *,
         turn: threading.RLock | None = None,

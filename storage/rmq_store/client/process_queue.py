@@ -6,30 +6,20 @@ done: one message that is stuck holds the progress back, however many behind it 
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 
 from rmq_store.client.backend import MessageExt
+from rmq_store.client.held_queue import HeldQueue
 
-LOCK_LIVE_MS = 30_000  # rocketmq.client.rebalance.lockMaxLiveTime
 NOTHING = -1
 
 
-class ProcessQueue:
-    """Unfinished messages by queue offset. Safe for threads.
-
-    `dropped` is set once and for good when the queue goes to another member: what comes of its messages then is void.
-    """
+class ProcessQueue(HeldQueue):
+    """Unfinished messages by queue offset. Safe for threads."""
 
     def __init__(self) -> None:
-        self.dropped = False
-        # Held while a listener works on this queue in order: it is not unlocked for others before that.
-        self.consume_lock = threading.Lock()
-        # Held while a listener's result is carried out: the progress stored when the queue goes contains it, or it is
-        # void.
-        self.settle_lock = threading.RLock()
-        self._lock = threading.Lock()
+        super().__init__()
         self._messages: dict[int, MessageExt] = {}
         # Offsets in order; those that are no longer in _messages are skipped when they come to the front.
         self._order: deque[int] = deque()
@@ -38,7 +28,6 @@ class ProcessQueue:
         self._size_bytes = 0
         self._last_offset = NOTHING
         self._consuming = False
-        self._locked_at_ms: int | None = None
 
     # -- filling ----------------------------------------------------------------------------------------------------
 
@@ -151,20 +140,6 @@ class ProcessQueue:
         """True if there is something to consume in order and nobody does it."""
         with self._lock:
             return self._begin()
-
-    # -- the lock of an ordered queue -------------------------------------------------------------------------------
-
-    def lock_granted(self, now_ms: int) -> None:
-        """The broker has locked the queue for us, or renewed the lock."""
-        self._locked_at_ms = now_ms
-
-    def lock_lost(self) -> None:
-        """The broker did not renew the lock."""
-        self._locked_at_ms = None
-
-    def is_locked(self, now_ms: int) -> bool:
-        """Whether we hold the queue; a lock that was not renewed for LOCK_LIVE_MS does not count."""
-        return self._locked_at_ms is not None and now_ms - self._locked_at_ms <= LOCK_LIVE_MS
 
     def _begin(self) -> bool:
         if self._consuming or not self._messages:

@@ -12,13 +12,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
-from rmq_store.client.backend import Backend, MessageExt, PullResult, PullStatus, add_properties
+import pyarrow as pa
+
+from rmq_store.client.backend import (
+    Backend,
+    Broker,
+    MessageExt,
+    MessageQueue,
+    Pulled,
+    PullResult,
+    PullStatus,
+    add_properties,
+)
 from rmq_store.client.consumer_config import MessageModel, PushConsumerConfig
 from rmq_store.client.errors import ClientError, MQBrokerError, ResponseCode
 from rmq_store.client.offset_store import OffsetStore
-from rmq_store.client.rebalance import Assignment, Rebalance
+from rmq_store.client.rebalance import Assignment, Held, Rebalance
 from rmq_store.client.subscription import Subscription
 from rmq_store.format.properties import MAX_OFFSET, MIN_OFFSET
 
@@ -29,24 +40,33 @@ _MIB = 1 << 20
 _log = logging.getLogger(__name__)
 
 
-class ConsumeService(Protocol):
+Wanted = TypeVar("Wanted")
+
+Fetch = Callable[[Broker, str, MessageQueue, int, int, Subscription], tuple[Pulled, list[Wanted]]]
+"""(broker, group, queue, offset, max_count, subscription) -> what the pull says, and what of it the consumer wants."""
+
+
+class ConsumeService(Protocol[Held, Wanted]):
     """Who gets what was pulled."""
 
-    def submit(self, assignment: Assignment, messages: list[MessageExt]) -> None:
+    def submit(self, assignment: Assignment[Held], messages: list[Wanted]) -> None:
         """Take messages of a queue, in its order."""
 
 
-class PullService:
-    """The pull loop's work. `on_removed` is called when a queue was given up and should be taken anew."""
+class PullService(Generic[Held, Wanted]):
+    """The pull loop's work. `fetch` is `pull_messages` or `pull_batches`, as the service wants it. `on_removed` is
+    called when a queue was given up and should be taken anew.
+    """
 
     def __init__(
         self,
         backend: Backend,
         group: str,
         config: PushConsumerConfig,
-        rebalance: Rebalance,
+        rebalance: Rebalance[Held],
         offsets: OffsetStore,
-        service: ConsumeService,
+        fetch: Fetch[Wanted],
+        service: ConsumeService[Held, Wanted],
         *,
         ordered: bool,
         on_removed: Callable[[], None],
@@ -56,6 +76,7 @@ class PullService:
         self._config = config
         self._rebalance = rebalance
         self._offsets = offsets
+        self._fetch = fetch
         self._service = service
         self._ordered = ordered
         self._needs_lock = ordered and config.message_model is MessageModel.CLUSTERING
@@ -71,7 +92,7 @@ class PullService:
                 moved |= self._pull(assignment, subscription)
         return moved
 
-    def _may_pull(self, assignment: Assignment, queue_count: int) -> bool:
+    def _may_pull(self, assignment: Assignment[Held], queue_count: int) -> bool:
         config, process_queue, now_ms = self._config, assignment.process_queue, self._backend.clock()
         if process_queue.dropped or now_ms < assignment.not_before_ms:
             return False
@@ -86,11 +107,13 @@ class PullService:
             return not self._needs_lock or process_queue.is_locked(now_ms)
         return process_queue.max_span <= config.consume_concurrently_max_span
 
-    def _pull(self, assignment: Assignment, subscription: Subscription) -> bool:
+    def _pull(self, assignment: Assignment[Held], subscription: Subscription) -> bool:
         queue, offset, now_ms = assignment.queue, assignment.next_offset, self._backend.clock()
         try:
             broker = self._backend.brokers()[queue.broker_name]
-            result = broker.pull(self._group, queue, offset, self._config.pull_batch_size, subscription.tags)
+            result, wanted = self._fetch(
+                broker, self._group, queue, offset, self._config.pull_batch_size, subscription
+            )
         except ClientError as error:
             is_limited = isinstance(error, MQBrokerError) and error.response_code == ResponseCode.FLOW_CONTROL
             assignment.not_before_ms = now_ms + (PULL_AFTER_FLOW_CONTROL_MS if is_limited else PULL_AFTER_ERROR_MS)
@@ -101,7 +124,6 @@ class PullService:
             return True
         assignment.next_offset = result.next_begin_offset
         assignment.not_before_ms = now_ms + self._config.pull_interval
-        wanted = [with_bounds(each, result) for each in result.messages if subscription.matches(each.properties)]
         if wanted:
             self._service.submit(assignment, wanted)
         elif assignment.process_queue.count == 0 and not assignment.process_queue.dropped:
@@ -109,13 +131,30 @@ class PullService:
             self._offsets.update(queue, result.next_begin_offset, increase_only=True)
         return result.next_begin_offset != offset
 
-    def _start_anew(self, assignment: Assignment, offset: int) -> None:
+    def _start_anew(self, assignment: Assignment[Held], offset: int) -> None:
         """The queue does not have the offset, after retention or in another store: go on where it has messages."""
         queue, old = assignment.queue, assignment.next_offset
         _log.warning("group %s: %s has no offset %d; going on at %d", self._group, queue, old, offset)
         self._offsets.update(queue, offset, increase_only=False)
         self._rebalance.remove(queue)
         self._on_removed()
+
+
+def pull_messages(
+    broker: Broker, group: str, queue: MessageQueue, offset: int, max_count: int, subscription: Subscription
+) -> tuple[Pulled, list[MessageExt]]:
+    """Pull messages as objects."""
+    result = broker.pull(group, queue, offset, max_count, subscription.tags)
+    return result, [with_bounds(each, result) for each in result.messages if subscription.matches(each.properties)]
+
+
+def pull_batches(
+    broker: Broker, group: str, queue: MessageQueue, offset: int, max_count: int, subscription: Subscription
+) -> tuple[Pulled, list[pa.RecordBatch]]:
+    """Pull messages as rows. A client's MIN_OFFSET and MAX_OFFSET are not among their properties."""
+    result = broker.pull_batch(group, queue, offset, max_count, subscription.tags)
+    wanted = (subscription.select(batch) for batch in result.batches)
+    return result, [batch for batch in wanted if batch.num_rows]
 
 
 def with_bounds(message: MessageExt, result: PullResult) -> MessageExt:

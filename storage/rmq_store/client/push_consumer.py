@@ -23,23 +23,17 @@ from types import TracebackType
 
 from rmq_store.client.backend import Backend, MessageQueue
 from rmq_store.client.client_id import make_client_id
-from rmq_store.client.consume_concurrently import ConsumeConcurrentlyService
-from rmq_store.client.consume_orderly import ConsumeOrderlyService
 from rmq_store.client.consumer_config import MessageModel, PushConsumerConfig
 from rmq_store.client.errors import ClientError
 from rmq_store.client.executor import Executor
-from rmq_store.client.listener import MessageListenerConcurrently, MessageListenerOrderly
+from rmq_store.client.listener import MessageListener, MessageListenerOrderly
 from rmq_store.client.local import StorePlaces, backend_of
-from rmq_store.client.membership import Membership
-from rmq_store.client.offset_store import open_offset_store
-from rmq_store.client.pull_service import PullService
-from rmq_store.client.rebalance import Rebalance
+from rmq_store.client.push_parts import make_parts
 from rmq_store.client.subscription import MessageSelector, Subscription
 from rmq_store.errors import UsageError
 from rmq_store.format.names import retry_topic, validate_group, validate_topic
 
 PERSIST_FIRST_MS, PERSIST_MS = 10_000, 5000
-LOCK_FIRST_MS, LOCK_MS = 1000, 20_000
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +64,7 @@ class PushConsumer:
             self.config.instance_name, is_broadcasting=not self._is_clustering
         )
         self._subscriptions: dict[str, Subscription] = {}
-        self._listener: MessageListenerConcurrently | MessageListenerOrderly | None = None
+        self._listener: MessageListener | None = None
         self._state = "new"
         # A listener may end its consumer while that still starts.
         self._turn = threading.Lock()
@@ -107,11 +101,13 @@ class PushConsumer:
         if self._state == "running":
             self._membership.hurry()
 
-    def register_message_listener(self, listener: MessageListenerConcurrently | MessageListenerOrderly) -> None:
-        """Say who gets the messages, and by its class whether in order. UsageError for anything else."""
-        if not isinstance(listener, MessageListenerConcurrently | MessageListenerOrderly):
+    def register_message_listener(self, listener: MessageListener) -> None:
+        """Say who gets the messages, and by its class whether as rows, and whether in order. UsageError for anything
+        else.
+        """
+        if not isinstance(listener, MessageListener):
             raise UsageError(
-                "a listener is a MessageListenerConcurrently or a MessageListenerOrderly, "
+                "a listener is a MessageListenerConcurrently, a MessageListenerArrow or a MessageListenerOrderly, "
                 f"not {type(listener).__name__}: MessageListenerConcurrently(function) makes one of a function"
             )
         if self._state != "new":
@@ -132,7 +128,11 @@ class PushConsumer:
             raise UsageError("a consumer needs subscribe() and register_message_listener() before start()")
         if self._is_clustering:
             self.subscribe(retry_topic(self.consumer_group))
-        self._make_parts()
+        self._offsets, self._rebalance, self._membership, self._pulls = make_parts(
+            self._listener, self._backend, self.consumer_group, self.client_id, self.config, self._executor,
+            lambda: self._subscriptions,
+        )  # fmt: skip
+        self._membership.every(PERSIST_MS, self._persist, first_ms=PERSIST_FIRST_MS)
         self._publish_max_reconsume_times()
         self._membership.join()
         self._state = "running"
@@ -256,37 +256,10 @@ class PushConsumer:
 
     # -- parts ------------------------------------------------------------------------------------------------------
 
-    def _make_parts(self) -> None:
-        backend, group, config = self._backend, self.consumer_group, self.config
-        ordered = isinstance(self._listener, MessageListenerOrderly)
-        owner = self.client_id if ordered else None
-        self._offsets = open_offset_store(backend, group, self.client_id, config, lock_owner=owner)
-        self._rebalance = Rebalance(backend, group, self.client_id, config, self._offsets, ordered=ordered)
-        self._membership = Membership(backend, group, self.client_id, self._rebalance, lambda: self._subscriptions)
-        self._membership.every(PERSIST_MS, self._persist, first_ms=PERSIST_FIRST_MS)
-        service: ConsumeConcurrentlyService | ConsumeOrderlyService
-        if isinstance(self._listener, MessageListenerOrderly):
-            service = ConsumeOrderlyService(
-                self._listener, group, config, self._executor, backend, self._offsets, self._rebalance.lock
-            )
-            self._membership.every(LOCK_MS, self._rebalance.lock_all, first_ms=LOCK_FIRST_MS)
-        else:
-            assert self._listener is not None
-            service = concurrent = ConsumeConcurrentlyService(
-                self._listener, group, config, self._executor, backend, self._offsets
-            )
-            self._membership.every(
-                config.consume_timeout_ms, lambda: concurrent.clean_expired(self._rebalance.assignments())
-            )
-        self._pulls = PullService(
-            backend, group, config, self._rebalance, self._offsets, service,
-            ordered=ordered, on_removed=self._membership.hurry,
-        )  # fmt: skip
-
     def _publish_max_reconsume_times(self) -> None:
         """Make our maximum that of the group, for members that do not give their own; the last one wins."""
         times = self.config.max_reconsume_times
-        if self._is_clustering and times != -1 and isinstance(self._listener, MessageListenerConcurrently):
+        if self._is_clustering and times != -1 and not isinstance(self._listener, MessageListenerOrderly):
             for _, broker in sorted(self._backend.brokers().items()):
                 broker.set_max_reconsume_times(self.consumer_group, times)
 

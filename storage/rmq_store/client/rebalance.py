@@ -17,12 +17,13 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from rmq_store.client.backend import Backend, Broker, MessageQueue
 from rmq_store.client.consumer_config import ConsumerConfig, MessageModel
 from rmq_store.client.errors import ClientError
+from rmq_store.client.held_queue import HeldQueue
 from rmq_store.client.offset_store import OffsetStore
-from rmq_store.client.process_queue import ProcessQueue
 from rmq_store.client.start_offset import pull_from_where
 from rmq_store.format.names import RETRY_PREFIX
 
@@ -31,22 +32,26 @@ _log = logging.getLogger(__name__)
 # Others look for changes every second.
 HANDOVER_MS = 2000
 
+Held = TypeVar("Held", bound=HeldQueue)
+
 # The members of a group and the queues of its topics, as seen at one moment.
 Sight = tuple[tuple[str, ...], tuple[tuple[MessageQueue, ...], ...]]
 
 
 @dataclass(slots=True)
-class Assignment:
+class Assignment(Generic[Held]):
     """A queue that is ours. `next_offset`: what to pull next; nothing is pulled before `not_before_ms`."""
 
     queue: MessageQueue
-    process_queue: ProcessQueue
+    process_queue: Held
     next_offset: int
     not_before_ms: int = 0
 
 
-class Rebalance:
-    """The queues of one consumer. Safe for threads; `on_removed` is called for a queue that went."""
+class Rebalance(Generic[Held]):
+    """The queues of one consumer, each with what `make_queue` makes. Safe for threads; `on_removed` is called for a
+    queue that went.
+    """
 
     def __init__(
         self,
@@ -55,25 +60,27 @@ class Rebalance:
         client_id: str,
         config: ConsumerConfig,
         offsets: OffsetStore,
+        make_queue: Callable[[], Held],
         *,
         ordered: bool,
-        on_removed: Callable[[Assignment], None] = lambda assignment: None,
+        on_removed: Callable[[Assignment[Held]], None] = lambda assignment: None,
     ) -> None:
         self._backend = backend
         self._group = group
         self._client_id = client_id
         self._config = config
         self._offsets = offsets
+        self._make_queue = make_queue
         self._is_clustering = config.message_model is MessageModel.CLUSTERING
         self._locks_queues = ordered and self._is_clustering
         self._on_removed = on_removed
         # Held during a rebalance; the table itself is replaced, never changed.
         self._turn = threading.RLock()
-        self._table: dict[MessageQueue, Assignment] = {}
+        self._table: dict[MessageQueue, Assignment[Held]] = {}
         self._seen: Sight | None = None
         self._wanted_since_ms: dict[MessageQueue, int] = {}
 
-    def assignments(self) -> list[Assignment]:
+    def assignments(self) -> list[Assignment[Held]]:
         """The queues that are ours now."""
         return list(self._table.values())
 
@@ -158,7 +165,7 @@ class Rebalance:
             for assignment in self.assignments():
                 self._lock(assignment.queue, assignment.process_queue)
 
-    def _lock(self, queue: MessageQueue, process_queue: ProcessQueue) -> bool:
+    def _lock(self, queue: MessageQueue, process_queue: HeldQueue) -> bool:
         now_ms = self._backend.clock()
         try:
             granted = self._broker(queue).lock_queues(self._group, self._client_id, [queue])
@@ -209,7 +216,7 @@ class Rebalance:
         }
 
     def _add(self, queue: MessageQueue) -> bool:
-        process_queue = ProcessQueue()
+        process_queue = self._make_queue()
         if self._locks_queues and not self._lock(queue, process_queue):
             return False
         # A listener that ended after the queue was last taken from us may have left its progress behind.

@@ -15,8 +15,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from rmq_store.client.backend import Backend, MessageExt, add_properties
 from rmq_store.client.errors import ClientError
+from rmq_store.client.stored_messages import messages_of
 from rmq_store.format import properties as names
 from rmq_store.format.message import Message
 from rmq_store.format.names import retry_topic
@@ -48,6 +52,22 @@ class MessageSender:
             except ClientError as error:
                 _log.warning("group %s: %s was not taken back: %s", self._group, message.msg_id, error)
         return self.send_as_normal_message(message)
+
+    def send_rows_back(self, rows: pa.RecordBatch, broker_name: str, delay_level: int) -> pa.RecordBatch:
+        """Give the rows of a batch back, as a listener saw them: together if their broker takes them all, else one by
+        one as `send_back`. Returns those that no broker took.
+        """
+        broker = self._backend.brokers().get(broker_name)
+        if broker is not None:
+            try:
+                broker.send_messages_back(
+                    self._group, rows, delay_level, self._max_reconsume_times, SEND_BACK_TIMEOUT_MS
+                )
+                return rows.slice(rows.num_rows)
+            except ClientError as error:
+                _log.warning("group %s: a batch of %d was not taken back together: %s", self._group, len(rows), error)
+        taken = [self.send_back(message, delay_level) for message in messages_of(rows, broker_name)]
+        return rows.filter(pc.invert(pa.array(taken, pa.bool_())))
 
     def send_as_normal_message(self, message: MessageExt) -> bool:
         """Send a copy to the group's retry topic, or to its dead letters if the times are used up; False if no broker
@@ -86,3 +106,12 @@ def reset_retry_topic(message: MessageExt, group: str, added: Mapping[str, str])
     if message.topic != retry_topic(group):
         return message
     return replace(message, topic=message.properties.get(names.RETRY_TOPIC, message.topic))
+
+
+def reset_retry_topics(rows: pa.RecordBatch, topic: str, group: str) -> pa.RecordBatch:
+    """Rows of MESSAGE_SCHEMA from one queue of `topic`, as `reset_retry_topic` shows them; nothing is added."""
+    if topic != retry_topic(group):
+        return rows
+    column = rows.schema.get_field_index("topic")
+    originals = pc.map_lookup(rows.column("properties"), names.RETRY_TOPIC, "last")
+    return rows.set_column(column, rows.schema.field(column), pc.coalesce(originals, rows.column(column)))

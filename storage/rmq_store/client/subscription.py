@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from rmq_store.broker.tags import ALL_TAGS, TagFilter
 
 
@@ -54,6 +56,14 @@ class Subscription:
     def of(cls, topic: str, selector: str | MessageSelector) -> Subscription:
         """A subscription by selector or tag expression; `*` and "" mean all."""
         return cls(topic, MessageSelector.by_tag(selector or ALL_TAGS) if isinstance(selector, str) else selector)
+
+    def select(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of a batch with a column `properties` that are wanted, of those that the broker let through. Without
+        a condition it is the batch itself; with one, a dict is made for each row.
+        """
+        if self._matches is None:
+            return rows
+        return rows.filter(pa.array([self._matches(dict(pairs)) for pairs in rows.column("properties").to_pylist()]))
 
     def matches(self, properties: Mapping[str, str]) -> bool:
         """Whether a message that the broker let through is wanted."""

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from rmq_store.client.backend import MessageExt
-from rmq_store.client.process_queue import LOCK_LIVE_MS, NOTHING, ProcessQueue
+from rmq_store.client.held_queue import LOCK_LIVE_MS
+from rmq_store.client.process_queue import NOTHING, ProcessQueue
 
 
 def message(offset: int, body: bytes = b"x") -> MessageExt:

@@ -19,6 +19,7 @@ from rmq_store.client.consumer_config import PushConsumerConfig
 from rmq_store.client.listener import (
     ConsumeConcurrentlyStatus,
     ConsumeOrderlyStatus,
+    MessageListenerArrow,
     MessageListenerConcurrently,
     MessageListenerOrderly,
 )
@@ -94,6 +95,31 @@ class Lab:
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS if result is None else None if result == "none" else result
 
         return self._made(MessageListenerConcurrently(consume), group, client_id, backend, start, settings)
+
+    def arrow(
+        self,
+        answer: Callable[[pa.RecordBatch, Any], Any] = lambda batch, context: None,
+        *,
+        group: str = GROUP,
+        client_id: str = "c1",
+        backend: Any = None,
+        start: bool = True,
+        **settings: Any,
+    ) -> PushConsumer:
+        """A started consumer of rows. `answer` None means CONSUME_SUCCESS; "none" means None."""
+
+        def consume(batch: pa.RecordBatch, context: Any) -> Any:
+            self.seen += [
+                Seen(
+                    self.now_ms, client_id, row["topic"], row["queueId"], row["queueOffset"], row["reconsumeTimes"],
+                    row["body"].decode(), dict(row["properties"]),
+                )
+                for row in batch.to_pylist()
+            ]  # fmt: skip
+            result = answer(batch, context)
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS if result is None else None if result == "none" else result
+
+        return self._made(MessageListenerArrow(consume), group, client_id, backend, start, settings)
 
     def ordered(
         self,

@@ -1,0 +1,75 @@
+"""The parts of a push consumer: which of them go together is decided by the kind of its listener.
+
+    MessageListenerConcurrently    objects, any order          ProcessQueue         ConsumeConcurrentlyService
+    MessageListenerArrow           batches, any order          BatchProcessQueue    ConsumeArrowService
+    MessageListenerOrderly         objects, one after another  ProcessQueue         ConsumeOrderlyService, queues locked
+
+Source: DefaultMQPushConsumerImpl.java (start).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from rmq_store.client.backend import Backend
+from rmq_store.client.batch_process_queue import BatchProcessQueue
+from rmq_store.client.consume_arrow import ConsumeArrowService
+from rmq_store.client.consume_concurrently import ConsumeConcurrentlyService
+from rmq_store.client.consume_orderly import ConsumeOrderlyService
+from rmq_store.client.consumer_config import PushConsumerConfig
+from rmq_store.client.executor import Executor
+from rmq_store.client.listener import MessageListener, MessageListenerArrow, MessageListenerOrderly
+from rmq_store.client.membership import Membership
+from rmq_store.client.offset_store import OffsetStore, open_offset_store
+from rmq_store.client.process_queue import ProcessQueue
+from rmq_store.client.pull_service import PullService, pull_batches, pull_messages
+from rmq_store.client.rebalance import Rebalance
+from rmq_store.client.subscription import Subscription
+
+LOCK_FIRST_MS, LOCK_MS = 1000, 20_000
+
+
+class PushParts(NamedTuple):
+    """What a push consumer is made of, besides its threads."""
+
+    offsets: OffsetStore
+    rebalance: Rebalance[Any]
+    membership: Membership
+    pulls: PullService[Any, Any]
+
+
+def make_parts(
+    listener: MessageListener,
+    backend: Backend,
+    group: str,
+    client_id: str,
+    config: PushConsumerConfig,
+    executor: Executor,
+    subscriptions: Callable[[], Mapping[str, Subscription]],
+) -> PushParts:
+    """Parts that know each other; nothing runs yet, and no broker is asked."""
+    ordered = isinstance(listener, MessageListenerOrderly)
+    is_arrow = isinstance(listener, MessageListenerArrow)
+    offsets = open_offset_store(backend, group, client_id, config, lock_owner=client_id if ordered else None)
+    rebalance: Rebalance[Any] = Rebalance(
+        backend, group, client_id, config, offsets, BatchProcessQueue if is_arrow else ProcessQueue, ordered=ordered
+    )
+    membership = Membership(backend, group, client_id, rebalance, subscriptions)
+    service: ConsumeConcurrentlyService | ConsumeArrowService | ConsumeOrderlyService
+    if isinstance(listener, MessageListenerOrderly):
+        service = ConsumeOrderlyService(listener, group, config, executor, backend, offsets, rebalance.lock)
+        membership.every(LOCK_MS, rebalance.lock_all, first_ms=LOCK_FIRST_MS)
+    else:
+        concurrent: ConsumeConcurrentlyService | ConsumeArrowService
+        if isinstance(listener, MessageListenerArrow):
+            concurrent = ConsumeArrowService(listener, group, config, executor, backend, offsets)
+        else:
+            concurrent = ConsumeConcurrentlyService(listener, group, config, executor, backend, offsets)
+        service = concurrent
+        membership.every(config.consume_timeout_ms, lambda: concurrent.clean_expired(rebalance.assignments()))
+    pulls: PullService[Any, Any] = PullService(
+        backend, group, config, rebalance, offsets, pull_batches if is_arrow else pull_messages, service,
+        ordered=ordered, on_removed=membership.hurry,
+    )  # fmt: skip
+    return PushParts(offsets, rebalance, membership, pulls)
