@@ -83,6 +83,8 @@ class PushConsumerConfig(ConsumerConfig):
     """The settings of a PushConsumer.
 
     `max_reconsume_times` -1: the group's own (16) for concurrent, without end for ordered listeners.
+    A listener gets at most `consume_message_batch_max_size` messages at a time, all of one pull of `pull_batch_size`;
+    both may be 1,024, which is fast for a MessageListenerArrow if `pull_threshold_for_queue` lets some pulls wait.
     `suspend_current_queue_time_millis`: 1000 as 4.x clients; FIFO consumers of 5.x wait 3000.
     `consume_timeout`: minutes; `consume_timeout_includes_queueing`: from the pull on, as 5.x clients, instead of from
     the call of the listener on. `rate_limiter` is asked before the listener is called. `poll_interval_millis`: pause of

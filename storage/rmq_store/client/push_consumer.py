@@ -7,6 +7,8 @@
     ...
     consumer.shutdown()
 
+A MessageListenerArrow gets rows instead of objects, a MessageListenerOrderly the messages of a queue in order.
+
 One thread pulls, one does what is due every so often, and `consume_thread_nums` threads call the listener. With
 `start(threads=False)` nothing runs by itself: each `run_once` is one round of everything, on the caller's thread.
 Delivery is at least once: what is not done when a consumer dies is delivered again, and so is what it had done behind

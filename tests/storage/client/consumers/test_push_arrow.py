@@ -282,3 +282,17 @@ def test_rows_above_the_rate_wait_in_their_queue_and_are_not_retried(lab: Any) -
     for _ in range(80):
         lab.advance(100)
     assert lab.bodies() == [f"m{number}" for number in range(120)]
+
+
+def test_rows_that_wait_for_their_rate_are_not_begun_when_their_queue_has_gone(lab: Any) -> None:
+    lab.topic()
+    lab.send(15)
+    consumer = lab.arrow(rate_limiter=RateLimiter(10, clock=lab.clock), consume_message_batch_max_size=5)
+    lab.advance(100)
+    assert len(lab.seen) == 5
+    (assignment,) = consumer._rebalance.assignments()
+    assignment.process_queue.dropped = True
+    lab.now_ms += 5000
+    consumer._executor.release_due()
+    consumer._executor.run_ready()
+    assert len(lab.seen) == 5

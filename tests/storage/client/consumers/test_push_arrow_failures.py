@@ -14,6 +14,7 @@ from rmq_store.client.backend import MessageExt
 from rmq_store.client.consumer_config import ConsumeFromWhere, MessageModel
 from rmq_store.client.errors import MQBrokerError
 from rmq_store.client.listener import ConsumeConcurrentlyStatus
+from rmq_store.client.rate_limiter import RateLimiter
 from rmq_store.format.schema import MESSAGE_SCHEMA
 
 LATER = ConsumeConcurrentlyStatus.RECONSUME_LATER
@@ -331,6 +332,22 @@ def test_time_in_the_queue_counts_for_the_timeout_if_asked_for(lab: Any, counts:
     lab.advance(10_000)
     assert sum(each.reconsume_times == 1 for each in lab.seen) == sent_back
     assert len(lab.seen) == 18
+
+
+def test_a_batch_that_is_sent_back_while_it_waits_for_its_rate_does_not_reach_the_listener(lab: Any) -> None:
+    lab.topic()
+    lab.send(4)
+    limiter = RateLimiter(0.001, clock=lab.clock)
+    consumer = lab.arrow(
+        rate_limiter=limiter, consume_message_batch_max_size=2, consume_timeout_includes_queueing=True
+    )
+    lab.settle()
+    lab.advance(16 * MINUTE_MS)
+    assert lab.bodies() == ["m0", "m1"]
+    lab.advance(17 * MINUTE_MS + 20_000)
+    assert lab.bodies() == ["m0", "m1"]
+    assert sorted(row["body"] for row in lab.read(RETRY)) == [b"m2", b"m3"]
+    assert consumer.failure is None
 
 
 def test_of_a_batch_that_took_too_long_only_what_was_sent_back_is_done(lab: Any) -> None:
