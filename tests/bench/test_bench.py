@@ -34,7 +34,7 @@ OWED = {
     "one-message put with SYNC_FLUSH": ("put-sync-{body}", "put-sync-16-threads", "put-sync-16-processes"),
     "delivery": ("delivery-100", "java-delivery"),
     "send-back": ("java-send-back",),
-    "push consumer": ("java-push-message", "java-push-batch-{body}"),
+    "push consumer": ("java-push-message", "java-push-batch-{body}", "java-push-arrow-{body}"),
     "look-up, one at a time": ("lookup-key-p50", "lookup-key-p99", "lookup-unique-key-p99", "lookup-offset-p99"),
     "look-up of many": ("lookup-key-at-once", "lookup-unique-key-at-once"),
     "look-up beside Java": ("java-lookup-key", "java-lookup-unique-key", "java-lookup-key-at-once"),

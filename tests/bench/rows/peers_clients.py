@@ -19,6 +19,7 @@ from rmq_store import Store
 from rmq_store.client import (
     ConsumeConcurrentlyStatus,
     ConsumeFromWhere,
+    MessageListenerArrow,
     MessageListenerConcurrently,
     PushConsumer,
     PushConsumerConfig,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 CONSUMED = 200_000
 JAVA_CONSUMED = {100: 1_000_000, 1024: 400_000}
 BATCH = 32
+ARROW_BATCH = 1024
 PULL_THRESHOLD = 10_000
 SENT_BACK = 100_000
 SENDERS = 16
@@ -83,18 +85,18 @@ class Seen:
         return self._count / (self._last_s - self._first_s)
 
 
-def push_rate(store: Store, count: int, batch: int) -> float:
-    """Messages per second that a listener of a new group gets, `batch` at a time."""
+def push_rate(store: Store, count: int, batch: int, *, arrow: bool) -> float:
+    """Messages per second that a listener of a new group gets, `batch` at a time; as rows with `arrow`."""
     config = PushConsumerConfig(
         consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
         consume_message_batch_max_size=batch,
-        pull_batch_size=BATCH,
+        pull_batch_size=batch if arrow else BATCH,
         pull_threshold_for_queue=PULL_THRESHOLD,
     )
     seen = Seen(count)
     with PushConsumer(new_group(), store, config) as consumer:
         consumer.subscribe(TOPIC)
-        consumer.register_message_listener(MessageListenerConcurrently(seen))
+        consumer.register_message_listener((MessageListenerArrow if arrow else MessageListenerConcurrently)(seen))
         consumer.start()
         return seen.rate()
 
@@ -107,9 +109,10 @@ def ask_client(cluster: Cluster, command: str, group: str, topic: str, **fields:
 
 
 @contextlib.contextmanager
-def pushing(scratch: Scratch, body_bytes: int, batch: int) -> Iterator[Pair]:
+def pushing(scratch: Scratch, body_bytes: int, batch: int, *, arrow: bool = False) -> Iterator[Pair]:
     """Messages per second."""
-    count, java_count = scratch.rows(CONSUMED), scratch.rows(JAVA_CONSUMED[body_bytes])
+    java_count = scratch.rows(JAVA_CONSUMED[body_bytes])
+    count = java_count if arrow else scratch.rows(CONSUMED)
     root = make(scratch.directory / "store", count, body_bytes, scratch)
     with (
         scratch.peer().cluster(scratch.directory / "broker", **BROKER_SETTINGS) as cluster,
@@ -121,7 +124,7 @@ def pushing(scratch: Scratch, body_bytes: int, batch: int) -> Iterator[Pair]:
             return ask_client(cluster, "client.push", new_group(), TOPIC, count=java_count)
 
         yardstick()  # the client is slow until it is compiled
-        yield Pair(partial(push_rate, store, count, batch), yardstick)
+        yield Pair(partial(push_rate, store, count, batch, arrow=arrow), yardstick)
 
 
 @contextlib.contextmanager
@@ -186,6 +189,27 @@ CASES = (
             ("message", 1, BODY_BYTES[0]),
             *(("batch", BATCH, body_bytes) for body_bytes in BODY_BYTES),
         )
+    ),
+    *(
+        Case(
+            name=f"java-push-arrow-{body_bytes}",
+            title=f"push consumer, Arrow listener for batches of up to {ARROW_BATCH:,}",
+            group="push consumer",
+            body_bytes=body_bytes,
+            yardstick=f"Java's push consumer, batches of {BATCH}",
+            unit="msgs/s",
+            target=Target(1),
+            settings=(
+                f"{JAVA_CONSUMED[body_bytes]:,} messages in {QUEUES} queues, a new group each time, rate from the "
+                "first batch that the listener sees to the last; ours a `MessageListenerArrow` that counts rows, pull "
+                f"batch and batches of {ARROW_BATCH:,}, 20 threads, pullThresholdForQueue {PULL_THRESHOLD:,}. Java "
+                f"the same messages as objects, {BATCH} at a time (pull batch and batches), 20 threads. {_JAVA}."
+            ),
+            prepare=partial(pushing, body_bytes=body_bytes, batch=ARROW_BATCH, arrow=True),
+            limit="Pulling, which one thread does, is nine tenths of the work: one read of the store for each pull.",
+            peers=True,
+        )
+        for body_bytes in BODY_BYTES
     ),
     Case(
         name="java-send-back",
