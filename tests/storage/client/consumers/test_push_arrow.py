@@ -296,3 +296,17 @@ def test_rows_that_wait_for_their_rate_are_not_begun_when_their_queue_has_gone(l
     consumer._executor.release_due()
     consumer._executor.run_ready()
     assert len(lab.seen) == 5
+
+
+def test_rows_of_a_queue_that_has_gone_take_nothing_of_the_rate(lab: Any) -> None:
+    lab.topic()
+    lab.send(5)
+    limiter = RateLimiter(10, clock=lab.clock)
+    consumer = lab.arrow(rate_limiter=limiter, consume_message_batch_max_size=5)
+    consumer._timer_round()
+    consumer._pull_round()
+    (assignment,) = consumer._rebalance.assignments()
+    assert assignment.process_queue.count == 5
+    assignment.process_queue.dropped = True
+    consumer._executor.run_ready()
+    assert (limiter.wait_ms(1), lab.seen) == (0, [])

@@ -115,6 +115,18 @@ def test_a_maximum_of_n_retries_means_n_plus_one_deliveries(lab: Any, maximum: i
     assert [row["reconsumeTimes"] for row in lab.read(DLQ)] == [maximum + 1] * 2
 
 
+@pytest.mark.statement("B10", "C02")
+@pytest.mark.parametrize(("own", "dead"), [(0, 2), (-1, 0)])
+def test_the_maximum_of_the_consumer_goes_with_its_rows(lab: Any, own: int, dead: int) -> None:
+    """Whatever the group's is by now; -1: the group's."""
+    lab.topic()
+    lab.send(2)
+    lab.arrow(lambda batch, context: LATER, max_reconsume_times=own, consume_message_batch_max_size=2)
+    lab.store.retry.set_max_reconsume_times(GROUP, 5)
+    lab.settle()
+    assert len(lab.read(DLQ)) == dead
+
+
 @pytest.mark.statement("C09")
 def test_a_retried_row_shows_its_own_topic_and_the_place_of_its_retry_record(lab: Any) -> None:
     """broker-semantics 2.3: topic reset, queue id and offset those of the retry topic, UNIQ_KEY constant."""
@@ -144,9 +156,10 @@ def test_a_retry_record_without_its_own_topic_shows_the_retry_topic(lab: Any) ->
     for properties in ({"RETRY_TOPIC": "A"}, {"own": "p"}, {"own": "p", "RETRY_TOPIC": "B"}):
         lab.store.send(Message(RETRY, b"x", properties=properties, queue_id=0))
     lab.topic()
+    lab.store.send(Message(TOPIC, b"x", properties={"RETRY_TOPIC": "A"}, queue_id=0))
     lab.arrow(consume_message_batch_max_size=32)
     lab.settle()
-    assert [each.topic for each in lab.seen] == ["A", RETRY, "B"]
+    assert [each.topic for each in lab.seen] == ["A", RETRY, "B", TOPIC]
 
 
 def test_failed_rows_are_sent_back_together(lab: Any) -> None:
@@ -332,6 +345,26 @@ def test_time_in_the_queue_counts_for_the_timeout_if_asked_for(lab: Any, counts:
     lab.advance(10_000)
     assert sum(each.reconsume_times == 1 for each in lab.seen) == sent_back
     assert len(lab.seen) == 18
+
+
+@pytest.mark.parametrize(("counts", "sent_back"), [(True, ["m1"]), (False, [])])
+def test_time_in_the_queue_and_at_the_listener_are_added_if_asked_for(
+    lab: Any, counts: bool, sent_back: list[str]
+) -> None:
+    """Ten minutes in the queue and ten at the listener are more than fifteen from the pull on."""
+    lab.topic()
+    lab.send(2)
+
+    def slow(batch: pa.RecordBatch, context: Any) -> Any:
+        if not batch.column("reconsumeTimes")[0].as_py():
+            lab.now_ms += 10 * MINUTE_MS
+            consumer._pulls._service.clean_expired(consumer._rebalance.assignments())
+        return None
+
+    consumer = lab.arrow(slow, consume_timeout_includes_queueing=counts)
+    lab.settle()
+    lab.advance(10_000)
+    assert [each.body for each in lab.seen if each.reconsume_times] == sent_back
 
 
 def test_a_batch_that_is_sent_back_while_it_waits_for_its_rate_does_not_reach_the_listener(lab: Any) -> None:
