@@ -124,7 +124,8 @@ def check_missing(
     """Report the queues of the position that can not be read any more, although nobody has unsubscribed from them; and
     return where those go on that are only closed, if they are opened again: behind what was reported.
 
-    `missing` are those that the subscription does not lead to now, `topics` the topics that it names or matches.
+    `missing` are those that the subscription does not lead to now, `topics` the topics that it names or matches, those
+    that do not exist included.
     """
     known = home.topics()
     deleted: LostRanges = []
@@ -132,6 +133,8 @@ def check_missing(
     going_on: dict[Queue, int] = {}
     for queue in missing:
         offset = position.next[queue]
+        if queue.topic not in topics:
+            continue  # unsubscribed; whether it exists is nothing to this query any more
         if queue.topic not in known:
             deleted.append((*queue, offset, offset))
         elif _is_closed(queue, topics, options):

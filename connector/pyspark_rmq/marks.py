@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 
 class Mark(NamedTuple):
-    """One message. `store_timestamp_ms` is None where it is not known: in positions that older versions wrote, and of
-    a message that is damaged.
-    """
+    """One message. `store_timestamp_ms` is None where it is not known: in positions that older versions wrote."""
 
     commit_log_offset: int
     store_timestamp_ms: int | None = None
@@ -43,8 +41,8 @@ class Marked(Protocol):
 
 
 def mark_before(home: Marked, queue: Queue, queue_offset: int) -> Mark | None:
-    """The message before `queue_offset`; None if it does not exist (any more). Raises `CorruptionError` if the queue
-    itself is damaged.
+    """The message before `queue_offset`; None if it does not exist (any more), or is damaged: all messages of a range
+    that was lost have one place then, where the range begins. Raises `CorruptionError` if the queue itself is damaged.
     """
     from rmq_store.errors import CorruptRecordError, OffsetOutOfRangeError
 
@@ -53,7 +51,9 @@ def mark_before(home: Marked, queue: Queue, queue_offset: int) -> Mark | None:
         return None
     try:
         return Mark(place, home.store_timestamp(*queue, queue_offset - 1))
-    except (CorruptRecordError, OffsetOutOfRangeError):  # damaged; or retention takes it at this moment
+    except CorruptRecordError:
+        return None
+    except OffsetOutOfRangeError:  # retention takes it at this moment
         return Mark(place)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from pyspark_rmq import losses
 from pyspark_rmq.continuity import report_loss
@@ -35,7 +35,7 @@ def subscribed(home: Home, subscription: Subscription) -> dict[Queue, Range]:
         UsageError: a queue that was assigned does not exist.
     """
     queues: dict[Queue, Range] = {}
-    for topic in subscribed_topics(home, subscription):
+    for topic in subscribed_topics(home.topics(), subscription):
         ranges = home.queue_ranges(topic)
         chosen = (subscription.assign or {}).get(topic, sorted(ranges))
         for queue_id in chosen:
@@ -45,20 +45,20 @@ def subscribed(home: Home, subscription: Subscription) -> dict[Queue, Range]:
     return queues
 
 
-def subscribed_topics(home: Home, subscription: Subscription) -> list[str]:
+def subscribed_topics(existing: Collection[str], subscription: Subscription) -> list[str]:
     """Return the topics that are named, or that match and exist, and the group's own one if that exists."""
-    topics = _topics_of_user(home, subscription)
+    topics = _topics_of_user(existing, subscription)
     own = subscription.of_group
-    return [*topics, own] if own is not None and own not in topics and own in home.topics() else topics
+    return [*topics, own] if own is not None and own not in topics and own in existing else topics
 
 
-def _topics_of_user(home: Home, subscription: Subscription) -> list[str]:
+def _topics_of_user(existing: Collection[str], subscription: Subscription) -> list[str]:
     if subscription.pattern is not None:
-        return matching_topics(home.topics(), subscription.pattern)
+        return matching_topics(existing, subscription.pattern)
     return list(subscription.assign or subscription.topics)
 
 
-def matching_topics(topics: Mapping[str, object], pattern: str) -> list[str]:
+def matching_topics(topics: Collection[str], pattern: str) -> list[str]:
     """Return the topics whose whole name matches, sorted; `%...` topics only for a pattern that begins with `%`."""
     expression = re.compile(pattern)
     from rmq_store import is_system_topic
@@ -154,7 +154,7 @@ def _group_start(home: Home, options: SourceOptions, ranges: Ranges, explicit: P
         # A position for every queue may name those of which the group has an offset.
         values = {queue: offset for queue, offset in explicit.values.items() if queue not in start}
         # The option is about the topics that the user has named: what failed in the group must not be skipped.
-        named = set(_topics_of_user(home, options.subscription))
+        named = set(_topics_of_user(home.topics(), options.subscription))
         asked = {queue: limits for queue, limits in rest.items() if queue.topic in named or queue in values}
         if asked:
             start |= resolve(home, Position(explicit.kind, values, explicit.timestamp_ms), asked, "startingOffsets")

@@ -260,7 +260,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         missing = [queue for queue in begin.next if queue not in ranges]
         if not missing and not begin.closed:
             return {}
-        topics = positions.subscribed_topics(home, self._options.subscription)
+        had = {queue.topic for queue in missing}
+        topics = positions.subscribed_topics({*home.topics(), *had}, self._options.subscription)
         closed = continuity.still_closed(home, begin, ranges, topics, self._options)
         if missing:
             closed |= continuity.check_missing(home, begin, missing, topics, self._options)
