@@ -296,16 +296,53 @@ def last_sent_back(path: str, key: str) -> int | None:
 
 
 def prepare_to_write(options: SinkOptions) -> None:
-    """Make sure, on the driver, that there is a store for the tasks to stage for: create it if nothing is there.
+    """Make sure that there is a store for tasks to stage for: create it if nothing is there.
 
     Raises:
         NotAStoreError: there is something else.
     """
-    # The usual case, in every micro-batch: no need to import the engine.
-    if (Path(options.path) / "pyrmq" / "store.json").exists():
+    if (Path(options.path) / "pyrmq" / "store.json").exists():  # the usual case: no need to import the engine
         return
     with _open_to_write(options.path, create=True):
         pass
+
+
+def is_there_to_write(options: SinkOptions) -> bool:
+    """Whether there is a store for the tasks of a stream to stage for; one that a broker made gets our settings.
+
+    Raises:
+        NotAStoreError: there is something else.
+    """
+    root = Path(options.path)
+    # The usual case, in every micro-batch: no need to import the engine.
+    if (root / "pyrmq" / "store.json").exists():
+        return True
+    # A place where something is mounted is an empty directory when it is not.
+    if not root.exists() or (root.is_dir() and not any(root.iterdir())):
+        return False
+    with _open_to_write(options.path):
+        return True
+
+
+def prepare_batch(options: SinkOptions, batch_id: int) -> None:
+    """Make sure, in a task, that there is a store to stage for, where the driver saw none: a query's first batch makes
+    it, several of its tasks at once if need be, and also if it has no rows.
+
+    Raises:
+        NotAStoreError: there is something else; or nothing, and the batch is a later one: those before it were written
+            to a store that is not there now.
+    """
+    if batch_id == 0:
+        prepare_to_write(options)
+    elif not is_there_to_write(options):
+        from rmq_store import NotAStoreError
+
+        raise NotAStoreError(
+            options.path,
+            f"the store is gone: this is batch {batch_id} of a query, and batch 0 made the store or found it here. "
+            "Mount it, or put it back, and start the query again. If a new store is what you want, start with a new "
+            "checkpoint, or make the store first: rmq_store.Store.open(path, create=True)",
+        )
 
 
 def stage(

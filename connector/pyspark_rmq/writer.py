@@ -23,7 +23,15 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pyspark_rmq.home import Marker, commit_staged, prepare_to_write, stage, sweep_staged
+from pyspark_rmq.home import (
+    Marker,
+    commit_staged,
+    is_there_to_write,
+    prepare_batch,
+    prepare_to_write,
+    stage,
+    sweep_staged,
+)
 from pyspark_rmq.offsets import refuse
 from pyspark_rmq.options import SinkOptions
 from pyspark_rmq.schema import SinkColumns, sink_columns
@@ -82,10 +90,14 @@ class RmqStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
         self._options = options
         self._columns = columns
+        # Looked at on the driver, which does not learn the number of the batch here; the tasks do.
+        self._is_there = is_there_to_write(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the rows of one task."""
+        """Stage the rows of one task. Raises `NotAStoreError` if the store is gone that earlier batches went to."""
         query_id, batch_id, run_id = stream_ids()
+        if not self._is_there:
+            prepare_batch(self._options, int(batch_id))
         # With the run in it, what an earlier run left running cannot get in the way of this one.
         write_id = f"{query_id}-{batch_id}-{run_id}"
         return Staged(write_id, query_id, _stage(self._options, self._columns, write_id, iterator))
@@ -129,9 +141,7 @@ def stream_writer(options: SinkOptions, schema: StructType, overwrite: bool) -> 
     """Check a streaming write on the driver and return its writer. Raises `UsageError` and `NotAStoreError`."""
     if overwrite:
         refuse("output mode complete is not possible: messages of a topic cannot be replaced; use output mode append")
-    columns = _columns(options, schema)
-    prepare_to_write(options)
-    return RmqStreamWriter(options, columns)
+    return RmqStreamWriter(options, _columns(options, schema))
 
 
 def _columns(options: SinkOptions, schema: StructType) -> SinkColumns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import subprocess
@@ -237,6 +238,105 @@ def test_a_task_on_a_host_without_the_store_says_so(
     task(0, 1)
     with pytest.raises(NotAStoreError, match="run the tasks where it is"):
         planned.write(rows("a"))
+
+
+@pytest.mark.parametrize("is_mount_point", [False, True])
+def test_a_stream_does_not_go_on_into_a_new_store_when_its_own_is_gone(
+    make_store: Make, task: Callable[..., None], bodies: Make, tmp_path: Path, is_mount_point: bool
+) -> None:
+    """Its batches were committed to an empty store that was made for them, and lost when the disk was mounted again."""
+    path = make_store()
+    task(0, 1)
+    writer(path).commit([writer(path).write(rows("a"))], 0)
+    path.rename(tmp_path / "unmounted")
+    if is_mount_point:
+        path.mkdir()
+    task(0, 2, batch=1)
+    with pytest.raises(NotAStoreError, match=r"the store is gone: this is batch 1 .* Mount it.* new checkpoint"):
+        writer(path).write(rows("b"))
+    assert path.exists() == is_mount_point and not list(tmp_path.glob("store/*"))
+    if is_mount_point:
+        path.rmdir()
+    (tmp_path / "unmounted").rename(path)
+    writer(path).commit([writer(path).write(rows("b"))], 1)
+    assert bodies(path, "T") == ["a", "b"]
+    # as the error says: it is made by hand
+    path.rename(tmp_path / "unmounted")
+    Store.open(path, create=True).close()
+    task(0, 3, batch=2)
+    writer(path).commit([writer(path).write(rows("c"))], 2)
+    assert bodies(path, "T") == ["c"]
+
+
+def test_the_store_of_a_stream_that_is_lost_between_tasks_and_commit_is_not_made_again(
+    make_store: Make, task: Callable[..., None], tmp_path: Path
+) -> None:
+    path = make_store()
+    task(0, 1)
+    planned = writer(path)
+    report = planned.write(rows("a"))
+    path.rename(tmp_path / "unmounted")
+    with pytest.raises(NotAStoreError):
+        planned.commit([report], 0)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("values", [(), ("a",)])
+def test_the_first_batch_of_a_stream_makes_a_missing_store_with_and_without_rows(
+    task: Callable[..., None], bodies: Make, tmp_path: Path, values: tuple[str, ...]
+) -> None:
+    path = tmp_path / "mnt" / "new"
+    planned = writer(path)
+    assert not path.exists()
+    task(0, 1)
+    reports = [planned.write(rows(*values))]
+    task(1, 2)
+    reports.append(planned.write(iter([])))
+    planned.commit(reports, 0)
+    task(0, 3, batch=1)
+    writer(path).commit([writer(path).write(rows("b"))], 1)
+    assert bodies(path, "T") == [*values, "b"]
+
+
+def test_tasks_of_a_first_batch_make_one_store_between_them(tmp_path: Path) -> None:
+    """Spark runs them in several processes at once."""
+    path = tmp_path / "new"
+    program = f"""
+import sys
+from pyspark_rmq.home import prepare_batch
+from pyspark_rmq.options import sink_options
+from rmq_store import Store
+print("ready", flush=True)
+sys.stdin.readline()
+prepare_batch(sink_options({{"path": {str(path)!r}}}, "stream write"), 0)
+with Store.open({str(path)!r}, read_only=True) as store:
+    print(store.identity, flush=True)
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", program]
+    with contextlib.ExitStack() as stack:
+        tasks = [
+            stack.enter_context(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True)
+            )
+            for _ in range(3)
+        ]
+        for process in tasks:
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        for process in tasks:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        identities = {process.communicate(timeout=60)[0] for process in tasks}
+    assert [process.returncode for process in tasks] == [0, 0, 0]
+    assert len(identities) == 1 and len(identities.pop()) > 10
+
+
+def test_a_stream_is_refused_where_something_else_is_before_any_task_runs(tmp_path: Path) -> None:
+    (tmp_path / "report.csv").write_text("1,2")
+    with pytest.raises(NotAStoreError):
+        writer(tmp_path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["report.csv"]
 
 
 def test_reports_of_two_queries_are_never_mixed(make_store: Make, task: Callable[..., None]) -> None:
