@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from pyspark_rmq.keeping import briefly, is_worker, kept
+from pyspark_rmq.keeping import Place, briefly, is_worker, kept
 from pyspark_rmq.offsets import Queue
 from pyspark_rmq.options import SinkOptions, SourceOptions
 
@@ -214,6 +214,11 @@ def open_to_read(options: SourceOptions) -> Home:
 
     home: Any = Store.open(options.path, read_only=True, broker_name=options.broker_name)
     return home  # type: ignore[no-any-return]
+
+
+def place_of(options: SourceOptions) -> Place:
+    """Where the home is now. Taken before it is opened, it tells whether what was opened is still what is there."""
+    return Place(Path(options.path))
 
 
 def task_home(options: SourceOptions) -> AbstractContextManager[Home]:

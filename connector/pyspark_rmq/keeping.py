@@ -40,12 +40,10 @@ class Keepable(Protocol):
 K = TypeVar("K", bound=Keepable)
 
 
-class _Open(Generic[K]):
-    """A home and the directories that it was found in: while they are open, no others can have their inodes."""
+class Place:
+    """The directories of a home, as they are found: while they are open, no others can have their inodes."""
 
-    def __init__(self, directory: Path, home: K) -> None:
-        self.home = home
-        self.timer: threading.Timer | None = None
+    def __init__(self, directory: Path) -> None:
         self._directories: dict[Path, int] = {}
         try:
             for place in (directory, directory / "commitlog"):
@@ -55,11 +53,36 @@ class _Open(Generic[K]):
             self.close()
             raise
 
+    def is_unchanged(self) -> bool:
+        """Whether the same directories are still there."""
+        try:
+            return all(os.path.samestat(os.fstat(fd), place.stat()) for place, fd in self._directories.items())
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Let go of them; may be called again."""
+        while self._directories:
+            os.close(self._directories.popitem()[1])
+
+
+class _Open(Generic[K]):
+    """A home and the directories that it was found in."""
+
+    def __init__(self, directory: Path, home: K) -> None:
+        self.home = home
+        self.timer: threading.Timer | None = None
+        try:
+            self.place = Place(directory)
+        except OSError:
+            self.home.close()
+            raise
+
     def is_current(self) -> bool:
         """Look at what others have written. False if the place has another home now, or none that can be read."""
         from rmq_store import StoreError
 
-        if not self.is_in_place():
+        if not self.place.is_unchanged():
             return False
         try:
             self.home.refresh()
@@ -67,18 +90,11 @@ class _Open(Generic[K]):
             return False  # whoever opens it is told
         return True
 
-    def is_in_place(self) -> bool:
-        """Whether the place still has the directories that were opened."""
-        try:
-            return all(os.path.samestat(os.fstat(fd), place.stat()) for place, fd in self._directories.items())
-        except OSError:
-            return False
-
     def close(self) -> None:
         try:
             self.home.close()
         finally:
-            self.forget_directories()
+            self.place.close()
 
     def close_quietly(self, name: str | None) -> None:
         """As `close`, where nobody waits for it any more. Who opens the home next recovers it, and is told what is
@@ -88,10 +104,6 @@ class _Open(Generic[K]):
             self.close()
         except Exception:
             _log.exception("%s could not be closed", name)
-
-    def forget_directories(self) -> None:
-        while self._directories:
-            os.close(self._directories.popitem()[1])
 
 
 _log = logging.getLogger(__name__)
@@ -134,7 +146,7 @@ def briefly(directory: Path, opening: Callable[[], K]) -> Iterator[K]:
     opened = _Open(directory, opening())
     try:
         yield opened.home
-        is_in_place = opened.is_in_place()
+        is_in_place = opened.place.is_unchanged()
     finally:
         opened.close_quietly(str(directory))
     if not is_in_place:
@@ -189,7 +201,7 @@ def _forget_in_child() -> None:
     global _lock
     _lock = threading.Lock()
     while _kept:
-        _kept.popitem()[1].forget_directories()
+        _kept.popitem()[1].place.close()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

@@ -12,6 +12,7 @@ The order of Spark's calls in the planning process (MicroBatchExecution):
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +32,8 @@ from pyspark.sql.types import StructType
 
 from pyspark_rmq import continuity, planning, positions
 from pyspark_rmq.group import GroupMember, describe_owner
-from pyspark_rmq.home import Home, Pin, Range, open_to_commit, open_to_read
+from pyspark_rmq.home import Home, Pin, Range, open_to_commit, open_to_read, place_of
+from pyspark_rmq.keeping import Place
 from pyspark_rmq.marks import marks_before
 from pyspark_rmq.offsets import Queue, QueueOffsets, StreamPosition
 from pyspark_rmq.options import SourceOptions
@@ -57,6 +59,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         source_columns(schema)
         self._home: Home | None = None
+        self._place: Place | None = None
         self._member: GroupMember | None = None
         self._initial: StreamPosition | None = None
         self._refused: Exception | None = None
@@ -191,22 +194,29 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Commit a completed batch to the group; usually `latestOffset` has done so already."""
         if self._member is not None:
-            _, ranges = self._look()
-            self._complete(StreamPosition.from_json(end), ranges)
+            home, ranges = self._look()
+            position = StreamPosition.from_json(end)
+            self._check(home, position, ranges)  # the store may just have been replaced
+            self._complete(position, ranges)
 
     def stop(self) -> None:
         """Let go of lease and store at once if Spark lets us; the end of the process does the same."""
-        self._unpin()
-        if self._member is not None:
-            self._member.leave()
-        if self._home is not None:
-            self._home.close()
-        self._home = self._member = None
+        home, member, place = self._home, self._member, self._place
+        self._home = self._member = self._place = None
+        # From the last one to the first, each of them whatever became of the others.
+        with contextlib.ExitStack() as stack:
+            if place is not None:
+                stack.callback(place.close)
+            if home is not None:
+                stack.callback(home.close)
+            if member is not None:
+                stack.callback(member.leave)
+            stack.callback(self._unpin)
 
     def _unpin(self) -> None:
-        if self._pinned is not None:
-            self._pinned[1].release()
-            self._pinned = None
+        pinned, self._pinned = self._pinned, None
+        if pinned is not None:
+            pinned[1].release()
 
     def _look(self) -> tuple[Home, dict[Queue, Range]]:
         """Return the home and the subscribed queues as they are now; the group's leases are held from here on.
@@ -231,15 +241,34 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return home, ranges
 
     def _opened(self) -> Home:
+        if self._place is not None and not self._place.is_unchanged():
+            self._forget()
+        return self._home or self._open()
+
+    def _open(self) -> Home:
         options = self._options
         commits = options.group is not None and options.commit_offsets
-        if self._home is None:
-            self._home = open_to_commit(options) if commits else open_to_read(options)
-            if options.group is not None and commits:
-                self._member = GroupMember(
-                    self._home, options.group, describe_owner(options.consumer_name or "a Spark stream")
-                )
-        return self._home
+        place = place_of(options)
+        try:
+            home = open_to_commit(options) if commits else open_to_read(options)
+        except BaseException:
+            place.close()
+            raise
+        self._home, self._place = home, place
+        if options.group is not None and commits:
+            self._member = GroupMember(home, options.group, describe_owner(options.consumer_name or "a Spark stream"))
+        return home
+
+    def _forget(self) -> None:
+        """Let go of a store that is not at its path any more. What is there now, if anything, is looked at as after a
+        restart: whether the position fits it is found out again.
+        """
+        _log.warning("%s was moved, deleted or replaced: it is opened again", self._options.path)
+        try:
+            self.stop()
+        except Exception as error:  # nothing can be done for it
+            _log.warning("%s, as it was, could not be closed: %s", self._options.path, error)
+        self._checked, self._seen, self._idle, self._ranges = (), None, None, {}
 
     def _deliver_due(self, limit: int | None) -> None:
         from rmq_store.errors import StoreFullError

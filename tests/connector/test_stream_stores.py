@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from pyspark_rmq.options import source_options
 from pyspark_rmq.schema import SOURCE_SCHEMA
 from pyspark_rmq.stream_reader import RmqStreamReader
 from rmq_store import Store
-from rmq_store.errors import DataLossError, LeaseHeldError
+from rmq_store.errors import DataLossError, LeaseHeldError, NotAStoreError, UsageError
 
 Make = Callable[..., Any]
 Open = Callable[..., RmqStreamReader]
@@ -163,3 +164,92 @@ def test_who_is_refused_learns_name_host_and_process_of_the_holder(make_store: M
     expected = f"nightly report on {socket.gethostname()}, driver process {os.getppid()}"
     with pytest.raises(LeaseHeldError, match=re.escape(expected)):
         opened(path, subscribe="Orders", group="g").initialOffset()
+
+
+def move_and_copy(path: Path, backup: Path) -> None:
+    path.rename(path.with_name("moved"))
+    shutil.copytree(backup, path)
+
+
+def delete_and_copy(path: Path, backup: Path) -> None:
+    shutil.rmtree(path)
+    shutil.copytree(backup, path)
+
+
+def delete_and_make(path: Path, backup: Path) -> None:
+    shutil.rmtree(path)
+    with Store.open(path, create=True) as store:
+        store.create_topic("Orders", 4)
+
+
+@pytest.mark.parametrize("group", [{}, {"group": "g"}])
+@pytest.mark.parametrize(
+    ("replace", "error", "text"),
+    [
+        (move_and_copy, DataLossError, "was rolled back or replaced"),
+        (delete_and_copy, DataLossError, "was rolled back or replaced"),
+        (delete_and_make, UsageError, "another store needs another checkpoint"),
+    ],
+)
+def test_a_store_that_is_replaced_under_a_running_stream_is_noticed_at_the_next_look(
+    make_store: Make, add_messages: Make, opened: Open, tmp_path: Path,
+    replace: Callable[[Path, Path], None], error: type[Exception], text: str, group: dict[str, str],
+) -> None:  # fmt: skip
+    """It was looked at for ever where it was moved to; or what others had written at its offsets was skipped."""
+    path = make_store(Orders=20)
+    shutil.copytree(path, tmp_path / "backup")
+    add_messages(path, "Orders", 20, 40)
+    reader = opened(path, subscribe="Orders", startingOffsets="earliest", **group)
+    start, at = first_batch(reader)
+    assert len(rows(reader, start, at)) == 40
+    assert reader.latestOffset(at, LIMIT) == at
+    replace(path, tmp_path / "backup")
+    add_messages(path, "Orders", 100, 200)
+    if group:
+        with pytest.raises(error, match=text):
+            reader.commit(at)
+        with Store.open(path, read_only=True) as store:
+            # Not the place in the store that was there before.
+            assert not any(store.committed_offsets("g").values())
+    for running in (reader, opened(path, subscribe="Orders", **group)):
+        for _ in range(2):
+            with pytest.raises(error, match=text):
+                running.latestOffset(at, LIMIT)
+        running.stop()
+
+
+def test_a_batch_that_was_planned_of_a_replaced_store_is_not_read_of_the_new_one(
+    make_store: Make, add_messages: Make, opened: Open, tmp_path: Path
+) -> None:
+    path = make_store(Orders=20)
+    shutil.copytree(path, tmp_path / "backup")
+    add_messages(path, "Orders", 20, 40)
+    reader = opened(path, subscribe="Orders", startingOffsets="earliest")
+    start, at = first_batch(reader)
+    move_and_copy(path, tmp_path / "backup")
+    add_messages(path, "Orders", 100, 200)
+    with pytest.raises(DataLossError, match="was rolled back or replaced"):
+        reader.partitions(start, at)
+
+
+@pytest.mark.parametrize("group", [{}, {"group": "g"}])
+def test_a_stream_whose_store_is_gone_says_so_and_goes_on_when_it_is_back(
+    make_store: Make, add_messages: Make, opened: Open, tmp_path: Path, group: dict[str, str]
+) -> None:
+    path = make_store(Orders=20)
+    reader = opened(path, subscribe="Orders", startingOffsets="earliest", **group)
+    _, at = first_batch(reader)
+    path.rename(tmp_path / "unmounted")
+    for _ in range(2):
+        with pytest.raises(NotAStoreError):
+            reader.latestOffset(at, LIMIT)
+    (tmp_path / "unmounted").rename(path)
+    add_messages(path, "Orders", 20, 30)
+    assert len(rows(reader, at, reader.latestOffset(at, LIMIT))) == 10
+    # a copy of all of it is as good: nothing that was read is missing there
+    shutil.copytree(path, tmp_path / "copy")
+    path.rename(tmp_path / "old")
+    (tmp_path / "copy").rename(path)
+    at = reader.latestOffset(at, LIMIT)
+    add_messages(path, "Orders", 30, 35)
+    assert len(rows(reader, at, reader.latestOffset(at, LIMIT))) == 5
