@@ -123,10 +123,13 @@ def offset_message_ids(store_hosts: pa.StringArray, commit_log_offsets: pa.Int64
 
 
 def _host_hex(host: str) -> str:
-    """`1.2.3.4:10911` or `[fe80::1]:10911` as in an offset message id: address, then the port as int32."""
+    """`1.2.3.4:10911` or `[fe80::1]:10911` as in an offset message id: address, then the port as int32.
+
+    No checksum covers the host: of a damaged record the port may be any int32, also a negative one.
+    """
     address, _, port = host.rpartition(":")
     family = socket.AF_INET6 if address.startswith("[") else socket.AF_INET
-    return (socket.inet_pton(family, address.strip("[]")) + int(port).to_bytes(4, "big")).hex().upper()
+    return (socket.inet_pton(family, address.strip("[]")) + int(port).to_bytes(4, "big", signed=True)).hex().upper()
 
 
 # column -> (what is read for it, how it is made)

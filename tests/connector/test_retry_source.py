@@ -22,6 +22,8 @@ from pyspark_rmq.reader import RmqReader
 from pyspark_rmq.schema import READABLE, SOURCE_SCHEMA, send_back_columns, sink_columns, source_columns, source_schema
 from pyspark_rmq.stream_reader import RmqStreamReader
 from rmq_store import ClockFile, LeaseHeldError, Store, StoreConfig, UsageError, failure
+from rmq_store.format.host import Host
+from rmq_store.format.ids import offset_message_id
 
 Make = Callable[..., Any]
 T0, RETRY = Queue("T", 0), Queue("%RETRY%g", 0)
@@ -206,6 +208,29 @@ def test_the_offset_id_of_a_record_is_the_one_that_its_producer_got(tmp_path: Pa
     options = source_options({"path": str(tmp_path / "s"), "subscribe": "T"}, "batch read", 0)
     (batch,) = rows_of(RmqReader(options, StructType([READABLE["originMsgId"]])))
     assert batch.column(0).to_pylist() == sent
+
+
+@pytest.mark.parametrize("option", [{"group": "g", "subscribe": "T"}, {"dlq": "g"}])
+def test_a_damaged_port_does_not_keep_the_rows_from_being_read(
+    make_store: Make, option: dict[str, str]
+) -> None:
+    """No checksum covers the host; one flipped sign bit ended every query that shows where a row comes from."""
+    topic = "%DLQ%g" if "dlq" in option else "T"
+    path = make_store(**{topic: 12})
+    with Store.open(path, read_only=True) as store:
+        place = store.commit_log_offset_before(topic, 1, 2)
+    with (path / "commitlog" / f"{0:020}").open("r+b") as log:
+        log.seek(place + 64)  # storeHost: address, port int32
+        host = bytearray(log.read(8))
+        host[4] |= 0x80
+        log.seek(place + 64)
+        log.write(host)
+    read = RmqReader(source_options({"path": str(path)} | option, "batch read", 0), source_schema(option))
+    rows = [row for batch in rows_of(read) for row in batch.to_pylist()]
+    assert len(rows) == 12
+    (damaged,) = (row for row in rows if row["commitLogOffset"] == place)
+    assert damaged["originMsgId"] == offset_message_id(Host.unpack(bytes(host)), place)
+    assert ":-" in str(Host.unpack(bytes(host)))
 
 
 def rows_of(batch_reader: RmqReader) -> list[pa.RecordBatch]:
