@@ -68,7 +68,7 @@ class Queues:
         for _ in range(_TRIES):
             try:
                 last = self._log.queue_max(topic, queue_id, end)
-                first = self._log.views.queue(topic, queue_id).min_offset(log_start, last)
+                first = self._log.queue_min(topic, queue_id, log_start, last)
                 break
             except FileNotFoundError as error:
                 gone = error  # by retention while we looked: look again

@@ -75,7 +75,7 @@ def _backlogs(log: CommitLog, newest_unit: NewestUnit, end: int) -> list[Backlog
     for level, done in _levels(log, newest_unit):
         queue = log.views.queue(SCHEDULE_TOPIC, level - 1)
         last = log.queue_max(SCHEDULE_TOPIC, level - 1, end)
-        first = max(done, queue.min_offset(log.start(), last))
+        first = max(done, log.queue_min(SCHEDULE_TOPIC, level - 1, log.start(), last))
         if first < last:
             found.append(Backlog(level, last - first, queue.entry(first)[2]))
     timers = [(len(due_ms), int(due_ms.min())) for _, due_ms in _timers(log, newest_unit, end) if len(due_ms)]
@@ -145,7 +145,6 @@ def _of_timers(log: CommitLog, reader: ParkedReader, queue_id: int, mark: Mark, 
 
 def _steps(log: CommitLog, topic: str, queue_id: int, done: int, end: int) -> Iterator[tuple[int, int]]:
     """Ranges of queue offsets from `done` on whose records begin below `end`."""
-    queue = log.views.queue(topic, queue_id)
     last = log.queue_max(topic, queue_id, end)
-    for start in range(max(done, queue.min_offset(log.start(), last)), last, _STEP):
+    for start in range(max(done, log.queue_min(topic, queue_id, log.start(), last)), last, _STEP):
         yield start, min(start + _STEP, last)

@@ -168,6 +168,15 @@ class CommitLog:
 
         return queue.max_offset(end, confirm)
 
+    def queue_min(self, topic: str, queue_id: int, log_start: int, max_offset: int) -> int:
+        """The first queue offset below the queue's `max_offset` whose record lies at or above `log_start`; `max_offset`
+        if there is none. FileNotFoundError: retention took a file meanwhile.
+        """
+        bases = self.segments.bases()
+        log_end = bases[-1] + self.segments.size_bytes if bases else 0
+        confirm = functools.partial(self.is_record_of, topic, queue_id)
+        return self.views.queue(topic, queue_id).min_offset(log_start, max_offset, log_end, confirm)
+
     def is_whole_entry(self, topic: str, queue_id: int, offset: int, size: int, queue_offset: int) -> bool:
         """As `is_record_of`, for a store that nobody else writes: an entry whose record retention took, or which lies
         in damage that was kept, is whole.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,9 @@ assert _ENTRY.size == ENTRY_BYTES
 
 Confirm = Callable[[int, int, int], bool]
 """(commit-log offset, size, queue offset) -> is this record really that message of this queue?"""
+
+# Entries looked at per step where some are damaged: a page of 4 KiB has 205.
+_LOOK = 256
 
 
 class ConsumeQueue:
@@ -60,24 +64,86 @@ class ConsumeQueue:
                 return boundary
             low, stop = bases[0], boundary - 1
 
-    def min_offset(self, log_start: int, max_offset: int) -> int:
-        """The first queue offset whose record lies at or above `log_start`, or `max_offset` if there is none."""
+    def min_offset(self, log_start: int, max_offset: int, log_end: int, confirm: Confirm) -> int:
+        """The first queue offset whose record lies at or above `log_start`, or `max_offset` if there is none.
+
+        Nothing is checksummed, and an entry that was zeroed points below `log_start`, too. So what cannot be an entry
+        of a log that ends at or below `log_end` says nothing, and its neighbours are asked; damage between what
+        retention took and what it left counts as left, so that its readers learn of it. `confirm` is asked where an
+        entry says that its record is there, and a later one that retention took its own.
+        """
         bases = self._bases()
         if not bases:
             return 0
-        low, high = bases[0], max_offset
-        if low < high:
-            offset, size, _ = self.entry(low)
-            if size != PRE_BLANK_SIZE and offset >= log_start:
-                return low  # nothing was taken yet: the usual case
+        first = bases[0]
+        if first < max_offset:
+            offset, size, _ = self.entry(first)
+            if _is_possible(offset, size, log_end) and not _is_taken(offset, size, log_start):
+                return first  # nothing was taken yet: the usual case
+        found = self._first_left(first, max_offset, log_start, log_end)
+        while (earlier := self._left_before(found, first, log_start, log_end, confirm)) is not None:
+            found = self._first_left(first, earlier, log_start, log_end)
+        return found
+
+    def _first_left(self, low: int, high: int, log_start: int, log_end: int) -> int:
+        """The first queue offset in [low, high] that retention left, if all entries that are possible are true."""
         while low < high:
             middle = (low + high) // 2
             offset, size, _ = self.entry(middle)
-            if size == PRE_BLANK_SIZE or offset < log_start:
-                low = middle + 1
-            else:
-                high = middle
+            if _is_possible(offset, size, log_end):
+                if _is_taken(offset, size, log_start):
+                    low = middle + 1
+                else:
+                    high = middle
+                continue
+            behind = self._first_possible(middle + 1, high, log_end)
+            if behind < high and _is_taken(*self.entry(behind)[:2], log_start):
+                low = behind + 1
+                continue
+            before = self._last_possible(low, middle, log_end)
+            if before < low or _is_taken(*self.entry(before)[:2], log_start):
+                return before + 1
+            high = before
         return low
+
+    def _left_before(self, found: int, first: int, log_start: int, log_end: int, confirm: Confirm) -> int | None:
+        """A queue offset below `found` whose record is there, although retention should have taken it.
+
+        Looks further and further away, to see beyond a run of entries that are possible, and not true.
+        """
+        queue_offset, step = found - 2, 1
+        while queue_offset >= first:
+            try:
+                offset, size, _ = self.entry(queue_offset)
+            except FileNotFoundError:  # retention is at work, and takes what is older first
+                return None
+            if (
+                _is_possible(offset, size, log_end)
+                and not _is_taken(offset, size, log_start)
+                and confirm(offset, size, queue_offset)
+            ):
+                return queue_offset
+            queue_offset, step = queue_offset - step, 2 * step
+        return None
+
+    def _first_possible(self, start: int, stop: int, log_end: int) -> int:
+        """The first of [start, stop) that can be an entry; `stop` if none can."""
+        for at in range(start, stop, _LOOK):
+            entries = self.entries(at, min(at + _LOOK, stop))
+            rows = np.flatnonzero(_is_possible(entries["commit_log_offset"], entries["frame_size"], log_end))
+            if len(rows):
+                return at + int(rows[0])
+        return stop
+
+    def _last_possible(self, start: int, stop: int, log_end: int) -> int:
+        """The last of [start, stop) that can be an entry; `start - 1` if none can."""
+        for end in range(stop, start, -_LOOK):
+            at = max(end - _LOOK, start)
+            entries = self.entries(at, end)
+            rows = np.flatnonzero(_is_possible(entries["commit_log_offset"], entries["frame_size"], log_end))
+            if len(rows):
+                return at + int(rows[-1])
+        return start - 1
 
     def entries(self, start: int, stop: int) -> np.ndarray:
         """Entries of [start, stop), dtype ENTRY, a copy; FileNotFoundError if retention took a file."""
@@ -246,3 +312,15 @@ class ConsumeQueue:
         self.run.create(base * ENTRY_BYTES)
         if start > base:
             self.run.write(base * ENTRY_BYTES, blank.tobytes())
+
+
+def _is_possible(offset: Any, size: Any, log_end: int) -> Any:
+    """Whether there can be such an entry, also a pre-blank one, in a queue of a log that ends at or below `log_end`:
+    of one entry, or of many (n,).
+    """
+    return (size > 0) & (offset >= 0) & (offset < log_end) & ((size != PRE_BLANK_SIZE) | (offset == 0))
+
+
+def _is_taken(offset: int, size: int, log_start: int) -> bool:
+    """Whether retention took the message of an entry, or there never was one."""
+    return size == PRE_BLANK_SIZE or offset < log_start

@@ -128,6 +128,26 @@ def test_the_first_segments_removed_by_retention_move_the_minimum(
             assert (error.requested, error.minimum, error.maximum) == (first - 1, first, last)
 
 
+def test_a_lost_sector_of_queue_entries_is_not_taken_for_retention(
+    store: Store, working_copy: Callable[[Path], Path]
+) -> None:
+    bodies = [b"%03d" % n * 100 for n in range(150)]
+    store.append(pa.record_batch({"body": bodies, "queueId": pa.array([0] * 150, pa.int32())}), "T")
+    store.close()
+    root = working_copy(store.path)
+    sorted((root / "commitlog").iterdir())[0].unlink()
+    with Store.open(root, read_only=True) as cut:
+        whole = cut.queue_range("T", 0)
+    for path in sorted((root / "consumequeue" / "T" / "0").iterdir())[:-1]:
+        if int(path.name) <= 20 * whole.min_offset:
+            continue
+        sound = path.read_bytes()
+        path.write_bytes(bytes(len(sound)))
+        with Store.open(root, read_only=True) as damaged:
+            assert damaged.queue_range("T", 0) == whole
+        path.write_bytes(sound)
+
+
 def test_a_file_missing_in_the_middle_of_a_queue_is_damage_and_not_retention(
     store: Store, working_copy: Callable[[Path], Path]
 ) -> None:

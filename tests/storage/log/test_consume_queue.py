@@ -9,19 +9,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rmq_store.files.segments import OpenFiles, SegmentRun
+from rmq_store.files.segments import OpenFile, OpenFiles, SegmentRun
 from rmq_store.format.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK, PRE_BLANK_SIZE
 from rmq_store.log.consume_queue import ConsumeQueue
 
 PER_FILE = 7
 SIZE = 100  # bytes of each record; message n lies at 1000 * n
+LOG_END = 10**6
 
 
-def make_queue(root: Path) -> ConsumeQueue:
+def make_queue(root: Path, per_file: int = PER_FILE) -> ConsumeQueue:
     (root / "pyrmq").mkdir(parents=True, exist_ok=True)
     directory = root / "consumequeue" / "Topic" / "0"
     return ConsumeQueue(
-        SegmentRun(directory, PER_FILE * ENTRY_BYTES, OpenFiles(), writable=True, sparse=True, pin=False), "Topic", 0
+        SegmentRun(directory, per_file * ENTRY_BYTES, OpenFiles(), writable=True, sparse=True, pin=False), "Topic", 0
     )
 
 
@@ -47,9 +48,13 @@ def is_true(offset: int, size: int, queue_offset: int) -> bool:
     return (offset, size) == (1000 * queue_offset, SIZE)
 
 
+def min_offset(queue: ConsumeQueue, log_start: int, max_offset: int) -> int:
+    return queue.min_offset(log_start, max_offset, LOG_END, is_true)
+
+
 def test_a_queue_without_files_is_empty(queue: ConsumeQueue) -> None:
     assert queue.max_offset(10**9, is_true) == 0
-    assert queue.min_offset(0, 0) == 0
+    assert min_offset(queue, 0, 0) == 0
     assert queue.last_entry() is None
     assert queue.cut(0) == 0
 
@@ -145,7 +150,7 @@ def test_a_queue_that_begins_late_is_filled_up_with_pre_blank_slots(queue: Consu
     assert queue.run.bases() == [140]
     assert queue.run.path(140).read_bytes()[: 3 * ENTRY_BYTES] == 3 * PRE_BLANK
     assert queue.max_offset(10**9, is_true) == 12
-    assert queue.min_offset(0, 12) == 10
+    assert min_offset(queue, 0, 12) == 10
     assert queue.entry(9)[1] == PRE_BLANK_SIZE
     assert queue.max_offset(end_behind(9), is_true) == 10  # the queue begins at 10, and has nothing yet
 
@@ -153,19 +158,86 @@ def test_a_queue_that_begins_late_is_filled_up_with_pre_blank_slots(queue: Consu
 def test_a_queue_that_begins_at_a_files_begin_needs_no_filling(queue: ConsumeQueue) -> None:
     queue.put(14, entries(14, 1))
     assert queue.run.bases() == [280]
-    assert (queue.min_offset(0, 15), queue.max_offset(10**9, is_true)) == (14, 15)
+    assert (min_offset(queue, 0, 15), queue.max_offset(10**9, is_true)) == (14, 15)
 
 
 def test_retention_moves_the_minimum_inside_and_across_files(queue: ConsumeQueue) -> None:
     queue.put(0, entries(0, 20))
-    assert queue.min_offset(0, 20) == 0
-    assert queue.min_offset(5000, 20) == 5
-    assert queue.min_offset(5001, 20) == 6
+    assert min_offset(queue, 0, 20) == 0
+    assert min_offset(queue, 5000, 20) == 5
+    assert min_offset(queue, 5001, 20) == 6
     queue.run.remove(0)
-    assert queue.min_offset(9000, 20) == 9
-    assert queue.min_offset(0, 20) == 7
-    assert queue.min_offset(10**9, 20) == 20
+    assert min_offset(queue, 9000, 20) == 9
+    assert min_offset(queue, 0, 20) == 7
+    assert min_offset(queue, 10**9, 20) == 20
     assert queue.max_offset(10**9, is_true) == 20
+
+
+@pytest.mark.parametrize(
+    ("offset", "size", "tags_code"),
+    [(0, 0, 0), (5000, 0, 7), (5000, -1, 7), (-1, SIZE, 7), (LOG_END, SIZE, 7), (5000, PRE_BLANK_SIZE, 7)],
+    ids=["zeroed", "no size", "negative size", "negative offset", "beyond the log", "size of a pre-blank slot"],
+)
+def test_damage_is_no_retention(queue: ConsumeQueue, offset: int, size: int, tags_code: int) -> None:
+    """Wherever entries are lost: the minimum stays, and damage that it lies in or behind counts as left."""
+    queue.put(0, entries(0, 40))
+    queue.run.remove(0)
+    sound = queue.entries(7, 40)
+    lost = np.array([(offset, size, tags_code)] * 12, ENTRY)
+    for minimum in (7, 8, 19, 33, 39, 40):
+        for first in range(7, 40):
+            for last in range(first + 1, min(first + 13, 41)):
+                if (first, last) == (7, 40) or (last == 40 and minimum == 40):
+                    continue  # the newest entry is asked for its record before
+                queue.put(first, lost[: last - first])
+                expected = first if first <= minimum <= last else minimum
+                assert min_offset(queue, 1000 * minimum, 40) == expected, (minimum, first, last)
+                queue.put(7, sound)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_entries_of_taken_messages_among_others_are_refuted_by_a_record_before_them(
+    queue: ConsumeQueue, count: int
+) -> None:
+    """As a sector that was written to the wrong place leaves them: they look like entries in front of the log."""
+    queue.put(0, entries(0, 63))
+    sound = queue.entries(0, 63)
+    for first in range(20, 63 - count):
+        queue.put(first, entries(1, count))
+        assert min_offset(queue, 9000, 63) == 9, first
+        queue.put(0, sound)
+
+
+def test_an_entry_alone_that_claims_a_taken_record_refutes_nothing(queue: ConsumeQueue) -> None:
+    queue.put(0, entries(0, 20))
+    queue.put(7, entries(15, 1))
+    assert min_offset(queue, 10_000, 20) == 10
+
+
+def test_damage_behind_pre_blank_slots_does_not_hide_the_first_message(queue: ConsumeQueue) -> None:
+    queue.put(10, entries(10, 20))
+    sound = queue.entries(10, 30)
+    for first in range(10, 27):
+        queue.put(first, np.zeros(3, ENTRY))
+        assert min_offset(queue, 0, 30) == 10
+        queue.put(10, sound)
+
+
+def test_the_minimum_is_found_with_few_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = make_queue(tmp_path, per_file=60_000)
+    queue.put(0, entries(0, 50_000))
+    queue.put(25_000, np.zeros(26, ENTRY))
+    looks = 0
+
+    def counted(base: int) -> OpenFile:
+        nonlocal looks
+        looks += 1
+        return opened(base)
+
+    opened = queue.run.open
+    monkeypatch.setattr(queue.run, "open", counted)
+    assert queue.min_offset(40_000_000, 50_000, 1 << 40, is_true) == 40_000
+    assert looks < 50
 
 
 @given(count=st.integers(1, 30), cut=st.integers(0, 31))
@@ -203,7 +275,7 @@ def test_a_cut_takes_a_last_entry_that_its_record_does_not_own_up_to(queue: Cons
 def test_a_cut_keeps_pre_blank_slots(queue: ConsumeQueue) -> None:
     queue.put(10, entries(10, 2))
     assert queue.cut(0, is_true) == 10
-    assert queue.min_offset(0, queue.max_offset(10**9, is_true)) == 10
+    assert min_offset(queue, 0, queue.max_offset(10**9, is_true)) == 10
 
 
 def test_the_newest_entry_is_told_wherever_it_points(queue: ConsumeQueue) -> None:
