@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -23,7 +25,7 @@ from pyspark_rmq.schema import SOURCE_SCHEMA
 from pyspark_rmq.source import DefaultSource
 from pyspark_rmq.stream_reader import RmqStreamReader
 from rmq_store import NotAStoreError, Store, UsageError, recorded_losses
-from rmq_store.errors import CorruptRecordError, DataLossError, OffsetOutOfRangeError
+from rmq_store.errors import CorruptQueueError, CorruptRecordError, DataLossError, OffsetOutOfRangeError
 from rmq_store.files import durable
 
 Make = Callable[..., Any]
@@ -281,6 +283,34 @@ def test_what_is_removed_while_damage_is_read_around_is_told_too(one_queue: Path
     assert read(*skipping) == [offset for offset in range(first, COUNT) if offset != COUNT - 10]
     found = {(loss.start, loss.end, loss.reason) for loss in recorded_losses(one_queue)}
     assert found == {(0, first, "retention"), (COUNT - 10, COUNT - 9, "corruption")}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [bytes(20), struct.pack(">qiq", -1, 2100, 0), struct.pack(">qiq", 0, 2100, 0)],
+    ids=["zeroed", "negative", "of the first record"],
+)
+def test_a_damaged_queue_entry_is_left_out_and_nobody_says_that_retention_took_it(
+    one_queue: Path, entry: bytes
+) -> None:
+    first = drop_first_segment(one_queue)
+    damaged = first + 100
+    (queue_file,) = (one_queue / "consumequeue" / "T" / "0").iterdir()
+    with queue_file.open("r+b") as file:
+        file.seek(20 * damaged)
+        file.write(entry)
+    place = rf"at byte {20 * damaged}: entry {damaged} \(bytes {20 * damaged} to {20 * damaged + 20} of the queue\)"
+    for options in ({}, {"failOnDataLoss": "false"}):
+        with pytest.raises(CorruptQueueError, match=place):
+            read(*planned(one_queue, **options))
+    skipping = {"failOnDataLoss": "false", "onCorruption": "skip"}
+    sound = [offset for offset in range(first, COUNT) if offset != damaged]
+    assert read(*planned(one_queue, **skipping)) == sound
+    reader, part = planned(one_queue, **skipping)
+    part.rows = np.arange(first, COUNT)
+    assert read(reader, part) == sound
+    losses = [(loss.start, loss.end, loss.reason) for loss in recorded_losses(one_queue)]
+    assert losses == [(damaged, damaged + 1, "corruption")]
 
 
 def test_what_was_read_around_damage_before_retention_came_is_not_dropped(

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from rmq_store.broker.tags import TagFilter
 from rmq_store.errors import CorruptQueueError, CorruptRecordError, OffsetOutOfRangeError
-from rmq_store.format.consume_queue import PRE_BLANK_SIZE
+from rmq_store.format.consume_queue import ENTRY_BYTES, PRE_BLANK_SIZE
 from rmq_store.format.frame_decoder import BatchTooLargeError, NotOwnedError, Owner, decode_frames
 from rmq_store.format.schema import MESSAGE_SCHEMA
 from rmq_store.log.commit_log import CommitLog
@@ -52,9 +52,9 @@ class QueueReader:
         ascending, or without them those from `start` on.
 
         Raises:
-            CorruptQueueError: an entry and the record it points at disagree.
-            OffsetOutOfRangeError: retention has taken the messages since the caller looked. It does not say what is
-                left: who knows the whole queue finds out.
+            CorruptQueueError: an entry and the record it points at disagree, or it points nowhere.
+            OffsetOutOfRangeError: retention has taken the messages since the caller looked; or their entries are
+                damaged, and point below the log. It does not say what is left: who knows the whole queue finds out.
             CorruptRecordError: a record is damaged, or its segment is missing in the middle of the log. Of damage that
                 was kept, it names all messages that are lost; with `over_holes` they are passed over.
         """
@@ -85,7 +85,7 @@ class QueueReader:
                     if batch.num_rows:
                         yield pa.RecordBatch.from_arrays([batch.column(name) for name in columns], schema=schema)
             except FileNotFoundError as error:
-                missed = int(queue_offsets[first]), int(offsets[first])
+                missed = int(queue_offsets[first]), int(offsets[first]), int(sizes[first])
                 raise self._missing_segment(topic, queue_id, *missed, end) from error
         if hole is not None:
             raise hole
@@ -146,16 +146,23 @@ class QueueReader:
             raise CorruptRecordError(str(self._log.segments.path(base)), error.offset, error.reason) from error
         except NotOwnedError as error:
             queue_offset, offset = int(owner.queue_offsets[error.row]), int(offsets[error.row])
-            raise CorruptQueueError(
-                str(self._log.views.queue(owner.topic, owner.queue_id).run.directory),
-                queue_offset * 20,
-                f"entry {queue_offset} points at byte {offset} of the log, where {[*error.found]} is stored",
-            ) from error
+            what = f"points at byte {offset} of the log, where {[*error.found]} is stored"
+            raise damaged_entry(self._log, owner.topic, owner.queue_id, queue_offset, what) from error
 
     def _missing_segment(
-        self, topic: str, queue_id: int, queue_offset: int, offset: int, end: int
-    ) -> OffsetOutOfRangeError | CorruptRecordError:
+        self, topic: str, queue_id: int, queue_offset: int, offset: int, size: int, end: int
+    ) -> OffsetOutOfRangeError | CorruptQueueError | CorruptRecordError:
+        if offset < 0 or size <= 0:  # no entry ever was like that: this one is not retention's doing
+            what = f"says {size} bytes at byte {offset} of the log"
+            return damaged_entry(self._log, topic, queue_id, queue_offset, what)
         if offset >= self._log.start():
             return self._log.missing_segment(offset)
         what = f"{topic}-{queue_id}: retention removed messages from {queue_offset} on while they were read"
         return OffsetOutOfRangeError(what, queue_offset, end, end)
+
+
+def damaged_entry(log: CommitLog, topic: str, queue_id: int, queue_offset: int, what: str) -> CorruptQueueError:
+    """The error for an entry of a queue that `what` is wrong with."""
+    directory, start = log.views.queue(topic, queue_id).run.directory, queue_offset * ENTRY_BYTES
+    reason = f"entry {queue_offset} (bytes {start} to {start + ENTRY_BYTES} of the queue) {what}"
+    return CorruptQueueError(str(directory), start, reason)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.broker.queue_reader import QueueReader
+from rmq_store.broker.queue_reader import QueueReader, damaged_entry
 from rmq_store.broker.results import QueueRange
 from rmq_store.broker.tags import TagFilter
 from rmq_store.errors import CorruptQueueError, CorruptRecordError, OffsetOutOfRangeError, UsageError
@@ -119,7 +119,7 @@ class Queues:
             try:
                 yield from self._reader.read(topic, queue_id, first, entries, columns, tags=tags, raw_body=raw_body)
             except OffsetOutOfRangeError as error:
-                raise self._removed(topic, queue_id, error.requested) from error
+                raise self._record_is_gone(topic, queue_id, error.requested) from error
 
     def _read_rows(
         self,
@@ -138,7 +138,7 @@ class Queues:
                     topic, queue_id, int(part[0]), entries, columns, tags=tags, raw_body=raw_body, rows=part
                 )
             except OffsetOutOfRangeError as error:
-                raise self._removed(topic, queue_id, error.requested) from error
+                raise self._record_is_gone(topic, queue_id, error.requested) from error
 
     def commit_log_offset_before(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """See `Store.commit_log_offset_before`."""
@@ -278,3 +278,14 @@ class Queues:
             return self._removed(topic, queue_id, queue_offset)
         directory = self._log.views.queue(topic, queue_id).run.directory
         return CorruptQueueError(str(directory), 0, "one of the queue's files is missing")
+
+    def _record_is_gone(
+        self, topic: str, queue_id: int, queue_offset: int
+    ) -> OffsetOutOfRangeError | CorruptQueueError:
+        """The error for an entry that points below the log: who is told that retention took a message that the queue
+        has would ask for it again, for ever.
+        """
+        if queue_offset < self.range(topic, queue_id).min_offset:
+            return self._removed(topic, queue_id, queue_offset)
+        what = f"points below byte {self._log.start()}, where the log begins, and retention took only what is older"
+        return damaged_entry(self._log, topic, queue_id, queue_offset, what)

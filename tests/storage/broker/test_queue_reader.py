@@ -82,14 +82,14 @@ def test_tags_that_share_a_hash_are_told_apart_by_their_text(store: Store) -> No
 def test_an_entry_that_points_at_another_queues_message_is_found_out(store: Store) -> None:
     entries = entries_of(store)
     entries[7] = entries_of(store, 1, 1)[0]
-    with pytest.raises(CorruptQueueError, match=r"consumequeue/T/0: at byte 140: entry 7 points at .*'T', 1, 0"):
+    with pytest.raises(CorruptQueueError, match=r"consumequeue/T/0: at byte 140: entry 7 .*points at .*'T', 1, 0"):
         read(store, entries)
 
 
 def test_an_entry_that_points_at_another_message_of_its_queue_is_found_out(store: Store) -> None:
     entries = entries_of(store)
     entries[[3, 4]] = entries[[4, 3]]
-    with pytest.raises(CorruptQueueError, match="entry 3 points at"):
+    with pytest.raises(CorruptQueueError, match=r"entry 3 .* points at"):
         read(store, entries)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -145,6 +146,11 @@ def test_a_lost_sector_of_queue_entries_is_not_taken_for_retention(
         path.write_bytes(bytes(len(sound)))
         with Store.open(root, read_only=True) as damaged:
             assert damaged.queue_range("T", 0) == whole
+            lost = int(path.name) // 20
+            with pytest.raises(CorruptQueueError, match=f"entry {lost} .* says 0 bytes at byte 0 of the log"):
+                list(damaged.read("T", 0, *whole))
+            with pytest.raises(CorruptQueueError, match=f"entry {lost} "):
+                list(damaged.read("T", 0, *whole, only=np.array([lost])))
         path.write_bytes(sound)
 
 
