@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ _FILE_NAME = "queue_ends.json"
 _FILE_BYTES_MAX = 64 << 20
 _OFFSET_MAX = (1 << 63) - 1  # of the log
 _SIZE_FIELD = slice(8, 12)  # of an entry; 0: nobody has written there
+_PLACE = struct.Struct(">qi")  # of an entry: commit-log offset, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +84,24 @@ class QueueEnds:
         durable.write_atomically(own / _FILE_NAME, json.dumps({"crc": _crc(data), **data}).encode() + b"\n")
 
     def lost(self, log: CommitLog) -> list[QueueKey]:
-        """The queues of which a file of [first, end) is missing, or the newest entry in it. Lists their directories,
-        and reads one entry of each. StoreFailedError, UsageError: one cannot be read.
+        """The queues of which a file of [first, end) is missing, or that end before `end` by what their newest file
+        says. Lists their directories, and reads a few entries of each.
+
+        Raises:
+            StoreFailedError, UsageError: one cannot be read.
         """
+        bases = log.segments.bases()
+        log_end = bases[-1] + log.geometry.mapped_file_size_commit_log if bases else _OFFSET_MAX
         with durable.typed(log.views.directory):
-            return [key for key, end in self.ends.items() if end > 0 and not self._is_there(log, key, end)]
+            return [key for key, end in self.ends.items() if end > 0 and not self._is_there(log, key, end, log_end)]
 
     def grown(self, log: CommitLog) -> list[QueueKey]:
         """The queues that have an entry at their end: it lies behind that. Errors as `lost`."""
         with durable.typed(log.views.directory):
             return [key for key, end in self.ends.items() if _is_written(log, key, end)]
 
-    def _is_there(self, log: CommitLog, key: QueueKey, end: int) -> bool:
-        if not _is_written(log, key, end - 1):
+    def _is_there(self, log: CommitLog, key: QueueKey, end: int, log_end: int) -> bool:
+        if not _reaches(log, key, end, log_end):
             return False
         file_bytes = log.geometry.mapped_file_size_consume_queue
         newest = (end - 1) * ENTRY_BYTES // file_bytes * file_bytes
@@ -118,6 +125,39 @@ def is_possible(key: QueueKey) -> bool:
     except UsageError:
         return False
     return 0 <= key[1] <= QUEUE_ID_MAX
+
+
+def _reaches(log: CommitLog, key: QueueKey, end: int, log_end: int) -> bool:
+    """Whether the queue's newest file says that it ends at `end` or behind. With a sector of zeros, or of something
+    else, where the end is looked for (ConsumeQueue.max_offset) it would end there. No record lies at `log_end` or
+    behind.
+    """
+    per_file = log.geometry.mapped_file_size_consume_queue // ENTRY_BYTES
+    first = (end - 1) // per_file * per_file
+    try:
+        fd = durable.open_nofollow(f"{log.views.directory}/{key[0]}/{key[1]}/{first * ENTRY_BYTES:020d}", os.O_RDONLY)
+    except (FileNotFoundError, NotADirectoryError, NotAStoreError):
+        return False
+    try:
+        for entry in (first, end - 1, *_looks(first, first + per_file, end)):
+            raw = os.pread(fd, _PLACE.size, (entry - first) * ENTRY_BYTES)
+            offset, size = _PLACE.unpack(raw) if len(raw) == _PLACE.size else (0, 0)
+            if size <= 0 or not 0 <= offset < log_end:
+                return False
+        return True
+    finally:
+        os.close(fd)
+
+
+def _looks(low: int, high: int, end: int) -> Iterator[int]:
+    """Where below `end` a bisection of [low, high) looks until it has found `end`, or what lies behind it."""
+    while low < high:
+        middle = (low + high) // 2
+        if middle < end:
+            yield middle
+            low = middle + 1
+        else:
+            high = middle
 
 
 def _is_written(log: CommitLog, key: QueueKey, queue_offset: int) -> bool:

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from rmq_store import Message, Store, StoreError
+from rmq_store import Message, Store, StoreConfig, StoreError
 from rmq_store.errors import CorruptRecordError
 from rmq_store.files import durable
 from rmq_store.log import retention
@@ -95,6 +96,27 @@ def test_a_lost_queue_is_made_again_and_its_offsets_stay_what_they_were(
         name: data for name, data in before.items() if "Alpha/0" not in name and "index" not in name
     }
     assert filled.is_sound()
+
+
+@pytest.mark.parametrize("rot", [b"\0", b"\x7f", b"\xff"])
+@pytest.mark.parametrize("place", range(0, 100, 4))
+def test_a_sector_that_rots_in_a_queue_does_not_end_it(tmp_path: Path, rot: bytes, place: int) -> None:
+    """Its end is found by bisection, which believes each entry that it meets; one below 0, of no size, or of a record
+    that lies behind the log is no entry.
+    """
+    config = StoreConfig(mapped_file_size_consume_queue=20 * 200)
+    with Store.open(tmp_path / "store", create=True, config=config) as store:
+        store.create_topic("Alpha", 1)
+        rows = {"topic": ["Alpha"] * 100, "body": pa.array([b"x"] * 100, pa.binary())}
+        store.append(pa.RecordBatch.from_pydict(rows))
+        assert store.queue_range(*QUEUE) == (0, 100)
+    with newest(tmp_path / "store" / "consumequeue" / "Alpha" / "0").open("r+b") as file:
+        file.seek(20 * place)
+        file.write(20 * 4 * rot)
+    with Store.open(tmp_path / "store", read_only=True) as store:
+        assert store.queue_range(*QUEUE) == (0, 100)
+    with Store.open(tmp_path / "store") as store:
+        assert store.send(Message("Alpha", b"next", queue_id=0)).queue_offset == 100
 
 
 def test_a_queue_of_which_retention_took_all_messages_goes_on_where_it_was(lab: Any) -> None:
