@@ -462,7 +462,8 @@ def cut(store: Path, log_bytes: int) -> None:
         size = file.seek(0, 2)
         file.seek(log_bytes)
         file.write(b"\0" * (size - log_bytes))
-    (store / "pyrmq" / "progress").unlink()
+    for of_a_closer in ("progress", "queue_ends.json"):
+        (store / "pyrmq" / of_a_closer).unlink()
     (store / "abort").touch()
     for queue in (store / "consumequeue").glob("*/*/*"):
         queue.unlink()

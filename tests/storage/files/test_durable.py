@@ -156,7 +156,8 @@ def test_a_directory_is_private_made_once_and_never_taken_from_a_link(
     tmp_path: Path, operations: list[tuple[str, str]]
 ) -> None:
     assert durable.make_directory(tmp_path / "d") is True
-    assert operations == [("mkdir", "d"), ("fsync_directory", tmp_path.name)]
+    given_away = [("open", "d")] if os.geteuid() == 0 else []
+    assert operations == [("mkdir", "d"), *given_away, ("fsync_directory", tmp_path.name)]
     assert durable.make_directory(tmp_path / "d") is False
     assert stat.S_IMODE((tmp_path / "d").stat().st_mode) == 0o700
     (tmp_path / "link").symlink_to(tmp_path / "d")

@@ -438,7 +438,7 @@ def test_a_rebuild_that_was_killed_leaves_no_half_views_that_are_believed(
         fail_at(k, lambda: __import__("os")._exit(9))
         lab.open(rebuild_views=rebuild)
 
-    for k in range(1, 200):
+    for k in range(1, 300):
         lab.restore(saved)
         if not rebuild:
             shutil.rmtree(lab.root / "consumequeue")
@@ -448,7 +448,7 @@ def test_a_rebuild_that_was_killed_leaves_no_half_views_that_are_believed(
         assert lab.files() == before
         if code == 0:
             break
-    assert 20 < k < 199
+    assert 20 < k < 299
 
 
 
