@@ -165,8 +165,15 @@ def restore_ends(log: CommitLog) -> None:
         if newest < log.start() and _known_end(log, key) < end:
             for base in queue.run.bases():
                 queue.run.remove(base)
-            nowhere = np.zeros(1, np.int64)
-            queue.put(end - 1, entries_of(nowhere, nowhere + _HOLE_SIZE, nowhere))
+            end_without_messages(log, key, end)
+
+
+def end_without_messages(log: CommitLog, key: QueueKey, end: int) -> None:
+    """Let an empty queue go on at `end`, behind an entry of a message that is no more. StoreFullError,
+    StoreFailedError.
+    """
+    nowhere = np.zeros(1, np.int64)
+    log.views.queue(*key).put(end - 1, entries_of(nowhere, nowhere + _HOLE_SIZE, nowhere))
 
 
 def hole_around(log: CommitLog, topic: str, queue_id: int, queue_offset: int) -> tuple[int, int]:

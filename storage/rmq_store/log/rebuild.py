@@ -32,16 +32,15 @@ from rmq_store.format.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
 from rmq_store.format.frame_check import FRAME_BYTES_MIN
 from rmq_store.format.names import parse_segment_name, validate_topic
 from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.holes import end_without_messages
 from rmq_store.log.queue_ends import QueueEnds
-from rmq_store.log.views import QueueKey, entries_of
+from rmq_store.log.views import QueueKey
 
 REBUILD_FILE = "pyrmq/rebuild.json"
 
 _FORMAT = 1
 _FILE_BYTES_MAX = 64 << 20
 _PAGE_BYTES = 4096
-# Of an entry whose message is gone for good: see holes.py.
-_HOLE_SIZE = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +115,12 @@ def end_rebuild(root: Path) -> None:
 
 
 def go_on(log: CommitLog) -> None:
-    """After all records were dispatched: a queue of which no message is left goes on where it was, behind an entry of a
-    message that is no more.
-    """
+    """After all records were dispatched: a queue of which no message is left goes on where it was."""
     begun, noted = Rebuild.load(log.root), QueueEnds.load(log.own)
     for key, end in begun.ends.items() if begun is not None and log.start() > 0 else ():
         end = max(end, noted.ends.get(key, 0) if noted is not None else 0)
         if end > 0 and not log.views.queue(*key).run.bases():
-            nowhere = np.zeros(1, np.int64)
-            log.views.queue(*key).put(end - 1, entries_of(nowhere, nowhere + _HOLE_SIZE, nowhere))
+            end_without_messages(log, key, end)
 
 
 def _ends(root: Path, committed: Mapping[QueueKey, Iterable[int]]) -> Iterator[tuple[QueueKey, int]]:
