@@ -189,6 +189,13 @@ class ConsumeQueue:
             done += count
         self._hint, self.is_written = start, True
 
+    def impossible(self, start: int, stop: int, log_end: int) -> np.ndarray:
+        """The queue offsets of [start, stop), int64 ascending, whose entries no message of a log has that ends at or
+        below `log_end`; raises as `entries`.
+        """
+        entries = self.entries(start, stop)
+        return start + np.flatnonzero(~_is_possible(entries["commit_log_offset"], entries["frame_size"], log_end))
+
     def put_one(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> None:
         """As `put`, for one entry."""
         if queue_offset % self._per_file == 0:

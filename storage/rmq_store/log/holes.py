@@ -161,11 +161,28 @@ def restore_ends(log: CommitLog) -> None:
         return
     for key in known.lost(log):
         queue, end = log.views.queue(*key), known.ends[key]
+        _fill_taken(log, queue, end)
         newest = _whole_end(log, queue, end)[1] if queue.run.bases() else -1
         if newest < log.start() and _known_end(log, key) < end:
             for base in queue.run.bases():
                 queue.run.remove(base)
             end_without_messages(log, key, end)
+
+
+def _fill_taken(log: CommitLog, queue: ConsumeQueue, end: int) -> None:
+    """Rotten entries of messages that retention took become those of messages that are no more. Those of messages that
+    the log has were written again just now. StoreFullError, StoreFailedError.
+    """
+    per_file = log.geometry.mapped_file_size_consume_queue // ENTRY_BYTES
+    first = (end - 1) // per_file * per_file
+    if first * ENTRY_BYTES not in queue.run.bases():
+        return
+    rotten = queue.impossible(first, end, log.writing_page.appended_end)
+    if len(rotten) and rotten[-1] == end - 1:
+        return  # nobody knows whether this is the end
+    nowhere = np.zeros(1, np.int64)
+    for queue_offset in rotten.tolist():
+        queue.put(queue_offset, entries_of(nowhere, nowhere + _HOLE_SIZE, nowhere))
 
 
 def end_without_messages(log: CommitLog, key: QueueKey, end: int) -> None:

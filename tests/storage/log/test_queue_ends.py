@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import os
 import shutil
 import zlib
 from collections.abc import Callable
@@ -115,6 +116,34 @@ def test_a_sector_that_rots_in_a_queue_does_not_end_it(tmp_path: Path, rot: byte
         file.write(20 * 4 * rot)
     with Store.open(tmp_path / "store", read_only=True) as store:
         assert store.queue_range(*QUEUE) == (0, 100)
+    with Store.open(tmp_path / "store") as store:
+        assert store.send(Message("Alpha", b"next", queue_id=0)).queue_offset == 100
+
+
+@pytest.mark.parametrize("place", [0, 24, 48, 72, 96])
+@pytest.mark.parametrize("left", [10, 0])
+def test_rot_among_entries_of_messages_that_retention_took_neither_ends_the_queue_nor_is_looked_for_again(
+    tmp_path: Path, place: int, left: int
+) -> None:
+    config = StoreConfig(mapped_file_size_consume_queue=20 * 200, mapped_file_size_commit_log=8192)
+    with Store.open(tmp_path / "store", create=True, config=config) as store:
+        topics = ["Alpha"] * 100 + ["Beta"] * (0 if left else 100)
+        for topic in ("Alpha", "Beta"):
+            store.create_topic(topic, 1)
+        rows = {"topic": topics, "body": pa.array([b"x" * 300] * len(topics), pa.binary())}
+        store.append(pa.RecordBatch.from_pydict(rows))
+        for segment in sorted((tmp_path / "store" / "commitlog").iterdir())[:-1]:
+            os.utime(segment, (1, 1))
+        store.retention.run(manual=True, file_reserved_time=0)
+        before = store.queue_range(*QUEUE)
+        assert before[0] > 48 and before[1] == 100 and (before[0] == 100) == (left == 0)
+    with newest(tmp_path / "store" / "consumequeue" / "Alpha" / "0").open("r+b") as file:
+        file.seek(20 * place)
+        file.write(bytes(80))
+    for trusts in (("CLEAN", "COPY"), ("CLEAN",)):
+        with Store.open(tmp_path / "store") as store:
+            assert trust(store) in trusts
+            assert store.queue_range(*QUEUE) == before
     with Store.open(tmp_path / "store") as store:
         assert store.send(Message("Alpha", b"next", queue_id=0)).queue_offset == 100
 
