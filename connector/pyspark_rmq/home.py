@@ -412,18 +412,19 @@ def commit_staged(
         StoreFailedError: they are appended, but perhaps not on disk; with a marker the commit can be repeated.
     """
     with _commit_home(options.path, keeps_open) as store:
-        committed = _commit(store, files, marker)
+        committed = _commit(store, files, marker, SEND_BACK if options.send_back is not None else "sink")
         # Spark may end a worker at any moment from now on, and the flusher with it; and a store that cannot be closed
         # is flushed by whoever opens it next, which may be after a power cut.
         _flush(store)
     return committed
 
 
-def _commit(store: Store, files: Sequence[StagedFile], marker: Marker | None) -> bool:
+def _commit(store: Store, files: Sequence[StagedFile], marker: Marker | None, purpose: str) -> bool:
+    """`purpose` is that of a unit without a marker."""
     from rmq_store import MarkerError
 
     if marker is None:
-        return store.commit_staged(files, use_up=True).committed
+        return store.commit_staged(files, purpose=purpose, use_up=True).committed
     try:
         return store.commit_staged(
             files, purpose=marker.purpose, key=marker.key, value=marker.value, repeatable=marker.repeatable, use_up=True

@@ -263,3 +263,12 @@ def test_a_task_outside_of_a_query_knows_no_query(path: Path, task: Make) -> Non
     (dead,) = messages(path, "%DLQ%cg")
     assert failure.ERROR_CLASS in dict(dead["properties"])
     assert not {failure.QUERY_ID, failure.BATCH_ID} & set(dict(dead["properties"]))
+
+
+def test_a_batch_write_makes_the_dead_letter_topic_as_a_broker_does(path: Path, task: Make) -> None:
+    task(batch=None)
+    rows = failed(path, 3, delayLevel=pa.array([-1], pa.int32()))
+    planned = writer(path, rows, "batch write")
+    planned.commit([planned.write(iter([rows]))])
+    with Store.open(path, read_only=True) as store:
+        assert store.topics()["%DLQ%cg"].write_queue_nums == 1
