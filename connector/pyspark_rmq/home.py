@@ -407,6 +407,7 @@ def commit_staged(
 
     Raises:
         MarkerError: the marker of this key is already further, or stands here with other rows.
+        UsageError: two rows are to send one message back.
         StagingError: a file is missing or altered.
         StoreFullError, StoreLockedError: nothing was appended.
         StoreFailedError: they are appended, but perhaps not on disk; with a marker the commit can be repeated.

@@ -520,7 +520,8 @@ _SINK = (
         "Consumer group in which these rows failed: nothing new is sent, the messages that the columns "
         "`commitLogOffset` and `msgId` name go to the group's retry topic, or to its dead letters. Column "
         "`delayLevel`: NULL or 0 = the group's next level, -1 = dead letter. Columns `errorClass`, `errorMessage`, "
-        "`stackHash` and `lastFailureTime` travel with the message. `path` is the store that the rows were read from.",
+        "`stackHash` and `lastFailureTime` travel with the message. `path` is the store that the rows were read from. "
+        "Two rows of one message in a batch, or in a write, are an error.",
     ),
     Option(
         "maxReconsumeTimes",

@@ -272,3 +272,21 @@ def test_a_batch_write_makes_the_dead_letter_topic_as_a_broker_does(path: Path, 
     planned.commit([planned.write(iter([rows]))])
     with Store.open(path, read_only=True) as store:
         assert store.topics()["%DLQ%cg"].write_queue_nums == 1
+
+
+@pytest.mark.parametrize("kind", ["stream write", "batch write"])
+def test_a_message_that_a_join_made_two_rows_of_is_refused(path: Path, task: Make, kind: str) -> None:
+    rows = [
+        failed(path, *numbers, delayLevel=pa.array(levels, pa.int32()))
+        for numbers, levels in (((1, 2, 3), [1, 2, 1]), ((4, 2), [1, 1]))
+    ]
+    planned = writer(path, rows[0], kind)
+    reports = []
+    for partition, part in enumerate(rows):
+        task(partition, partition)
+        reports.append(planned.write(iter([part.slice(n, 1) for n in range(part.num_rows)])))
+    number = () if kind == "batch write" else (0,)
+    with pytest.raises(UsageError, match="partition 0, row 1 and partition 1, row 1 both name the message"):
+        planned.commit(reports, *number)
+    deliver(path, 10_000)
+    assert bodies(path, "%RETRY%cg") == []

@@ -3,7 +3,8 @@
 A task reads the log as a reader does, applies the rules of `send_back`, and writes a file of its own; it appends
 nothing. The driver makes what is needed first (`Retry.prepare`), and commits all files as one unit
 (`Store.commit_staged(files, purpose="sendback", key=, value=)`): so each row is sent back once, however often tasks or
-the whole batch run.
+the whole batch run. That no two rows name one message is seen there, where all of them come together
+(`staged_copies`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from rmq_store.clock import store_clock
 from rmq_store.errors import NotAStoreError, UsageError
 from rmq_store.format import names
 from rmq_store.format.host import Host
+from rmq_store.format.schema import STAGED_COPY_SCHEMA
 from rmq_store.log.commit_log import Clock, CommitLog
 
 
@@ -44,6 +46,8 @@ class SendBackCounts:
 class SendBackArea(StagingFile):
     """One task's file of rows to send back. Made by `for_task`; use as a context manager."""
 
+    schema = STAGED_COPY_SCHEMA
+
     def __init__(
         self, write_id: str, partition_id: int, attempt: int, log: CommitLog, encoder: SendBackEncoder | None
     ) -> None:
@@ -51,6 +55,7 @@ class SendBackArea(StagingFile):
         self._log = log
         self._queues_of_log = Queues(log, "", 0)
         self._encoder = encoder
+        self._given_rows = 0
         self.counts = SendBackCounts()
 
     @classmethod
@@ -117,10 +122,17 @@ class SendBackArea(StagingFile):
             self._queues_of_log.refresh()
             end = self._queues_of_log.end()
         copies = self._encoder.encode(rows, end)
+        given_rows = self._given_rows + copies.rows
+        copied = rows.column("commitLogOffset").take(pa.array(copies.rows))
         # `Retry.prepare` has made the retry topic; that of the dead letters is made when there are some.
         dead = {topic: 1 for topic in copies.topics.unique().to_pylist() if topic.startswith(names.DLQ_PREFIX)}
+        first = 0
         for batch in copies.batches:
-            self.add(batch, dead)
+            part = slice(first, first + batch.num_rows)
+            named = [copied[part], pa.array(given_rows[part])]
+            self.add(pa.RecordBatch.from_arrays([*batch.columns, *named], schema=self.schema), dead)
+            first = part.stop
+        self._given_rows += rows.num_rows
         self.counts += SendBackCounts(retried=rows.num_rows - copies.dead, dead=copies.dead)
 
     def abort(self) -> None:

@@ -1,7 +1,8 @@
 """Staged files: what sink tasks encoded, waiting for one commit to append it (steps S1 and S2 of docs/design.md
 section 7).
 
-    <root>/pyrmq/staging/<write id>/<partition>-<attempt>-<uuid>.arrow      an Arrow IPC stream of ENCODED_SCHEMA
+    <root>/pyrmq/staging/<write id>/<partition>-<attempt>-<uuid>.arrow      an Arrow IPC stream of ENCODED_SCHEMA,
+                                                                            or of STAGED_COPY_SCHEMA
 
 A task never opens the store: it reads `pyrmq/store.json` and `config/topics.json`, writes a file of its own under a
 name that nobody else ever uses, and reports name, size and CRC. While it writes, it shares a lock on the file.
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -67,6 +68,11 @@ class StagedFile:
     content_sum: int
     topics: tuple[tuple[str, int], ...]
 
+    @property
+    def partition_id(self) -> int:
+        """The partition whose rows these are."""
+        return int(self.name.partition("/")[2].partition("-")[0])
+
 
 class _CrcFile:
     """A file object for Arrow that remembers size and CRC-32 of what went through it."""
@@ -106,6 +112,8 @@ class StagingFile:
     written.
     """
 
+    schema: ClassVar[pa.Schema] = ENCODED_SCHEMA
+
     def __init__(self, root: Path, write_id: str, partition_id: int, attempt: int) -> None:
         if not _NAME.fullmatch(write_id) or write_id in (".", ".."):
             raise UsageError(f"{write_id!r} cannot name a staging directory")
@@ -118,7 +126,7 @@ class StagingFile:
         self._queues: dict[str, int] = {}
 
     def add(self, encoded: pa.RecordBatch, queues: Mapping[str, int]) -> None:
-        """Add encoded frames (ENCODED_SCHEMA) to the file. `queues`: how many queues of which topics they count on.
+        """Add encoded frames (`schema`) to the file. `queues`: how many queues of which topics they count on.
         StoreFullError.
         """
         if not encoded.num_rows:
@@ -174,7 +182,7 @@ class StagingFile:
             # The directory may be swept in between: by the commit of an attempt at the same batch that was faster.
             with contextlib.suppress(FileNotFoundError):
                 self._file = _CrcFile(self._directory / self._name)
-        self._writer = pa.ipc.new_stream(self._file, ENCODED_SCHEMA)
+        self._writer = pa.ipc.new_stream(self._file, self.schema)
 
 
 class StagingArea(StagingFile):
@@ -257,18 +265,21 @@ def discard_staged(root: Path, files: Sequence[StagedFile]) -> None:
 
 
 def open_all_staged(
-    root: Path, files: Sequence[StagedFile], used: UsedFiles | None = None
+    root: Path, files: Sequence[StagedFile], used: UsedFiles | None = None, schema: pa.Schema = ENCODED_SCHEMA
 ) -> list[pa.RecordBatch]:
     """The batches of all files in their order, as `open_staged`; as many files at a time as there are processors."""
-    return [batch for batches in map_in_threads(partial(open_staged, root, used=used), files) for batch in batches]
+    opened = map_in_threads(partial(open_staged, root, used=used, schema=schema), files)
+    return [batch for batches in opened for batch in batches]
 
 
-def open_staged(root: Path, staged: StagedFile, used: UsedFiles | None = None) -> list[pa.RecordBatch]:
+def open_staged(
+    root: Path, staged: StagedFile, used: UsedFiles | None = None, schema: pa.Schema = ENCODED_SCHEMA
+) -> list[pa.RecordBatch]:
     """Map a staged file and return its batches, which keep the map alive, after checking that it is the one reported.
     `used` is told of it.
 
     Raises:
-        StagingError: missing, or of another size or CRC, or not readable.
+        StagingError: missing, or of another size or CRC, or not readable, or of another schema.
     """
     path = _staged_path(root, staged)
     try:
@@ -294,7 +305,7 @@ def open_staged(root: Path, staged: StagedFile, used: UsedFiles | None = None) -
             batch.validate(full=True)  # Arrow believes the offsets that a file gives
     except (pa.ArrowException, OSError) as error:
         raise StagingError(f"{path}: {error}") from error
-    if any(batch.schema != ENCODED_SCHEMA for batch in batches):
+    if any(batch.schema != schema for batch in batches):
         raise StagingError(f"{path}: written by another version of this package; nothing was written")
     batches = [batch for batch in batches if batch.num_rows]
     if any(_has_short_frames(batch) for batch in batches):

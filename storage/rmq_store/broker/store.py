@@ -489,6 +489,7 @@ class Store:
 
         Raises:
             StagingError: a file is missing or altered; nothing was written.
+            UsageError: two rows of files of `SendBackArea` name one message; nothing was written.
             MarkerError: a smaller value than the newest of this key, or the same value with other rows.
             UsageError, StoreFullError, StoreLockedError, StoreFailedError: as `send`.
         """

@@ -16,6 +16,8 @@ from rmq_store.broker.flusher import Flusher
 from rmq_store.broker.one_message import OneMessageEncoder
 from rmq_store.broker.results import AppendResult, CommitResult, SendResult, SendStatus
 from rmq_store.broker.routing import AUTO_CREATE_QUEUE_MAX, Router
+from rmq_store.broker.send_back import PURPOSE as SEND_BACK_PURPOSE
+from rmq_store.broker.staged_copies import refuse_twice
 from rmq_store.broker.staging import StagedFile, discard_staged, open_all_staged
 from rmq_store.broker.topics import TopicConfig, TopicTable
 from rmq_store.broker.unit_table import UnitTable
@@ -33,6 +35,7 @@ from rmq_store.format.host import Host
 from rmq_store.format.ids import offset_message_id
 from rmq_store.format.message import Message
 from rmq_store.format.properties import WAIT_STORE_MSG_OK
+from rmq_store.format.schema import ENCODED_SCHEMA, STAGED_COPY_SCHEMA
 from rmq_store.log.append import Appended, OneRecord, Unit, append, append_lock, append_one
 from rmq_store.log.append_line import AppendLine
 from rmq_store.log.commit_log import CommitLog, leaves_no_lock
@@ -185,7 +188,11 @@ class Writer:
                 return self._acknowledged(CommitResult(0, committed=False))
         self._space.check()
         used = UsedFiles()
-        batches = open_all_staged(self._log.root, files, used if use_up else None)
+        copies = purpose == SEND_BACK_PURPOSE
+        schema = STAGED_COPY_SCHEMA if copies else ENCODED_SCHEMA
+        batches = open_all_staged(self._log.root, files, used if use_up else None, schema)
+        if copies:
+            refuse_twice(files, batches)
         needed: dict[str, int] = {}
         for file in files:
             for topic, queues in file.topics:

@@ -56,3 +56,6 @@ ENCODED_SCHEMA: Final[pa.Schema] = pa.schema(
         ("key_hashes", pa.list_(pa.int32())),
     ]
 )
+
+# copy_of: commit-log offset of the message that the frame is a copy of. given_row: the row of the task that named it.
+STAGED_COPY_SCHEMA: Final[pa.Schema] = pa.schema([*ENCODED_SCHEMA, ("copy_of", pa.int64()), ("given_row", pa.int64())])

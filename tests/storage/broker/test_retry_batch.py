@@ -492,3 +492,20 @@ def test_a_task_reads_a_store_that_nobody_has_open(parking: Any) -> None:
     with parking.open() as store:
         store.commit_staged([staged], purpose="sendback", key="q", value=1)
         assert bodies_of(store, DLQ) == [b"body 0", b"body 1", b"body 2"]
+
+
+def test_a_message_that_two_rows_name_is_not_sent_back_for_each_of_them(store: Store) -> None:
+    store.retry.prepare(GROUP)
+    rows = rows_of(send(store, 6))
+    place = rows.column("commitLogOffset")[4].as_py()
+    fanned = pa.Table.from_batches([rows.slice(0, 5), rows.slice(4, 1)]).combine_chunks().to_batches()[0]
+    whole, apart = [stage(store, fanned)[0]], [stage(store, rows.slice(*part), part[0])[0] for part in ((0, 5), (4, 2))]
+    end = store.log_range()[1]
+    for files, second in ((whole, "partition 0, row 5"), (apart, "partition 4, row 0")):
+        named = f"partition 0, row 4 and {second} both name the message at commitLogOffset {place}: .* its 2 rows"
+        with pytest.raises(UsageError, match=named):
+            store.commit_staged(files, purpose="sendback", key="q", value=1)
+    assert store.log_range()[1] == end
+    assert store.last_unit("sendback", "q") is None
+    once = [stage(store, rows.slice(*part), part[0])[0] for part in ((0, 3), (3, 3))]
+    assert store.commit_staged(once, purpose="sendback", key="q", value=1).row_count == 6
