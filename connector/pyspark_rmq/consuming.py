@@ -97,7 +97,7 @@ def consume(
         UsageError: the handler answers what is no result, or not one for each row; a message has several rows; the
             stream was read without the group, for another one, or from another store.
         FloodBreakerError: see `FloodBreaker`.
-        MarkerError: the checkpoint was set back or copied.
+        MarkerError: the checkpoint was set back or copied, or a repeated batch has lost messages.
     """
     path, group = local_path(str(path), "path"), group_name(group, "group")
     if not callable(handler):
@@ -234,7 +234,8 @@ class _BatchConsumer:
         other = "other rows than now" if found == batch_id else f"batch {found}"
         raise MarkerError(
             f"batch {batch_id} of query {query_id}: the store has {other} of this query for group {self._group!r}; its "
-            "checkpoint was set back or copied. Start with a new checkpoint: the group's offsets say where"
+            "checkpoint was set back or copied, or messages of the batch are lost since. Start with a new checkpoint: "
+            "the group's offsets say where"
         )
 
     def _send_back(self, judged: DataFrame, query_id: str, value: int, max_reconsume_times: int) -> None:

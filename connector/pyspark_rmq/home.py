@@ -433,7 +433,10 @@ def _commit(store: Store, files: Sequence[StagedFile], marker: Marker | None, pu
     except MarkerError as error:
         if store.last_unit(marker.purpose, marker.key) != marker.value:
             raise
-        raise MarkerError(f"{error}: repeatable=false") from error
+        raise MarkerError(
+            f"{error}: run it once with option repeatable=false of the sink. It drops this repetition, what was "
+            "committed stays, and the query goes on behind it. How to tell: docs/operations.md, Checkpoints of streams"
+        ) from error
 
 
 def _flush(store: Store) -> None:

@@ -484,7 +484,7 @@ _SINK = (
         "Then other rows for what is already stored are an error: a checkpoint was rewound or copied, or a "
         "`txnVersion` was used twice. Rows are compared by their number and the sum of the checksums of their bodies. "
         "Set `false` for queries with `rand()`, `uuid()` and the like: a repetition is dropped without a look at its "
-        "rows.",
+        "rows. And for one run where a repeated batch has lost messages at its source: see operations.md.",
     ),
     Option(
         "useQueueId",

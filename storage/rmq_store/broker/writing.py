@@ -291,8 +291,9 @@ class Writer:
         if repeatable and (found.row_count, found.content_sum) != (unit.row_count, unit.content_sum):
             raise MarkerError(
                 f"{what} comes with {unit.value} again, but with other rows ({unit.row_count} now, {found.row_count} "
-                "committed): was its checkpoint rewound or copied? If the query just gives other rows each time it "
-                "runs, say so by its option"
+                "committed); nothing was added. If its checkpoint was rewound or copied, start with a new one. If it "
+                "is the same batch, of a query that gives other rows each time it runs, or whose source has lost "
+                "messages of it since, say so by its option"
             )
         return True
 
