@@ -176,7 +176,7 @@ TEXT_MAP = pa.map_(pa.string(), pa.string())
     [
         ({"body": [b"x", None]}, "row 1, column 'body'"),
         ({"body": [b"x", b"x" * (4 << 20) + b"x"]}, "row 1, column 'body': 4194305 bytes"),
-        ({"body": [b"x", b"x" * 65536]}, "record 1 of .* does not fit a segment"),
+        ({"body": [b"x", b"x" * 65536]}, "row 1: a record of .* does not fit a segment"),
         ({"body": [1, 2]}, "column 'body' is int64"),
         ({"body": [[1], [2]]}, "column 'body' is list"),
         ({"tags": ["a", "b"]}, "no column 'body'"),

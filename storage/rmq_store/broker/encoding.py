@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,6 +16,7 @@ from rmq_store.broker.config import StoreConfig
 from rmq_store.broker.parking import ParkingRules
 from rmq_store.broker.parking_rows import park_rows
 from rmq_store.broker.routing import Router
+from rmq_store.broker.row_columns import rows_from
 from rmq_store.broker.topics import TopicConfig
 from rmq_store.errors import UsageError
 from rmq_store.format.encode_input import is_text
@@ -26,6 +26,8 @@ from rmq_store.format.ids import UniqueIdGenerator
 from rmq_store.format.message import Message
 from rmq_store.format.names import validate_topic
 from rmq_store.log.commit_log import Clock
+from rmq_store.log.filling import frame_bounds
+from rmq_store.log.layout import BLANK_BYTES
 
 INPUT_SCHEMA = pa.schema(
     [
@@ -44,8 +46,6 @@ INPUT_SCHEMA = pa.schema(
 )
 """What `Store.append` and `StagingArea.write` take; only `body` and, without a default topic, `topic` must be there."""
 
-
-_ROW = re.compile(r"row (\d+)")
 # Up to here counting is faster than sorting.
 _COUNTED_PLACES_MAX = 1 << 20
 
@@ -84,6 +84,7 @@ class MessageEncoder:
         self._clock = clock
         self._default_topic = default_topic
         self._use_queue_id = use_queue_id
+        self._segment_bytes = config.mapped_file_size_commit_log
         store_host = Host.parse(config.broker_host)
         self._parking = ParkingRules.of(config)
         self._options = EncodeOptions(
@@ -112,12 +113,8 @@ class MessageEncoder:
             UsageError: unknown column or wrong type, missing topic or body, a message that breaks a rule; names row
             and column.
         """
-        try:
+        with rows_from(first_row):
             return self._encode(normalise(batch, self._default_topic))
-        except UsageError as error:
-            if not first_row or (row := _ROW.match(str(error))) is None:
-                raise
-            raise UsageError(f"row {int(row[1]) + first_row}{str(error)[row.end() :]}") from error
 
     def _encode(self, batch: pa.RecordBatch) -> Encoded:
         topics = batch.column("topic").dictionary_encode()
@@ -133,9 +130,16 @@ class MessageEncoder:
         queues = _queues(topics, queue_ids)
         parked = park_rows(batch, queue_ids, now, self._parking, options.drop_properties)
         if parked is None:
-            return Encoded(encode_batch(batch, queue_ids=queue_ids, options=options), queue_ids, queues)
-        frames = encode_batch(parked.batch, queue_ids=parked.queue_ids, options=options)
-        return Encoded(parked.complete(frames), queue_ids, queues)
+            frames = encode_batch(batch, queue_ids=queue_ids, options=options)
+        else:
+            frames = parked.complete(encode_batch(parked.batch, queue_ids=parked.queue_ids, options=options))
+        sizes = np.diff(frame_bounds(frames))
+        if int(sizes.max(initial=0)) + BLANK_BYTES > self._segment_bytes:
+            row = int(sizes.argmax())
+            raise UsageError(
+                f"row {row}: a record of {sizes[row]} bytes does not fit a segment of {self._segment_bytes} bytes"
+            )
+        return Encoded(frames, queue_ids, queues)
 
 
 def _queues(topics: pa.DictionaryArray, queue_ids: np.ndarray) -> dict[str, int]:

@@ -59,7 +59,7 @@ class Router:
         an empty key is none.
 
         Raises:
-            UsageError: a wished queue that the topic does not have; and as `queue_count`.
+            UsageError: a wished queue that the topic does not have; and as `queue_count`. Names the row.
         """
         count = len(topics)
         codes = topics.indices.to_numpy(zero_copy_only=False)
@@ -67,7 +67,10 @@ class Router:
         used = np.flatnonzero(np.bincount(codes, minlength=len(names))).tolist()
         counts = np.ones(max(len(names), 1), dtype=np.int64)
         for code in used:
-            counts[code] = self.queue_count(names[code])
+            try:
+                counts[code] = self.queue_count(names[code])
+            except UsageError as error:
+                raise type(error)(f"row {topics.indices.index(code).as_py()}: {error}") from error
         if sharding_keys is None and queue_ids is None:
             return self._in_turn(codes, names, counts)
         chosen = np.empty(count, dtype=np.int32)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.errors import UsageError
+from rmq_store.errors import ResponseError, UsageError
+
+_ROW = re.compile(r"row (\d+)")
 
 
 def as_schema(rows: pa.RecordBatch, schema: pa.Schema, needed: Collection[str], purpose: str) -> pa.RecordBatch:
@@ -38,6 +42,25 @@ def as_schema(rows: pa.RecordBatch, schema: pa.Schema, needed: Collection[str], 
             raise UsageError(f"row {column.is_null().index(True).as_py()}: column {field.name!r} is null")
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+@contextmanager
+def rows_from(first_row: int, partition_id: int | None = None) -> Iterator[None]:
+    """For a block that looks at a batch, whose rows are numbered from `first_row` on by the one who gave it: errors
+    that begin with a row of the batch name his one, and the partition.
+    """
+    where = "" if partition_id is None else f"partition {partition_id}, "
+
+    def renumbered(text: str) -> str:
+        row = _ROW.match(text)
+        return text if row is None else f"{where}row {int(row[1]) + first_row}{text[row.end() :]}"
+
+    try:
+        yield
+    except UsageError as error:
+        raise type(error)(renumbered(str(error))) from error
+    except ResponseError as error:
+        raise ResponseError(error.response_code, renumbered(error.remark)) from error
 
 
 def map_columns(column: pa.MapArray) -> dict[str, pa.Array]:

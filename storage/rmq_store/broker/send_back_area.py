@@ -19,6 +19,7 @@ from rmq_store.broker.config import StoreFile, parse_delay_levels
 from rmq_store.broker.group_topics import usable_queues
 from rmq_store.broker.groups import GroupTable
 from rmq_store.broker.queues import Queues
+from rmq_store.broker.row_columns import rows_from
 from rmq_store.broker.send_back import SendBackRules
 from rmq_store.broker.send_back_batch import SendBackEncoder, normalise
 from rmq_store.broker.staging import StagingFile
@@ -108,10 +109,15 @@ class SendBackArea(StagingFile):
         """Copy the messages of a batch (SEND_BACK_SCHEMA) to the file, and count them in `counts`.
 
         Raises:
-            ResponseError, UsageError, CorruptRecordError: as `Retry.send_back_all`; names row and offset.
+            ResponseError, UsageError, CorruptRecordError: as `Retry.send_back_all`; names the offset, and the row as
+                the task counts them.
             StoreFullError: no space for the file.
         """
-        rows = normalise(rows)
+        with rows_from(self._given_rows, self.partition_id):
+            self._write(normalise(rows))
+        self._given_rows += rows.num_rows
+
+    def _write(self, rows: pa.RecordBatch) -> None:
         if not rows.num_rows:
             return
         if self._encoder is None:
@@ -132,7 +138,6 @@ class SendBackArea(StagingFile):
             named = [copied[part], pa.array(given_rows[part])]
             self.add(pa.RecordBatch.from_arrays([*batch.columns, *named], schema=self.schema), dead)
             first = part.stop
-        self._given_rows += rows.num_rows
         self.counts += SendBackCounts(retried=rows.num_rows - copies.dead, dead=copies.dead)
 
     def abort(self) -> None:

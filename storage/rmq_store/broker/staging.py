@@ -32,6 +32,7 @@ import pyarrow as pa
 
 from rmq_store.broker.config import StoreFile
 from rmq_store.broker.encoding import MessageEncoder
+from rmq_store.broker.row_columns import rows_from
 from rmq_store.broker.topics import TopicTable
 from rmq_store.broker.used_files import UsedFiles
 from rmq_store.clock import store_clock
@@ -117,6 +118,7 @@ class StagingFile:
     def __init__(self, root: Path, write_id: str, partition_id: int, attempt: int) -> None:
         if not _NAME.fullmatch(write_id) or write_id in (".", ".."):
             raise UsageError(f"{write_id!r} cannot name a staging directory")
+        self.partition_id = partition_id
         self._directory = root / "pyrmq" / "staging" / write_id
         self._name = f"{partition_id}-{attempt}-{uuid.uuid4().hex}.arrow"
         self._file: _CrcFile | None = None
@@ -224,8 +226,11 @@ class StagingArea(StagingFile):
         return cls(root, write_id, partition_id, attempt, encoder)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Encode a batch (columns of INPUT_SCHEMA) and add it to the file. UsageError, StoreFullError."""
-        encoded = self._encoder.encode_all(batch)
+        """Encode a batch (columns of INPUT_SCHEMA) and add it to the file. UsageError, which names the row as the
+        task counts them, StoreFullError.
+        """
+        with rows_from(self._rows, self.partition_id):
+            encoded = self._encoder.encode_all(batch)
         self.add(encoded.frames, encoded.queues)
 
 
