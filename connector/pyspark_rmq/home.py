@@ -369,8 +369,9 @@ def stage(
     )
 
 
-def prepare_to_send_back(options: SinkOptions) -> None:
-    """Make sure, on the driver, that the group has what tasks need that send its messages back.
+def prepare_to_send_back(options: SinkOptions) -> bool:
+    """Make sure, on the driver, that the group has what tasks need that send its messages back; False if it has no
+    retry queues: then nothing that is sent back is stored, not even as a dead letter.
 
     Raises:
         NotAStoreError: there is no store, so no message of it can have failed.
@@ -379,6 +380,7 @@ def prepare_to_send_back(options: SinkOptions) -> None:
     assert options.send_back is not None  # options checked it
     with _open_to_write(options.path) as store:
         store.retry.prepare(options.send_back)
+        return store.groups()[options.send_back].retry_queue_nums > 0
 
 
 def stage_send_backs(options: SinkOptions, write_id: str, partition_id: int, attempt_id: int) -> SendBackArea:

@@ -11,6 +11,7 @@ then, is kept by the engine.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rmq_store import StagedFile
+
+_log = logging.getLogger(__name__)
 
 _FIXED = ("commitLogOffset", "msgId", "delayLevel")
 _SAYS_WHY = ("errorClass", "errorMessage", "stackHash")
@@ -76,7 +79,13 @@ def _columns(options: SinkOptions, schema: StructType, overwrite: bool) -> SinkC
     if overwrite:
         refuse("with sendBack messages are added to a retry topic and nothing is replaced; use mode append")
     names = send_back_columns(schema)
-    prepare_to_send_back(options)
+    if not prepare_to_send_back(options):
+        # As a broker: it answers SUCCESS and stores nothing (AbstractSendMessageProcessor.consumerSendMsgBack).
+        _log.warning(
+            "%s: group %r has retryQueueNums=0: messages that are sent back are dropped, they neither come back nor "
+            "become dead letters; rmq updateSubGroup changes that",
+            options.path, options.send_back,
+        )  # fmt: skip
     return SinkColumns("", names)  # no body: the message's own is copied
 
 

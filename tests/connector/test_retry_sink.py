@@ -15,7 +15,17 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 from pyspark_rmq.options import sink_options
 from pyspark_rmq.schema import READABLE
 from pyspark_rmq.send_back_writer import batch_send_back_writer, send_back_rows, stream_send_back_writer
-from rmq_store import ClockFile, MarkerError, NotAStoreError, ResponseError, Store, StoreConfig, UsageError, failure
+from rmq_store import (
+    ClockFile,
+    MarkerError,
+    NotAStoreError,
+    ResponseError,
+    Store,
+    StoreConfig,
+    SubscriptionGroup,
+    UsageError,
+    failure,
+)
 
 Make = Callable[..., Any]
 NOW_MS = 1_700_000_000_000
@@ -290,3 +300,15 @@ def test_a_message_that_a_join_made_two_rows_of_is_refused(path: Path, task: Mak
         planned.commit(reports, *number)
     deliver(path, 10_000)
     assert bodies(path, "%RETRY%cg") == []
+
+
+def test_a_group_that_drops_what_is_sent_back_is_warned_of(
+    path: Path, task: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    send(path, failed(path, 1))
+    assert not caplog.records
+    with Store.open(path) as store:
+        store.create_group(SubscriptionGroup("none", retry_queue_nums=0))
+    send(path, failed(path, 2), sendBack="none")
+    assert [record.getMessage() for record in caplog.records if "'none' has retryQueueNums=0" in record.getMessage()]
+    assert bodies(path, "%RETRY%none") == bodies(path, "%DLQ%none") == []
