@@ -8,7 +8,7 @@ msgId              STRING                 UNIQ_KEY, else by place ignored (see k
 body               BINARY                 always                  used; BINARY or STRING
 tags               STRING                 NULL if none            used
 keys               STRING                 NULL if none            used; separated by spaces
-properties         MAP<STRING,STRING>     all stored ones         used, without those of the broker
+properties         MAP<STRING,STRING>     all stored ones         used, without those of the broker, and why it failed
 reconsumeTimes     INT                    always                  ignored
 flag               INT                    always                  used
 sysFlag            INT                    always                  ignored
@@ -177,6 +177,17 @@ BROKER_PROPERTIES = frozenset(
         "TIMER_DEL_UNIQKEY",
         "TIMER_DELAY_LEVEL",
         "__CRC32#",
+        # Reasons of a failure. PYRMQ_REPLAYS and PYRMQ_DEAD_LETTER stay: they guard against loops.
+        "PYRMQ_ERROR_CLASS",
+        "PYRMQ_ERROR_MESSAGE",
+        "PYRMQ_STACK_HASH",
+        "PYRMQ_QUERY_ID",
+        "PYRMQ_BATCH_ID",
+        "PYRMQ_FIRST_FAILURE_MS",
+        "PYRMQ_LAST_FAILURE_MS",
+        "PYRMQ_ORIGIN_TOPIC",
+        "PYRMQ_ORIGIN_QUEUE_ID",
+        "PYRMQ_ORIGIN_QUEUE_OFFSET",
     }
 )
 

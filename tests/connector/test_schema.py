@@ -16,7 +16,7 @@ from pyspark.sql.types import (
     TimestampNTZType,
 )
 
-from pyspark_rmq.schema import SOURCE_SCHEMA, SinkColumns, sink_columns, source_columns
+from pyspark_rmq.schema import BROKER_PROPERTIES, SOURCE_SCHEMA, SinkColumns, sink_columns, source_columns
 from rmq_store.errors import UsageError
 
 BODY = StructField("body", BinaryType())
@@ -116,3 +116,10 @@ def test_map_values_may_be_declared_not_null() -> None:
 def test_a_schema_without_columns_is_refused() -> None:
     with pytest.raises(UsageError, match="without columns cannot be read; the source has topic string"):
         source_columns(StructType([]))
+
+
+def test_a_new_message_does_not_say_why_and_where_another_one_failed() -> None:
+    from rmq_store import failure
+
+    assert BROKER_PROPERTIES.issuperset(failure.REASONS)
+    assert BROKER_PROPERTIES.isdisjoint((failure.REPLAYS, failure.DEAD_LETTER))

@@ -18,6 +18,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from pyspark_rmq import writer as writer_module
 from pyspark_rmq.options import sink_options
+from pyspark_rmq.schema import READABLE
 from pyspark_rmq.writer import batch_writer, stream_writer
 from rmq_store import (
     MarkerError,
@@ -29,6 +30,7 @@ from rmq_store import (
     StoreFullError,
     StoreLockedError,
     UnknownTopicError,
+    failure,
 )
 from rmq_store.files import durable
 from rmq_store.files.state_page import StatePage
@@ -557,3 +559,19 @@ def test_a_marker_outlives_the_segment_that_it_was_written_to(
     assert bodies(path, "T") == []  # it was added once, and is gone by now
     with pytest.raises(MarkerError, match="other rows"):
         writer(path).commit([writer(path).write(rows("b"))], 0)
+
+
+def test_what_a_retried_message_became_did_not_fail_itself(make_store: Make, task: Callable[..., None]) -> None:
+    """Else its consumers would be told the place and the failures of the message that it was made of."""
+    path = make_store()
+    text_map = pa.map_(pa.string(), pa.string())
+    retried = {"own": "1", failure.ORIGIN_TOPIC: "Orders", failure.ORIGIN_QUEUE_OFFSET: "7", failure.ERROR_CLASS: "E"}
+    batch = pa.record_batch({"body": [b"x"], "properties": pa.array([list(retried.items())], text_map)})
+    task(0, 1)
+    schema = StructType([READABLE["body"], READABLE["properties"]])
+    planned = stream_writer(sink_options({"path": str(path), "topic": "T"}, "stream write"), schema, False)
+    planned.commit([planned.write(iter([batch]))], 0)
+    with Store.open(path, read_only=True) as store:
+        ends = store.queue_ranges("T").items()
+        (row,) = [row for queue, limits in ends for part in store.read("T", queue, *limits) for row in part.to_pylist()]
+    assert [name for name, _ in row["properties"]] == ["UNIQ_KEY", "own"]
