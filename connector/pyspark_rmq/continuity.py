@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from pyspark_rmq import losses
 from pyspark_rmq.home import Home, Range
-from pyspark_rmq.marks import mark_before
+from pyspark_rmq.marks import mark_before, stored_after
 from pyspark_rmq.offsets import Queue, StreamPosition, describe, refuse
 from pyspark_rmq.options import SourceOptions
 from pyspark_rmq.planning import QueueSlice, clip, lost
@@ -75,47 +75,53 @@ def report_damage(queue: Queue, damaged: Sequence[int], options: SourceOptions) 
     report_loss(f"messages are damaged: {describe(gone)}", gone, options, losses.CORRUPTION)
 
 
-def check_ends(position: StreamPosition, ranges: Mapping[Queue, Range], options: SourceOptions) -> None:
-    """Report queues that end before the position: their tail was lost."""
-    gone: LostRanges = [
-        (*queue, ranges[queue].max_offset, offset)
-        for queue, offset in position.next.items()
-        if queue in ranges and offset > ranges[queue].max_offset
-    ]
-    if gone:
-        report_loss(
-            f"queues end before the stream's position: {describe(gone)} do not exist; {_ROLLED_BACK}",
-            gone,
-            options,
-            losses.ROLLED_BACK,
-        )
-
-
-def check_same(home: Home, position: StreamPosition, ranges: Mapping[Queue, Range], options: SourceOptions) -> None:
-    """Report a store that is not the one that the position was taken from.
-
-    Raises:
-        UsageError: the store has another identity.
-        DataLossError: the message before a position is not the one that was read (also for stores without an identity).
-    """
+def check_identity(home: Home, position: StreamPosition) -> None:
+    """Raise `UsageError` if the position was taken from a store with another identity."""
     if position.store and home.identity and position.store != home.identity:
         refuse(
             f"the checkpoint belongs to store {position.store}, but the store that is there is {home.identity}; "
             "another store needs another checkpoint"
         )
-    for queue, expected in position.after.items():
-        limits, offset = ranges.get(queue), position.next.get(queue)
-        if limits is None or offset is None or not limits.min_offset < offset <= limits.max_offset:
+
+
+def check_history(
+    home: Home, position: StreamPosition, ranges: Mapping[Queue, Range], options: SourceOptions, *, compares: bool
+) -> dict[Queue, int]:
+    """Report queues that end before the position, or in which another message than the one that was read is before it;
+    and return where those go on: where the messages begin that came instead, known by the time of the last one that was
+    read. If the times do not tell, all messages up to the position are reported, and the queue goes on at the position.
+
+    Without `compares` only the ends are looked at, which costs nothing.
+    """
+    going_on: dict[Queue, int] = {}
+    gone: LostRanges = []
+    changed: list[str] = []
+    for queue, offset in position.next.items():
+        limits = ranges.get(queue)
+        if limits is None:
             continue
-        found = mark_before(home, queue, offset)
-        if found is not None and not found.may_be(expected):
-            report_loss(
-                f"message {offset - 1} of queue {queue} was at {expected} when it was read, and is at {found} now; "
-                f"{_ROLLED_BACK}",
-                [(*queue, offset - 1, offset)],
-                options,
-                losses.ROLLED_BACK,
+        mark = position.after.get(queue)
+        if offset <= limits.max_offset:
+            if not compares or mark is None or offset <= limits.min_offset:
+                continue
+            found = mark_before(home, queue, offset)
+            if found is None or found.may_be(mark):
+                continue
+            changed.append(
+                f"; message {offset - 1} of queue {queue} was at {mark} when it was read, and is at {found} now"
             )
+        start = limits.max_offset if mark is None else stored_after(home, queue, mark, limits.max_offset)
+        going_on[queue] = min(start, offset)
+        gone.append((*queue, start if start < offset else limits.min_offset, offset))
+    if gone:
+        report_loss(
+            f"the stream has read {describe(gone)}, and these messages do not exist any more{''.join(changed)}; "
+            "the store was rolled back or replaced",
+            gone,
+            options,
+            losses.ROLLED_BACK,
+        )
+    return going_on
 
 
 def check_missing(
@@ -173,6 +179,3 @@ def still_closed(
 def _is_closed(queue: Queue, topics: Collection[str], options: SourceOptions) -> bool:
     """Of a queue that the subscription does not lead to: whether that is because readQueueNums was lowered."""
     return queue.topic in topics and options.subscription.assign is None
-
-
-_ROLLED_BACK = "the store was rolled back or replaced"

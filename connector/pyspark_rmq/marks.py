@@ -39,6 +39,9 @@ class Marked(Protocol):
     def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """When a message was stored, ms. `OffsetOutOfRangeError`, `CorruptionError`."""
 
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """The first message stored at `timestamp_ms` or later; the end of the queue if there is none."""
+
 
 def mark_before(home: Marked, queue: Queue, queue_offset: int) -> Mark | None:
     """The message before `queue_offset`; None if it does not exist (any more), or is damaged: all messages of a range
@@ -55,6 +58,18 @@ def mark_before(home: Marked, queue: Queue, queue_offset: int) -> Mark | None:
         return None
     except OffsetOutOfRangeError:  # retention takes it at this moment
         return Mark(place)
+
+
+def stored_after(home: Marked, queue: Queue, mark: Mark, unknown: int) -> int:
+    """The first message of the queue that was stored after this one; `unknown` if that cannot be told."""
+    from rmq_store.errors import CorruptRecordError
+
+    if mark.store_timestamp_ms is None:
+        return unknown
+    try:
+        return home.offset_by_time(*queue, mark.store_timestamp_ms + 1)
+    except CorruptRecordError:
+        return unknown
 
 
 def marks_before(home: Marked, offsets: Mapping[Queue, int], known: StreamPosition) -> dict[Queue, Mark]:

@@ -13,8 +13,8 @@ sorted):
               the store was replaced or rolled back; queues whose message before is unknown are left out
     stored    {topic: {queue: storeTimestamp of that message, ms}}: tells it from another one at the same offset. Left
               out if it is unknown, and by older versions
-    began     {topic: {queue: queue offset}}: queues that this batch saw for the first time, or again after they were
-              closed, and where they were started
+    began     {topic: {queue: queue offset}}: where queues were started that this batch saw for the first time, or again
+              after they were closed; and those that went back, because the store was rolled back
     closed    {topic: {queue: queue offset}}: queues that cannot be read, because readQueueNums was lowered, and where
               they go on when it is raised again
 

@@ -131,15 +131,16 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         closed = self._closed(home, begin, ranges)
         reopened = {queue: offset for queue, offset in begin.closed.items() if queue in ranges}
         begin = replace(begin, next={**begin.next, **reopened})
-        self._check(home, begin, ranges)
+        back = self._check(home, begin, ranges)
+        begin = _moved(begin, back)
         self._complete(begin, ranges)
         self._latest = {queue: limits.max_offset for queue, limits in ranges.items()}
         available = self._available(begin.next)
         fresh = {queue: ranges[queue] for queue in available if queue not in begin.next}
-        began = reopened | (positions.new_queue_start(home, self._options, fresh) if fresh else {})
+        began = reopened | back | (positions.new_queue_start(home, self._options, fresh) if fresh else {})
         low = dict(begin.next) | began
         end = self._admit(home, low, available, ranges, isinstance(limit, ReadAllAvailable))
-        if end == begin.next and not first:
+        if end == begin.next and not first and not back:
             if end == available:
                 self._idle = start, ranges
             return start
@@ -173,9 +174,10 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = home.topics()
         ranges = {queue: home.queue_range(*queue) for queue in finish.next if queue.topic in known}
         self._check(home, begin, ranges)
-        self._check(home, finish, ranges)
+        # Messages that came instead of planned ones are read by the next batch, which goes back.
+        back = self._check(home, finish, ranges)
         wanted = [
-            QueueSlice(*queue, finish.began.get(queue, begin.next.get(queue, offset)), offset)
+            QueueSlice(*queue, finish.began.get(queue, begin.next.get(queue, offset)), back.get(queue, offset))
             for queue, offset in finish.next.items()
         ]
         self._unpin()
@@ -196,8 +198,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._member is not None:
             home, ranges = self._look()
             position = StreamPosition.from_json(end)
-            self._check(home, position, ranges)  # the store may just have been replaced
-            self._complete(position, ranges)
+            # The store may just have been replaced.
+            self._complete(_moved(position, self._check(home, position, ranges)), ranges)
 
     def stop(self) -> None:
         """Let go of lease and store at once if Spark lets us; the end of the process does the same."""
@@ -307,12 +309,17 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _log.warning("the query goes on from its checkpoint: the starting option is not used")
         self._warned = True
 
-    def _check(self, home: Home, position: StreamPosition, ranges: Mapping[Queue, Range]) -> None:
-        continuity.check_ends(position, ranges, self._options)
-        if position not in self._checked:
-            continuity.check_same(home, position, ranges, self._options)
+    def _check(self, home: Home, position: StreamPosition, ranges: Mapping[Queue, Range]) -> dict[Queue, int]:
+        """Where queues go on that were rolled back; reports them."""
+        compares = position not in self._checked
+        if compares:
+            continuity.check_identity(home, position)
+        back = continuity.check_history(home, position, ranges, self._options, compares=compares)
+        if compares:
             home.rest()
-            self._checked = (*self._checked[-1:], position)
+            if not back:
+                self._checked = (*self._checked[-1:], position)
+        return back
 
     def _available(self, start: QueueOffsets) -> dict[Queue, int]:
         """How far each queue could be read now; with AvailableNow, to where it ended when the query began."""
@@ -355,6 +362,12 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 lambda queue, first, last, size: home.offset_after_bytes(*queue, first, last, size),
             )
         return end
+
+
+def _moved(position: StreamPosition, to: QueueOffsets) -> StreamPosition:
+    """The position with some queues elsewhere, where the messages before them are not known yet."""
+    after = {queue: mark for queue, mark in position.after.items() if queue not in to}
+    return replace(position, next={**position.next, **to}, after=after)
 
 
 def _pin(home: Home, wanted: Sequence[QueueSlice], ranges: Mapping[Queue, Range]) -> Pin | None:

@@ -156,12 +156,15 @@ class FakePin:
 
 @dataclass
 class FakeHome:
-    """Queues as plain numbers: message `i` of every queue is stored at `base + 100 * i`, at time `1000 * i`."""
+    """Queues as plain numbers: message `i` of every queue is stored at `base + 100 * i`, at time `1000 * i`; but those
+    from `later_from` on `times_ms` later.
+    """
 
     queues: dict[Queue, tuple[int, int]]
     identity: str = "store-1"
     base: int = 0
-    times_ms: int = 0  # message `i` was stored so much later than at 1000 * i
+    times_ms: int = 0
+    later_from: int = 0
     committed: dict[tuple[str, int], int] = field(default_factory=dict)
     commits: list[dict[Queue, int]] = field(default_factory=list)
     leases: dict[tuple[str, str], FakeLease] = field(default_factory=dict)
@@ -212,14 +215,14 @@ class FakeHome:
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         low, high = self.queues[Queue(topic, queue_id)]
-        return max(low, min(high, -(-timestamp_ms // 1000)))
+        return next((at for at in range(low, high) if self.store_timestamp(topic, queue_id, at) >= timestamp_ms), high)
 
     def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
         low, high = self.queues[Queue(topic, queue_id)]
         assert low <= queue_offset < high
         if queue_offset in self.damaged:
             raise CorruptRecordError("commitlog/0", self.base + 100 * queue_offset, "damaged")
-        return self.times_ms + 1000 * queue_offset
+        return 1000 * queue_offset + (self.times_ms if queue_offset >= self.later_from else 0)
 
     def bytes_between(self, topic: str, queue_id: int, start: int, end: int) -> int:
         assert self.queues[Queue(topic, queue_id)][0] <= start

@@ -245,6 +245,9 @@ def test_the_end_of_a_batch_that_runs_again_counts_too(root: Path) -> None:
     path = make(root.parent / "d", position(root, {"0": 3}, began={"T": {"0": 1}}), committed=0)
     code, (queue,) = states(root, path)
     assert (code, queue["position"], queue["planned"], queue["behind"]) == (0, 1, 3, 3)
+    back = position(root, {"0": 3}, began={"T": {"0": 1}})
+    path = make(root.parent / "e", position(root, {"0": 9}, after={"T": {"0": 77}}), back, committed=1)
+    assert [(queue["position"], queue["state"]) for queue in states(root, path)[1]] == [(1, "in range")]
 
 
 def test_messages_that_retention_took_are_counted(root: Path) -> None:

@@ -154,10 +154,13 @@ class Checkpoint:
         for source in last.sources:
             if source.position is None:
                 continue
-            # Queues that this batch saw first, all those of a first batch: `began` in pyspark_rmq.offsets.
+            # Queues that this batch saw first, all those of a first batch, or went back in: `began` in
+            # pyspark_rmq.offsets.
             known = before.position(source.key) if before is not None else None
             begin = known or StreamPosition(source.position.store, {})
-            begin = replace(begin, next={**source.position.began, **begin.next}, began={})
+            began = source.position.began
+            after = {queue: mark for queue, mark in begin.after.items() if queue not in began}
+            begin = replace(begin, next={**begin.next, **began}, after=after, began={})
             found.append(Standing(source, begin, None if self.is_complete else source.position))
         return found
 
