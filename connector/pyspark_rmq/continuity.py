@@ -128,7 +128,8 @@ def check_missing(
     home: Home, position: StreamPosition, missing: Sequence[Queue], topics: Collection[str], options: SourceOptions
 ) -> dict[Queue, int]:
     """Report the queues of the position that can not be read any more, although nobody has unsubscribed from them; and
-    return where those go on that are only closed, if they are opened again: behind what was reported.
+    return where those go on that are only closed, if they are opened again: behind what was reported. Queues that
+    `assign` leaves out, of a topic that it names, are closed by the user: nothing is reported.
 
     `missing` are those that the subscription does not lead to now, `topics` the topics that it names or matches, those
     that do not exist included.
@@ -143,7 +144,9 @@ def check_missing(
             continue  # unsubscribed; whether it exists is nothing to this query any more
         if queue.topic not in known:
             deleted.append((*queue, offset, offset))
-        elif _is_closed(queue, topics, options):
+        elif options.subscription.assign is not None:
+            going_on[queue] = offset
+        else:
             # That is how a topic is made smaller, and fine if everything was read before.
             end = home.queue_range(*queue).max_offset
             if offset < end:
@@ -166,16 +169,11 @@ def check_missing(
 
 
 def still_closed(
-    home: Home, position: StreamPosition, ranges: Mapping[Queue, Range], topics: Collection[str], options: SourceOptions
+    home: Home, position: StreamPosition, ranges: Mapping[Queue, Range], topics: Collection[str]
 ) -> dict[Queue, int]:
     """The closed queues of the position that were not opened since, nor deleted or unsubscribed from."""
     return {
         queue: offset
         for queue, offset in position.closed.items()
-        if queue not in ranges and queue.topic in home.topics() and _is_closed(queue, topics, options)
+        if queue not in ranges and queue.topic in home.topics() and queue.topic in topics
     }
-
-
-def _is_closed(queue: Queue, topics: Collection[str], options: SourceOptions) -> bool:
-    """Of a queue that the subscription does not lead to: whether that is because readQueueNums was lowered."""
-    return queue.topic in topics and options.subscription.assign is None

@@ -15,8 +15,8 @@ sorted):
               out if it is unknown, and by older versions
     began     {topic: {queue: queue offset}}: where queues were started that this batch saw for the first time, or again
               after they were closed; and those that went back, because the store was rolled back
-    closed    {topic: {queue: queue offset}}: queues that cannot be read, because readQueueNums was lowered, and where
-              they go on when it is raised again
+    closed    {topic: {queue: queue offset}}: queues that are not read, because readQueueNums was lowered or `assign`
+              leaves them out of their topic, and where they go on when they are read again
 
 `began` is there because Spark does not write the initial position down: after a restart it asks for it again, and
 "latest" is another place by then. The batch that was planned with the first answer must be repeated with it.

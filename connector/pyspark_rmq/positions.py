@@ -32,7 +32,7 @@ def subscribed(home: Home, subscription: Subscription) -> dict[Queue, Range]:
 
     Raises:
         UnknownTopicError: a topic that was named does not exist.
-        UsageError: a queue that was assigned does not exist.
+        UsageError: a queue that was assigned does not exist, or is not open for reading (readQueueNums).
     """
     queues: dict[Queue, Range] = {}
     for topic in subscribed_topics(home.topics(), subscription):
@@ -40,7 +40,7 @@ def subscribed(home: Home, subscription: Subscription) -> dict[Queue, Range]:
         chosen = (subscription.assign or {}).get(topic, sorted(ranges))
         for queue_id in chosen:
             if queue_id not in ranges:
-                refuse(f"option assign: topic {topic!r} has no queue {queue_id}; it has {sorted(ranges)}")
+                refuse(f"option assign: topic {topic!r} has no queue {queue_id} to read; it has {sorted(ranges)}")
             queues[Queue(topic, queue_id)] = ranges[queue_id]
     return queues
 

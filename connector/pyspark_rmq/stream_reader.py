@@ -287,13 +287,13 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._is_full = True
 
     def _closed(self, home: Home, begin: StreamPosition, ranges: Mapping[Queue, Range]) -> dict[Queue, int]:
-        """The queues that readQueueNums has closed, and where they go on; reports what else cannot be read any more."""
+        """The queues that are closed, and where they go on; reports what else cannot be read any more."""
         missing = [queue for queue in begin.next if queue not in ranges]
         if not missing and not begin.closed:
             return {}
         had = {queue.topic for queue in missing}
         topics = positions.subscribed_topics({*home.topics(), *had}, self._options.subscription)
-        closed = continuity.still_closed(home, begin, ranges, topics, self._options)
+        closed = continuity.still_closed(home, begin, ranges, topics)
         if missing:
             closed |= continuity.check_missing(home, begin, missing, topics, self._options)
         return closed

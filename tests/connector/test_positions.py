@@ -35,7 +35,7 @@ def test_subscriptions_name_topics_match_them_or_assign_queues(fake_home: Make) 
     assigned = source_options({"path": "/s", "assign": '{"T":[1]}'}, "batch read", 0)
     assert set(positions.subscribed(home, assigned.subscription)) == {T1}
     missing = source_options({"path": "/s", "assign": '{"T":[7]}'}, "batch read", 0)
-    with pytest.raises(UsageError, match=r"'T' has no queue 7; it has \[0, 1\]"):
+    with pytest.raises(UsageError, match=r"'T' has no queue 7 to read; it has \[0, 1\]"):
         positions.subscribed(home, missing.subscription)
     with pytest.raises(UnknownTopicError):
         positions.subscribed(home, options(subscribe="Nope").subscription)

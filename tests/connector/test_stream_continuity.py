@@ -292,6 +292,27 @@ def test_what_was_reported_of_a_closed_queue_is_not_read_when_it_is_opened_again
     assert planned(lenient, at, through_spark(lenient.latestOffset(at, LIMIT))) == [("T", 1, 8, 10)]
 
 
+def test_a_queue_that_assign_leaves_out_goes_on_where_it_was_read_to_when_it_is_named_again(
+    fake_home: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """readQueueNums was lowered and raised again, and the option followed: what had been read was read again."""
+    home = fake_home({T0: (0, 10), T1: (0, 5)})
+    both, one = '{"T":[0,1]}', '{"T":[0]}'
+    _, at = first_batch(stream_reader(home, assign=both, startingOffsets="earliest"))
+    home.closed.add(T1)
+    home.queues[T1] = (0, 8)
+    with pytest.raises(UsageError, match=r"'T' has no queue 1 to read; it has \[0\]"):
+        stream_reader(home, assign=both).latestOffset(at, LIMIT)
+    for end in (11, 12):
+        home.queues[T0] = (0, end)
+        at = through_spark(stream_reader(home, assign=one).latestOffset(at, LIMIT))
+        assert (at["topics"], at["closed"]) == ({"T": {"0": end}}, {"T": {"1": 5}})
+    home.closed.clear()
+    again = stream_reader(home, assign=both)
+    assert planned(again, at, through_spark(again.latestOffset(at, LIMIT))) == [("T", 1, 5, 8)]
+    assert not caplog.records
+
+
 def test_a_queue_that_lost_its_tail_while_it_was_closed_is_noticed_when_it_is_opened_again(
     fake_home: Make, stream_reader: Make
 ) -> None:
