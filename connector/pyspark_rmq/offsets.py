@@ -6,7 +6,7 @@ queue, `{"OrderTopic":{"0":23,"1":-2}}`, in which -2 stands for earliest and -1 
 A stream's own position is this JSON object (Spark keeps it in the checkpoint and compares it as text, so keys are
 sorted):
 
-    version   1; a newer one is refused
+    version   1, or 2 if there is `closed`, which older versions do not understand; newer ones are refused
     store     identity of the store, "" for a store that a broker wrote
     topics    {topic: {queue: next queue offset}}: the first one that was not yet read
     after     {topic: {queue: commit-log offset of the message before the position}}: if another message is there now,
@@ -31,7 +31,8 @@ from typing import Any, Literal, NamedTuple, NoReturn
 
 from pyspark_rmq.marks import Mark
 
-POSITION_VERSION = 1
+_VERSION = 1
+_VERSION_WITH_CLOSED = 2
 
 EARLIEST = -2
 LATEST = -1
@@ -83,7 +84,8 @@ class StreamPosition:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object; what is empty is left out, but for `topics`."""
-        value: dict[str, Any] = {"version": POSITION_VERSION, "store": self.store, "topics": _nested(self.next)}
+        version = _VERSION_WITH_CLOSED if self.closed else _VERSION
+        value: dict[str, Any] = {"version": version, "store": self.store, "topics": _nested(self.next)}
         more = {
             "after": {queue: mark.commit_log_offset for queue, mark in self.after.items()},
             "stored": {
@@ -102,7 +104,7 @@ class StreamPosition:
         where = "the stream's checkpoint"
         if not isinstance(value, dict) or "version" not in value:
             refuse(f"{where} holds a position that is not of this data source: {_shorten(value)}")
-        if value["version"] != POSITION_VERSION:
+        if value["version"] not in (_VERSION, _VERSION_WITH_CLOSED):
             refuse(f"{where} was written by a newer version of this data source (position version {value['version']})")
         store = value.get("store")
         if not isinstance(store, str):

@@ -420,7 +420,7 @@ def test_nothing_that_goes_wrong_reaches_spark_and_other_sources_are_told(
     listener, query = LagListener(target), Query()
     target.parent.rmdir()
     newer = ours({T0: 0}, {T0: 1}, {T0: 2}, shop.path)
-    newer["endOffset"]["version"] = 2
+    newer["endOffset"]["version"] = 3
     listener.onQueryProgress(query.done(ours({T0: 0}, {T0: 1}, {T0: 2}, shop.path)))  # the file cannot be written
     listener.onQueryProgress(query.done(newer, ours({T0: 1}, {T0: 2}, {T0: 2}, shop.path)))
     listener.onQueryProgress(object())  # type: ignore[arg-type]

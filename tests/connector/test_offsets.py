@@ -39,7 +39,8 @@ def test_equal_positions_give_equal_text_because_spark_compares_text(offsets: di
         [],
         {},
         {"partition": 3},
-        {"version": 2, "store": "", "topics": {}},
+        {"version": 3, "store": "", "topics": {}},
+        {"version": [2], "store": "", "topics": {}},
         {"version": 1, "store": 3, "topics": {}},
         {"version": 1, "store": "", "topics": []},
         {"version": 1, "store": "", "topics": {"T": {"0": -1}}},
@@ -66,6 +67,12 @@ def test_a_position_of_an_older_version_does_not_say_when_messages_were_stored()
     position = StreamPosition.from_json(old)
     assert position.after == {Queue("T", 0): Mark(400)}
     assert position.to_json() == old
+
+
+def test_only_a_position_with_closed_queues_is_one_that_older_versions_refuse() -> None:
+    queues = {Queue("T", 0): 5}
+    assert StreamPosition("s", queues, began=queues).to_json()["version"] == 1
+    assert StreamPosition("s", queues, closed={Queue("T", 1): 3}).to_json()["version"] == 2
 
 
 @pytest.mark.parametrize(

@@ -281,11 +281,42 @@ def test_a_queue_that_was_closed_before_it_was_read(root: Path) -> None:
 
 
 def test_a_closed_queue_stays_where_it_goes_on_when_the_others_are_moved(root: Path) -> None:
-    closed = {"closed": {"T": {"1": 0}}}
+    closed = {"version": 2, "closed": {"T": {"1": 0}}}
     path = make(root.parent / "c", position(root, {"0": 3}, **closed), position(root, {"0": 4}, **closed), committed=1)
     new = root.parent / "new"
     assert command(root, "checkpoint", "rewind", str(path), str(new), "--to-earliest", "--yes").exit_code == 0
     assert rewound(new, 1) == position(root, {"0": 0}, **closed)
+
+
+@pytest.mark.parametrize(
+    ("now", "words", "then", "closed"),
+    [
+        ({"topics": {"T": {"0": 4, "1": 0}}}, [], {"0": 2}, None),  # opened since
+        ({"topics": {"T": {"1": 0}}, "closed": {"T": {"0": 4}}}, [], {}, {"0": 2}),  # opened, and closed again
+        ({"topics": {"T": {"1": 0}}, "closed": {"T": {"0": 4}}}, ["--queue", "1"], {}, {"0": 4}),
+    ],
+)
+def test_a_queue_that_was_closed_then_goes_back_to_where_it_would_have_gone_on(
+    root: Path, now: dict[str, Any], words: list[str], then: dict[str, int], closed: dict[str, int] | None
+) -> None:
+    marks = {"after": {"T": {"0": 55, "1": 66}}}
+    before = position(root, {"1": 0}, version=2, closed={"T": {"0": 2}}, **marks)
+    path = make(root.parent / "c", before, position(root, {}, **now))
+    new = root.parent / "new"
+    result = command(root, "checkpoint", "rewind", str(path), str(new), "--to-batch", "0", *words, "--yes")
+    assert (result.exit_code, "left out" in result.stderr) == (0, False)
+    found = rewound(new, 1)
+    assert found["topics"] == {"T": {"1": 0} | then}
+    assert found.get("closed") == (None if closed is None else {"T": closed})
+
+
+def test_a_closed_queue_that_a_batch_opens_again_is_no_closed_one(root: Path) -> None:
+    closed = position(root, {"1": 0}, version=2, closed={"T": {"0": 2}})
+    opens = position(root, {"0": 3, "1": 0}, began={"T": {"0": 2}})
+    path = make(root.parent / "c", closed, opens, committed=1)
+    new = root.parent / "new"
+    assert command(root, "checkpoint", "rewind", str(path), str(new), "--shift", "0", "--yes").exit_code == 0
+    assert (rewound(new, 1)["topics"], "closed" in rewound(new, 1)) == ({"T": {"0": 2, "1": 0}}, False)
 
 
 def test_sources_of_other_stores_are_left_out_unless_all_are(root: Path) -> None:
@@ -550,7 +581,7 @@ V1 = 'v1\n{"batchWatermarkMs":0}\n'
         ("offsets/0", b'{"version":1}', "the version is expected"),
         ("offsets/0", b"v1\n[]\n-", "JSON object is expected"),
         ("offsets/0", b"v2\n{}\n-", "has no name of a source"),
-        ("offsets/0", V1.encode() + b'{"version":2,"store":"","topics":{}}', "newer version of this data source"),
+        ("offsets/0", V1.encode() + b'{"version":3,"store":"","topics":{}}', "newer version of this data source"),
         ("offsets/0", V1.encode() + b'{"version":1,"store":"","topics":{"T":{"0":-1}}}', "not an integer"),
         ("offsets/0", V1.encode() + b'{"version":1,"store":"","topics":{"../T":{"0":1}}}', "topic"),
         ("offsets/0", V1.encode() + b'{"version":1,"store":"\\u001b[2J","topics":{}}', "no identity of a store"),

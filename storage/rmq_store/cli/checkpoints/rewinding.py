@@ -138,13 +138,17 @@ def plan_rewind(
         if old is None:
             continue
         aim = _ends_of(old) if isinstance(target, Batch) else target
-        known = {*standing.begin.next, *old.next}
-        chosen = {queue for queue in known if selection.has(queue, retry=earlier is not None)}
-        there = {queue for queue in chosen if queue in old.next and queue.topic in store.topics()}
+        retry = earlier is not None
+        chosen = {queue for queue in {*standing.begin.next, *old.next} if selection.has(queue, retry=retry)}
+        there = {queue for queue in chosen if queue in _places(old) and queue.topic in store.topics()}
         changes = {queue: _change(store, standing, queue, aim) for queue in sorted(there)}
-        positions[standing.source.key] = _position(store, standing.begin, chosen, changes)
+        # Queues that are closed are as they were then.
+        closed = {queue for queue in standing.begin.closed if selection.has(queue, retry=retry)}
+        then = _only(old, closed & old.closed.keys())
+        stays = _only(standing.begin, _places(standing.begin).keys() - chosen - closed)
+        positions[standing.source.key] = _position(store, stays, then, changes)
         moves += (Move(standing.source.number, change) for change in changes.values())
-        left_out += sorted(chosen - there)
+        left_out += sorted((chosen | closed) - there - then.closed.keys())
     if not moves:
         raise UsageError(f"{checkpoint.path}: no queue is left to move")
     return Rewind(checkpoint, base, positions, tuple(moves), tuple(left_out), drop_state)
@@ -197,7 +201,22 @@ def _require_topics(selection: Selection, standings: Sequence[Standing]) -> None
 
 
 def _ends_of(position: StreamPosition) -> Target:
-    return lambda place: position.next.get(Queue(place.topic, place.queue_id))
+    places = _places(position)
+    return lambda place: places.get(Queue(place.topic, place.queue_id))
+
+
+def _places(position: StreamPosition) -> dict[Queue, int]:
+    """Where each queue stands, closed ones too."""
+    return {**position.closed, **position.next}
+
+
+def _only(position: StreamPosition, queues: Collection[Queue]) -> StreamPosition:
+    return StreamPosition(
+        position.store,
+        {queue: offset for queue, offset in position.next.items() if queue in queues},
+        {queue: mark for queue, mark in position.after.items() if queue in queues},
+        closed={queue: offset for queue, offset in position.closed.items() if queue in queues},
+    )
 
 
 def _change(store: Store, standing: Standing, queue: Queue, aim: Target) -> OffsetChange:
@@ -210,20 +229,16 @@ def _change(store: Store, standing: Standing, queue: Queue, aim: Target) -> Offs
 
 
 def _position(
-    store: Store, begin: StreamPosition, chosen: Collection[Queue], changes: Mapping[Queue, OffsetChange]
+    store: Store, stays: StreamPosition, closed: StreamPosition, changes: Mapping[Queue, OffsetChange]
 ) -> StreamPosition:
-    """`begin` with the chosen queues where the changes put them; those without a change are left out. Queues that are
-    closed stay where they go on.
-    """
-    following = {queue: offset for queue, offset in begin.next.items() if queue not in chosen}
-    closed = {queue: offset for queue, offset in begin.closed.items() if queue not in {*following, *changes}}
-    after = {queue: mark for queue, mark in begin.after.items() if queue in {*following, *closed}}
+    """`stays`, with what `closed` says of closed queues, and the others where the changes put them."""
+    following = {**stays.next, **{queue: change.then for queue, change in changes.items()}}
+    after = {**stays.after, **closed.after}
     for queue, change in changes.items():
-        following[queue] = change.then
         before = mark_before(store, queue, change.then)
         if before is not None:
             after[queue] = before
-    return StreamPosition(begin.store, following, after, closed=closed)
+    return StreamPosition(stays.store, following, after, closed={**stays.closed, **closed.closed})
 
 
 def _files(rewind: Rewind, query_id: str) -> dict[str, str]:
