@@ -290,8 +290,8 @@ _WHERE = (
         _timestamp,
         _MS,
         "none",
-        "Start at the first message stored at this time or later. Wins over `startingOffsetsByTimestamp` and "
-        "`startingOffsets`.",
+        "Start at the first message stored at this time or later; a stream refuses a time that is still to come. Wins "
+        "over `startingOffsetsByTimestamp` and `startingOffsets`.",
     ),
     Option(
         "startingOffsetsByTimestamp",

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 
 from pyspark_rmq import losses
 from pyspark_rmq.continuity import report_loss
-from pyspark_rmq.home import Home, Range
+from pyspark_rmq.home import Home, Range, clock_of
 from pyspark_rmq.offsets import EARLIEST, LATEST, Position, Queue, describe, refuse
 from pyspark_rmq.option_table import FROM_LAST, FROM_TIMESTAMP
 from pyspark_rmq.options import RETRY_PREFIX, SourceOptions, Subscription
@@ -86,11 +86,25 @@ def batch_end(home: Home, options: SourceOptions, ranges: Ranges) -> dict[Queue,
 
 
 def stream_start(home: Home, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
-    """Return where a new query starts in each queue; default without a group: the end of the queue now."""
+    """Return where a new query starts in each queue; default without a group: the end of the queue now.
+
+    Raises:
+        UsageError: as `resolve`; or a time is still to come.
+    """
     explicit = options.starting if options.starting is not None and options.starting.kind != "group" else None
+    if explicit is not None:
+        _refuse_future(explicit, clock_of(options.path)())
     if options.group is not None:
         return _group_start(home, options, ranges, explicit)
     return resolve(home, explicit or Position("latest"), ranges, "startingOffsets")
+
+
+def _refuse_future(position: Position, now_ms: int) -> None:
+    """The end of a queue would be the answer, and what comes to it before that time would be read, too."""
+    last_ms = max([position.timestamp_ms, *(position.values.values() if position.kind == "timestamps" else ())])
+    if last_ms > now_ms:
+        option = "startingOffsetsByTimestamp" if position.kind == "timestamps" else "startingTimestamp"
+        refuse(f"option {option}: {last_ms} is still to come, now it is {now_ms}; a stream cannot wait for a time")
 
 
 def new_queue_start(home: Home, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:

@@ -67,6 +67,25 @@ def test_times_find_the_first_message_stored_then_or_later(fake_home: Make) -> N
     assert start(home, options(startingOffsetsByTimestamp='{"T":{"0":99999,"1":5000}}')) == {T0: 10, T1: 5}
 
 
+def test_a_time_that_is_still_to_come_is_no_place_where_a_stream_can_start(
+    fake_home: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It began at the end at once, and read what came before that time."""
+    monkeypatch.setattr(positions, "clock_of", lambda path: lambda: 30_000)
+    home = fake_home({T0: (0, 10), T1: (4, 20)})
+    assert start(home, options(startingTimestamp="30000")) == {T0: 10, T1: 20}, "nothing came since"
+    by_queue = '{"T":{"0":5000,"1":30001}}'
+    for group in ({}, {"group": "g"}):
+        with pytest.raises(UsageError, match="startingTimestamp: 30001 is still to come, now it is 30000"):
+            start(home, options(startingTimestamp="30001", **group))
+        with pytest.raises(UsageError, match="startingOffsetsByTimestamp: 30001"):
+            start(home, options(startingOffsetsByTimestamp=by_queue, **group))
+    batch = options("batch read", startingTimestamp="30001")
+    assert positions.batch_start(home, batch, positions.subscribed(home, batch.subscription)) == {T0: 10, T1: 20}
+    monkeypatch.setattr(positions, "clock_of", lambda path: lambda: 5)
+    assert start(home, options(startingOffsets='{"T":{"0":10,"1":20}}')) == {T0: 10, T1: 20}, "these are no times"
+
+
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.statement("G07")
 def test_a_young_complete_queue_is_read_from_0_whatever_was_asked_for(fake_home: Make, where: str) -> None:
