@@ -86,30 +86,35 @@ def admit_bytes(
 ) -> dict[Queue, int]:
     """Return ends between `start` and `end` whose messages take `max_bytes` or less in the log.
 
-    Shared out like the rows of `admit_rows`. One message is always admitted, however large, or the stream would stand
-    still for ever. `bytes_between(queue, start, end)` is the size of a range; `offset_after_bytes(queue, start, end,
-    limit_bytes)` the largest offset up to `end` within the limit, but behind one message at least.
+    Each queue with a backlog gets one message first, the rest goes in proportion to the backlogs, which are counted in
+    messages: what they take in bytes is looked at only as far as it may be admitted. One message is always admitted,
+    however large, or the stream would stand still for ever. `bytes_between(queue, start, end)` is the size of a range;
+    `offset_after_bytes(queue, start, end, limit_bytes)` the largest offset up to `end` within the limit, but behind one
+    message at least.
     """
-    sizes = {queue: bytes_between(queue, start[queue], end[queue]) for queue in _backlogs(start, end)}
-    total = sum(sizes.values())
-    if total <= max_bytes:
-        return dict(end)
-    heads: dict[Queue, int] = {}
-    spent = 0
-    for queue in _in_turn(start, sizes):
+    admitted, left = dict(end), max_bytes
+    waiting = list(_backlogs(start, end))
+    admitted |= {queue: start[queue] for queue in waiting}
+    for queue in _in_turn(start, waiting):
         head = bytes_between(queue, start[queue], start[queue] + 1)
-        if heads and spent + head > max_bytes:
+        if head > left and left < max_bytes:
+            return admitted
+        admitted[queue] += 1
+        left -= head
+    while left > 0:
+        missing = _backlogs(admitted, end)
+        rows, before = sum(missing.values()), left
+        # The shortest first: what they do not need is shared by the others.
+        for queue, count in sorted(missing.items(), key=lambda item: item[1]):
+            share = left * count // rows
+            rows -= count
+            stop = offset_after_bytes(queue, admitted[queue], end[queue], share)
+            size = bytes_between(queue, admitted[queue], stop)
+            if size <= share:
+                admitted[queue] = stop
+                left -= size
+        if left == before:
             break
-        heads[queue] = head
-        spent += head
-    admitted = {queue: start[queue] + (queue in heads) if queue in sizes else offset for queue, offset in end.items()}
-    if len(heads) == len(sizes) and spent < max_bytes:
-        # total > max_bytes > spent, so there is something left to share out
-        for queue, size in sizes.items():
-            share = (max_bytes - spent) * (size - heads[queue]) // (total - spent)
-            second = start[queue] + 1
-            if second < end[queue] and bytes_between(queue, second, second + 1) <= share:
-                admitted[queue] = offset_after_bytes(queue, second, end[queue], share)
     return admitted
 
 
@@ -120,7 +125,7 @@ def _backlogs(start: QueueOffsets, end: QueueOffsets) -> dict[Queue, int]:
 def _in_turn(start: QueueOffsets, waiting: Iterable[Queue]) -> list[Queue]:
     """The waiting queues, rotated by the messages read so far: whoever got nothing this time is first next time."""
     queues = list(waiting)
-    first = sum(start[queue] for queue in queues) % len(queues)
+    first = sum(start[queue] for queue in queues) % max(1, len(queues))
     return queues[first:] + queues[:first]
 
 

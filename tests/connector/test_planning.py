@@ -71,14 +71,16 @@ class Sizes:
 
     def __init__(self, sizes: list[int]) -> None:
         self.total = [0, *accumulate(sizes)]
+        self.looked_at = 0
 
     def between(self, queue: Queue, start: int, end: int) -> int:
+        self.looked_at = max(self.looked_at, end)
         return self.total[end] - self.total[start]
 
     def after(self, queue: Queue, start: int, end: int, limit_bytes: int) -> int:
         """As the store: at least one message, whatever its size."""
-        fitting = [offset for offset in range(start + 1, end + 1) if self.between(queue, start, offset) <= limit_bytes]
-        return max(fitting, default=start + 1)
+        fitting = (at for at in range(start + 1, end) if self.total[at + 1] - self.total[start] > limit_bytes)
+        return next(fitting, end)
 
 
 @given(st.lists(st.integers(50, 500), min_size=60, max_size=60), st.integers(1, 20_000), st.data())
@@ -99,6 +101,28 @@ def test_a_short_queue_is_not_starved_by_bytes_either() -> None:
     log = Sizes([100] * 10_000)
     admitted = admit_bytes({Q[0]: 0, Q[1]: 0}, {Q[0]: 10_000, Q[1]: 1}, 1000, log.between, log.after)
     assert admitted == {Q[0]: 9, Q[1]: 1}
+
+
+def test_bytes_are_shared_in_proportion_to_the_messages_that_wait() -> None:
+    log = Sizes([100] * 100)
+    assert admit_bytes({Q[0]: 10, Q[1]: 0}, {Q[0]: 40, Q[1]: 10}, 2000, log.between, log.after) == {Q[0]: 25, Q[1]: 5}
+
+
+@given(st.lists(st.lists(st.integers(1, 900), max_size=20), max_size=5), st.integers(0, 5000))
+def test_what_fits_as_a_whole_is_admitted_as_a_whole(sizes: list[list[int]], room_bytes: int) -> None:
+    logs = dict(zip(Q, map(Sizes, sizes), strict=False))
+    end = {queue: len(log.total) - 1 for queue, log in logs.items()}
+    max_bytes = sum(map(sum, sizes)) + room_bytes
+    between, after = (lambda q, *span, name=name: getattr(logs[q], name)(q, *span) for name in ("between", "after"))
+    assert admit_bytes(dict.fromkeys(end, 0), end, max_bytes, between, after) == end
+
+
+def test_sizes_are_looked_at_only_as_far_as_the_limit_may_go() -> None:
+    """Each trigger summed up the whole backlog."""
+    log = Sizes([100] * 10_000)
+    admitted = admit_bytes({Q[0]: 0, Q[1]: 0}, {Q[0]: 10_000, Q[1]: 9_000}, 1000, log.between, log.after)
+    assert sum(admitted.values()) == 10
+    assert log.looked_at <= 10
 
 
 def test_one_message_larger_than_the_limit_passes() -> None:

@@ -13,6 +13,7 @@ from rmq_store.broker.tags import TagFilter
 from rmq_store.errors import CorruptQueueError, CorruptRecordError, OffsetOutOfRangeError, UsageError
 from rmq_store.files.state_page import StatePage
 from rmq_store.format.consume_queue import ENTRY
+from rmq_store.format.frame_check import FRAME_BYTES_MIN
 from rmq_store.format.names import validate_topic
 from rmq_store.format.schema import MESSAGE_SCHEMA
 from rmq_store.log.commit_log import CommitLog
@@ -178,9 +179,10 @@ class Queues:
     def offset_after_bytes(self, topic: str, queue_id: int, start: int, end: int, limit_bytes: int) -> int:
         """See `Store.offset_after_bytes`."""
         self._check_range(topic, queue_id, start, end)
-        taken = 0
-        for first in range(start, end, _STEP):
-            sizes = self._entries(topic, queue_id, first, min(first + _STEP, end))["frame_size"]
+        # No more entries than may fit: a backlog can be long.
+        taken, step = 0, min(limit_bytes // FRAME_BYTES_MIN + 1, _STEP)
+        for first in range(start, end, step):
+            sizes = self._entries(topic, queue_id, first, min(first + step, end))["frame_size"]
             ends = taken + np.cumsum(sizes, dtype=np.int64)
             if int(ends[-1]) > limit_bytes:
                 fitting = first + int(np.searchsorted(ends, limit_bytes, side="right"))

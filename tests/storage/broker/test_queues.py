@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from rmq_store import (
     UnknownTopicError,
     UsageError,
 )
+from rmq_store.broker.queues import Queues
 
 
 class Clock:
@@ -75,6 +77,22 @@ def test_searching_by_time_looks_over_the_borders_of_queue_files(store: Store, c
         assert store.store_timestamp("T", 0, number) == time_ms
 
 
+def test_of_a_long_queue_only_the_entries_are_looked_at_that_may_fit(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.append(pa.record_batch({"body": [b"x" * 400] * 2000, "queueId": pa.array([0] * 2000, pa.int32())}), "T")
+    looks: list[int] = []
+    real = Queues._entries
+
+    def spy(queues: Queues, topic: str, queue_id: int, start: int, end: int) -> Any:
+        looks.append(end)
+        return real(queues, topic, queue_id, start, end)
+
+    monkeypatch.setattr(Queues, "_entries", spy)
+    assert 5 < store.offset_after_bytes("T", 0, 3, 2000, 5000) < 15
+    assert max(looks) < 70
+
+
 def test_bytes_between_and_offset_after_bytes_are_inverse(store: Store, clock: Clock) -> None:
     sizes = [50, 700, 1, 2000, 9, 9, 9, 300] * 10
     store.append(
@@ -92,6 +110,7 @@ def test_bytes_between_and_offset_after_bytes_are_inverse(store: Store, clock: C
     assert store.offset_after_bytes("T", 0, 0, end, 1 << 40) == end
     assert store.offset_after_bytes("T", 0, 7, 7, 0) == 7
     assert store.offset_after_bytes("T", 0, 7, 8, 0) == 8  # one message at least
+    assert store.offset_after_bytes("T", 0, 0, end, 0) == 1
     with pytest.raises(OffsetOutOfRangeError):
         store.bytes_between("T", 0, 0, end + 1)
     with pytest.raises(OffsetOutOfRangeError):
