@@ -84,6 +84,16 @@ def check_identity(home: Home, position: StreamPosition) -> None:
         )
 
 
+def has_newest(home: Home, position: StreamPosition, ranges: Mapping[Queue, Range]) -> bool:
+    """Whether the newest message that was read is there: if it is, all others are, as a store loses its end first."""
+    known = [(mark, queue) for queue, mark in position.after.items() if queue in ranges and queue in position.next]
+    if not known:
+        return True
+    mark, queue = max(known, key=lambda pair: pair[0].commit_log_offset)
+    found = mark_before(home, queue, position.next[queue])
+    return found is None or found.may_be(mark)
+
+
 def check_history(
     home: Home, position: StreamPosition, ranges: Mapping[Queue, Range], options: SourceOptions, *, compares: bool
 ) -> dict[Queue, int]:

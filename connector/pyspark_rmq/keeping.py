@@ -41,29 +41,34 @@ K = TypeVar("K", bound=Keepable)
 
 
 class Place:
-    """The directories of a home, as they are found: while they are open, no others can have their inodes."""
+    """The directories of a home, and the file by which its openers know each other, as they are found: while they are
+    open, no others can have their inodes.
+    """
 
     def __init__(self, directory: Path) -> None:
-        self._directories: dict[Path, int] = {}
+        self._found: dict[Path, int] = {}
         try:
             for place in (directory, directory / "commitlog"):
                 if place.is_dir():
-                    self._directories[place] = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+                    self._found[place] = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+            state = directory / "pyrmq" / "state"
+            if state.is_file():
+                self._found[state] = os.open(state, os.O_PATH)
         except OSError:
             self.close()
             raise
 
     def is_unchanged(self) -> bool:
-        """Whether the same directories are still there."""
+        """Whether the same ones are still there."""
         try:
-            return all(os.path.samestat(os.fstat(fd), place.stat()) for place, fd in self._directories.items())
+            return all(os.path.samestat(os.fstat(fd), place.stat()) for place, fd in self._found.items())
         except OSError:
             return False
 
     def close(self) -> None:
         """Let go of them; may be called again."""
-        while self._directories:
-            os.close(self._directories.popitem()[1])
+        while self._found:
+            os.close(self._found.popitem()[1])
 
 
 class _Open(Generic[K]):

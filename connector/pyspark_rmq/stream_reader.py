@@ -311,14 +311,14 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check(self, home: Home, position: StreamPosition, ranges: Mapping[Queue, Range]) -> dict[Queue, int]:
         """Where queues go on that were rolled back; reports them."""
-        compares = position not in self._checked
+        # Also those that were compared before: files may be overwritten where they lie.
+        compares = position not in self._checked or not continuity.has_newest(home, position, ranges)
         if compares:
             continuity.check_identity(home, position)
         back = continuity.check_history(home, position, ranges, self._options, compares=compares)
-        if compares:
-            home.rest()
-            if not back:
-                self._checked = (*self._checked[-1:], position)
+        home.rest()
+        if not back:
+            self._checked = (*self._checked[-1:], position)
         return back
 
     def _available(self, start: QueueOffsets) -> dict[Queue, int]:

@@ -391,6 +391,20 @@ def test_retention_does_not_wait_for_a_planner_that_has_looked_at_the_message_be
     reader.stop()
 
 
+def test_retention_does_not_wait_for_a_planner_that_found_nothing_new(make_store: Make) -> None:
+    """It looks at the newest message that it had read, which may be an old one."""
+    path = make_store(Quiet=1, T=1)
+    given = {"path": str(path), "subscribe": "Quiet", "startingOffsets": "earliest"}
+    reader = RmqStreamReader(source_options(given, "stream read", 0), StructType([SOURCE_SCHEMA["queueOffset"]]))
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    with Store.open(path) as store:
+        for _ in range(COUNT // 100):
+            store.append(pa.record_batch({"body": pa.array([BODY] * 100)}), "T")
+        assert reader.latestOffset(end, ReadAllAvailable()) == end
+        assert store.retention.run(manual=True, file_reserved_time=0).removed
+    reader.stop()
+
+
 def test_retention_waits_for_what_a_batch_has_planned(one_queue: Path) -> None:
     """The planning process holds the batch's segments until the batch is completed."""
     given = {"path": str(one_queue), "subscribe": "T", "startingOffsets": "earliest"}

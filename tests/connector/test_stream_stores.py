@@ -182,6 +182,22 @@ def delete_and_make(path: Path, backup: Path) -> None:
         store.create_topic("Orders", 4)
 
 
+def replace_each_file(path: Path, backup: Path) -> None:
+    """As rsync does: each file is renamed to where the old one is."""
+    for file in backup.rglob("*"):
+        if file.is_file():
+            copy = path / file.relative_to(backup).with_name(".copy")
+            shutil.copyfile(file, copy)
+            copy.rename(copy.with_name(file.name))
+
+
+def overwrite_each_file(path: Path, backup: Path) -> None:
+    """As cp does."""
+    for file in backup.rglob("*"):
+        if file.is_file():
+            (path / file.relative_to(backup)).write_bytes(file.read_bytes())
+
+
 @pytest.mark.parametrize("group", [{}, {"group": "g"}])
 @pytest.mark.parametrize(
     ("replace", "error", "text"),
@@ -216,6 +232,25 @@ def test_a_store_that_is_replaced_under_a_running_stream_is_noticed_at_the_next_
             with pytest.raises(error, match=text):
                 running.latestOffset(at, LIMIT)
         running.stop()
+
+
+@pytest.mark.parametrize("replace", [replace_each_file, overwrite_each_file])
+def test_files_that_are_replaced_where_they_lie_under_a_running_stream_are_noticed(
+    make_store: Make, add_messages: Make, opened: Open, tmp_path: Path, replace: Callable[[Path, Path], None]
+) -> None:
+    """Where it had been, it skipped what had come instead, and forgot in its next position that there was anything."""
+    path = make_store(Orders=20)
+    shutil.copytree(path, tmp_path / "backup")
+    add_messages(path, "Orders", 20, 40)
+    reader = opened(path, subscribe="Orders", startingOffsets="earliest")
+    _, at = first_batch(reader)
+    assert reader.latestOffset(at, LIMIT) == at
+    replace(path, tmp_path / "backup")
+    add_messages(path, "Orders", 100, 200)
+    for _ in range(2):
+        with pytest.raises(DataLossError, match="was rolled back or replaced") as raised:
+            reader.latestOffset(at, LIMIT)
+    assert sum(end - start for _, _, start, end in raised.value.ranges) == 20
 
 
 def test_a_batch_that_was_planned_of_a_replaced_store_is_not_read_of_the_new_one(
