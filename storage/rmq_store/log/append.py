@@ -306,7 +306,7 @@ def undo(log: CommitLog) -> None:
     start, end = intent
     _LOG.warning("%s: taking back an unfinished append of bytes %d to %d", log.root, start, end)
     # A queue entry is written after its record and all before it, so the walk over whole records names every queue.
-    log.views.cut_queues(start, scan.queues_in(log, start, end))
+    log.views.cut_queues(start, scan.queues_in(log, start, end), log.is_record_of)
     log.views.restore_index(IndexState(page.index_file, page.index_header))
     log.segments.zero(start, end)
     page.intent_end = 0

@@ -166,7 +166,7 @@ class CommitLog:
             # If retention took the record, it cannot answer: the entry is whole if nobody was writing while we looked.
             return offset < self.start() and self._is_settled(lambda: queue.entry(queue_offset))
 
-        return queue.max_offset(end, confirm)
+        return queue.max_offset(end, confirm, functools.partial(self.is_record_of, topic, queue_id))
 
     def queue_min(self, topic: str, queue_id: int, log_start: int, max_offset: int) -> int:
         """The first queue offset below the queue's `max_offset` whose record lies at or above `log_start`; `max_offset`
@@ -205,7 +205,8 @@ class CommitLog:
                 )
             return True
 
-        return self.views.queue(topic, queue_id).max_offset(end, confirm)
+        is_record = functools.partial(self.is_record_of, topic, queue_id)
+        return self.views.queue(topic, queue_id).max_offset(end, confirm, is_record)
 
     def _is_settled(self, read: Callable[[], tuple[int, int, int]]) -> bool:
         """Whether `read` gives the same value twice with no append under way behind the first."""

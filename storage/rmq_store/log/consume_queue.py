@@ -27,6 +27,9 @@ Confirm = Callable[[int, int, int], bool]
 # Entries looked at per step where some are damaged: a page of 4 KiB has 205.
 _LOOK = 256
 
+# Entries that one sector of 512 bytes has a part in, at most.
+_SECTOR_ENTRIES = (512 - 1) // ENTRY_BYTES + 2
+
 
 class ConsumeQueue:
     """The files of one queue. Nothing is cached but a hint of the last end, which is proved against the files."""
@@ -40,10 +43,11 @@ class ConsumeQueue:
         self.is_written = False
         """Whether entries were put into it here."""
 
-    def max_offset(self, end: int, confirm: Confirm) -> int:
+    def max_offset(self, end: int, confirm: Confirm, is_record: Confirm) -> int:
         """The queue offset behind the last message whose record ends at or below `end`; 0 if there is none.
 
-        An entry that a writer is writing at this moment may look as if it counted: `confirm` asks the record.
+        An entry that a writer is writing at this moment may look as if it counted: `confirm` asks the record. A damaged
+        one may look like the end: it is none if a record behind it says itself that it is the queue's (`is_record`).
         """
         hint = self._hint  # read once: another thread may have another end, and leaves another hint meanwhile
         if self._hint_holds(hint, end, confirm):
@@ -51,18 +55,8 @@ class ConsumeQueue:
         bases = self._bases()
         if not bases:
             return 0
-        stop = bases[-1] + self._per_file
-        low = bases[0]
-        while True:
-            boundary = self._boundary(bases, low, stop, end)
-            if boundary == bases[0]:
-                self._hint = boundary
-                return boundary
-            offset, size, _ = self.entry(boundary - 1)
-            if size == PRE_BLANK_SIZE or confirm(offset, size, boundary - 1):
-                self._hint = boundary
-                return boundary
-            low, stop = bases[0], boundary - 1
+        self._hint = found = self._end(bases, end, confirm, is_record)
+        return found
 
     def min_offset(self, log_start: int, max_offset: int, log_end: int, confirm: Confirm) -> int:
         """The first queue offset whose record lies at or above `log_start`, or `max_offset` if there is none.
@@ -203,21 +197,17 @@ class ConsumeQueue:
         self.run.write(queue_offset * ENTRY_BYTES, _ENTRY.pack(log_offset, size, tags_code))
         self._hint, self.is_written = queue_offset + 1, True
 
-    def cut(self, log_offset: int, confirm: Confirm | None = None) -> int:
+    def cut(self, log_offset: int, is_record: Confirm, confirm: Confirm | None = None) -> int:
         """Take back the entries of records at or above `log_offset`; returns the queue offset where the queue ends now.
 
-        Works over holes and stale entries behind the first bad one, as a power cut leaves them. With `confirm`, a
-        last entry that its record does not own up to goes too: torn across a sector it may point below `log_offset`.
+        Works over holes and stale entries behind the first bad one, as a power cut leaves them, but not over damage as
+        `max_offset` knows it. With `confirm`, a last entry that its record does not own up to goes too: torn across a
+        sector it may point below `log_offset`.
         """
         bases = self._bases()
         if not bases:
             return 0
-        boundary = self._boundary(bases, bases[0], bases[-1] + self._per_file, log_offset, by_start=True)
-        while confirm is not None and boundary > bases[0]:
-            offset, size, _ = self.entry(boundary - 1)
-            if size == PRE_BLANK_SIZE or confirm(offset, size, boundary - 1):
-                break
-            boundary -= 1
+        boundary = self._end(bases, log_offset, confirm or _believe, is_record, by_start=True)
         self.run.zero(boundary * ENTRY_BYTES, (bases[-1] + self._per_file) * ENTRY_BYTES)
         for base in bases[1:]:
             if base >= boundary:
@@ -280,6 +270,40 @@ class ConsumeQueue:
             return True
         return size > 0 and 0 <= offset and (offset < end if by_start else offset + size <= end)
 
+    def _end(self, bases: list[int], end: int, confirm: Confirm, is_record: Confirm, *, by_start: bool = False) -> int:
+        """The queue offset behind the last entry that counts and is confirmed."""
+        limit = bases[-1] + self._per_file
+        low, stop = bases[0], limit
+        while True:
+            boundary = self._boundary(bases, low, stop, end, by_start=by_start)
+            if boundary > low:
+                offset, size, _ = self.entry(boundary - 1)
+                if size != PRE_BLANK_SIZE and not confirm(offset, size, boundary - 1):
+                    stop = boundary - 1
+                    continue
+            behind = self._record_behind(bases, boundary, end, is_record, by_start=by_start)
+            if behind is None:
+                return boundary
+            low, stop = behind + 1, limit
+
+    def _record_behind(
+        self, bases: list[int], boundary: int, end: int, is_record: Confirm, *, by_start: bool
+    ) -> int | None:
+        """A queue offset behind `boundary`, in its file, whose entry counts and whose record is there."""
+        base = boundary - boundary % self._per_file
+        if base not in bases:
+            return None
+        count = min(_LOOK, base + self._per_file - boundary)
+        file = self.run.open(base * ENTRY_BYTES)  # most of what lies here is a hole
+        entries = np.frombuffer(file.read((boundary - base) * ENTRY_BYTES, count * ENTRY_BYTES), ENTRY)
+        offsets, sizes = entries["commit_log_offset"], entries["frame_size"]
+        counts = (sizes > 0) & (sizes != PRE_BLANK_SIZE) & (offsets >= 0)
+        counts &= offsets < end if by_start else offsets + sizes <= end
+        for row in map(int, np.flatnonzero(counts)[::-1]):
+            if is_record(int(offsets[row]), int(sizes[row]), boundary + row):
+                return boundary + row
+        return None
+
     def _boundary(self, bases: list[int], low: int, high: int, end: int, *, by_start: bool = False) -> int:
         """First queue offset in [low, high] that does not count; entries that count form a prefix."""
         for base in reversed(bases):
@@ -295,20 +319,25 @@ class ConsumeQueue:
         return low
 
     def _hint_holds(self, hint: int, end: int, confirm: Confirm) -> bool:
-        """Whether the queue still ends at the hint: the entry before it counts, the next one does not."""
-        if hint % self._per_file == 0:
+        """Whether the queue still ends at the hint: the entry before it counts, the next one does not, nor does one
+        that a damaged sector at the hint would have left.
+        """
+        if not 0 < hint % self._per_file < self._per_file - _SECTOR_ENTRIES:
             return False
         base = hint - hint % self._per_file
         try:
             file = self.run.open(base * ENTRY_BYTES)
         except FileNotFoundError:
             return False
-        both = file.read((hint - base - 1) * ENTRY_BYTES, 2 * ENTRY_BYTES)
-        (offset, size, _), (next_offset, next_size, _) = _ENTRY.iter_unpack(both)
+        around = file.read((hint - base - 1) * ENTRY_BYTES, (2 + _SECTOR_ENTRIES) * ENTRY_BYTES)
+        offset, size, _ = _ENTRY.unpack_from(around)
+        next_offset, next_size, _ = _ENTRY.unpack_from(around, ENTRY_BYTES)
+        later_offset, later_size, _ = _ENTRY.unpack_from(around, (1 + _SECTOR_ENTRIES) * ENTRY_BYTES)
         return (
             0 < size != PRE_BLANK_SIZE
             and offset + size <= end
             and not (0 < next_size and next_offset + next_size <= end)
+            and not (0 < later_size and later_offset + later_size <= end)
             and confirm(offset, size, hint - 1)
         )
 
@@ -319,6 +348,10 @@ class ConsumeQueue:
         self.run.create(base * ENTRY_BYTES)
         if start > base:
             self.run.write(base * ENTRY_BYTES, blank.tobytes())
+
+
+def _believe(offset: int, size: int, queue_offset: int) -> bool:
+    return True
 
 
 def _is_possible(offset: Any, size: Any, log_end: int) -> Any:

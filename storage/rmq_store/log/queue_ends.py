@@ -19,10 +19,11 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rmq_store.errors import CorruptConfigError, NotAStoreError, UsageError
+from rmq_store.errors import CorruptConfigError, CorruptionError, NotAStoreError, UsageError
 from rmq_store.files import durable
 from rmq_store.format.consume_queue import ENTRY_BYTES, QUEUE_ID_MAX, QUEUE_OFFSET_MAX
 from rmq_store.format.names import validate_topic
@@ -116,6 +117,28 @@ class QueueEnds:
         # Thousands of queues: no Path object per name.
         names = set(os.listdir(f"{log.views.directory}/{key[0]}/{key[1]}"))  # noqa: PTH208
         return all(f"{base:020d}" in names for base in range(first, newest, file_bytes))
+
+
+def rotten_queues(log: CommitLog, end: int) -> list[QueueKey]:
+    """The queues of a store that nobody has closed whose newest file would tell a wrong end, of the messages below
+    `end`. Looks at a page behind where each seems to end, as `ConsumeQueue.max_offset`.
+
+    Raises:
+        StoreFailedError, UsageError: one cannot be read.
+    """
+    bases = log.segments.bases()
+    log_end = bases[-1] + log.geometry.mapped_file_size_commit_log if bases else 0
+    with durable.typed(log.views.directory):
+        return [key for key in filter(is_possible, log.views.keys()) if _is_rotten(log, key, end, log_end)]
+
+
+def _is_rotten(log: CommitLog, key: QueueKey, end: int, log_end: int) -> bool:
+    confirm, is_record = partial(log.is_whole_entry, *key), partial(log.is_record_of, *key)
+    try:
+        queue_end = log.views.queue(*key).max_offset(end, confirm, is_record)
+    except (CorruptionError, NotAStoreError, FileNotFoundError):
+        return False  # whoever uses this queue is told
+    return queue_end > 0 and not _reaches(log, key, queue_end, log_end)
 
 
 def is_possible(key: QueueKey) -> bool:

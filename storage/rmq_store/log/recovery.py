@@ -250,7 +250,7 @@ def _scan_and_repair(log: CommitLog, start: StartingPoint, wishes: Wishes) -> Re
     restore_ends(log)
     cut_entries(log, cut_from)
     removed = _remove(log, cut_from)
-    log.views.cut_queues(cut_from, log.views.keys(), log.is_whole_entry)
+    log.views.cut_queues(cut_from, log.views.keys(), log.is_record_of, log.is_whole_entry)
     if not start.foreign:
         settle_queue_ends(log, cut_from)
         log.segments.rewrite(max(first, min(start.durable_point, cut_from)), cut_from)

@@ -20,7 +20,7 @@ from rmq_store.format.frame_check import check_frame
 from rmq_store.format.message import decode_frame
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.hash_index import NO_FILE
-from rmq_store.log.queue_ends import QueueEnds
+from rmq_store.log.queue_ends import QueueEnds, rotten_queues
 from rmq_store.log.views import QueueKey
 
 _LOG = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Trust(Enum):
 @dataclass(frozen=True, slots=True)
 class StartingPoint:
     """Where to scan from. `durable_point` is the flushed end as last persisted; 0 if nothing that we wrote tells it,
-    and then it is not `vouched` for. `lost`: queues that lack files, or their newest entries.
+    and then it is not `vouched` for. `lost`: queues that lack files, or entries.
     """
 
     trust: Trust
@@ -85,6 +85,10 @@ def starting_point(log: CommitLog, page: StatePage | None) -> StartingPoint:
     views_missing = no_queues or (known is not None and _index_missing(log, known[0])) or bool(lost)
     if known is not None and known[0].clean and not abort and not views_missing and _ends_at(log, known[0]):
         return StartingPoint(Trust.CLEAN, known[0].end, known[0].flushed_end, known[0])
+    if not views_missing:  # what lies behind this is written again by who scans the log from there on
+        on_disk = page.appended_end if page is not None and page.counts() else known[0].end if known is not None else 0
+        lost = _rotten_queues(log, on_disk)
+        views_missing = bool(lost)
     if page is not None and page.counts() and not views_missing:
         return StartingPoint(Trust.SAME_BOOT, page.flushed_end, page.flushed_end, None)
     written = vouched_end(log)
@@ -146,6 +150,17 @@ def _lost_queues(log: CommitLog) -> tuple[QueueKey, ...]:
             log.root, count, topic, queue_id,
         )  # fmt: skip
     return tuple(lost)
+
+
+def _rotten_queues(log: CommitLog, end: int) -> tuple[QueueKey, ...]:
+    rotten = rotten_queues(log, end)
+    if rotten:
+        (topic, queue_id), count = rotten[0], len(rotten)
+        _LOG.warning(
+            "%s: entries of %d queues are damaged, of %s-%d first: they are taken from the log",
+            log.root, count, topic, queue_id,
+        )  # fmt: skip
+    return tuple(rotten)
 
 
 def _ends_at(log: CommitLog, record: ProgressRecord) -> bool:

@@ -96,12 +96,18 @@ class Views:
         if self.index is not None:
             self.index.restore(state)
 
-    def cut_queues(self, log_offset: int, keys: Iterable[QueueKey], confirm: ConfirmRecord | None = None) -> None:
-        """Take back entries of records at or above `log_offset` in the given queues; `confirm` as
+    def cut_queues(
+        self,
+        log_offset: int,
+        keys: Iterable[QueueKey],
+        is_record: ConfirmRecord,
+        confirm: ConfirmRecord | None = None,
+    ) -> None:
+        """Take back entries of records at or above `log_offset` in the given queues; `is_record` and `confirm` as
         `ConsumeQueue.cut`.
         """
-        for topic, queue_id in keys:
-            self.queue(topic, queue_id).cut(log_offset, partial(confirm, topic, queue_id) if confirm else None)
+        for key in keys:
+            self.queue(*key).cut(log_offset, partial(is_record, *key), partial(confirm, *key) if confirm else None)
 
 
 def entries_of(log_offsets: np.ndarray, sizes: np.ndarray, tags_codes: np.ndarray) -> np.ndarray:

@@ -53,10 +53,10 @@ def min_offset(queue: ConsumeQueue, log_start: int, max_offset: int) -> int:
 
 
 def test_a_queue_without_files_is_empty(queue: ConsumeQueue) -> None:
-    assert queue.max_offset(10**9, is_true) == 0
+    assert queue.max_offset(10**9, is_true, is_true) == 0
     assert min_offset(queue, 0, 0) == 0
     assert queue.last_entry() is None
-    assert queue.cut(0) == 0
+    assert queue.cut(0, is_true) == 0
 
 
 @pytest.mark.parametrize("count", [0, 3, PER_FILE, 3 * PER_FILE + 1])
@@ -79,8 +79,8 @@ def test_the_end_is_behind_the_last_entry_whose_record_ends_in_the_log(
     queue.put(0, entries(0, count))
     expected = min(count, behind + 1)
     for end, wanted in ((end_behind(behind), expected), (end_behind(behind) - 1, min(count, max(behind, 0)))):
-        assert queue.max_offset(end, is_true) == wanted
-        assert make_queue(queue.run.directory.parents[2]).max_offset(end, is_true) == wanted  # without a hint
+        assert queue.max_offset(end, is_true, is_true) == wanted
+        assert make_queue(queue.run.directory.parents[2]).max_offset(end, is_true, is_true) == wanted  # without a hint
 
 
 def test_files_roll_and_entries_come_back_across_them(queue: ConsumeQueue) -> None:
@@ -90,7 +90,7 @@ def test_files_roll_and_entries_come_back_across_them(queue: ConsumeQueue) -> No
     assert (queue.entries(3, 25) == entries(3, 22)).all()
     assert queue.entries(4, 4).tolist() == []
     assert queue.entry(24) == (24_000, SIZE, 7)
-    assert queue.max_offset(10**9, is_true) == 25
+    assert queue.max_offset(10**9, is_true, is_true) == 25
 
 
 def test_an_entry_put_alone_is_the_entry_that_a_batch_puts(tmp_path: Path) -> None:
@@ -106,21 +106,29 @@ def test_a_hint_is_proved_against_the_files(queue: ConsumeQueue) -> None:
     """Two processes append in turn: what one of them remembers is old."""
     other = make_queue(queue.run.directory.parents[2])
     queue.put(0, entries(0, 3))
-    assert queue.max_offset(10**9, is_true) == 3
+    assert queue.max_offset(10**9, is_true, is_true) == 3
     other.put(3, entries(3, 1))
-    assert queue.max_offset(10**9, is_true) == 4
+    assert queue.max_offset(10**9, is_true, is_true) == 4
     other.put(4, entries(4, 12))
-    assert queue.max_offset(10**9, is_true) == 16
-    other.cut(5000)
-    assert queue.max_offset(10**9, is_true) == 5
-    assert queue.max_offset(end_behind(2), is_true) == 3
+    assert queue.max_offset(10**9, is_true, is_true) == 16
+    other.cut(5000, is_true)
+    assert queue.max_offset(10**9, is_true, is_true) == 5
+    assert queue.max_offset(end_behind(2), is_true, is_true) == 3
+
+
+def test_a_hint_at_which_a_sector_rots_is_none(tmp_path: Path) -> None:
+    queue, other = make_queue(tmp_path, per_file=200), make_queue(tmp_path, per_file=200)
+    queue.put(0, entries(0, 50))
+    other.put(50, entries(50, 60))
+    other.put(50, np.zeros(26, ENTRY))
+    assert queue.max_offset(10**9, is_true, is_true) == 110
 
 
 def test_a_hint_of_a_file_that_is_gone_is_forgotten(queue: ConsumeQueue) -> None:
     queue.put(0, entries(0, 12))
-    assert queue.max_offset(10**9, is_true) == 12
+    assert queue.max_offset(10**9, is_true, is_true) == 12
     queue.run.path(140).unlink()
-    assert queue.max_offset(10**9, is_true) == 7
+    assert queue.max_offset(10**9, is_true, is_true) == 7
 
 
 def test_a_torn_entry_that_seems_to_count_is_refuted_by_its_record(queue: ConsumeQueue) -> None:
@@ -128,37 +136,37 @@ def test_a_torn_entry_that_seems_to_count_is_refuted_by_its_record(queue: Consum
     queue.put(0, entries(0, 4))
     torn = entries(0, 1)  # looks like a record at offset 0
     queue.put(4, torn)
-    assert queue.max_offset(end_behind(3), is_true) == 4
-    assert queue.max_offset(end_behind(3), lambda *entry: True) == 5  # what would be believed without asking
+    assert queue.max_offset(end_behind(3), is_true, is_true) == 4
+    assert queue.max_offset(end_behind(3), lambda *entry: True, is_true) == 5  # what would be believed without asking
 
 
 def test_a_torn_entry_at_the_begin_of_a_new_file_is_refuted_too(queue: ConsumeQueue) -> None:
     queue.put(0, entries(0, PER_FILE))
-    assert queue.max_offset(end_behind(6), is_true) == PER_FILE
+    assert queue.max_offset(end_behind(6), is_true, is_true) == PER_FILE
     queue.put(PER_FILE, entries(0, 1))
-    assert queue.max_offset(end_behind(6), is_true) == PER_FILE
+    assert queue.max_offset(end_behind(6), is_true, is_true) == PER_FILE
 
 
 def test_several_torn_entries_behind_the_end_are_all_refuted(queue: ConsumeQueue) -> None:
     queue.put(0, entries(0, 3))
     queue.put(3, entries(0, 3))
-    assert queue.max_offset(end_behind(2), is_true) == 3
+    assert queue.max_offset(end_behind(2), is_true, is_true) == 3
 
 
 def test_a_queue_that_begins_late_is_filled_up_with_pre_blank_slots(queue: ConsumeQueue) -> None:
     queue.put(10, entries(10, 2))
     assert queue.run.bases() == [140]
     assert queue.run.path(140).read_bytes()[: 3 * ENTRY_BYTES] == 3 * PRE_BLANK
-    assert queue.max_offset(10**9, is_true) == 12
+    assert queue.max_offset(10**9, is_true, is_true) == 12
     assert min_offset(queue, 0, 12) == 10
     assert queue.entry(9)[1] == PRE_BLANK_SIZE
-    assert queue.max_offset(end_behind(9), is_true) == 10  # the queue begins at 10, and has nothing yet
+    assert queue.max_offset(end_behind(9), is_true, is_true) == 10  # the queue begins at 10, and has nothing yet
 
 
 def test_a_queue_that_begins_at_a_files_begin_needs_no_filling(queue: ConsumeQueue) -> None:
     queue.put(14, entries(14, 1))
     assert queue.run.bases() == [280]
-    assert (min_offset(queue, 0, 15), queue.max_offset(10**9, is_true)) == (14, 15)
+    assert (min_offset(queue, 0, 15), queue.max_offset(10**9, is_true, is_true)) == (14, 15)
 
 
 def test_retention_moves_the_minimum_inside_and_across_files(queue: ConsumeQueue) -> None:
@@ -170,7 +178,7 @@ def test_retention_moves_the_minimum_inside_and_across_files(queue: ConsumeQueue
     assert min_offset(queue, 9000, 20) == 9
     assert min_offset(queue, 0, 20) == 7
     assert min_offset(queue, 10**9, 20) == 20
-    assert queue.max_offset(10**9, is_true) == 20
+    assert queue.max_offset(10**9, is_true, is_true) == 20
 
 
 @pytest.mark.parametrize(
@@ -249,7 +257,7 @@ def test_a_cut_leaves_the_bytes_that_were_there_before_the_cut_entries_came(
     kept = min(count, cut)
     whole.put(0, entries(0, count))
     part.put(0, entries(0, kept))
-    assert whole.cut(1000 * cut) == kept
+    assert whole.cut(1000 * cut, is_true) == kept
     bases = part.run.bases() or [0]  # the first file stays, as zeros
     assert whole.run.bases() == bases
     for base in part.run.bases():
@@ -260,7 +268,7 @@ def test_a_cut_reaches_stale_entries_behind_a_hole(queue: ConsumeQueue) -> None:
     """A power cut kept a later page of the file and lost an earlier one."""
     queue.put(0, entries(0, 3))
     queue.put(5, entries(5, 6))
-    assert queue.cut(3000) == 3
+    assert queue.cut(3000, is_true) == 3
     assert queue.run.bases() == [0]
     assert queue.run.path(0).read_bytes() == entries(0, 3).tobytes() + bytes(4 * ENTRY_BYTES)
 
@@ -268,14 +276,14 @@ def test_a_cut_reaches_stale_entries_behind_a_hole(queue: ConsumeQueue) -> None:
 def test_a_cut_takes_a_last_entry_that_its_record_does_not_own_up_to(queue: ConsumeQueue) -> None:
     queue.put(0, entries(0, 3))
     queue.put(3, entries(0, 2))
-    assert queue.cut(3000, is_true) == 3
-    assert queue.max_offset(10**9, lambda *entry: True) == 3
+    assert queue.cut(3000, is_true, is_true) == 3
+    assert queue.max_offset(10**9, lambda *entry: True, is_true) == 3
 
 
 def test_a_cut_keeps_pre_blank_slots(queue: ConsumeQueue) -> None:
     queue.put(10, entries(10, 2))
-    assert queue.cut(0, is_true) == 10
-    assert min_offset(queue, 0, queue.max_offset(10**9, is_true)) == 10
+    assert queue.cut(0, is_true, is_true) == 10
+    assert min_offset(queue, 0, queue.max_offset(10**9, is_true, is_true)) == 10
 
 
 def test_the_newest_entry_is_told_wherever_it_points(queue: ConsumeQueue) -> None:
