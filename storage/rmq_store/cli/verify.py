@@ -28,8 +28,8 @@ def verify(root: Path, as_json: bool) -> None:
     """Check log, queues and index against each other; nothing is changed.
 
     Reads every byte of the log and recomputes every checksum, also while others write. The store is "clean", "damaged"
-    (each problem with file and bytes; see `rmq repair`), "unclean" (open now, or not closed: the next writer repairs
-    what is listed), or "kept" (nothing but damage that somebody decided to live with).
+    (each problem with file and bytes; see `rmq repair`), "unclean" (open now, not closed, or in the middle of a
+    repair: the next writer repairs what is listed), or "kept" (nothing but damage that somebody decided to live with).
 
     \b
     Exit codes: 0 clean, 1 damaged, 2 it cannot be read, or the caller's mistake, 3 unclean, 4 kept.

@@ -10,7 +10,7 @@ scanned, so memory holds a few counters per queue and one slot table, never an o
     records   is this a record, and what do queues and index have to say about it
     queues    consume queues <-> log
     index     hash index files <-> log
-    known     where the log ends for its writers, and which damage was kept
+    known     where the log ends for its writers, which damage was kept, and whether a repair came to its end
     report    what counts as damage, and what as the work of an unclean stop
 """
 
@@ -22,7 +22,7 @@ from pathlib import Path
 
 from .files import Bytes
 from .index import IndexCheck
-from .known import BadRange, kept_ranges, log_end
+from .known import REBUILD_FILE, BadRange, is_in_repair, kept_ranges, log_end
 from .queues import QueueCheck
 from .records import MAGIC_START, Frame, read_frame
 from .report import FINDINGS_KEPT, Ledger, Problem, Report
@@ -65,6 +65,9 @@ class _Scan:
     def run(self) -> Report:
         if self.ledger.unclean:
             self.report.recovery.append("`abort` exists: the store is open now or was not closed")
+        if is_in_repair(self.ledger.root):
+            text = "the store is in the middle of a repair: the next writer ends it, until then nobody can only read"
+            self.report.recovery.append(f"{REBUILD_FILE}: {text}")
         check_tables(self.ledger)
         self._read_kept()
         for number, (base, path) in enumerate(self.segments):

@@ -1,5 +1,5 @@
 """What a store says about itself: where its log ends while writers are at work, what of it is on disk for certain, from
-where on records have checksums, how far the queues went, and which damage was kept.
+where on records have checksums, how far the queues went, which damage was kept, and whether a repair came to its end.
 
 Source of the layouts: docs/formats.md section 3, docs/design.md sections 8.1 and 8.5; read here by hand, as everything
 else in this package.
@@ -8,6 +8,7 @@ else in this package.
 from __future__ import annotations
 
 import json
+import os
 import struct
 import zlib
 from pathlib import Path
@@ -24,6 +25,7 @@ PROGRESS = struct.Struct("<8s32xqq40xq8xqI")
 INDEX_NOT_KEPT = -1
 PROGRESS_MAGIC = b"pyrmqpr2"
 FILE_BYTES_MAX = 64 << 20
+REBUILD_FILE = "pyrmq/rebuild.json"
 
 
 class Progress(NamedTuple):
@@ -103,6 +105,11 @@ def queue_table(root: Path) -> QueueTable:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
     return QueueTable({})
+
+
+def is_in_repair(root: Path) -> bool:
+    """Whether a repair, or who ended it, began to build the queues again, and did not come to its end."""
+    return os.path.lexists(root / REBUILD_FILE)
 
 
 def checksum(data: object) -> int:

@@ -31,8 +31,8 @@ class Report:
                 are by directory
     unreadable  bytes that the disk does not give back, damage too; the check goes on as if they were zeros
     kept        damage of the log that somebody decided to live with (on_corruption="keep", `rmq repair`)
-    recovery    what an unclean stop leaves (`abort`, views behind or ahead of the log, a torn last record) and the next
-                opening for writing repairs
+    recovery    what an unclean stop, or a repair that was killed, leaves (`abort`, views behind or ahead of the log, a
+                torn last record) and the next opening for writing repairs
     notes       unusual but allowed: of a broker's messages keys that no index file covers, messages of a deleted topic
     """
 

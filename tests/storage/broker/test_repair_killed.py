@@ -21,7 +21,8 @@ from rmq_store.errors import (
     StoreFullError,
 )
 from rmq_store.files import durable
-from rmq_store.log.rebuild import REBUILD_FILE
+from rmq_store.log.rebuild import REBUILD_FILE, begin_rebuild
+from rmq_store.verify import verify_store
 
 COUNT = 120
 CONFIG = StoreConfig(
@@ -139,6 +140,23 @@ def test_a_repair_that_is_killed_and_repeated_does_the_same(root: Path) -> None:
     assert carry_out(again).status == "clean"
     assert content(root) == before
     assert not examine(root).is_needed
+
+
+def test_the_verifier_says_that_a_repair_was_killed(root: Path) -> None:
+    repair_until_killed(root, at("fsync_directory", str(cut_queue_file(root).parent), die))
+    report = verify_store(root)
+    assert report.status == "damaged"
+    assert [text for text in report.recovery if text.startswith(f"{REBUILD_FILE}: the store is in the middle")]
+    with Store.open(root):
+        pass
+    assert verify_store(root).status == "clean"
+
+
+def test_a_repair_that_was_killed_when_all_was_whole_needs_attention_too(root: Path) -> None:
+    with Store.open(root):
+        begin_rebuild(root)
+    report = verify_store(root)
+    assert (report.status, report.problems, len(report.recovery)) == ("unclean", [], 1)
 
 
 def test_a_disk_that_is_full_in_the_middle_is_no_better_than_a_kill(root: Path) -> None:
