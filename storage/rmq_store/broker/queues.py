@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -16,8 +17,8 @@ from rmq_store.format.consume_queue import ENTRY
 from rmq_store.format.frame_check import FRAME_BYTES_MIN
 from rmq_store.format.names import validate_topic
 from rmq_store.format.schema import MESSAGE_SCHEMA
+from rmq_store.log import neighbours
 from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.holes import hole_around
 from rmq_store.log.peek import ReadOnlyEnd, read_on, read_only_end
 
 # Entries looked at per step: 20 bytes each.
@@ -146,7 +147,32 @@ class Queues:
         first, last = self.range(topic, queue_id)
         if not first < queue_offset <= last:
             return -1
-        return int(self._entries(topic, queue_id, queue_offset - 1, queue_offset)["commit_log_offset"][0])
+        # No record is looked at, as long as the entries ascend: a reader would keep its segment from retention.
+        asked, from_row, behind_row = queue_offset - 1, max(queue_offset - 2, first), min(queue_offset + 1, last)
+        around = self._entries(topic, queue_id, from_row, behind_row)["commit_log_offset"].astype(np.int64)
+        offset = int(around[asked - from_row])
+        if (np.diff(around) >= 0).all() and self._log.start() <= offset < self.end():
+            return offset
+        return self._judged_place(topic, queue_id, asked, first, last)
+
+    def _judged_place(self, topic: str, queue_id: int, asked: int, first: int, last: int) -> int:
+        """Where a message lies whose entry does not ascend: one that its record does not own up to is believed as far
+        as it lies between its sound neighbours.
+        """
+        key, (offset, size) = (topic, queue_id), self._place(topic, queue_id, asked)
+        if self._log.is_record_of(*key, offset, size, asked):
+            return offset
+        of_queue, near = functools.partial(self._entries, *key), neighbours.LOOK
+        before = neighbours.sound_before(self._log, key, of_queue, max(asked - near, first), asked)
+        behind = neighbours.sound_behind(self._log, key, of_queue, asked + 1, min(asked + 1 + near, last))
+        low = self._log.start() if before is None else self._place(*key, before)[0]
+        high = self.end() if behind is None else self._place(*key, behind)[0]
+        return max(low, min(offset, high))
+
+    def _place(self, topic: str, queue_id: int, queue_offset: int) -> tuple[int, int]:
+        """(commit-log offset, size) as the entry says."""
+        entry = self._entries(topic, queue_id, queue_offset, queue_offset + 1)[0]
+        return int(entry["commit_log_offset"]), int(entry["frame_size"])
 
     def entries(self, topic: str, queue_id: int, start: int, end: int) -> np.ndarray:
         """See `Store.queue_entries`."""
@@ -193,13 +219,14 @@ class Queues:
     def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """See `Store.store_timestamp`."""
         self._check_range(topic, queue_id, queue_offset, queue_offset + 1)
-        offset = int(self._entries(topic, queue_id, queue_offset, queue_offset + 1)["commit_log_offset"][0])
-        timestamp = self._log.store_timestamp(offset)
+        offset, size = self._place(topic, queue_id, queue_offset)
+        is_own = self._log.is_record_of(topic, queue_id, offset, size, queue_offset)
+        timestamp = self._log.store_timestamp(offset) if is_own else None
         if timestamp is None:
             self._check_range(topic, queue_id, queue_offset, queue_offset + 1)  # retention may have been faster
             path = self._log.segments.path(self._log.segments.base_of(offset))
             raise CorruptRecordError(
-                str(path), offset, f"message {queue_offset} of {topic}-{queue_id} is damaged or gone"
+                str(path), offset, f"message {queue_offset} of {topic}-{queue_id} is damaged or gone, or its entry is"
             )
         return timestamp
 
@@ -217,12 +244,12 @@ class Queues:
             return first
         low, high = first, last
         while low < high:
-            middle = (low + high) // 2
-            lost, readable = self._readable(topic, queue_id, middle)
-            if readable >= high:
-                high = max(lost, low)
-                continue
+            middle = readable = (low + high) // 2
             try:
+                lost, readable = self._readable(topic, queue_id, low, middle, high)
+                if readable == high:
+                    high = lost
+                    continue
                 timestamp = self.store_timestamp(topic, queue_id, readable)
             except OffsetOutOfRangeError as error:  # retention was faster
                 low = first = max(error.minimum, readable + 1)
@@ -230,16 +257,21 @@ class Queues:
             if timestamp < timestamp_ms or (boundary == "upper" and timestamp == timestamp_ms):
                 low = readable + 1
             else:
-                high = max(lost, low)
+                high = lost
         return low if boundary == "lower" else max(low - 1, first)
 
-    def _readable(self, topic: str, queue_id: int, queue_offset: int) -> tuple[int, int]:
-        """`queue_offset` twice; if it is lost in damage that was kept, the first lost message and the one behind."""
-        if self._log.kept:
-            offset = int(self._entries(topic, queue_id, queue_offset, queue_offset + 1)["commit_log_offset"][0])
-            if self._log.kept.covering(offset):
-                return hole_around(self._log, topic, queue_id, queue_offset)
-        return queue_offset, queue_offset
+    def _readable(self, topic: str, queue_id: int, low: int, queue_offset: int, high: int) -> tuple[int, int]:
+        """`queue_offset` twice; if it, or its entry, is lost or damaged: the first message of [low, high) that is so
+        with it, and the one behind them. OffsetOutOfRangeError: retention took it.
+        """
+        key, place = (topic, queue_id), self._place(topic, queue_id, queue_offset)
+        if self._log.is_record_of(*key, *place, queue_offset):
+            return queue_offset, queue_offset
+        self._check_range(topic, queue_id, queue_offset, queue_offset + 1)
+        of_queue = functools.partial(self._entries, topic, queue_id)
+        before = neighbours.sound_before(self._log, key, of_queue, low, queue_offset)
+        behind = neighbours.sound_behind(self._log, key, of_queue, queue_offset + 1, high)
+        return low if before is None else before + 1, high if behind is None else behind
 
     def _check_range(self, topic: str, queue_id: int, start: int, end: int) -> None:
         if start == end:

@@ -172,10 +172,18 @@ class CommitLog:
         """The first queue offset below the queue's `max_offset` whose record lies at or above `log_start`; `max_offset`
         if there is none. FileNotFoundError: retention took a file meanwhile.
         """
-        bases = self.segments.bases()
-        log_end = bases[-1] + self.segments.size_bytes if bases else 0
         confirm = functools.partial(self.is_record_of, topic, queue_id)
-        return self.views.queue(topic, queue_id).min_offset(log_start, max_offset, log_end, confirm)
+        return self.views.queue(topic, queue_id).min_offset(log_start, max_offset, self._files_end(), confirm)
+
+    def old_queue_files(self, topic: str, queue_id: int) -> list[int]:
+        """As `ConsumeQueue.old_files`, of records below where the log begins."""
+        is_record = functools.partial(self.is_record_of, topic, queue_id)
+        return self.views.queue(topic, queue_id).old_files(self.start(), self._files_end(), is_record)
+
+    def _files_end(self) -> int:
+        """No record lies at or above it."""
+        bases = self.segments.bases()
+        return bases[-1] + self.segments.size_bytes if bases else 0
 
     def is_whole_entry(self, topic: str, queue_id: int, offset: int, size: int, queue_offset: int) -> bool:
         """As `is_record_of`, for a store that nobody else writes: an entry whose record retention took, or which lies

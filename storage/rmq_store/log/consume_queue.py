@@ -215,18 +215,27 @@ class ConsumeQueue:
         self._hint = 0
         return boundary
 
-    def old_files(self, log_start: int) -> list[int]:
+    def old_files(self, log_start: int, log_end: int, is_record: Confirm) -> list[int]:
         """First queue offsets of the files that know only records below `log_start`, oldest first; never the last file
         (ConsumeQueue#deleteExpiredFile).
+
+        The last entry of a file tells, if it follows the one before it: of a damaged one the next files tell. The first
+        record that is there (`is_record`) ends the search.
         """
         bases = self._bases()
-        old: list[int] = []
-        for base in bases[:-1]:
-            offset, size, _ = self.entry(base + self._per_file - 1)
-            if not size or offset >= log_start:
+        count = 0
+        for number, base in enumerate(bases[:-1]):
+            last = base + self._per_file - 1
+            offset, size, _ = self.entry(last)
+            if not _is_possible(offset, size, log_end):
+                continue
+            if _is_taken(offset, size, log_start):
+                before, before_size, _ = self.entry(max(last - 1, base))
+                if _is_possible(before, before_size, log_end) and before <= offset:
+                    count = number + 1
+            elif is_record(offset, size, last):
                 break
-            old.append(base)
-        return old
+        return bases[:count]
 
     def first_behind(self, base: int) -> int:
         """The first queue offset of the next file behind that of `old_files` which begins at `base`."""

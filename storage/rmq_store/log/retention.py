@@ -72,8 +72,7 @@ def remove_queue_files(log: CommitLog) -> int:
     """Delete the queue files that know only records below the log's first one, durably; never a queue's last file.
     Returns how many. StoreFailedError, StoreLockedError.
     """
-    start = log.start()
-    old = {key: files for key in log.views.keys() if (files := log.views.queue(*key).old_files(start))}
+    old = {key: files for key in log.views.keys() if (files := log.old_queue_files(*key))}
     if old:
         with _typed(log.own), append_lock(log):
             note_first_files(log, {key: log.views.queue(*key).first_behind(files[-1]) for key, files in old.items()})

@@ -1,0 +1,52 @@
+"""The messages of a queue around a damaged entry: entries are not checksummed, but each record names its own place.
+
+Who only asks where a message lies, or when it was stored, does not read it: so its entry is judged here, and where it
+is damaged those around it answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from rmq_store.format.consume_queue import PRE_BLANK_SIZE
+from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.views import QueueKey
+
+EntriesOf = Callable[[int, int], np.ndarray]
+"""[start, stop) -> these entries of the queue, dtype ENTRY; raises as it likes."""
+
+# Entries looked at per step: a page of 4 KiB has 205.
+LOOK = 256
+
+
+def sound_before(log: CommitLog, key: QueueKey, entries_of: EntriesOf, low: int, queue_offset: int) -> int | None:
+    """The newest message of [low, queue_offset) whose record is where its entry says; None if none is."""
+    for stop in range(queue_offset, low, -LOOK):
+        start = max(stop - LOOK, low)
+        for row in map(int, _candidates(log, entries := entries_of(start, stop))[::-1]):
+            if _is_record(log, key, entries[row], start + row):
+                return start + row
+    return None
+
+
+def sound_behind(log: CommitLog, key: QueueKey, entries_of: EntriesOf, queue_offset: int, high: int) -> int | None:
+    """The first such message of [queue_offset, high)."""
+    for start in range(queue_offset, high, LOOK):
+        for row in map(int, _candidates(log, entries := entries_of(start, min(start + LOOK, high)))):
+            if _is_record(log, key, entries[row], start + row):
+                return start + row
+    return None
+
+
+def _candidates(log: CommitLog, entries: np.ndarray) -> np.ndarray:
+    """The rows (n,) of entries that can be true: their segment is there. Where many are lost few records are asked."""
+    offsets, sizes = entries["commit_log_offset"].astype(np.int64), entries["frame_size"]
+    possible = (sizes > 0) & (sizes != PRE_BLANK_SIZE) & ~log.kept.mask(offsets)
+    segments = offsets // log.segments.size_bytes * log.segments.size_bytes
+    return np.flatnonzero(possible & np.isin(segments, log.segments.bases()))
+
+
+def _is_record(log: CommitLog, key: QueueKey, entry: np.void, queue_offset: int) -> bool:
+    return log.is_record_of(*key, int(entry["commit_log_offset"]), int(entry["frame_size"]), queue_offset)
