@@ -150,6 +150,9 @@ class Home(Protocol):
     def offset_after_bytes(self, topic: str, queue_id: int, start: int, end: int, limit_bytes: int) -> int:
         """The largest offset up to `end` so that `[start, offset)` takes `limit_bytes` or less."""
 
+    def lost_offsets(self, topic: str, queue_id: int, start: int, end: int, *, tags: str | None) -> np.ndarray:
+        """The messages `[start, end)` that cannot be read because the log lost its bytes: (n,) int64, ascending."""
+
     def read(
         self,
         topic: str,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark_rmq.conditions import Condition
 
-    Read = Callable[[QueueSlice], Iterator[pa.RecordBatch]]
+    Read = Callable[[QueueSlice, np.ndarray | None], Iterator[pa.RecordBatch]]
 
 
 class SlicePartition(InputPartition):
@@ -153,14 +154,15 @@ def _read_what_exists(
     """Yield the messages of a slice. What was removed since it was planned is reported, and the rest is read."""
     from rmq_store.errors import OffsetOutOfRangeError
 
-    def read(part: QueueSlice) -> Iterator[pa.RecordBatch]:
-        return home.read(*part, columns=columns, tags=options.tags, raw_body=options.raw_body, only=rows)
+    def read(part: QueueSlice, only: np.ndarray | None) -> Iterator[pa.RecordBatch]:
+        return home.read(*part, columns=columns, tags=options.tags, raw_body=options.raw_body, only=only)
 
     rest = [part]
     while rest:
         part = rest.pop()
         try:
-            yield from _read_around_damage(home, options, part, rows, read) if options.skip_corruption else read(part)
+            around = options.skip_corruption
+            yield from _read_around_damage(home, options, part, rows, read) if around else read(part, rows)
         except OffsetOutOfRangeError as error:
             # In the middle of the slice: the first message that was not read. Before it: an end of the slice itself.
             if error.requested < part.end:
@@ -186,35 +188,61 @@ def _read_around_damage(
     home: Home, options: SourceOptions, part: QueueSlice, rows: np.ndarray | None, read: Read
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a slice but the damaged ones, which are reported. Pieces are held in memory, because only
-    one that was read to its end is known to be sound.
+    one that was read to its end is known to be sound. What the queue entries tell to be lost is not asked for.
     """
+    import numpy as np
+
+    with _naming_first(part.start):
+        lost = home.lost_offsets(*part, tags=options.tags)
+    if rows is not None:
+        lost = np.intersect1d(lost, rows, assume_unique=True)
+    if len(lost):
+        wanted = np.arange(part.start, part.end) if rows is None else rows
+        rows = np.setdiff1d(wanted, lost, assume_unique=True)
     start = part.start
     while start < part.end:
-        if rows is not None:
-            behind = rows[rows.searchsorted(start) :]
-            if not len(behind) or behind[0] >= part.end:
-                return
-            start = int(behind[0])
-        with _naming_first(start):
-            end = home.offset_after_bytes(*part.queue, start, min(start + _PIECE_ROWS, part.end), _PIECE_BYTES)
-        damaged: list[int] = []
+        end = part.end
+        if (first := _first_from(rows, start)) < part.end:
+            with _naming_first(first):
+                end = home.offset_after_bytes(*part.queue, first, min(first + _PIECE_ROWS, part.end), _PIECE_BYTES)
+            end = _behind(lost, end)  # so that a range that is lost as a whole is reported as one
+        damaged: list[int] = lost[lost.searchsorted(start) : lost.searchsorted(end)].tolist()
         try:
-            yield from _sound(part._replace(start=start, end=end), read, damaged)
+            if first < end:
+                yield from _sound(part._replace(start=first, end=end), rows, read, damaged)
         finally:
             # Also if retention takes the rest of the piece: what lies before it is not read again.
             if damaged:
-                report_damage(part.queue, damaged, options)
+                report_damage(part.queue, sorted(damaged), options)
         start = end
 
 
-def _sound(part: QueueSlice, read: Read, damaged: list[int]) -> Iterator[pa.RecordBatch]:
+def _first_from(rows: np.ndarray | None, start: int) -> int:
+    """The first queue offset that is to be read, from `start` on."""
+    if rows is None:
+        return start
+    at = int(rows.searchsorted(start))
+    return int(rows[at]) if at < len(rows) else sys.maxsize
+
+
+def _behind(lost: np.ndarray, start: int) -> int:
+    """The first queue offset from `start` on that is not in `lost`, (n,) int64, ascending."""
+    import numpy as np
+
+    run = lost[lost.searchsorted(start) :]
+    return start + int(np.count_nonzero(run == start + np.arange(len(run))))
+
+
+def _sound(
+    part: QueueSlice, rows: np.ndarray | None, read: Read, damaged: list[int]
+) -> Iterator[pa.RecordBatch]:
     """Yield what can be read of a slice, halving it around what can not; adds the offsets of that to `damaged`."""
     from rmq_store.errors import CorruptionError, OffsetOutOfRangeError
 
     batches: list[pa.RecordBatch] = []
     try:
         with _naming_first(part.start):
-            reading = read(part)
+            reading = read(part, rows)
         for batch in reading:
             batches.append(batch)  # noqa: PERF402 - what was read before an error is wanted
     except OffsetOutOfRangeError:  # retention was faster
@@ -225,8 +253,8 @@ def _sound(part: QueueSlice, read: Read, damaged: list[int]) -> Iterator[pa.Reco
             damaged.append(part.start)
             return
         middle = (part.start + part.end) // 2
-        yield from _sound(part._replace(end=middle), read, damaged)
-        yield from _sound(part._replace(start=middle), read, damaged)
+        yield from _sound(part._replace(end=middle), rows, read, damaged)
+        yield from _sound(part._replace(start=middle), rows, read, damaged)
         return
     yield from batches
 

@@ -276,6 +276,48 @@ def test_damaged_messages_fail_a_read_and_are_left_out_and_reported_only_if_aske
         planned(one_queue, onCorruption="skip")
 
 
+@pytest.mark.parametrize("how", ["removed", "kept"])
+@pytest.mark.parametrize("only", ["all", "some rows"])
+def test_a_lost_segment_is_one_loss_and_its_messages_are_not_tried_one_by_one(
+    one_queue: Path, monkeypatch: pytest.MonkeyPatch, how: str, only: str
+) -> None:
+    """A try for each message cost a millisecond: hours for a segment of a gigabyte."""
+    from pyspark_rmq import reader as module
+
+    monkeypatch.setattr(module, "_PIECE_ROWS", 100)
+    size = sorted(one_queue.glob("commitlog/*"))[0].stat().st_size
+    with Store.open(one_queue) as store:
+        places = store.queue_entries("T", 0, 0, COUNT)["commit_log_offset"]
+    lost = np.flatnonzero((places >= size) & (places < 2 * size))
+    second = sorted(one_queue.glob("commitlog/*"))[1]
+    if how == "removed":
+        second.unlink()
+    else:
+        second.write_bytes(b"\xff" * size)
+        Store.open(one_queue, on_corruption="keep", rebuild_views=True).close()
+    damage(one_queue, 7)
+    reader, part = planned(one_queue, failOnDataLoss="false", onCorruption="skip")
+    wanted = np.arange(COUNT)
+    if only == "some rows":
+        part.rows = wanted = np.concatenate([wanted[:50], wanted[lost[0] - 1 :: 2]])
+    tries = 0
+
+    def counted(*arguments: Any) -> Iterator[Any]:
+        nonlocal tries
+        tries += 1
+        return sound(*arguments)
+
+    sound = module._sound
+    monkeypatch.setattr(module, "_sound", counted)
+    assert read(reader, part) == np.setdiff1d(wanted, [7, *lost]).tolist()
+    assert tries < 60
+    losses = [(loss.start, loss.end) for loss in recorded_losses(one_queue)]
+    expected = [(int(lost[0]), int(lost[-1]) + 1)] if only == "all" else [
+        (int(row), int(row) + 1) for row in np.intersect1d(lost, wanted)
+    ]
+    assert losses == [(7, 8), *expected]
+
+
 def test_what_is_removed_while_damage_is_read_around_is_told_too(one_queue: Path) -> None:
     skipping = planned(one_queue, failOnDataLoss="false", onCorruption="skip")
     damage(one_queue, COUNT - 10)

@@ -13,7 +13,7 @@ from rmq_store.broker.results import QueueRange
 from rmq_store.broker.tags import TagFilter
 from rmq_store.errors import CorruptQueueError, CorruptRecordError, OffsetOutOfRangeError, UsageError
 from rmq_store.files.state_page import StatePage
-from rmq_store.format.consume_queue import ENTRY
+from rmq_store.format.consume_queue import ENTRY, PRE_BLANK_SIZE
 from rmq_store.format.frame_check import FRAME_BYTES_MIN
 from rmq_store.format.names import validate_topic
 from rmq_store.format.schema import MESSAGE_SCHEMA
@@ -215,6 +215,23 @@ class Queues:
                 return max(fitting, min(start + 1, end))
             taken = int(ends[-1])
         return end
+
+    def lost_offsets(self, topic: str, queue_id: int, start: int, end: int, *, tags: str | None) -> np.ndarray:
+        """See `Store.lost_offsets`."""
+        tag_filter = TagFilter.parse(tags)
+        self._check_range(topic, queue_id, start, end)
+        found = [np.empty(0, np.int64)]
+        for first in range(start, end, _STEP):
+            entries = self._entries(topic, queue_id, first, min(first + _STEP, end))
+            offsets, segments = entries["commit_log_offset"].astype(np.int64), self._log.segments
+            bases = segments.bases()  # behind the entries: a segment is there before an entry points into it
+            there = np.isin(offsets // segments.size_bytes * segments.size_bytes, bases)
+            lost = ~there & (entries["frame_size"] > 0) & (offsets >= (bases[0] if bases else 0))
+            if tag_filter is not None:
+                lost &= tag_filter.may_match(entries["tags_code"])
+            lost |= self._log.kept.mask(offsets)
+            found.append(first + np.flatnonzero(lost & (entries["frame_size"] != PRE_BLANK_SIZE)))
+        return np.concatenate(found)
 
     def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """See `Store.store_timestamp`."""

@@ -382,6 +382,15 @@ class Store:
         """
         return self._reading().offset_after_bytes(topic, queue_id, start, end, limit_bytes)
 
+    def lost_offsets(
+        self, topic: str, queue_id: int, start: int, end: int, *, tags: str | None = None
+    ) -> np.ndarray:
+        """The messages of [start, end) that `read` of these tags cannot have, as far as the queue entries tell: their
+        segment is missing, or they lie in damage that was kept. Queue offsets (n,) int64, ascending.
+        OffsetOutOfRangeError.
+        """
+        return self._reading().lost_offsets(topic, queue_id, start, end, tags=tags)
+
     def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """storeTimestamp in ms of one message. OffsetOutOfRangeError, CorruptRecordError."""
         return self._reading().store_timestamp(topic, queue_id, queue_offset)
