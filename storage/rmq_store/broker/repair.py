@@ -37,7 +37,6 @@ from rmq_store.broker.repair_views import (
     also_built,
     describe,
     index_tells_geometry,
-    keep_delivery_times,
     look_for_room,
 )
 from rmq_store.broker.store import Store
@@ -51,6 +50,7 @@ from rmq_store.errors import (
 )
 from rmq_store.files import durable
 from rmq_store.files.lock import OfdLock
+from rmq_store.log.delivery_times import schedule_files
 from rmq_store.log.geometry import infer
 from rmq_store.log.rebuild import REBUILD_FILE, begin_rebuild, end_rebuild, is_begun
 from rmq_store.log.recovery import free_name
@@ -130,7 +130,7 @@ def carry_out(repair: Repair, progress: Tell | None = None) -> Report:
             _change_files(repair)
     rescan = "queues" in repair.rebuild
     with Store.open(root, on_corruption="keep", rebuild_views=(progress or True) if rescan else False) as store:
-        if count := keep_delivery_times(root, store.config, repair.trash.copies):
+        if count := store.recovery.delivery_times if store.recovery else 0:
             repair.steps.append(f"consumequeue: {count} delayed messages are due when they were before")
         if count := find_again(root, table_was_lost=TOPICS_FILE in {finding.path for finding in repair.findings}):
             repair.steps.append(f"{TOPICS_FILE}: {count} topics were found by their queues")
@@ -214,7 +214,7 @@ def _change_files(repair: Repair) -> None:
             trash.copy_all(root / "consumequeue", {root / finding.path for finding in repair.findings})
         look_for_room(root, repair.rebuild)
         if "queues" in repair.rebuild:
-            begin_rebuild(root)
+            begin_rebuild(root, schedule=schedule_files(root, trash.copies))
         _apply(repair)
     except BaseException:
         if not trash.touched:

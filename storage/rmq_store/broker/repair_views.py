@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
-import numpy as np
-
 from rmq_store.broker.backup_files import log_of
-from rmq_store.broker.config import StoreConfig
 from rmq_store.broker.repair_settings import Settings, is_ours
 from rmq_store.errors import CorruptIndexError, CorruptionError, StoreFullError
-from rmq_store.files import durable
 from rmq_store.files.progress import Progress
-from rmq_store.format.consume_queue import ENTRY
 from rmq_store.format.index import file_size
-from rmq_store.format.names import SCHEDULE_TOPIC, is_index_file_name
-from rmq_store.log.commit_log import CommitLog
+from rmq_store.format.names import is_index_file_name
 from rmq_store.log.geometry import Geometry, infer
 from rmq_store.log.hash_index import NO_FILE
 from rmq_store.log.index_repair import indexes_tags
@@ -86,44 +79,3 @@ def look_for_room(root: Path, rebuild: set[str]) -> None:
         raise StoreFullError(
             f"{root}: {needed} bytes are needed to build the index again, {free} are free; nothing was changed"
         )
-
-
-def keep_delivery_times(root: Path, config: StoreConfig, copies: Mapping[Path, Path]) -> int:
-    """Put the tags codes of delayed messages back as they were in the `copies` of queue files: they are times that were
-    computed by the delays of whoever stored them, and these need not be ours. Returns how many.
-
-    Only where the entry is otherwise the one that was built, and its code can be such a time.
-    """
-    directory = root / "consumequeue" / SCHEDULE_TOPIC
-    changed = 0
-    with closing(log_of(root, config, writable=False)) as log:
-        for path, place in copies.items():
-            if directory in path.parents and path.exists():
-                changed += _keep_times(log, path, place)
-    return changed
-
-
-def _keep_times(log: CommitLog, path: Path, place: Path) -> int:
-    before, now = (np.fromfile(file, ENTRY) for file in (place, path))
-    count = min(len(before), len(now))
-    before, now = before[:count], now[:count]
-    same = (before["commit_log_offset"] == now["commit_log_offset"]) & (before["frame_size"] == now["frame_size"])
-    differing = np.flatnonzero(same & (now["frame_size"] > 0) & (before["tags_code"] != now["tags_code"])).tolist()
-    rows = [row for row in differing if _can_be_due(log, before[row])]
-    fd = durable.open_nofollow(path, os.O_RDWR) if rows else -1
-    try:
-        with durable.typed(path):
-            for row in rows:
-                durable.write_fully(fd, before[row : row + 1].tobytes(), row * ENTRY.itemsize, path)
-            if rows:
-                durable.fsync_file(fd, path)
-    finally:
-        if rows:
-            os.close(fd)
-    return len(rows)
-
-
-def _can_be_due(log: CommitLog, entry: np.void) -> bool:
-    """All delays are whole seconds."""
-    stored_ms, due_ms = log.store_timestamp(int(entry["commit_log_offset"])), int(entry["tags_code"])
-    return stored_ms is not None and due_ms >= stored_ms and (due_ms - stored_ms) % 1000 == 0

@@ -1,6 +1,7 @@
 """A rebuild of the queues that was begun: what is there of them is no whole view until it was carried to its end.
 
-    pyrmq/rebuild.json    {"crc": c, "format": 1, "queues": [["<topic>", queue id, end], ...]}
+    pyrmq/rebuild.json    {"crc": c, "format": 1, "queues": [["<topic>", queue id, end], ...],
+                           "schedule": {"<queue id>/<20 digits>": "<path>", ...}}
 
 Written before the first file of a queue is moved away or removed, and removed when all entries are there again. Whoever
 opens the store for writing in between, because who had begun was killed or met a full disk, scans the whole log and
@@ -8,7 +9,9 @@ writes every view again; reading only is refused.
 
 `end` is the next queue offset of each queue, at least, as far as its entries and its groups' offsets told before. It
 matters for a queue of which retention has taken all messages: the log cannot make it again, and without it the queue
-would begin at offset 0, and give out offsets that groups have committed. `crc` is the CRC-32 of the JSON without it.
+would begin at offset 0, and give out offsets that groups have committed. `schedule`: where a repair has put copies of
+the files of SCHEDULE_TOPIC_XXXX, which tell when messages are due (`rmq_store.log.delivery_times`). `crc` is the CRC-32
+of the JSON without it.
 """
 
 from __future__ import annotations
@@ -45,9 +48,12 @@ _PAGE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """The content of the file: the next queue offset of each queue, at least."""
+    """The content of the file: the next queue offset of each queue, at least, and the copies of queue files that tell
+    when delayed messages are due.
+    """
 
     ends: Mapping[QueueKey, int] = field(default_factory=dict)
+    schedule: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def load(cls, root: Path) -> Rebuild | None:
@@ -67,7 +73,7 @@ class Rebuild:
             ends = {(topic, int(queue_id)): int(end) for topic, queue_id, end in data["queues"]}
             for topic in {topic for topic, _ in ends}:
                 validate_topic(topic)
-            return cls(ends)
+            return cls(ends, _schedule(data.get("schedule", {})))
         except FileNotFoundError:
             return None
         except (CorruptConfigError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -77,6 +83,8 @@ class Rebuild:
         """Write it durably. StoreFullError, StoreFailedError."""
         queues = [[topic, queue_id, end] for (topic, queue_id), end in sorted(self.ends.items())]
         data: dict[str, Any] = {"format": _FORMAT, "queues": queues}
+        if self.schedule:
+            data["schedule"] = dict(self.schedule)
         durable.write_atomically(root / REBUILD_FILE, json.dumps({"crc": _crc(data), **data}).encode() + b"\n")
 
 
@@ -85,10 +93,14 @@ def is_begun(root: Path) -> bool:
     return os.path.lexists(root / REBUILD_FILE)
 
 
-def begin_rebuild(root: Path, committed: Mapping[QueueKey, Iterable[int]] = MappingProxyType({})) -> None:
+def begin_rebuild(
+    root: Path,
+    committed: Mapping[QueueKey, Iterable[int]] = MappingProxyType({}),
+    schedule: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Write down that the queues are built again, and how far each went: as far as its newest plausible entry says, or
-    a group has committed, or was written down before. The caller holds byte 0 of `lock` exclusively, and has not yet
-    changed a queue.
+    a group has committed, or was written down before. Of several `schedule` the first is kept: what was copied later
+    was built by us. The caller holds byte 0 of `lock` exclusively, and has not yet changed a queue.
 
     Raises:
         NotAStoreError: as `Rebuild.load`.
@@ -99,7 +111,7 @@ def begin_rebuild(root: Path, committed: Mapping[QueueKey, Iterable[int]] = Mapp
     with durable.typed(root / "consumequeue"):
         for key, end in _ends(root, committed):
             ends[key] = max(end, ends.get(key, 0))
-    new = Rebuild(ends)
+    new = Rebuild(ends, known.schedule if known is not None and known.schedule else schedule)
     if new != known:
         new.save(root)
 
@@ -121,6 +133,15 @@ def go_on(log: CommitLog) -> None:
         end = max(end, noted.ends.get(key, 0) if noted is not None else 0)
         if end > 0 and not log.views.queue(*key).run.bases():
             end_without_messages(log, key, end)
+
+
+def _schedule(copies: Mapping[str, str]) -> dict[str, str]:
+    """ValueError: a name that no queue file has."""
+    for name in copies:
+        queue_id, _, file = name.partition("/")
+        if not (queue_id.isascii() and queue_id.isdigit() and parse_segment_name(file) is not None):
+            raise ValueError(f"{name!r} is no queue's file")
+    return {name: str(place) for name, place in copies.items()}
 
 
 def _ends(root: Path, committed: Mapping[QueueKey, Iterable[int]]) -> Iterator[tuple[QueueKey, int]]:

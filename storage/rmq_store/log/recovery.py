@@ -21,6 +21,7 @@ from rmq_store.log import scan
 from rmq_store.log.append import undo
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.damage import find_damage, kept_of_broker, last_message_end, refusal
+from rmq_store.log.delivery_times import keep_delivery_times
 from rmq_store.log.flush import sync_filesystem
 from rmq_store.log.hash_index import EMPTY, IndexState
 from rmq_store.log.holes import close_ends, close_gap, is_retired, queue_ends, restore_ends
@@ -28,7 +29,7 @@ from rmq_store.log.index_repair import cut_entries, keep_whole_entries
 from rmq_store.log.kept import BadRange, Kept
 from rmq_store.log.queue_ends import QueueEnds
 from rmq_store.log.queue_noting import doubt_queue_ends, settle_queue_ends
-from rmq_store.log.rebuild import begin_rebuild, end_rebuild, go_on, is_begun
+from rmq_store.log.rebuild import Rebuild, begin_rebuild, end_rebuild, go_on, is_begun
 from rmq_store.log.recovery_table import Action, Follows, decide
 from rmq_store.log.renewal import renew
 from rmq_store.log.starting_point import OUR_LOCK_TEXT, StartingPoint, Trust, starting_point, vouched_end
@@ -46,6 +47,7 @@ class RecoveryReport:
     """What a recovery found and did; sizes in bytes, `case` as in RECOVERY_TABLE.
 
     `bad_ranges`: all damage of records that were on disk and that is kept, by this recovery or an earlier one.
+    `delivery_times`: of how many delayed messages the time when they are due was taken from copies of the queues.
     """
 
     trust: str
@@ -56,6 +58,7 @@ class RecoveryReport:
     removed_bytes: int
     dropped_unit: int | None
     bad_ranges: tuple[BadRange, ...] = ()
+    delivery_times: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,12 +254,14 @@ def _scan_and_repair(log: CommitLog, start: StartingPoint, wishes: Wishes) -> Re
     cut_entries(log, cut_from)
     removed = _remove(log, cut_from)
     log.views.cut_queues(cut_from, log.views.keys(), log.is_record_of, log.is_whole_entry)
+    begun = Rebuild.load(log.root)
+    delivery_times = keep_delivery_times(log, begun.schedule) if begun is not None else 0
     if not start.foreign:
         settle_queue_ends(log, cut_from)
         log.segments.rewrite(max(first, min(start.durable_point, cut_from)), cut_from)
     report = RecoveryReport(
         start.trust.name, case.name, cut_from, end - first, records, removed,
-        cut_from if case.action is Action.DROP_UNIT else None, log.kept.ranges,
+        cut_from if case.action is Action.DROP_UNIT else None, log.kept.ranges, delivery_times,
     )  # fmt: skip
     report = _publish(log, report, last_record, timestamp)
     end_rebuild(log.root)

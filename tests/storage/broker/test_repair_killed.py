@@ -159,6 +159,27 @@ def test_a_repair_that_was_killed_when_all_was_whole_needs_attention_too(root: P
     assert (report.status, report.problems, len(report.recovery)) == ("unclean", [], 1)
 
 
+@pytest.mark.parametrize("again", ["opened", "repaired", "killed and opened"])
+def test_delayed_messages_of_a_broker_are_due_when_they_were_whoever_ends_the_repair(
+    golden: Path, scratch: Path, copy_store: Callable[..., Path], again: str
+) -> None:
+    """Its delays are not at hand, and not the default ones."""
+    root = copy_store(golden / "store", scratch / "store")
+    schedule = root / "consumequeue" / "SCHEDULE_TOPIC_XXXX"
+    before = {path: path.read_bytes().rstrip(b"\0") for path in schedule.rglob("*") if path.is_file()}
+    first = min((root / "consumequeue" / "OrderTopic").glob("*/0*"))
+    with first.open("r+b") as file:
+        file.write(b"\xff" * 20)
+    repair_until_killed(root, at("write", str(min(before)), die))
+    if again == "killed and opened":
+        repair_until_killed(root, at("write", str(min(before)), die))
+    if again == "repaired":
+        assert carry_out(examine(root)).status == "clean"
+    Store.open(root).close()
+    assert before
+    assert {path: path.read_bytes().rstrip(b"\0") for path in schedule.rglob("*") if path.is_file()} == before
+
+
 def test_a_disk_that_is_full_in_the_middle_is_no_better_than_a_kill(root: Path) -> None:
     cut_queue_file(root)
     found = examine(root)
