@@ -7,6 +7,8 @@ its limits, its times of whole seconds. Only what lies in the visible log counts
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -31,9 +33,12 @@ from rmq_store.format.ids import UNBOUNDED_MS, parse_offset_message_id, unique_i
 from rmq_store.format.index_keys import split_keys
 from rmq_store.format.message import StoredMessage
 from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.index_gaps import lost_keys
 from rmq_store.log.index_search import IndexSearch, damaged_index
 from rmq_store.log.peek import index_is_whole
 from rmq_store.log.starting_point import OUR_LOCK_TEXT, lock_text
+
+_LOG = logging.getLogger(__name__)
 
 FOUND_SCHEMA = pa.schema(
     [
@@ -66,6 +71,7 @@ class Query:
         self._frames = StoredFrames(log)
         self._key_rows = KeyRows(log, queues, self)
         self._whole_end = -1  # the end of the log for which a read-only store's index was found to be whole
+        self._is_index_looked_at = False
 
     def by_key(
         self,
@@ -217,7 +223,21 @@ class Query:
                 reason = "the store was not stopped cleanly, its index may lack keys: open it for writing once"
                 raise CorruptIndexError(str(index.directory), 0, reason)
             self._whole_end = end
-        return IndexSearch(index, self._log.files)
+        search = IndexSearch(index, self._log.files)
+        self._tell_of_lost_files(search)
+        return search
+
+    def _tell_of_lost_files(self, search: IndexSearch) -> None:
+        """Once: who looks for a key that was in a lost file finds nothing, as if there was no such message."""
+        if self._is_index_looked_at:
+            return
+        self._is_index_looked_at = True
+        with contextlib.suppress(CorruptionError):  # who needs that file is told
+            if (lost := lost_keys(self._log, search.covered())) is not None:
+                _LOG.warning(
+                    "%s: a file of the index is lost: messages at bytes %d to %d of the log are not found by their "
+                    "keys before `rmq repair --index`", self._log.root, *lost,
+                )  # fmt: skip
 
     def _is_a_brokers(self) -> bool:
         """Whether a broker wrote the log last, and nobody of us has put its views in order."""

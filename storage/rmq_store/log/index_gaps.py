@@ -1,0 +1,52 @@
+"""Whether a file of the index got lost: messages between two files, or before the first one, have keys in none.
+
+Only of what we wrote ourselves: a broker may have kept no index for a time. A lost newest file is noticed by who opens
+the store (`rmq_store.log.starting_point`).
+"""
+
+from __future__ import annotations
+
+from rmq_store.format import properties as names
+from rmq_store.format.message import StoredMessage
+from rmq_store.log.commit_log import CommitLog
+
+# Messages that are looked at in a gap: most stores have none without keys.
+_LOOK = 64
+
+_ROLLBACK = 0xC  # of sysFlag: MessageSysFlag.TRANSACTION_ROLLBACK_TYPE, which nobody indexes
+
+
+def lost_keys(log: CommitLog, covered: list[tuple[int, int]]) -> tuple[int, int] | None:
+    """The first [start, end) of the log whose messages have keys and no entries; None if there is none. `covered`: the
+    first and the last record of each index file, newest file first.
+    """
+    known = log.progress.load()
+    if known is None or known[0].crc_from is None:
+        return None
+    behind = max(log.start(), known[0].crc_from)
+    for first, last in reversed(covered):
+        if behind < first and (lost := _first_with_keys(log, behind, first)) is not None:
+            return lost, first
+        message = log.message_at(last)
+        behind = max(behind, last + message.total_size if message is not None else last)
+    return None
+
+
+def _first_with_keys(log: CommitLog, start: int, end: int) -> int | None:
+    offset = start
+    for _ in range(_LOOK):
+        if offset >= end:
+            break
+        message = log.message_at(offset)
+        if message is None:  # the blank at the end of a segment, or damage
+            offset = log.segments.base_of(offset) + log.segments.size_bytes
+            continue
+        if _is_indexed(message):
+            return offset
+        offset += message.total_size
+    return None
+
+
+def _is_indexed(message: StoredMessage) -> bool:
+    has_keys = bool(message.keys) or bool(message.properties.get(names.UNIQUE_KEY))
+    return has_keys and message.sys_flag & _ROLLBACK != _ROLLBACK
