@@ -190,11 +190,20 @@ def _read_around_damage(
     """Yield the messages of a slice but the damaged ones, which are reported. Pieces are held in memory, because only
     one that was read to its end is known to be sound. What the queue entries tell to be lost is not asked for.
     """
+    for start in range(part.start, part.end, _LOST_ROWS):
+        end = min(start + _LOST_ROWS, part.end)
+        yield from _read_around_lost(home, options, part._replace(start=start, end=end), rows, read)
+
+
+def _read_around_lost(
+    home: Home, options: SourceOptions, part: QueueSlice, rows: np.ndarray | None, read: Read
+) -> Iterator[pa.RecordBatch]:
     import numpy as np
 
     with _naming_first(part.start):
         lost = home.lost_offsets(*part, tags=options.tags)
     if rows is not None:
+        rows = rows[slice(*rows.searchsorted([part.start, part.end]))]
         lost = np.intersect1d(lost, rows, assume_unique=True)
     if len(lost):
         wanted = np.arange(part.start, part.end) if rows is None else rows
@@ -276,6 +285,9 @@ def _naming_first(start: int) -> Iterator[None]:
 
 # What is worth a second look at the rows that are wanted.
 _HEAVY = frozenset({"body", "properties"})
+
+# Queue entries that are asked at once for what is lost: bounds what is held of them, and what one report can name.
+_LOST_ROWS = 1 << 18
 
 # What is read at once around damage.
 _PIECE_ROWS = 8192

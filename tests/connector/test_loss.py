@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -316,6 +317,24 @@ def test_a_lost_segment_is_one_loss_and_its_messages_are_not_tried_one_by_one(
         (int(row), int(row) + 1) for row in np.intersect1d(lost, wanted)
     ]
     assert losses == [(7, 8), *expected]
+
+
+def test_what_is_lost_is_asked_for_a_bounded_number_of_messages_at_once(
+    one_queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark_rmq.reader._LOST_ROWS", 64)
+    asked = Mock(wraps=Store.lost_offsets)
+    monkeypatch.setattr(Store, "lost_offsets", lambda *given, **options: asked(*given, **options))
+    size = sorted(one_queue.glob("commitlog/*"))[0].stat().st_size
+    with Store.open(one_queue) as store:
+        places = store.queue_entries("T", 0, 0, COUNT)["commit_log_offset"]
+    sorted(one_queue.glob("commitlog/*"))[1].unlink()
+    lost = np.flatnonzero((places >= size) & (places < 2 * size))
+    reader, part = planned(one_queue, failOnDataLoss="false", onCorruption="skip")
+    assert read(reader, part) == np.setdiff1d(np.arange(COUNT), lost).tolist()
+    assert max(call.args[4] - call.args[3] for call in asked.call_args_list) == 64
+    losses = recorded_losses(one_queue)
+    assert np.concatenate([np.arange(loss.start, loss.end) for loss in losses]).tolist() == lost.tolist()
 
 
 def test_what_is_removed_while_damage_is_read_around_is_told_too(one_queue: Path) -> None:
