@@ -77,6 +77,7 @@ class Queues:
         else:
             directory = self._log.views.queue(topic, queue_id).run.directory
             raise CorruptQueueError(str(directory), 0, "one of the queue's files is missing") from gone
+        last = max(last, first)  # retention took all files up to a later message meanwhile
         missing = self._missing(topic, queue_id)
         if missing is not None:
             first = missing[0] if first == last else min(first, missing[0])

@@ -20,6 +20,7 @@ from rmq_store import (
     UsageError,
 )
 from rmq_store.broker.queues import Queues
+from rmq_store.log.commit_log import CommitLog
 
 
 class Clock:
@@ -146,6 +147,26 @@ def test_the_first_segments_removed_by_retention_move_the_minimum(
                 cut.read("T", 0, first - 1, last)
             error = raised.value
             assert (error.requested, error.minimum, error.maximum) == (first - 1, first, last)
+
+
+def test_a_queue_that_rolls_while_its_range_is_asked_for_is_empty_up_to_where_it_goes_on(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end was found in a file that retention has taken since, with all that was visible then."""
+    fifty = pa.record_batch({"body": [b"x" * 100] * 50, "queueId": pa.array([0] * 50, pa.int32())})
+    store.append(fifty, "T")
+    found = CommitLog.queue_max
+
+    def found_before_retention(log: CommitLog, topic: str, queue_id: int, end: int) -> int:
+        last = found(log, topic, queue_id, end)
+        store.append(fifty, "T")
+        for path in sorted((store.path / "consumequeue" / "T" / "0").iterdir())[:-1]:
+            path.unlink()
+        return last
+
+    monkeypatch.setattr(CommitLog, "queue_max", found_before_retention)
+    first, last = store.queue_range("T", 0)
+    assert 50 < first == last <= 100
 
 
 def test_a_lost_sector_of_queue_entries_is_not_taken_for_retention(
