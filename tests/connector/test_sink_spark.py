@@ -137,7 +137,7 @@ def test_queue_ids_are_used_only_if_asked_for_and_must_exist(spark: Any, make_st
             "select 'x' value, now() + interval '4' day deliverTimestamp",
             "ms ahead, more than 259200 s (timerMaxDelaySec)",
         ),
-        ("select cast(null as string) value", "null"),
+        ("select cast(null as string) value", "partition 0, row 0, column 'body': a message needs a body"),
         ("select 'x' value, map('a\u0001b', 'c') properties", "row 0"),
     ],
 )

@@ -152,7 +152,7 @@ class Query:
                 f"{topic}-{queue_id}: message {offset} was asked for, the queue has [{first}, {last})",
                 offset, first, last,
             )  # fmt: skip
-        place = self._queues.commit_log_offset_before(topic, queue_id, offset + 1)
+        place = int(self._queues.entries(topic, queue_id, offset, offset + 1)["commit_log_offset"][0])
         found = message_at(self._log, self._queues.end(), place)
         if (found.topic, found.queue_id, found.queue_offset) != (topic, queue_id, offset):
             directory = self._log.views.queue(topic, queue_id).run.directory
