@@ -84,8 +84,12 @@ def check_identity(home: Home, position: StreamPosition) -> None:
         )
 
 
-def has_newest(home: Home, position: StreamPosition, ranges: Mapping[Queue, Range]) -> bool:
-    """Whether the newest message that was read is there: if it is, all others are, as a store loses its end first."""
+def has_all(home: Home, position: StreamPosition, ranges: Mapping[Queue, Range]) -> bool:
+    """Whether no queue ends before the position, and the newest message that was read is there: then all others are, as
+    a store loses its end first.
+    """
+    if any(queue in ranges and offset > ranges[queue].max_offset for queue, offset in position.next.items()):
+        return False
     known = [(mark, queue) for queue, mark in position.after.items() if queue in ranges and queue in position.next]
     if not known:
         return True
@@ -99,7 +103,8 @@ def check_history(
 ) -> dict[Queue, int]:
     """Report queues that end before the position, or in which another message than the one that was read is before it;
     and return where those go on: where the messages begin that came instead, known by the time of the last one that was
-    read. If the times do not tell, all messages up to the position are reported, and the queue goes on at the position.
+    read. If the times do not tell, all messages up to the position are reported, and the queue goes on at the position,
+    or at its end if that is before.
 
     Without `compares` only the ends are looked at, which costs nothing.
     """
@@ -120,9 +125,9 @@ def check_history(
             changed.append(
                 f"; message {offset - 1} of queue {queue} was at {mark} when it was read, and is at {found} now"
             )
-        start = limits.max_offset if mark is None else stored_after(home, queue, mark, limits.max_offset)
-        going_on[queue] = min(start, offset)
-        gone.append((*queue, start if start < offset else limits.min_offset, offset))
+        start = None if mark is None else stored_after(home, queue, mark)
+        going_on[queue] = min(limits.max_offset if start is None else start, offset)
+        gone.append((*queue, limits.min_offset if start is None or start >= offset else start, offset))
     if gone:
         report_loss(
             f"the stream has read {describe(gone)}, and these messages do not exist any more{''.join(changed)}; "

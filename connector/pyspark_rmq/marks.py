@@ -60,16 +60,16 @@ def mark_before(home: Marked, queue: Queue, queue_offset: int) -> Mark | None:
         return Mark(place)
 
 
-def stored_after(home: Marked, queue: Queue, mark: Mark, unknown: int) -> int:
-    """The first message of the queue that was stored after this one; `unknown` if that cannot be told."""
+def stored_after(home: Marked, queue: Queue, mark: Mark) -> int | None:
+    """The first message of the queue that was stored after this one, or its end; None if that cannot be told."""
     from rmq_store.errors import CorruptRecordError
 
     if mark.store_timestamp_ms is None:
-        return unknown
+        return None
     try:
         return home.offset_by_time(*queue, mark.store_timestamp_ms + 1)
     except CorruptRecordError:
-        return unknown
+        return None
 
 
 def marks_before(home: Marked, offsets: Mapping[Queue, int], known: StreamPosition) -> dict[Queue, Mark]:

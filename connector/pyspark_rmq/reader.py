@@ -190,15 +190,21 @@ def _read_around_damage(
     """Yield the messages of a slice but the damaged ones, which are reported. Pieces are held in memory, because only
     one that was read to its end is known to be sound. What the queue entries tell to be lost is not asked for.
     """
-    for start in range(part.start, part.end, _LOST_ROWS):
+    start = part.start
+    while (start := _first_from(rows, start)) < part.end:
         end = min(start + _LOST_ROWS, part.end)
+        if rows is not None:
+            end = int(rows[rows.searchsorted(end) - 1]) + 1
         yield from _read_around_lost(home, options, part._replace(start=start, end=end), rows, read)
+        start = end
 
 
 def _read_around_lost(
     home: Home, options: SourceOptions, part: QueueSlice, rows: np.ndarray | None, read: Read
 ) -> Iterator[pa.RecordBatch]:
     import numpy as np
+
+    from rmq_store.errors import OffsetOutOfRangeError
 
     with _naming_first(part.start):
         lost = home.lost_offsets(*part, tags=options.tags)
@@ -219,6 +225,9 @@ def _read_around_lost(
         try:
             if first < end:
                 yield from _sound(part._replace(start=first, end=end), rows, read, damaged)
+        except OffsetOutOfRangeError as error:
+            damaged = [offset for offset in damaged if offset < error.requested]  # the others are lost to retention
+            raise
         finally:
             # Also if retention takes the rest of the piece: what lies before it is not read again.
             if damaged:

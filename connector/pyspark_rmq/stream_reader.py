@@ -312,7 +312,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check(self, home: Home, position: StreamPosition, ranges: Mapping[Queue, Range]) -> dict[Queue, int]:
         """Where queues go on that were rolled back; reports them."""
         # Also those that were compared before: files may be overwritten where they lie.
-        compares = position not in self._checked or not continuity.has_newest(home, position, ranges)
+        compares = position not in self._checked or not continuity.has_all(home, position, ranges)
         if compares:
             continuity.check_identity(home, position)
         back = continuity.check_history(home, position, ranges, self._options, compares=compares)

@@ -335,6 +335,16 @@ def test_what_is_lost_is_asked_for_a_bounded_number_of_messages_at_once(
     assert max(call.args[4] - call.args[3] for call in asked.call_args_list) == 64
     losses = recorded_losses(one_queue)
     assert np.concatenate([np.arange(loss.start, loss.end) for loss in losses]).tolist() == lost.tolist()
+    part.rows = np.array([3, 5, COUNT - 3])
+    asked.reset_mock()
+    assert read(reader, part) == [3, 5, COUNT - 3]
+    assert [call.args[3:5] for call in asked.call_args_list] == [(3, 6), (COUNT - 3, COUNT - 2)]
+
+
+def test_lost_messages_that_tags_leave_out_are_no_loss(one_queue: Path) -> None:
+    sorted(one_queue.glob("commitlog/*"))[1].unlink()
+    assert read(*planned(one_queue, failOnDataLoss="false", onCorruption="skip", tags="TagB")) == []
+    assert recorded_losses(one_queue) == []
 
 
 def test_what_is_removed_while_damage_is_read_around_is_told_too(one_queue: Path) -> None:
@@ -394,6 +404,25 @@ def test_what_was_read_around_damage_before_retention_came_is_not_dropped(
     lost = [offset for start, end, _ in losses for offset in range(start, end)]
     assert sorted(found + lost) == list(range(COUNT))
     assert found[0] == 0 and {reason for _, _, reason in losses} == {"corruption", "retention"}
+
+
+def test_of_what_retention_takes_while_damage_is_read_around_nothing_is_named_twice(
+    one_queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = sorted(str(segment) for segment in one_queue.glob("commitlog/*"))[:2]
+    Path(second).unlink()
+    skipping = planned(one_queue, failOnDataLoss="false", onCorruption="skip")
+
+    def retention(operation: str, path: str) -> None:
+        if operation == "open" and path == first:
+            monkeypatch.setattr(durable, "hook", None)
+            Path(first).unlink()
+
+    monkeypatch.setattr(durable, "hook", retention)
+    found = read(*skipping)
+    losses = [(loss.start, loss.end, loss.reason) for loss in recorded_losses(one_queue)]
+    assert losses == [(0, found[0], "retention")]
+    assert found == list(range(found[0], COUNT))
 
 
 @pytest.mark.parametrize("piece_rows", [100, 300, 8192])

@@ -244,12 +244,14 @@ def test_a_checkpoint_of_another_store_or_of_a_lost_tail_is_refused(
     # the store comes back from a backup that is older than the checkpoint
     shutil.rmtree(path)
     shutil.copytree(backup, path)
-    with pytest.raises(Exception, match=r"DataLossError: the stream has read Orders-0 \[.* do not exist any more; the store"):
+    gone = r"DataLossError: the stream has read Orders-0 \[.* do not exist any more; the store"
+    with pytest.raises(Exception, match=gone):
         run_now(collect(frame, tmp_path / "c", seen))
     # and is written to again, so that the ends alone look right
     with Store.open(path) as store:
         store.append(pa.record_batch({"body": pa.array([b"another message, of another size"] * 40)}), "Orders")
-    with pytest.raises(Exception, match=r"DataLossError: the stream has .*; message \d+ of queue Orders-\d was at commit-log"):
+    changed = r"DataLossError: the stream has .*; message \d+ of queue Orders-\d was at commit-log"
+    with pytest.raises(Exception, match=changed):
         run_now(collect(frame, tmp_path / "c", seen))
     assert len(seen) == 30
     shutil.rmtree(path)

@@ -137,6 +137,36 @@ def test_if_times_do_not_tell_where_other_messages_begin_all_before_the_position
     assert stream_reader(home).latestOffset(known, LIMIT) == known
 
 
+def test_a_queue_that_ends_before_the_position_goes_on_at_its_end_if_times_do_not_tell_and_all_is_reported(
+    fake_home: Make, stream_reader: Make
+) -> None:
+    """Nobody knows which of its messages are those that were read."""
+    home = fake_home({T0: (0, 10)})
+    _, end = first_batch(stream_reader(home, startingOffsets="earliest"))
+    del end["stored"]
+    home.queues[T0] = (2, 8)
+    with pytest.raises(DataLossError) as raised:
+        stream_reader(home).latestOffset(end, LIMIT)
+    assert raised.value.ranges == [("T", 0, 2, 10)]
+    lenient = stream_reader(home, failOnDataLoss="false")
+    back = through_spark(lenient.latestOffset(end, LIMIT))
+    home.queues[T0] = (2, 12)
+    assert planned(lenient, back, through_spark(lenient.latestOffset(back, LIMIT))) == [("T", 0, 8, 12)]
+
+
+@pytest.mark.parametrize("short", [T0, T1])
+def test_while_a_stream_runs_a_queue_that_lost_its_tail_has_all_others_compared(
+    fake_home: Make, stream_reader: Make, short: Queue
+) -> None:
+    """A backup was copied over the store: one queue is shorter than what was read, the other has grown beyond it."""
+    home = fake_home({T0: (0, 10), T1: (0, 10)})
+    _, end = first_batch(reader := stream_reader(home, startingOffsets="earliest", failOnDataLoss="false"))
+    grown = T1 if short == T0 else T0
+    home.later_from, home.times_ms, home.queues = 4, 70_000, {short: (0, 4), grown: (0, 12)}
+    later = through_spark(reader.latestOffset(end, LIMIT))
+    assert planned(reader, end, later) == [("T", grown.queue_id, 4, 12)]
+
+
 def test_a_checkpoint_of_an_older_version_goes_on_and_learns_the_times(fake_home: Make, stream_reader: Make) -> None:
     home = fake_home({T0: (0, 10), T1: (0, 5)})
     _, end = first_batch(stream_reader(home, startingOffsets="earliest"))
