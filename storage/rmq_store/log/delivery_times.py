@@ -23,11 +23,11 @@ _LOG = logging.getLogger(__name__)
 
 def schedule_files(root: Path, copies: Mapping[Path, Path]) -> dict[str, str]:
     """Those of the `copies` of queue files of the store at `root` that tell when messages are due: {"<queue id>/<20
-    digits>": where the copy is}.
+    digits>": where the copy is}, from `root` on if it lies there: the store may be moved before they are needed.
     """
     directory = root / "consumequeue" / SCHEDULE_TOPIC
-    return {path.relative_to(directory).as_posix(): str(place) for path, place in copies.items()
-            if directory in path.parents}  # fmt: skip
+    return {path.relative_to(directory).as_posix(): _place(root.resolve(), place.resolve())
+            for path, place in copies.items() if directory in path.parents}  # fmt: skip
 
 
 def keep_delivery_times(log: CommitLog, copies: Mapping[str, str]) -> int:
@@ -36,7 +36,11 @@ def keep_delivery_times(log: CommitLog, copies: Mapping[str, str]) -> int:
     Only where the entry is otherwise the one that was built, and its code can be such a time. Copies that are gone are
     passed over. StoreFullError, StoreFailedError.
     """
-    return sum(_keep_times(log, name, Path(place)) for name, place in copies.items())
+    return sum(_keep_times(log, name, log.root / place) for name, place in copies.items())
+
+
+def _place(root: Path, place: Path) -> str:
+    return str(place.relative_to(root) if root in place.parents else place)
 
 
 def _keep_times(log: CommitLog, name: str, place: Path) -> int:

@@ -10,8 +10,8 @@ writes every view again; reading only is refused.
 `end` is the next queue offset of each queue, at least, as far as its entries and its groups' offsets told before. It
 matters for a queue of which retention has taken all messages: the log cannot make it again, and without it the queue
 would begin at offset 0, and give out offsets that groups have committed. `schedule`: where a repair has put copies of
-the files of SCHEDULE_TOPIC_XXXX, which tell when messages are due (`rmq_store.log.delivery_times`). `crc` is the CRC-32
-of the JSON without it.
+the files of SCHEDULE_TOPIC_XXXX, which tell when messages are due (`rmq_store.log.delivery_times`); paths from the
+store's root, or absolute ones of what lies elsewhere. `crc` is the CRC-32 of the JSON without it.
 """
 
 from __future__ import annotations

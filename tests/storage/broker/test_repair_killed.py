@@ -21,6 +21,7 @@ from rmq_store.errors import (
     StoreFullError,
 )
 from rmq_store.files import durable
+from rmq_store.log.delivery_times import schedule_files
 from rmq_store.log.rebuild import REBUILD_FILE, begin_rebuild
 from rmq_store.verify import verify_store
 
@@ -98,6 +99,12 @@ def content(root: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for place in places for path in sorted(place.rglob("*")) if path.is_file()}
 
 
+def delayed(root: Path) -> dict[str, bytes]:
+    """The queue files that tell when messages are due, by their paths in the store."""
+    files = (root / "consumequeue" / "SCHEDULE_TOPIC_XXXX").glob("*/*")
+    return {str(path.relative_to(root)): path.read_bytes().rstrip(b"\0") for path in files}
+
+
 def as_of_broker(root: Path) -> None:
     """What a broker leaves in `lock` at every start."""
     with (root / "lock").open("r+b") as file:
@@ -159,25 +166,33 @@ def test_a_repair_that_was_killed_when_all_was_whole_needs_attention_too(root: P
     assert (report.status, report.problems, len(report.recovery)) == ("unclean", [], 1)
 
 
-@pytest.mark.parametrize("again", ["opened", "repaired", "killed and opened"])
+@pytest.mark.parametrize("again", ["opened", "repaired", "killed and opened", "moved and opened"])
 def test_delayed_messages_of_a_broker_are_due_when_they_were_whoever_ends_the_repair(
     golden: Path, scratch: Path, copy_store: Callable[..., Path], again: str
 ) -> None:
     """Its delays are not at hand, and not the default ones."""
     root = copy_store(golden / "store", scratch / "store")
-    schedule = root / "consumequeue" / "SCHEDULE_TOPIC_XXXX"
-    before = {path: path.read_bytes().rstrip(b"\0") for path in schedule.rglob("*") if path.is_file()}
+    before = delayed(root)
     first = min((root / "consumequeue" / "OrderTopic").glob("*/0*"))
     with first.open("r+b") as file:
         file.write(b"\xff" * 20)
-    repair_until_killed(root, at("write", str(min(before)), die))
+    repair_until_killed(root, at("write", str(root / min(before)), die))
     if again == "killed and opened":
-        repair_until_killed(root, at("write", str(min(before)), die))
+        repair_until_killed(root, at("write", str(root / min(before)), die))
+    if again == "moved and opened":
+        root = root.rename(scratch / "moved")
     if again == "repaired":
         assert carry_out(examine(root)).status == "clean"
     Store.open(root).close()
     assert before
-    assert {path: path.read_bytes().rstrip(b"\0") for path in schedule.rglob("*") if path.is_file()} == before
+    assert delayed(root) == before
+
+
+def test_copies_of_delayed_messages_that_lie_outside_the_store_are_found_there(tmp_path: Path) -> None:
+    queue = tmp_path / "store" / "consumequeue" / "SCHEDULE_TOPIC_XXXX" / "2"
+    copies = {queue / f"{0:020d}": tmp_path / "out" / "0", queue / f"{20:020d}": tmp_path / "store" / "in" / "20"}
+    outside, inside = f"2/{0:020d}", f"2/{20:020d}"
+    assert schedule_files(tmp_path / "store", copies) == {outside: str(tmp_path / "out" / "0"), inside: "in/20"}
 
 
 def test_a_disk_that_is_full_in_the_middle_is_no_better_than_a_kill(root: Path) -> None:
