@@ -27,6 +27,8 @@ def measure_frames(rows: Rows, offsets: Int64, hash_offsets: Int32, new_keys: In
 
 def write_frames(
     rows: Rows,
+    first: int,
+    behind: int,
     queue_ids: Int32,
     flags: Int32,
     born_timestamps: Int64,
@@ -41,7 +43,8 @@ def write_frames(
     tags_codes: Int64,
     hashes: Int32,
 ) -> None:
-    """Into `frames`, `crcs` (n,), `tags_codes` (n,) and `hashes`: what `measure_frames` has measured.
+    """Into `frames`, `crcs` (n,), `tags_codes` (n,) and `hashes`: what `measure_frames` has measured, for the rows
+    [first, behind). Several threads may write different rows of one batch.
 
     New unique keys are `key_prefix` with 12 hex digits that count from `first_sequence`. IndexError: the rows are not
     what was measured.

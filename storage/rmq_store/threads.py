@@ -11,11 +11,16 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+def processor_count() -> int:
+    """How many things can be worked on at the same time."""
+    return os.cpu_count() or 1
+
+
 def map_in_threads(work: Callable[[T], R], things: Sequence[T]) -> list[R]:
     """`work` of each thing, in their order; one thing is worked on right here. Raises what the first of them raises,
     when all that was begun has ended.
     """
     if len(things) < 2:
         return [work(thing) for thing in things]
-    with ThreadPoolExecutor(min(len(things), os.cpu_count() or 1)) as helpers:
+    with ThreadPoolExecutor(min(len(things), processor_count())) as helpers:
         return list(helpers.map(work, things))

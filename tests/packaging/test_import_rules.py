@@ -20,7 +20,7 @@ ROOTS = {"rmq_store": ROOT / "storage", "pyspark_rmq": ROOT / "connector"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     # Functions on plain values, too, but in C. By way of format/native.py, which knows whether it is there.
-    "format": {"errors", "_native"},
+    "format": {"errors", "threads", "_native"},
     "files": {"errors"},
     "clock": {"errors", "files"},
     "threads": set(),

@@ -77,6 +77,7 @@ class MessageEncoder:
         compress_over_bytes: int | None = None,
         keep_unique_key: bool = False,
         drop_properties: frozenset[str] = frozenset(),
+        in_threads: bool = False,
     ) -> None:
         if default_topic is not None:
             validate_topic(default_topic)
@@ -97,6 +98,7 @@ class MessageEncoder:
             max_message_bytes=config.max_message_size,
             compress_over_bytes=compress_over_bytes,
             drop_properties=drop_properties if keep_unique_key else drop_properties | {"UNIQ_KEY"},
+            in_threads=in_threads,
         )
 
     def encode(self, batch: pa.RecordBatch, *, first_row: int = 0) -> pa.RecordBatch:

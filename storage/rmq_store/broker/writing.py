@@ -322,7 +322,9 @@ class Writer:
             self._encoders, self._encoders_for = {}, topics
         encoder = self._encoders.get(topic)
         if encoder is None:
-            encoder = self._encoders[topic] = MessageEncoder(self._config, topics, self._log.clock, default_topic=topic)
+            encoder = self._encoders[topic] = MessageEncoder(
+                self._config, topics, self._log.clock, default_topic=topic, in_threads=True
+            )
         return encoder
 
     def _routed(self, topics: Mapping[str, TopicConfig]) -> Router:

@@ -31,7 +31,8 @@ class EncodeOptions:
     `now_ms` is the born time of rows without one. `crc_property` reserves the 20 bytes of the CRC property. With
     `unique_ids`, rows without a UNIQ_KEY among their kept properties get one. Bodies of at least `compress_over_bytes`
     are compressed, unless they are already or do not get shorter; None: never. Properties named in `drop_properties`
-    are left out. `index_tags`: tags get index entries, as brokers from 5.4.0 on give them.
+    are left out. `index_tags`: tags get index entries, as brokers from 5.4.0 on give them. `in_threads`: on all
+    processors; for who is alone on them.
     """
 
     store_host: Host
@@ -44,6 +45,7 @@ class EncodeOptions:
     compress_kind: CompressionKind = "zlib"
     drop_properties: frozenset[str] = frozenset()
     index_tags: bool = True
+    in_threads: bool = False
 
 
 @dataclass(frozen=True, slots=True)

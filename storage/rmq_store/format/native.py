@@ -23,7 +23,7 @@ Rows = tuple[object, ...]
 """What `native_encoder` makes of a batch; the extension knows the order."""
 
 # Raised whenever a function's parameters change, here and in native/module.c: what was built before is not used.
-INTERFACE = 2
+INTERFACE = 3
 
 try:
     from rmq_store import _native

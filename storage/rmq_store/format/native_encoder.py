@@ -7,6 +7,8 @@ refuses is left to `frame_encoder`, which says what is wrong with it, or finds i
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -20,6 +22,10 @@ from rmq_store.format.ids import month_start_ms
 from rmq_store.format.index_keys import topic_hashes
 from rmq_store.format.native import Rows, Texts
 from rmq_store.format.property_encoder import NAMED_COLUMNS
+from rmq_store.threads import map_in_threads, processor_count
+
+# A thread costs 0.1 ms to start: as much as 0.2 MB of frames.
+_PART_BYTES_MIN = 1 << 20
 
 
 def encode_natively(
@@ -49,10 +55,14 @@ def encode_natively(
     frames = pa.allocate_buffer(int(offsets[-1]))
     hashes = np.empty(int(hash_offsets[-1]), np.int32)
     crcs, tags_codes = np.empty(count, np.uint32), np.empty(count, np.int64)
-    native.functions.write_frames(
-        rows, fields.queue_ids, fields.flags, fields.born_timestamps, fields.reconsume_times, key_prefix,
-        first_sequence, offsets, hash_offsets, new_keys, np.frombuffer(frames, np.uint8), crcs, tags_codes, hashes,
-    )  # fmt: skip
+
+    def write(part: tuple[int, int]) -> None:
+        native.functions.write_frames(
+            rows, *part, fields.queue_ids, fields.flags, fields.born_timestamps, fields.reconsume_times, key_prefix,
+            first_sequence, offsets, hash_offsets, new_keys, np.frombuffer(frames, np.uint8), crcs, tags_codes, hashes,
+        )  # fmt: skip
+
+    map_in_threads(write, _parts(offsets) if options.in_threads else [(0, count)])
     buffers = [None, pa.py_buffer(offsets), frames]
     return encoded_rows(
         pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, buffers),
@@ -63,6 +73,14 @@ def encode_natively(
         tags_codes,
         pa.ListArray.from_arrays(pa.array(hash_offsets), pa.array(hashes)),
     )
+
+
+def _parts(offsets: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Rows [first, behind) for each processor, of about as many bytes each; fewer parts if those would be small."""
+    size = int(offsets[-1])
+    count = max(1, min(processor_count(), size // _PART_BYTES_MIN))
+    bounds = np.searchsorted(offsets, np.arange(1, count) * (size // count)).tolist()
+    return list(pairwise([0, *bounds, len(offsets) - 1]))
 
 
 def columns_of(

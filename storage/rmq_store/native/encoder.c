@@ -223,11 +223,13 @@ static PyObject *write_frames(PyObject *module, PyObject *arguments)
     PyObject *object, *queue_ids, *flags, *born, *times, *prefix, *sizes[3], *frames, *crcs, *codes, *hashes;
     PyObject *result = NULL;
     unsigned long long first_sequence;
+    Py_ssize_t first, behind;
     Rows rows = {0};
     Target target = {.prefix_topic = -1};
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "O!OOOOOKOOOOOOO:write_frames", &PyTuple_Type, &object, &queue_ids, &flags, &born, &times,
-                          &prefix, &first_sequence, &sizes[0], &sizes[1], &sizes[2], &frames, &crcs, &codes, &hashes))
+    if (!PyArg_ParseTuple(arguments, "O!nnOOOOOKOOOOOOO:write_frames", &PyTuple_Type, &object, &first, &behind, &queue_ids,
+                          &flags, &born, &times, &prefix, &first_sequence, &sizes[0], &sizes[1], &sizes[2], &frames, &crcs,
+                          &codes, &hashes))
         return NULL;
     if (take_rows(&rows, object)
         && take_n_items(&target.queue_ids, queue_ids, 4, READ_ITEMS, "queue ids", rows.count)
@@ -242,13 +244,14 @@ static PyObject *write_frames(PyObject *module, PyObject *arguments)
         && take_n_items(&target.crcs, crcs, 4, WRITE_ITEMS, "crcs", rows.count)
         && take_n_items(&target.tags_codes, codes, 8, WRITE_ITEMS, "tags codes", rows.count)
         && take_items(&target.hashes, hashes, 4, WRITE_ITEMS, "hashes")) {
-        Py_ssize_t row = 0;
+        Py_ssize_t row = first;
         target.first_sequence = first_sequence;
+        int is_among = first >= 0 && behind <= rows.count;
         Py_BEGIN_ALLOW_THREADS
-        while (row < rows.count && write_row(&rows, &target, row))
+        while (is_among && row < behind && write_row(&rows, &target, row))
             row++;
         Py_END_ALLOW_THREADS
-        if (row < rows.count)
+        if (!is_among || row < behind)
             PyErr_Format(PyExc_IndexError, "row %zd is not what was measured", row);
         else
             result = Py_NewRef(Py_None);

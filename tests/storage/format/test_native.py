@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from rmq_store.format import native
 from rmq_store.format.crc import slice_crcs
 from rmq_store.format.encode_input import EncodeInput, EncodeOptions
+from rmq_store.format.frame_encoder import encode_batch
 from rmq_store.format.hashing import java_hash, java_hashes, topic_key_hashes
 from rmq_store.format.host import Host
 from rmq_store.format.ids import UniqueIdGenerator
@@ -156,11 +157,35 @@ def test_no_number_leads_the_encoder_out_of_its_buffers(random: Random, is_far: 
     results = guarded[32:-32], np.zeros(3, np.uint32), np.zeros(3, np.int64), np.zeros(int(sizes[1][-1]), np.int32)
     with contextlib.suppress(IndexError):
         changed_sizes = with_other_numbers(sizes, change)
+        part = random.choice([(0, 3), (1, 2), (-1, 3), (0, 4)])
         native.functions.write_frames(
-            with_other_numbers(rows, change), *fixed, b"0" * 20, random.randrange(1 << 64), *changed_sizes, *results
-        )
+            with_other_numbers(rows, change), *part, *fixed, b"0" * 20, random.randrange(1 << 64), *changed_sizes,
+            *results,
+        )  # fmt: skip
     assert (guarded[:32] == 0xEE).all()
     assert (guarded[-32:] == 0xEE).all()
+
+
+@needs_native
+def test_rows_that_several_threads_encode_are_those_that_one_encodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Host.parse("127.0.0.1:10911")
+    sizes = [0, 1_500_000, 3, 0, 700_000, 900_000, 5, 1_200_000, 0]
+    topics = pa.DictionaryArray.from_arrays(np.arange(9, dtype=np.int32) % 2, pa.array(["T", "U"]))
+    bodies = pa.array([bytes([row]) * size for row, size in enumerate(sizes)], pa.large_binary())
+    batch = pa.RecordBatch.from_pydict({"topic": topics, "body": bodies, "keys": pa.array([*"abcdefghi"])})
+    queue_ids = np.arange(9, dtype=np.int32)
+
+    def encoded(in_threads: bool) -> pa.RecordBatch:
+        ids = UniqueIdGenerator(host.address, 1, 2)
+        options = EncodeOptions(host, host, 1_700_000_000_000, True, unique_ids=ids, in_threads=in_threads)
+        return encode_batch(batch, queue_ids=queue_ids, options=options)
+
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    by_one = encoded(in_threads=False)
+    written = Mock(wraps=native.functions.write_frames)
+    with patch.object(native.functions, "write_frames", written):
+        assert encoded(in_threads=True).equals(by_one)
+    assert [call.args[1:3] for call in written.call_args_list] == [(0, 2), (2, 6), (6, 9)]
 
 
 @needs_native
