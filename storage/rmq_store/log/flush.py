@@ -96,12 +96,13 @@ def save_progress(log: CommitLog) -> None:
     refuse_if_replaced(log)
     with append_lock(log):
         record = log.progress_record()
+        indexed_ms = indexed_until_ms(log)
     flush(log, record.end)
     sync_filesystem(log)
     with log.flush_lock.exclusive(LOCK_TIMEOUT_MS):
         known = log.progress.load()
         if known is None or known[0].end <= record.end:
-            write_checkpoint(log, record)
+            write_checkpoint(log, record, indexed_ms)
             crc_from = known[0].crc_from if known else None
             log.progress.write(replace(record, flushed_end=log.writing_page.flushed_end, crc_from=crc_from))
 
@@ -125,17 +126,23 @@ def sync_filesystem(log: CommitLog) -> None:
         raise StoreFailedError(f"{log.root}: syncfs failed: {error.strerror or error}") from error
 
 
-def write_checkpoint(log: CommitLog, record: ProgressRecord) -> None:
+def indexed_until_ms(log: CommitLog) -> int:
+    """What the checkpoint says of the index. The caller holds the append lock: otherwise the newest file may be one
+    that an append is about to make, of no size yet.
+    """
+    index = log.views.index
+    return load_checkpoint(log).index_msg_timestamp if index is None else index.newest_full_timestamp()
+
+
+def write_checkpoint(log: CommitLog, record: ProgressRecord, indexed_ms: int) -> None:
     """Replace RocketMQ's checkpoint durably; everything below `record.end` is on disk, views included.
 
     StoreFullError, StoreFailedError: the old one stays.
     """
-    index = log.views.index
-    indexed = load_checkpoint(log).index_msg_timestamp if index is None else index.newest_full_timestamp()
     checkpoint = Checkpoint(
         physic_msg_timestamp=record.timestamp,
         logics_msg_timestamp=record.timestamp,
-        index_msg_timestamp=indexed,
+        index_msg_timestamp=indexed_ms,
         confirm_phy_offset=record.end,
     )
     durable.write_atomically(log.root / "checkpoint", checkpoint.pack())

@@ -15,7 +15,7 @@ from rmq_store.files import durable
 from rmq_store.files.state_page import StatePage
 from rmq_store.log.append import append_lock
 from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.flush import flush, refuse_if_replaced, sync_filesystem, write_checkpoint
+from rmq_store.log.flush import flush, indexed_until_ms, refuse_if_replaced, sync_filesystem, write_checkpoint
 from rmq_store.log.kept import Kept
 from rmq_store.log.queue_noting import note_queue_ends
 from rmq_store.log.recovery import REFUSE, RecoveryReport, Wishes, recover
@@ -158,7 +158,7 @@ def _close_last(log: CommitLog) -> None:
     sync_filesystem(log)
     note_queue_ends(log, last=True)
     record = log.progress_record(clean=True)
-    write_checkpoint(log, record)
+    write_checkpoint(log, record, indexed_until_ms(log))
     log.progress.write(record)
     durable.before("unlink", log.root / "abort")
     (log.root / "abort").unlink(missing_ok=True)

@@ -347,6 +347,30 @@ def test_the_progress_record_is_written_when_everything_that_it_names_is_on_disk
         assert record == store._log.progress_record()
 
 
+def test_progress_is_saved_while_another_process_makes_a_file_of_the_index(lab: Lab) -> None:
+    """Of such a file there is nothing to be read yet."""
+    with lab.open() as store, lab.open() as other:
+        writer = threading.Thread(target=other.append, args=(lab.batch(40),))
+        is_being_made, is_saved = threading.Event(), threading.Event()
+
+        def hook(operation: str, path: str) -> None:
+            if operation == "syncfs":
+                writer.start()
+                assert is_being_made.wait(5)
+            elif operation == "allocate" and path.startswith(str(lab.root / "index")) and not Path(path).stat().st_size:
+                is_being_made.set()
+                assert is_saved.wait(5)
+
+        durable.hook = hook
+        try:
+            save_progress(store._log)
+        finally:
+            is_saved.set()
+            writer.join()
+            durable.hook = None
+        assert lab.numbers(store) == list(range(40))
+
+
 @pytest.mark.statement("G12")
 def test_a_scan_after_a_power_cut_starts_at_the_progress_record(lab: Lab) -> None:
     def work(store: Store) -> None:
