@@ -97,9 +97,12 @@ def _index_geometry(directory: Path, given: tuple[int, int], is_named: bool, our
     # A full file is unambiguous about the number of entries; the newest ones are enough to decide. One that a broker
     # is writing, or left torn, fits nothing: older ones speak for it.
     for name in reversed(names[-4:]):
-        if ours and (directory / name).lstat().st_size == layout.file_size(*given):
-            return {}
-        fits = _fitting(directory / name, given)
+        try:
+            if ours and (directory / name).lstat().st_size == layout.file_size(*given):
+                return {}
+            fits = _fitting(directory / name, given)
+        except FileNotFoundError:
+            continue  # taken by retention meanwhile
         if fits is None or (ours and not fits):
             continue
         candidates = candidates & fits if candidates and fits else candidates or fits

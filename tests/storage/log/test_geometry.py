@@ -75,6 +75,19 @@ def test_an_index_is_recognised_at_any_degree_of_filling(tmp_path: Path, rows: i
         assert (found.max_hash_slot_num, found.max_index_num) == (60, 100)
 
 
+@pytest.mark.parametrize("ours", [True, False])
+def test_an_index_file_that_retention_takes_while_it_is_looked_at_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ours: bool
+) -> None:
+    """Here the older one, while the newest is being made and has no size yet."""
+    index = make_index(tmp_path, 60, 100, 250)
+    older, newest = (index.path(name) for name in index.names()[-2:])
+    newest.write_bytes(b"")
+    monkeypatch.setattr("rmq_store.log.geometry.is_index_file_name", lambda name: older.unlink(missing_ok=True) or True)
+    found = infer(tmp_path, Geometry(64 << 20, 6_000_000, 60, 100), ours=ours)
+    assert (found.max_hash_slot_num, found.max_index_num) == (60, 100)
+
+
 def ambiguous(root: Path) -> HashIndex:
     """One record with one key: zeros around the only entry fit several geometries."""
     index = HashIndex(root / "index", 60, 100)
