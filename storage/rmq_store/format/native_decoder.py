@@ -7,6 +7,7 @@ bodies, IPv6 hosts, several topics, malformed UTF-8, a message without UNIQ_KEY,
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,8 +29,8 @@ _MAY_BE_NULL = ("tags", "keys")
 _HOST_ROOM_BYTES = 32
 _PIECE_BYTES_MIN = 4
 _ROW_PIECES_MAX = 64
-# Memory is reserved for the most that the frames may hold, and just what they do hold is touched.
 _FRAMES_BYTES_MAX = 256 << 20
+_LARGE_FRAME_BYTES = 512
 
 _Text = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 _Pieces = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -80,16 +81,28 @@ def _number(name: str, count: int) -> np.ndarray:
 
 def _text(name: str, count: int, room: int) -> _Text:
     """Offsets, bytes, and which rows are there if not all may be."""
-    most = count * _HOST_ROOM_BYTES if name.endswith("Host") else room
+    if name.endswith("Host"):
+        values = np.empty(count * _HOST_ROOM_BYTES, np.uint8)
+    else:
+        values = np.empty(room, np.uint8) if name == "body" else _reserve(room, count)
     valid = np.zeros((count + 7) // 8, np.uint8) if name in _MAY_BE_NULL else None
-    return np.empty(count + 1, np.int32), np.empty(most, np.uint8), valid
+    return np.empty(count + 1, np.int32), values, valid
 
 
 def _pieces(count: int, room: int) -> _Pieces:
     """How many pieces there are before each row, then offsets and bytes of names and of values."""
     most = min(room // _PIECE_BYTES_MIN, _ROW_PIECES_MAX * count)
-    names, values = [(np.empty(most + 1, np.int32), np.empty(room, np.uint8)) for _ in range(2)]
+    names, values = [(np.empty(most + 1, np.int32), _reserve(room, count)) for _ in range(2)]
     return np.empty(count + 1, np.int32), *names, *values
+
+
+def _reserve(room: int, count: int) -> np.ndarray:
+    """Bytes for the most that texts of so many frames may have. Beside large bodies they have little of it, and what is
+    not touched is no memory, unless it comes from the heap: there it would be scattered over pages that are some.
+    """
+    if room < _LARGE_FRAME_BYTES * count:
+        return np.empty(room, np.uint8)
+    return np.frombuffer(mmap.mmap(-1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
 
 
 def _as_numbers(name: str, values: np.ndarray) -> pa.Array:

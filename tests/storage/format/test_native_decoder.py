@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -95,6 +97,17 @@ def ordinary_frames(chance: random.Random) -> Frames:
             for _ in range(chance.randrange(1, 40))
         ]
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("body_bytes", "mapped"), [(100, 0), (1000, 5)])
+def test_beside_large_bodies_other_texts_are_given_memory_that_nobody_has_touched(
+    body_bytes: int, mapped: int
+) -> None:
+    """msgId, tags, keys, and names and values of properties might each be as long as all frames are."""
+    frames = Frames([{"body": b"." * body_bytes}] * 8)
+    with patch("rmq_store.format.native_decoder.mmap.mmap", wraps=mmap.mmap) as made:
+        assert frames.ordinary() is not None
+    assert [call.args for call in made.call_args_list] == [(-1, len(frames.data))] * mapped
 
 
 @pytest.mark.parametrize("seed", range(50))
