@@ -56,9 +56,15 @@ class Queues:
 
     def range(self, topic: str, queue_id: int) -> QueueRange:
         """See `Store.queue_range`."""
+        return self._range_in_log(topic, queue_id)[0]
+
+    def _range_in_log(self, topic: str, queue_id: int) -> tuple[QueueRange, int, int]:
+        """The queue's range, and where the log began and ended at which it was looked at."""
         if queue_id < 0:
             raise UsageError(f"queue id {queue_id} is negative")
-        return self.ranges(topic, [queue_id])[queue_id]
+        validate_topic(topic)
+        end, log_start = self.end(), self._log.start()
+        return self._range(topic, queue_id, end, log_start), log_start, end
 
     def ranges(self, topic: str, queue_ids: Iterable[int]) -> dict[int, QueueRange]:
         """See `Store.queue_ranges`. All of them at one visible end."""
@@ -145,14 +151,14 @@ class Queues:
 
     def commit_log_offset_before(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """See `Store.commit_log_offset_before`."""
-        first, last = self.range(topic, queue_id)
+        (first, last), log_start, log_end = self._range_in_log(topic, queue_id)
         if not first < queue_offset <= last:
             return -1
         # No record is looked at, as long as the entries ascend: a reader would keep its segment from retention.
         asked, from_row, behind_row = queue_offset - 1, max(queue_offset - 2, first), min(queue_offset + 1, last)
-        around = self._entries(topic, queue_id, from_row, behind_row)["commit_log_offset"].astype(np.int64)
-        offset = int(around[asked - from_row])
-        if (np.diff(around) >= 0).all() and self._log.start() <= offset < self.end():
+        around: list[int] = self._entries(topic, queue_id, from_row, behind_row)["commit_log_offset"].tolist()
+        offset = around[asked - from_row]
+        if sorted(around) == around and log_start <= offset < log_end:
             return offset
         return self._judged_place(topic, queue_id, asked, first, last)
 

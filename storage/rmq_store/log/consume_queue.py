@@ -30,6 +30,10 @@ _LOOK = 256
 # Entries that one sector of 512 bytes has a part in, at most.
 _SECTOR_ENTRIES = (512 - 1) // ENTRY_BYTES + 2
 
+# Behind an end nobody has written, nearly always.
+_BLANK_SECTOR = bytes(_SECTOR_ENTRIES * ENTRY_BYTES)
+_BLANK = bytes(2 * _LOOK * ENTRY_BYTES)
+
 
 class ConsumeQueue:
     """The files of one queue. Nothing is cached but a hint of the last end, which is proved against the files."""
@@ -50,12 +54,13 @@ class ConsumeQueue:
         one may look like the end: it is none if a record behind it says itself that it is the queue's (`is_record`).
         """
         hint = self._hint  # read once: another thread may have another end, and leaves another hint meanwhile
-        if self._hint_holds(hint, end, confirm):
-            return hint
-        bases = self._bases()
-        if not bases:
-            return 0
-        self._hint = found = self._end(bases, end, confirm, is_record)
+        found = self._end_near(hint, end, confirm)
+        if found is None:
+            bases = self._bases()
+            if not bases:
+                return 0
+            found = self._end(bases, end, confirm, is_record)
+        self._hint = found
         return found
 
     def min_offset(self, log_start: int, max_offset: int, log_end: int, confirm: Confirm) -> int:
@@ -304,12 +309,10 @@ class ConsumeQueue:
             return None
         count = min(_LOOK, base + self._per_file - boundary)
         file = self.run.open(base * ENTRY_BYTES)  # most of what lies here is a hole
-        entries = np.frombuffer(file.read((boundary - base) * ENTRY_BYTES, count * ENTRY_BYTES), ENTRY)
-        offsets, sizes = entries["commit_log_offset"], entries["frame_size"]
-        counts = (sizes > 0) & (sizes != PRE_BLANK_SIZE) & (offsets >= 0)
-        counts &= offsets < end if by_start else offsets + sizes <= end
-        for row in map(int, np.flatnonzero(counts)[::-1]):
-            if is_record(int(offsets[row]), int(sizes[row]), boundary + row):
+        data = file.read((boundary - base) * ENTRY_BYTES, count * ENTRY_BYTES)
+        for row in _counting(data, end, by_start=by_start)[::-1]:
+            offset, size, _ = _ENTRY.unpack_from(data, row * ENTRY_BYTES)
+            if is_record(offset, size, boundary + row):
                 return boundary + row
         return None
 
@@ -327,28 +330,36 @@ class ConsumeQueue:
                 high = middle
         return low
 
-    def _hint_holds(self, hint: int, end: int, confirm: Confirm) -> bool:
-        """Whether the queue still ends at the hint: the entry before it counts, the next one does not, nor does one
-        that a damaged sector at the hint would have left.
+    def _end_near(self, hint: int, end: int, confirm: Confirm) -> int | None:
+        """The queue's end, if it is the hint, or not far behind it: the entry before it counts, and nothing behind it,
+        nor behind a sector that may be damaged there. None: who looks at the whole queue knows.
         """
-        if not 0 < hint % self._per_file < self._per_file - _SECTOR_ENTRIES:
-            return False
-        base = hint - hint % self._per_file
+        first = hint % self._per_file - 1
+        if not 0 <= first < self._per_file - 1 - _SECTOR_ENTRIES:
+            return None
+        base = hint - 1 - first
         try:
             file = self.run.open(base * ENTRY_BYTES)
         except FileNotFoundError:
-            return False
-        around = file.read((hint - base - 1) * ENTRY_BYTES, (2 + _SECTOR_ENTRIES) * ENTRY_BYTES)
-        offset, size, _ = _ENTRY.unpack_from(around)
-        next_offset, next_size, _ = _ENTRY.unpack_from(around, ENTRY_BYTES)
-        later_offset, later_size, _ = _ENTRY.unpack_from(around, (1 + _SECTOR_ENTRIES) * ENTRY_BYTES)
-        return (
-            0 < size != PRE_BLANK_SIZE
-            and offset + size <= end
-            and not (0 < next_size and next_offset + next_size <= end)
-            and not (0 < later_size and later_offset + later_size <= end)
-            and confirm(offset, size, hint - 1)
-        )
+            return None
+        data = file.read(first * ENTRY_BYTES, (1 + _SECTOR_ENTRIES) * ENTRY_BYTES)
+        if data.endswith(_BLANK_SECTOR):
+            count, (offset, size, _) = 1, _ENTRY.unpack_from(data)
+            if not (0 < size != PRE_BLANK_SIZE and 0 <= offset <= end - size):
+                return None
+        else:
+            data = file.read(first * ENTRY_BYTES, min(2 * _LOOK, self._per_file - first) * ENTRY_BYTES)
+            count = offset = size = 0
+            for next_offset, next_size, _ in _ENTRY.iter_unpack(data):
+                if not (0 < next_size != PRE_BLANK_SIZE and 0 <= next_offset <= end - next_size):
+                    break
+                count, offset, size = count + 1, next_offset, next_size
+            if not 0 < count <= _LOOK or _counting(data[count * ENTRY_BYTES :], end, by_start=False):
+                return None
+            if count > 1 and self.run.bases()[-1:] != [base * ENTRY_BYTES]:
+                return None
+        found = hint - 1 + count
+        return found if confirm(offset, size, found - 1) else None
 
     def _fill_pre_blank(self, start: int) -> None:
         base = start - start % self._per_file
@@ -357,6 +368,18 @@ class ConsumeQueue:
         self.run.create(base * ENTRY_BYTES)
         if start > base:
             self.run.write(base * ENTRY_BYTES, blank.tobytes())
+
+
+def _counting(data: bytes, end: int, *, by_start: bool) -> list[int]:
+    """Which of the entries of `data` count, ascending."""
+    if _BLANK.startswith(data):
+        return []
+    entries = np.frombuffer(data, ENTRY)
+    offsets, sizes = entries["commit_log_offset"], entries["frame_size"]
+    counts = (sizes > 0) & (sizes != PRE_BLANK_SIZE) & (offsets >= 0)
+    counts &= offsets < end if by_start else offsets + sizes <= end
+    rows: list[int] = np.flatnonzero(counts).tolist()
+    return rows
 
 
 def _believe(offset: int, size: int, queue_offset: int) -> bool:

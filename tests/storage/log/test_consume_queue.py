@@ -124,6 +124,46 @@ def test_a_hint_at_which_a_sector_rots_is_none(tmp_path: Path) -> None:
     assert queue.max_offset(10**9, is_true, is_true) == 110
 
 
+def test_a_queue_that_has_grown_does_not_end_in_a_sector_that_rots_there(tmp_path: Path) -> None:
+    queue, other = make_queue(tmp_path, per_file=1000), make_queue(tmp_path, per_file=1000)
+    for first in (51, 76, 100, 300, 480):
+        queue.put(0, entries(0, 50))
+        other.put(50, entries(50, 470))
+        other.put(first, np.zeros(26, ENTRY))
+        assert queue.max_offset(10**9, is_true, is_true) == 520
+        other.cut(0, is_true)
+
+
+@pytest.mark.parametrize(("hint", "left"), [(50, 60), (950, 960)])
+def test_a_queue_that_has_a_next_file_does_not_end_before_it(tmp_path: Path, hint: int, left: int) -> None:
+    queue, other = make_queue(tmp_path, per_file=1000), make_queue(tmp_path, per_file=1000)
+    queue.put(0, entries(0, hint))
+    other.put(0, entries(0, 1200))
+    other.put(left, np.zeros(1000 - left, ENTRY))
+    assert queue.max_offset(10**9, is_true, is_true) == 1200
+
+
+def test_the_end_of_a_queue_that_has_grown_is_found_with_few_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, other = make_queue(tmp_path, per_file=60_000), make_queue(tmp_path, per_file=60_000)
+    queue.put(0, entries(0, 50_000))
+    looks = 0
+
+    def counted(file: OpenFile, position: int, size_bytes: int) -> bytes:
+        nonlocal looks
+        looks += 1
+        return read(file, position, size_bytes)
+
+    read = OpenFile.read
+    monkeypatch.setattr(OpenFile, "read", counted)
+    assert (queue.max_offset(10**9, is_true, is_true), looks) == (50_000, 1)
+    for end in (50_001, 50_006, 50_206):
+        other.put(50_000, entries(50_000, end - 50_000))
+        looks = 0
+        assert (queue.max_offset(10**9, is_true, is_true), looks) == (end, 2)
+
+
 def test_a_hint_of_a_file_that_is_gone_is_forgotten(queue: ConsumeQueue) -> None:
     queue.put(0, entries(0, 12))
     assert queue.max_offset(10**9, is_true, is_true) == 12
