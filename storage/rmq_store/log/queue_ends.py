@@ -25,15 +25,18 @@ from typing import Any
 
 from rmq_store.errors import CorruptConfigError, CorruptionError, NotAStoreError, UsageError
 from rmq_store.files import durable
-from rmq_store.format.consume_queue import ENTRY_BYTES, QUEUE_ID_MAX, QUEUE_OFFSET_MAX
+from rmq_store.files.segments import OpenFiles, data_ranges
+from rmq_store.format.consume_queue import ENTRY_BYTES, PRE_BLANK_SIZE, QUEUE_ID_MAX, QUEUE_OFFSET_MAX
 from rmq_store.format.names import validate_topic
 from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.views import QueueKey
+from rmq_store.log.views import QueueKey, Views
 
 _FORMAT = 1
 _FILE_NAME = "queue_ends.json"
 _FILE_BYTES_MAX = 64 << 20
 _OFFSET_MAX = (1 << 63) - 1  # of the log
+_PAGE_ENTRIES = 256  # a page of 4 KiB has 205
+_BLANK = bytes(2 * _PAGE_ENTRIES * ENTRY_BYTES)
 _SIZE_FIELD = slice(8, 12)  # of an entry; 0: nobody has written there
 _PLACE = struct.Struct(">qi")  # of an entry: commit-log offset, size
 
@@ -119,26 +122,65 @@ class QueueEnds:
         return all(f"{base:020d}" in names for base in range(first, newest, file_bytes))
 
 
-def rotten_queues(log: CommitLog, end: int) -> list[QueueKey]:
+def rotten_queues(log: CommitLog, end: int, known: QueueEnds | None) -> list[QueueKey]:
     """The queues of a store that nobody has closed whose newest file would tell a wrong end, of the messages below
-    `end`. Looks at a page behind where each seems to end, as `ConsumeQueue.max_offset`.
+    `end`. Looks at a page behind where each seems to end, as `ConsumeQueue.max_offset`, but from where it ended by the
+    table `known`, of which nothing is lost: so a queue that has not grown since costs one look.
 
     Raises:
         StoreFailedError, UsageError: one cannot be read.
     """
     bases = log.segments.bases()
     log_end = bases[-1] + log.geometry.mapped_file_size_commit_log if bases else 0
+    ends = known.ends if known is not None else {}
+    # Not those of the log: it would keep many of the files open, for nobody.
+    views = Views(log.root, log.geometry.mapped_file_size_consume_queue, OpenFiles(1), None, writable=False)
+    rotten = []
     with durable.typed(log.views.directory):
-        return [key for key in filter(is_possible, log.views.keys()) if _is_rotten(log, key, end, log_end)]
+        for key in views.keys():
+            known_end = ends.get(key, 0)
+            queue_end = _end_behind(log, key, known_end, end) if known_end else None
+            if queue_end is None:
+                queue_end = _end_of(log, views, key, end) if is_possible(key) else 0
+            if queue_end not in (0, known_end) and not _reaches(log, key, queue_end, log_end):
+                rotten.append(key)
+    return rotten
 
 
-def _is_rotten(log: CommitLog, key: QueueKey, end: int, log_end: int) -> bool:
-    confirm, is_record = partial(log.is_whole_entry, *key), partial(log.is_record_of, *key)
+def _end_behind(log: CommitLog, key: QueueKey, known_end: int, end: int) -> int | None:
+    """Where the queue ends that ended at `known_end` > 0, if that is at most a page behind it, and nobody has written
+    behind that; None if more has to be looked at.
+    """
+    file_bytes = log.geometry.mapped_file_size_consume_queue
+    position = (known_end - 1) * ENTRY_BYTES
+    base = position - position % file_bytes
     try:
-        queue_end = log.views.queue(*key).max_offset(end, confirm, is_record)
+        fd = durable.open_nofollow(f"{log.views.directory}/{key[0]}/{key[1]}/{base:020d}", os.O_RDONLY)
+    except (FileNotFoundError, NotADirectoryError, NotAStoreError):
+        return None
+    try:
+        raw = os.pread(fd, len(_BLANK), position - base)
+        if len(raw) < len(_BLANK) or data_ranges(fd, position - base + len(raw), file_bytes):
+            return None  # if it ends the file, a next one may be there
+    finally:
+        os.close(fd)
+    place, queue_end = (0, 0), known_end - 1
+    for row in range(_PAGE_ENTRIES):
+        offset, size = _PLACE.unpack_from(raw, row * ENTRY_BYTES)
+        if not (0 < size != PRE_BLANK_SIZE and 0 <= offset <= end - size):
+            break
+        place, queue_end = (offset, size), queue_end + 1
+    if queue_end < known_end or not _BLANK.startswith(raw[(queue_end - known_end + 1) * ENTRY_BYTES :]):
+        return None
+    return queue_end if log.is_whole_entry(*key, *place, queue_end - 1) else None
+
+
+def _end_of(log: CommitLog, views: Views, key: QueueKey, end: int) -> int:
+    """As `ConsumeQueue.max_offset`; 0 if it cannot be told: whoever uses this queue is told."""
+    try:
+        return views.queue(*key).max_offset(end, partial(log.is_whole_entry, *key), partial(log.is_record_of, *key))
     except (CorruptionError, NotAStoreError, FileNotFoundError):
-        return False  # whoever uses this queue is told
-    return queue_end > 0 and not _reaches(log, key, queue_end, log_end)
+        return 0
 
 
 def is_possible(key: QueueKey) -> bool:

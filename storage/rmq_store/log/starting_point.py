@@ -81,13 +81,14 @@ def starting_point(log: CommitLog, page: StatePage | None) -> StartingPoint:
         return StartingPoint(Trust.BROKER_CLEAN, _newest_entry_segment(log), 0, None, False)
     # A log that never had a record has no views either.
     no_queues = bool(log.segments.bases()) and not log.views.directory.is_dir()
-    lost = _lost_queues(log)
+    table = QueueEnds.load(log.own)
+    lost = _lost_queues(log, table)
     views_missing = no_queues or (known is not None and _index_missing(log, known[0])) or bool(lost)
     if known is not None and known[0].clean and not abort and not views_missing and _ends_at(log, known[0]):
         return StartingPoint(Trust.CLEAN, known[0].end, known[0].flushed_end, known[0])
     if not views_missing:  # what lies behind this is written again by who scans the log from there on
         on_disk = page.appended_end if page is not None and page.counts() else known[0].end if known is not None else 0
-        lost = _rotten_queues(log, on_disk)
+        lost = _rotten_queues(log, on_disk, table)
         views_missing = bool(lost)
     if page is not None and page.counts() and not views_missing:
         return StartingPoint(Trust.SAME_BOOT, page.flushed_end, page.flushed_end, None)
@@ -140,8 +141,7 @@ def _index_missing(log: CommitLog, record: ProgressRecord) -> bool:
     return index is not None and record.index_file != NO_FILE and not index.path(record.index_file).exists()
 
 
-def _lost_queues(log: CommitLog) -> tuple[QueueKey, ...]:
-    known = QueueEnds.load(log.own)
+def _lost_queues(log: CommitLog, known: QueueEnds | None) -> tuple[QueueKey, ...]:
     lost = known.lost(log) if known is not None else []
     if lost:
         (topic, queue_id), count = lost[0], len(lost)
@@ -152,8 +152,8 @@ def _lost_queues(log: CommitLog) -> tuple[QueueKey, ...]:
     return tuple(lost)
 
 
-def _rotten_queues(log: CommitLog, end: int) -> tuple[QueueKey, ...]:
-    rotten = rotten_queues(log, end)
+def _rotten_queues(log: CommitLog, end: int, known: QueueEnds | None) -> tuple[QueueKey, ...]:
+    rotten = rotten_queues(log, end, known)
     if rotten:
         (topic, queue_id), count = rotten[0], len(rotten)
         _LOG.warning(

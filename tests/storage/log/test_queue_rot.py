@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import Message, Store, StoreConfig
+from rmq_store.files import durable
 from rmq_store.log.flush import save_progress
 
 QUEUE = ("Alpha", 0)
@@ -101,3 +102,64 @@ def test_in_an_open_store_no_queue_ends_in_a_rotten_sector(rotting: Any, sector:
             assert store.queue_range(*QUEUE) == (0, COUNT)
         assert second.send(Message("Alpha", b"x", queue_id=0)).queue_offset == COUNT
         assert first.send(Message("Alpha", b"x", queue_id=0)).queue_offset == COUNT + 1
+
+
+@pytest.mark.parametrize("sector", SECTORS)
+@pytest.mark.parametrize("state", ["killed", "rebooted"])
+@pytest.mark.parametrize("closed", [1, 60, 119])
+def test_a_queue_that_has_grown_since_a_close_does_not_end_in_a_rotten_sector(
+    lab: Any, sector: int, state: str, closed: int
+) -> None:
+    lab.config = StoreConfig(mapped_file_size_consume_queue=20 * 2000, flush_interval_commit_log=10**9)
+    with lab.open() as store:
+        add(store, closed)
+
+    def work(store: Store) -> None:
+        add(store, COUNT - closed)
+        save_progress(store._log)
+
+    lab.crash(work)
+    if state == "rebooted":
+        lab.reboot()
+    rot(lab, sector)
+    with lab.open() as store:
+        assert store.queue_range(*QUEUE) == (0, COUNT)
+        assert store.send(Message("Alpha", b"x", queue_id=0)).queue_offset == COUNT
+
+
+@pytest.mark.parametrize("has_table", [True, False])
+def test_queues_that_killed_writers_left_are_opened_few_times_and_not_kept_open(
+    lab: Any, monkeypatch: pytest.MonkeyPatch, has_table: bool
+) -> None:
+    lab.config = StoreConfig(mapped_file_size_consume_queue=20 * 2000)
+    rows = {"queueId": pa.array(range(30), pa.int32()), "body": pa.array([b"x"] * 30, pa.binary())}
+    with lab.open() as store:
+        store.create_topic("Beta", queue_count=30)
+        store.append(pa.RecordBatch.from_pydict(rows), topic="Beta")
+    lab.crash(lambda store: store.append(pa.RecordBatch.from_pydict(rows), topic="Beta"))
+    if not has_table:
+        (lab.root / "pyrmq" / "queue_ends.json").unlink()
+    opened: list[Path] = []
+    monkeypatch.setattr(durable, "hook", lambda operation, path: opened.append(Path(path).parent)
+                        if operation == "open" and "consumequeue" in path else None)  # fmt: skip
+    with lab.open() as store:
+        assert not [path for path in store._log.files._files if "consumequeue" in path]
+        assert max(map(opened.count, opened)) <= 3
+
+
+def test_the_entries_that_decide_on_the_end_of_a_queue_that_has_grown_are_taken_from_the_log(lab: Any) -> None:
+    lab.config = StoreConfig(mapped_file_size_consume_queue=20 * 2000, flush_interval_commit_log=10**9)
+    with lab.open() as store:
+        add(store, 10)
+
+    def work(store: Store) -> None:
+        add(store, COUNT - 10)
+        save_progress(store._log)
+
+    lab.crash(work)
+    rot(lab, 62 * 20 // SECTOR)  # where the bisection looks first of all entries
+    with lab.open() as store:
+        assert store.recovery is not None
+        assert store.recovery.trust == "COPY"
+        assert store.queue_range(*QUEUE) == (0, COUNT)
+        assert len(bodies(store)) == COUNT
