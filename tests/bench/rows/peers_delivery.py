@@ -12,7 +12,7 @@ from pathlib import Path
 from bench.case import Case, Pair, Target
 from bench.messages import BODY_BYTES, TOPIC, plain
 from bench.peer import BROKER_HEAP, Process
-from bench.rows.delivery import ROWS, deliver_seconds
+from bench.rows.delivery import LIMIT, ROWS, deliver_seconds
 from bench.scratch import Scratch
 from bench.stores import QUEUES, chunk_rows
 
@@ -72,6 +72,7 @@ CASES = tuple(
             "GiB (G1), its defaults: one task for a level, enableScheduleAsyncDeliver=false."
         ),
         prepare=partial(delivering, warm=warm),
+        limit=LIMIT,
         peers=True,
     )
     for warm in (False, True)

@@ -123,6 +123,7 @@ def _append(body_bytes: int, batch: int) -> Case:
             f"{_JVM}."
         ),
         prepare=partial(appending, body_bytes=body_bytes, batch=batch),
+        limit=append.LIMIT,
         peers=True,
     )
 
@@ -163,6 +164,7 @@ CASES = (
                 "(maxTransferCount 2,000, maxTransferBytes 64 MiB)."
             ),
             prepare=partial(reading, body_bytes=body_bytes),
+            limit=queue_read.LIMIT,
             peers=True,
         )
         for body_bytes, limit in zip(BODY_BYTES, (2, 1.5), strict=True)
