@@ -290,7 +290,7 @@ def run_until_killed() -> Callable[..., None]:
     def run(program: str, *arguments: object) -> None:
         command = [sys.executable, str(ROOT / "tests" / "connector" / "workers" / program), *map(str, arguments)]
         environment = os.environ | worker_environment()
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
 
     return run
