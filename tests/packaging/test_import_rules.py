@@ -20,10 +20,11 @@ ROOTS = {"rmq_store": ROOT / "storage", "pyspark_rmq": ROOT / "connector"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     # Functions on plain values, too, but in C. By way of format/native.py, which knows whether it is there.
-    "format": {"errors", "threads", "_native"},
+    "format": {"errors", "threads", "memory", "_native"},
     "files": {"errors"},
     "clock": {"errors", "files"},
     "threads": set(),
+    "memory": set(),
     "log": {"errors", "clock", "format", "files"},
     "verify": {"errors", "clock", "format", "files", "log"},
     "broker": {"errors", "clock", "threads", "format", "files", "log", "verify"},

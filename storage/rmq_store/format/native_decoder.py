@@ -7,7 +7,6 @@ bodies, IPv6 hosts, several topics, malformed UTF-8, a message without UNIQ_KEY,
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,6 +16,7 @@ from rmq_store.format import native
 from rmq_store.format.gather import Bytes, Positions, repeated
 from rmq_store.format.properties import CRC32, KEYS, TAGS, UNIQUE_KEY
 from rmq_store.format.schema import MESSAGE_SCHEMA, TIMESTAMP_TYPE
+from rmq_store.memory import reserve
 
 # The extension knows the order.
 _NUMBERS = (
@@ -97,12 +97,8 @@ def _pieces(count: int, room: int) -> _Pieces:
 
 
 def _reserve(room: int, count: int) -> np.ndarray:
-    """Bytes for the most that texts of so many frames may have. Beside large bodies they have little of it, and what is
-    not touched is no memory, unless it comes from the heap: there it would be scattered over pages that are some.
-    """
-    if room < _LARGE_FRAME_BYTES * count:
-        return np.empty(room, np.uint8)
-    return np.frombuffer(mmap.mmap(-1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
+    """Bytes for the most that texts of so many frames may have. Beside large bodies they have little of it."""
+    return np.empty(room, np.uint8) if room < _LARGE_FRAME_BYTES * count else reserve(room)
 
 
 def _as_numbers(name: str, values: np.ndarray) -> pa.Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from rmq_store.format.frame_decoder import NotOwnedError, Owner, decode_frames
 from rmq_store.format.message import Host, SysFlag, encode_frame
 from rmq_store.format.native_decoder import decode_ordinary
 from rmq_store.format.schema import MESSAGE_SCHEMA
+from rmq_store.memory import reserve
 
 pytestmark = pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")
 
@@ -99,15 +99,23 @@ def ordinary_frames(chance: random.Random) -> Frames:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("body_bytes", "mapped"), [(100, 0), (1000, 5)])
+@pytest.mark.parametrize(("body_bytes", "reserved"), [(100, 0), (1000, 5)])
 def test_beside_large_bodies_other_texts_are_given_memory_that_nobody_has_touched(
-    body_bytes: int, mapped: int
+    body_bytes: int, reserved: int
 ) -> None:
     """msgId, tags, keys, and names and values of properties might each be as long as all frames are."""
     frames = Frames([{"body": b"." * body_bytes}] * 8)
-    with patch("rmq_store.format.native_decoder.mmap.mmap", wraps=mmap.mmap) as made:
+    with patch("rmq_store.format.native_decoder.reserve", wraps=reserve) as made:
         assert frames.ordinary() is not None
-    assert [call.args for call in made.call_args_list] == [(-1, len(frames.data))] * mapped
+    assert [call.args for call in made.call_args_list] == [(len(frames.data),)] * reserved
+
+
+def test_a_process_that_may_have_no_more_maps_decodes_as_well() -> None:
+    frames = Frames([{"body": b"." * 1000}] * 8)
+    found = frames.ordinary()
+    with patch("rmq_store.memory.mmap.mmap", side_effect=OSError(12, "Cannot allocate memory")):
+        assert found is not None
+        assert found.equals(frames.ordinary())
 
 
 @pytest.mark.parametrize("seed", range(50))
