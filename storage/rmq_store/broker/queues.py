@@ -22,7 +22,7 @@ from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.peek import ReadOnlyEnd, read_on, read_only_end
 
 # Entries looked at per step: 20 bytes each.
-_STEP = 1 << 20
+_STEP = 1 << 17
 
 _TRIES = 3
 
