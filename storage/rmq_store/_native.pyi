@@ -155,3 +155,10 @@ def copy_messages(
     null. `properties`: how many pieces there are before each row (n + 1,), offsets and bytes of names and of values.
     Into `ends` (9,): bytes of the six texts; pieces, bytes of their names, of their values.
     """
+
+def walk_frames(
+    data: Bytes, position: int, stop: int, base_offset: int, crc_position: int, positions: Int64, sizes: Int64
+) -> int:
+    """Into `positions` and `sizes` (n,): the sound frames that lie one behind another from `position` up to `stop`, or
+    as many as there is room for. How many that are. From `crc_position` on a frame must have a CRC property.
+    """

@@ -40,6 +40,7 @@ from rmq_store.format.checkpoint import Checkpoint
 from rmq_store.format.compression import DecompressionError, compress, decompress
 from rmq_store.format.config_json import ConfigJsonError
 from rmq_store.format.frame_decoder import decode_frames, dispatch_columns
+from rmq_store.format.frame_walk import sound_frames
 from rmq_store.format.ids import parse_offset_message_id, parse_unique_id
 from rmq_store.format.index import IndexHeader
 from rmq_store.format.message import Host, check_frame, decode_frame, encode_frame
@@ -149,13 +150,21 @@ def run_frame(data: bytes) -> None:
 
 
 def run_frames(data: bytes) -> None:
-    """The bulk decoder accepts exactly what `check_frame` calls a message, and agrees with `decode_frame`."""
+    """The bulk decoder accepts exactly what `check_frame` calls a message, and agrees with `decode_frame`; a walk goes
+    over exactly that, too.
+    """
     check = check_frame(memoryview(data), 0, len(data), expect_offset=None, check_crc=False)
     size = check.size if check.kind == "message" else int.from_bytes(data[:4], "big", signed=True)
     positions, sizes = np.zeros(2, np.int64), np.full(2, size, np.int32)
     place = int.from_bytes(data[28:36], "big", signed=True) if len(data) >= 36 else 0
     if not -(1 << 62) < place < 1 << 62:
         place = 0
+    for crc_from in (None, place):
+        walked = sound_frames(memoryview(data), 0, 1, place, crc_from)[1].tolist()
+        sound = check_frame(
+            memoryview(data), 0, len(data), expect_offset=place, check_crc=True, force_prop_crc=crc_from is not None
+        )
+        assert walked == ([sound.size] if sound.kind == "message" else []), (walked, sound)
     try:
         batch = decode_frames(
             pa.py_buffer(data), positions, sizes, base_offset=place, columns=MESSAGE_SCHEMA.names, broker_name="b",

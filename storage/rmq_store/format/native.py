@@ -23,7 +23,7 @@ Rows = tuple[object, ...]
 """What `native_encoder` makes of a batch; the extension knows the order."""
 
 # Raised whenever a function's parameters change, here and in native/module.c: what was built before is not used.
-INTERFACE = 3
+INTERFACE = 4
 
 try:
     from rmq_store import _native

@@ -1,7 +1,4 @@
-"""Walking the log frame by frame: what recovery, undo and read-only opens see.
-
-One Python call per frame; only the bytes that no progress record vouches for are ever walked.
-"""
+"""Walking the log frame by frame: what recovery, undo and read-only opens see."""
 
 from __future__ import annotations
 
@@ -15,13 +12,15 @@ from rmq_store.errors import CorruptRecordError, UsageError
 from rmq_store.format.consume_queue import QUEUE_OFFSET_MAX
 from rmq_store.format.frame_check import FrameCheck, check_frame
 from rmq_store.format.frame_decoder import DispatchColumns, dispatch_columns
+from rmq_store.format.frame_walk import FRAMES_MAX, sound_frames
 from rmq_store.format.names import validate_topic
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.views import QueueKey, entries_of
 
 
 class Stretch(NamedTuple):
-    """Whole message frames of one segment: `positions` and `sizes` in it (int64 (n,)), and where the stretch ends.
+    """Whole message frames of one segment: `positions` and `sizes` in it (int64 (n,)), and where the stretch ends. A
+    segment has several if it has more than FRAMES_MAX frames.
 
     `stopped` is "" if the walk goes on at `end`, otherwise why it ended there. `gap`: damage that was kept lies before
     `end`, and no frame is known to follow the one before it.
@@ -58,28 +57,24 @@ def walk(log: CommitLog, start: int, limit: int | None = None) -> Iterator[Stret
             offset = resume
             continue
         view = memoryview(log.segments.open(base).map)
-        positions: list[int] = []
-        sizes: list[int] = []
-        position, stopped = offset - base, ""
         high = segment_bytes if limit is None else min(segment_bytes, limit - base)
-        while position < high:
+        positions, sizes = sound_frames(view, offset - base, high, base, log.crc_from)
+        position, stopped = int(positions[-1] + sizes[-1]) if len(positions) else offset - base, ""
+        if position < high and len(positions) < FRAMES_MAX:
             check = _check(log, view, base, position)
-            if check.kind == "message":
-                positions.append(position)
-                sizes.append(check.size)
+            if check.kind == "message":  # a writer has finished it since
+                positions, sizes = np.append(positions, position), np.append(sizes, check.size)
                 position += check.size
-            elif check.kind == "blank":
-                if position + check.size != segment_bytes:
-                    stopped = "a blank frame that does not end with its segment"
-                    break
+            elif check.kind == "bad":
+                stopped = check.reason
+            elif position + check.size == segment_bytes:
                 position = segment_bytes
             else:
-                stopped = check.reason
-                break
+                stopped = "a blank frame that does not end with its segment"
         resume = _behind_kept(log, base, position) if stopped else base + position
         gap = resume > base + position
         stopped = "" if gap else stopped
-        yield Stretch(base, np.array(positions, np.int64), np.array(sizes, np.int64), resume, stopped, gap)
+        yield Stretch(base, positions, sizes, resume, stopped, gap)
         if stopped:
             return
         offset = resume

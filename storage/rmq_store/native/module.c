@@ -7,7 +7,7 @@
 #include "crc.h"
 
 /* Raised whenever a function's parameters change, here and in rmq_store/format/native.py. */
-#define INTERFACE 3
+#define INTERFACE 4
 
 int take_items(Items *items, PyObject *object, size_t item_bytes, int writable, const char *name)
 {
@@ -56,7 +56,8 @@ static int add_parts(PyObject *module)
         return -1;
     crc_prepare();
     PyMethodDef *parts[] = {crc_methods,     encoder_methods, frame_methods,    host_methods,  index_methods,
-                            message_methods, patch_methods,   property_methods, slice_methods, text_methods};
+                            message_methods, patch_methods,   property_methods, slice_methods, text_methods,
+                            walk_methods};
     for (size_t part = 0; part < sizeof parts / sizeof parts[0]; part++)
         if (PyModule_AddFunctions(module, parts[part]) < 0)
             return -1;

@@ -24,6 +24,7 @@ extern PyMethodDef slice_methods[];
 extern PyMethodDef encoder_methods[];
 extern PyMethodDef patch_methods[];
 extern PyMethodDef text_methods[];
+extern PyMethodDef walk_methods[];
 
 /* A one-dimensional buffer that Python handed over: `count` items of one size, contiguous and aligned. */
 typedef struct {

@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 import struct
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from rmq_store import Store
 from rmq_store.errors import CorruptRecordError
+from rmq_store.format import frame_walk
 from rmq_store.format.message import BLANK_MAGIC
 from rmq_store.log import scan
 from rmq_store.log.commit_log import CommitLog
@@ -128,6 +131,37 @@ def test_a_walk_stops_at_its_limit_at_a_bad_frame_and_at_a_missing_segment(lab: 
         stretches = list(scan.walk(log, 0))
         assert stretches[-1].end == second
         assert stretches[-1].stopped == "the next segment does not exist"
+
+
+def test_a_segment_of_many_frames_is_walked_in_parts(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    with lab.open() as store:
+        store.append(lab.batch(60, body_bytes=300))
+        log, end = store._log, store.log_range()[1]
+        whole = list(scan.walk(log, 0))
+        for module in (frame_walk, scan):
+            monkeypatch.setattr(module, "FRAMES_MAX", 4)
+        parts = list(scan.walk(log, 0))
+        assert max(len(part.positions) for part in parts) == 4
+        assert len(parts) > 2 * len(whole)
+        assert [(part.base, position) for part in parts for position in part.positions] == [
+            (stretch.base, position) for stretch in whole for position in stretch.positions
+        ]
+        ends = [(part.end, behind.base + behind.positions[:1]) for part, behind in pairwise(parts)]
+        assert all(part_end in behind for part_end, behind in ends if len(behind))
+        assert (parts[-1].end, parts[-1].stopped) == (end, whole[-1].stopped)
+
+
+def test_a_record_that_is_finished_while_the_walk_looks_is_walked_over(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with lab.open() as store:
+        store.append(lab.batch(3))
+        whole = next(scan.walk(store._log, 0))
+        monkeypatch.setattr(scan, "sound_frames", lambda *_: (np.empty(0, np.int64), np.empty(0, np.int64)))
+        parts = list(scan.walk(store._log, 0))
+        assert [int(part.positions[0]) for part in parts[:-1]] == whole.positions.tolist()
+        assert [int(part.sizes[0]) for part in parts[:-1]] == whole.sizes.tolist()
+        assert parts[-1].stopped == whole.stopped
 
 
 def test_a_walk_that_asks_for_checksums_stops_at_a_record_without_one(lab: Lab) -> None:

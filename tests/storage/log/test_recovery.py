@@ -20,6 +20,7 @@ import pytest
 from rmq_store import Message, Store
 from rmq_store.errors import CorruptRecordError, StoreFailedError
 from rmq_store.files import durable
+from rmq_store.format import frame_walk
 from rmq_store.format.checkpoint import Checkpoint
 from rmq_store.format.index import ENTRY
 from rmq_store.log import scan
@@ -303,7 +304,12 @@ def unit_store(lab: Lab) -> tuple[dict[str, bytes], dict[Path, bytes], int, int]
     return before, lab.save(), start, log_end(lab)
 
 
-def test_a_unit_whose_end_is_missing_is_dropped_as_a_whole_wherever_it_was_torn(lab: Lab) -> None:
+@pytest.mark.parametrize("frames_max", [frame_walk.FRAMES_MAX, 3])
+def test_a_unit_whose_end_is_missing_is_dropped_as_a_whole_wherever_it_was_torn(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, frames_max: int
+) -> None:
+    for module in (frame_walk, scan):  # the unit lies in many stretches
+        monkeypatch.setattr(module, "FRAMES_MAX", frames_max)
     before, saved, start, end = unit_store(lab)
     boundaries = lab.boundaries(start, end)
     assert len(boundaries) > 27

@@ -1,0 +1,94 @@
+/* Sound frames one behind another, found by what they say of their own sizes. Rules: rmq_store/format/frame_check.py. */
+
+#include "native.h"
+
+#include "crc.h"
+#include "frames.h"
+
+#define CRC_MASK 0x7FFFFFFFu
+#define CRC_PROPERTY_BYTES 20
+#define NAME_BYTES 9
+#define DIGITS 10
+
+static const uint8_t property_name[NAME_BYTES] = {'_', '_', 'C', 'R', 'C', '3', '2', '#', 1};
+
+/* In how many bits the 20 bytes of `tail` are not named and ended as a CRC property is. */
+static int differing_bits(const uint8_t *tail)
+{
+    int bits = 0;
+    for (int place = 0; place <= NAME_BYTES; place++) {
+        unsigned difference = place < NAME_BYTES ? tail[place] ^ property_name[place] : tail[CRC_PROPERTY_BYTES - 1] ^ 2u;
+        for (; difference; difference &= difference - 1)
+            bits++;
+    }
+    return bits;
+}
+
+static int has_crc(const uint8_t *frame, const uint8_t *tail)
+{
+    uint64_t stored = 0;
+    for (int place = DIGITS; place--;) {
+        uint8_t digit = tail[NAME_BYTES + place];
+        if (digit < '0' || digit > '9')
+            return 0;
+        stored = 10 * stored + (digit - '0');
+    }
+    return (crc_extend(0, frame, (size_t)(tail - frame)) & CRC_MASK) == stored;
+}
+
+/* Whether the frame of `size` bytes at `position` is one that `check_frame` calls a message, if it must know its own
+   offset, and must have a CRC property if `must_have_crc`. */
+static int is_sound(const uint8_t *data, int64_t count, int64_t position, int64_t size, int64_t base, int must_have_crc)
+{
+    int32_t narrow[NARROW_FIELDS];
+    int64_t wide[WIDE_FIELDS];
+    if (!read_frame(data, count, position, size, &base, narrow, wide, 0, 1))
+        return 0;
+    const uint8_t *body = data + wide[BODY_START];
+    size_t body_bytes = (size_t)(wide[BODY_END] - wide[BODY_START]);
+    if (body_bytes && !must_have_crc && (crc_extend(0, body, body_bytes) & CRC_MASK) != (uint32_t)narrow[BODY_CRC])
+        return 0;
+    if (wide[PROPERTIES_END] - wide[PROPERTIES_START] < CRC_PROPERTY_BYTES)
+        return !must_have_crc;
+    const uint8_t *tail = data + position + size - CRC_PROPERTY_BYTES;
+    int bits = differing_bits(tail);
+    return bits == 0 ? has_crc(data + position, tail) : bits > 1 && !must_have_crc;
+}
+
+static PyObject *walk_frames(PyObject *module, PyObject *arguments)
+{
+    PyObject *given[3], *result = NULL;
+    Items data = {0}, positions = {0}, sizes = {0};
+    long long position, stop, base, crc_position;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "OLLLLOO:walk_frames", &given[0], &position, &stop, &base, &crc_position, &given[1],
+                          &given[2]))
+        return NULL;
+    if (!take_items(&data, given[0], 1, READ_ITEMS, "data") || !take_items(&positions, given[1], 8, WRITE_ITEMS, "positions")
+        || !take_n_items(&sizes, given[2], 8, WRITE_ITEMS, "sizes", positions.count))
+        goto done;
+    const uint8_t *bytes = data.view.buf;
+    Py_ssize_t row = 0;
+    Py_BEGIN_ALLOW_THREADS
+    while (row < positions.count && 0 <= position && position < stop && position <= data.count - 4) {
+        const uint8_t *place = bytes + position;
+        int64_t size = (int32_t)((uint32_t)place[0] << 24 | (uint32_t)place[1] << 16 | (uint32_t)place[2] << 8 | place[3]);
+        if (!is_sound(bytes, data.count, position, size, base, crc_position <= position))
+            break;
+        ((int64_t *)positions.view.buf)[row] = position;
+        ((int64_t *)sizes.view.buf)[row++] = size;
+        position += size;
+    }
+    Py_END_ALLOW_THREADS
+    result = PyLong_FromSsize_t(row);
+done:
+    release_items(&data);
+    release_items(&positions);
+    release_items(&sizes);
+    return result;
+}
+
+PyMethodDef walk_methods[] = {
+    {"walk_frames", walk_frames, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
