@@ -3,7 +3,8 @@
 Wrong sizes make a Java broker refuse the store, a wrong index geometry is not even noticed (store-format.md 0.4). An
 index file's size alone fits several geometries, so the content decides: the slots in use must be as many as the
 header says. Of the geometry that we expect only the first and the last entry are looked at, because a writer may be
-putting entries into the file at this moment, or may have died doing so.
+putting entries into the file at this moment, or may have died doing so. Where several fit all the same, the chains
+decide: only in the file's own geometry does each link lead to an entry of its slot. One rotten entry changes nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from rmq_store.errors import CorruptIndexError, UsageError
 from rmq_store.files import durable
@@ -143,7 +145,7 @@ def _fitting(path: Path, given: tuple[int, int]) -> set[tuple[int, int]] | None:
             entries = (units - slots) // _SLOTS_PER_ENTRY
             if (slots, entries) == given or _content_fits(fd, header, slots, count):
                 fits.add((slots, entries))
-        return fits
+        return _best_chained(fd, fits, count) if len(fits) > 1 else fits
     finally:
         os.close(fd)
 
@@ -170,13 +172,41 @@ def _slot_counts(fd: int, header: layout.IndexHeader, units: int, count: int) ->
 
 
 def _content_fits(fd: int, header: layout.IndexHeader, slots: int, count: int) -> bool:
-    values = np.frombuffer(os.pread(fd, slots * layout.SLOT_BYTES, layout.HEADER_BYTES), dtype=">i4")
-    entries = np.frombuffer(
-        os.pread(fd, (count - 1) * layout.ENTRY_BYTES, layout.entry_position(slots, 1)), dtype=layout.ENTRY
-    )
+    values, entries = _slots_and_entries(fd, slots, count)
     if len(entries) < count - 1 or int(np.count_nonzero(values)) != header.hash_slot_count:
         return False
     numbers = np.arange(1, count)
     return bool(
         (entries["previous"] < numbers).all() and (entries["key_hash"] >= 0).all() and int(values.max()) < count
     )
+
+
+def _slots_and_entries(fd: int, slots: int, count: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.void]]:
+    """(slots,) SLOT, and entries 1 .. count - 1 (ENTRY)."""
+    values = os.pread(fd, slots * layout.SLOT_BYTES, layout.HEADER_BYTES)
+    entries = os.pread(fd, (count - 1) * layout.ENTRY_BYTES, layout.entry_position(slots, 1))
+    return np.frombuffer(values, layout.SLOT), np.frombuffer(entries, layout.ENTRY)
+
+
+def _best_chained(fd: int, fits: set[tuple[int, int]], count: int) -> set[tuple[int, int]]:
+    """Those with the most sound links: more than one only if the chains do not tell them apart."""
+    sound = {(slots, entries): _sound_links(fd, slots, count) for slots, entries in fits}
+    most = max(sound.values())
+    return {geometry for geometry, links in sound.items() if links == most}
+
+
+def _sound_links(fd: int, slots: int, count: int) -> int:
+    """How many links (slots' values, entries' `previous`) name an entry of their own slot, key_hash % slots.
+
+    In a sound file each entry is named by one link. Looking where links lead needs no sort, as chaining anew would.
+    """
+    values, entries = _slots_and_entries(fd, slots, count)
+    slot_of = np.full(len(entries) + 1, -1, np.int32)  # by entry number; 0 is no entry: no slot
+    slot_of[1:] = entries["key_hash"] % slots
+    return _named(slot_of, values, np.arange(len(values))) + _named(slot_of, entries["previous"], slot_of[1:])
+
+
+def _named(slot_of: npt.NDArray[np.int32], links: layout.IntArray, slots: layout.IntArray) -> int:
+    """How many of `links` name an entry of the slot in the same place of `slots`; a number of no entry does not."""
+    numbers = np.where((links > 0) & (links < len(slot_of)), links, 0)
+    return int(np.count_nonzero(slot_of[numbers] == slots))

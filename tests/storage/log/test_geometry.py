@@ -111,6 +111,38 @@ def test_an_index_that_fits_several_geometries_is_refused_with_advice(tmp_path: 
     assert (chosen.max_hash_slot_num, chosen.max_index_num) == (60, 100)
 
 
+@pytest.fixture
+def with_a_second_reading(tmp_path: Path) -> Path:
+    """The path of a file of 50 slots that fits 45 as well: there entry n is the one before.
+
+    The log's first record has two keys, and the last one too; its offset 0 is also in entry 0, which is never used.
+    No key is in one of the last five slots, so that both see as many slots in use.
+    """
+    index = HashIndex(tmp_path / "index", 50, 200)
+    hashes = [number for number in range(11, 1000, 7) if number % 50 < 45][:80]
+    offsets = np.arange(80, dtype=np.int64) // 2 * 200
+    index.put(np.array(hashes, np.int32), offsets, 10**12 + offsets)
+    return index.path(index.names()[0])
+
+
+@pytest.mark.parametrize("rotten", [None, "key_hash", "previous", "slot"])
+def test_where_two_geometries_fit_the_chains_decide(
+    tmp_path: Path, with_a_second_reading: Path, rotten: str | None
+) -> None:
+    data = bytearray(with_a_second_reading.read_bytes())
+    at = {None: 0, "key_hash": 240 + 20 * 70, "previous": 240 + 20 * 70 + 16, "slot": 40 + 4 * 11}
+    if rotten:
+        data[at[rotten] : at[rotten] + 4] = (1).to_bytes(4, "big")
+    with_a_second_reading.write_bytes(data)
+    found = infer(tmp_path, DEFAULT)
+    assert (found.max_hash_slot_num, found.max_index_num) == (50, 200)
+
+
+def test_sizes_that_fit_but_for_the_chains_are_refused(tmp_path: Path, with_a_second_reading: Path) -> None:
+    with pytest.raises(UsageError, match="the index files have 50, 200"):
+        infer(tmp_path, replace(DEFAULT, max_hash_slot_num=45, max_index_num=201), INDEX_NAMES)
+
+
 def test_an_index_that_fits_no_geometry_is_refused(tmp_path: Path) -> None:
     index = make_index(tmp_path, 60, 100, 50)
     path = index.path(index.names()[0])
