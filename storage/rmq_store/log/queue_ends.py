@@ -19,24 +19,20 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rmq_store.errors import CorruptConfigError, CorruptionError, NotAStoreError, UsageError
+from rmq_store.errors import CorruptConfigError, NotAStoreError, UsageError
 from rmq_store.files import durable
-from rmq_store.files.segments import OpenFiles, data_ranges
-from rmq_store.format.consume_queue import ENTRY_BYTES, PRE_BLANK_SIZE, QUEUE_ID_MAX, QUEUE_OFFSET_MAX
+from rmq_store.format.consume_queue import ENTRY_BYTES, QUEUE_ID_MAX, QUEUE_OFFSET_MAX
 from rmq_store.format.names import validate_topic
 from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.views import QueueKey, Views
+from rmq_store.log.views import QueueKey
 
 _FORMAT = 1
 _FILE_NAME = "queue_ends.json"
 _FILE_BYTES_MAX = 64 << 20
 _OFFSET_MAX = (1 << 63) - 1  # of the log
-_PAGE_ENTRIES = 256  # a page of 4 KiB has 205
-_BLANK = bytes(2 * _PAGE_ENTRIES * ENTRY_BYTES)
 _SIZE_FIELD = slice(8, 12)  # of an entry; 0: nobody has written there
 _PLACE = struct.Struct(">qi")  # of an entry: commit-log offset, size
 
@@ -105,7 +101,7 @@ class QueueEnds:
             return [key for key, end in self.ends.items() if _is_written(log, key, end)]
 
     def _is_there(self, log: CommitLog, key: QueueKey, end: int, log_end: int) -> bool:
-        if not _reaches(log, key, end, log_end):
+        if not reaches(log, key, end, log_end):
             return False
         file_bytes = log.geometry.mapped_file_size_consume_queue
         newest = (end - 1) * ENTRY_BYTES // file_bytes * file_bytes
@@ -122,67 +118,6 @@ class QueueEnds:
         return all(f"{base:020d}" in names for base in range(first, newest, file_bytes))
 
 
-def rotten_queues(log: CommitLog, end: int, known: QueueEnds | None) -> list[QueueKey]:
-    """The queues of a store that nobody has closed whose newest file would tell a wrong end, of the messages below
-    `end`. Looks at a page behind where each seems to end, as `ConsumeQueue.max_offset`, but from where it ended by the
-    table `known`, of which nothing is lost: so a queue that has not grown since costs one look.
-
-    Raises:
-        StoreFailedError, UsageError: one cannot be read.
-    """
-    bases = log.segments.bases()
-    log_end = bases[-1] + log.geometry.mapped_file_size_commit_log if bases else 0
-    ends = known.ends if known is not None else {}
-    # Not those of the log: it would keep many of the files open, for nobody.
-    views = Views(log.root, log.geometry.mapped_file_size_consume_queue, OpenFiles(1), None, writable=False)
-    rotten = []
-    with durable.typed(log.views.directory):
-        for key in views.keys():
-            known_end = ends.get(key, 0)
-            queue_end = _end_behind(log, key, known_end, end) if known_end else None
-            if queue_end is None:
-                queue_end = _end_of(log, views, key, end) if is_possible(key) else 0
-            if queue_end not in (0, known_end) and not _reaches(log, key, queue_end, log_end):
-                rotten.append(key)
-    return rotten
-
-
-def _end_behind(log: CommitLog, key: QueueKey, known_end: int, end: int) -> int | None:
-    """Where the queue ends that ended at `known_end` > 0, if that is at most a page behind it, and nobody has written
-    behind that; None if more has to be looked at.
-    """
-    file_bytes = log.geometry.mapped_file_size_consume_queue
-    position = (known_end - 1) * ENTRY_BYTES
-    base = position - position % file_bytes
-    try:
-        fd = durable.open_nofollow(f"{log.views.directory}/{key[0]}/{key[1]}/{base:020d}", os.O_RDONLY)
-    except (FileNotFoundError, NotADirectoryError, NotAStoreError):
-        return None
-    try:
-        raw = os.pread(fd, len(_BLANK), position - base)
-        if len(raw) < len(_BLANK) or data_ranges(fd, position - base + len(raw), file_bytes):
-            return None  # if it ends the file, a next one may be there
-    finally:
-        os.close(fd)
-    place, queue_end = (0, 0), known_end - 1
-    for row in range(_PAGE_ENTRIES):
-        offset, size = _PLACE.unpack_from(raw, row * ENTRY_BYTES)
-        if not (0 < size != PRE_BLANK_SIZE and 0 <= offset <= end - size):
-            break
-        place, queue_end = (offset, size), queue_end + 1
-    if queue_end < known_end or not _BLANK.startswith(raw[(queue_end - known_end + 1) * ENTRY_BYTES :]):
-        return None
-    return queue_end if log.is_whole_entry(*key, *place, queue_end - 1) else None
-
-
-def _end_of(log: CommitLog, views: Views, key: QueueKey, end: int) -> int:
-    """As `ConsumeQueue.max_offset`; 0 if it cannot be told: whoever uses this queue is told."""
-    try:
-        return views.queue(*key).max_offset(end, partial(log.is_whole_entry, *key), partial(log.is_record_of, *key))
-    except (CorruptionError, NotAStoreError, FileNotFoundError):
-        return 0
-
-
 def is_possible(key: QueueKey) -> bool:
     """Whether a store can have that queue; what else lies below `consumequeue/` somebody has put there."""
     try:
@@ -192,16 +127,15 @@ def is_possible(key: QueueKey) -> bool:
     return 0 <= key[1] <= QUEUE_ID_MAX
 
 
-def _reaches(log: CommitLog, key: QueueKey, end: int, log_end: int) -> bool:
+def reaches(log: CommitLog, key: QueueKey, end: int, log_end: int) -> bool:
     """Whether the queue's newest file says that it ends at `end` or behind. With a sector of zeros, or of something
     else, where the end is looked for (ConsumeQueue.max_offset) it would end there. No record lies at `log_end` or
     behind.
     """
     per_file = log.geometry.mapped_file_size_consume_queue // ENTRY_BYTES
     first = (end - 1) // per_file * per_file
-    try:
-        fd = durable.open_nofollow(f"{log.views.directory}/{key[0]}/{key[1]}/{first * ENTRY_BYTES:020d}", os.O_RDONLY)
-    except (FileNotFoundError, NotADirectoryError, NotAStoreError):
+    fd = open_file(log, key, end - 1)
+    if fd is None:
         return False
     try:
         for entry in (first, end - 1, *_looks(first, first + per_file, end)):
@@ -226,18 +160,27 @@ def _looks(low: int, high: int, end: int) -> Iterator[int]:
 
 
 def _is_written(log: CommitLog, key: QueueKey, queue_offset: int) -> bool:
-    """Whether the queue's files have an entry there. Looks without mapping anything: there may be many queues."""
-    file_bytes = log.geometry.mapped_file_size_consume_queue
-    position = queue_offset * ENTRY_BYTES
-    base = position - position % file_bytes
-    try:
-        fd = durable.open_nofollow(f"{log.views.directory}/{key[0]}/{key[1]}/{base:020d}", os.O_RDONLY)
-    except (FileNotFoundError, NotADirectoryError, NotAStoreError):
+    """Whether the queue's files have an entry there."""
+    fd = open_file(log, key, queue_offset)
+    if fd is None:
         return False
     try:
-        return any(os.pread(fd, ENTRY_BYTES, position - base)[_SIZE_FIELD])
+        position = queue_offset * ENTRY_BYTES % log.geometry.mapped_file_size_consume_queue
+        return any(os.pread(fd, ENTRY_BYTES, position)[_SIZE_FIELD])
     finally:
         os.close(fd)
+
+
+def open_file(log: CommitLog, key: QueueKey, queue_offset: int) -> int | None:
+    """A descriptor, for the caller to close, of the file that has an entry of the queue; None without that file. Many
+    queues are looked at so: nothing is mapped, and no Path object made.
+    """
+    position = queue_offset * ENTRY_BYTES
+    base = position - position % log.geometry.mapped_file_size_consume_queue
+    try:
+        return durable.open_nofollow(f"{log.views.directory}/{key[0]}/{key[1]}/{base:020d}", os.O_RDONLY)
+    except (FileNotFoundError, NotADirectoryError, NotAStoreError):
+        return None
 
 
 def _rows(queues: Mapping[QueueKey, int]) -> list[list[Any]]:

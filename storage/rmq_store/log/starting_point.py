@@ -20,7 +20,8 @@ from rmq_store.format.frame_check import check_frame
 from rmq_store.format.message import decode_frame
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.hash_index import NO_FILE
-from rmq_store.log.queue_ends import QueueEnds, rotten_queues
+from rmq_store.log.queue_ends import QueueEnds
+from rmq_store.log.queue_rot import rotten_queues
 from rmq_store.log.views import QueueKey
 
 _LOG = logging.getLogger(__name__)

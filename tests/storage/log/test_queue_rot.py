@@ -4,6 +4,8 @@ what lies behind it.
 
 from __future__ import annotations
 
+import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import Message, Store, StoreConfig
+from rmq_store.errors import CorruptionError
 from rmq_store.files import durable
 from rmq_store.log.flush import save_progress
 
@@ -163,3 +166,103 @@ def test_the_entries_that_decide_on_the_end_of_a_queue_that_has_grown_are_taken_
         assert store.recovery.trust == "COPY"
         assert store.queue_range(*QUEUE) == (0, COUNT)
         assert len(bodies(store)) == COUNT
+
+
+def grown(lab: Any, closed: int, count: int) -> None:
+    """One queue in one large file that ended at `closed` when it was closed last, and at `count` when it was killed."""
+    lab.config = StoreConfig(mapped_file_size_consume_queue=20 * 20_000, flush_interval_commit_log=10**9)
+    if closed:
+        with lab.open() as store:
+            add(store, closed)
+
+    def work(store: Store) -> None:
+        add(store, count - closed)
+        save_progress(store._log)
+
+    lab.crash(work)
+
+
+def overwrite(lab: Any, start: int, entries: bytes) -> None:
+    """Put `entries` in the place of those of the queue offsets from `start` on."""
+    with max((lab.root / "consumequeue" / "Alpha" / "0").iterdir()).open("r+b") as file:
+        file.seek(20 * start)
+        file.write(entries)
+
+
+@pytest.mark.parametrize("state", ["killed", "rebooted"])
+@pytest.mark.parametrize("byte", [b"\0", b"\xff"])
+@pytest.mark.parametrize(
+    ("closed", "start", "stop"),
+    [(10, 12, 612), (10, 11, 699), (10, 100, 690), (0, 0, 690), (0, 300, 699), (0, 1, 320)],
+)
+def test_a_queue_does_not_end_where_more_than_a_page_has_rotted(
+    lab: Any, state: str, byte: bytes, closed: int, start: int, stop: int
+) -> None:
+    grown(lab, closed, 700)
+    if state == "rebooted":
+        lab.reboot()
+    overwrite(lab, start, 20 * (stop - start) * byte)
+    with lab.open(read_only=True) as store:
+        assert store.queue_range(*QUEUE) == (0, 700)
+    with lab.open() as store:
+        assert store.queue_range(*QUEUE) == (0, 700)
+        assert store.send(Message("Alpha", b"%08d" % 700, queue_id=0)).queue_offset == 700
+        assert store.recovery is not None
+        if store.recovery.trust == "COPY":
+            assert bodies(store)[closed:] == [*range(700 - closed), 700]
+        else:  # the end was told by what is left
+            with pytest.raises(CorruptionError):
+                bodies(store)
+
+
+def test_a_queue_does_not_end_before_a_far_entry(lab: Any) -> None:
+    """All that is left lies many reads behind where the queue seems to end."""
+    grown(lab, 0, 19_000)
+    lab.reboot()
+    overwrite(lab, 3, bytes(20 * 18_996))
+    with lab.open(read_only=True) as store:
+        assert store.queue_range(*QUEUE) == (0, 19_000)
+
+
+def test_the_first_entry_of_a_newest_file_is_looked_at_too(lab: Any) -> None:
+    lab.config = StoreConfig(mapped_file_size_consume_queue=20 * 400, flush_interval_commit_log=10**9)
+    lab.crash(lambda store: (add(store, 790), save_progress(store._log)))
+    overwrite(lab, 0, bytes(20 * 380))  # of the second file
+    with lab.open() as store:
+        assert store.queue_range(*QUEUE) == (0, 790)
+
+
+def test_entries_of_messages_that_do_not_count_are_no_reason_to_distrust_a_queue(lab: Any) -> None:
+    """They lie behind the end of the log, or nowhere."""
+    grown(lab, 0, 20)
+    for queue_offset, offset, size in ((15_000, 1 << 40, 200), (17_000, -1, 200)):
+        overwrite(lab, queue_offset, struct.pack(">qiq", offset, size, 0))
+    with lab.open() as store:
+        assert store.recovery is not None
+        assert store.recovery.trust == "SAME_BOOT"
+        assert store.queue_range(*QUEUE) == (0, 20)
+
+
+@pytest.mark.parametrize("name", ["no topic", "Alpha/4294967296"])
+def test_a_directory_that_is_no_queue_may_have_what_it_likes(lab: Any, name: str) -> None:
+    grown(lab, 0, 700)
+    queue: Path = lab.root / "consumequeue" / "Alpha" / "0"
+    shutil.copytree(queue, queue.parent.parent / name if "/" in name else queue.parent.parent / name / "0")
+    with max(queue.iterdir()).open("rb") as file:
+        entries = file.read(20 * 700)
+    for copied in (queue.parent.parent / name).rglob("0" * 20):
+        copied.write_bytes((entries[:20] + bytes(20 * 600) + entries[20 * 601 :]).ljust(20 * 20_000, b"\0"))
+    with lab.open() as store:
+        assert store.recovery is not None
+        assert store.recovery.trust == "SAME_BOOT"
+
+
+def test_entries_in_place_of_the_last_ones_that_other_messages_have_do_not_end_a_queue(lab: Any) -> None:
+    """What a write to a wrong place leaves: entries that can be some, over the last ones and behind them."""
+    grown(lab, 10, 40)
+    with max((lab.root / "consumequeue" / "Alpha" / "0").iterdir()).open("rb") as file:
+        first = file.read(20)
+    overwrite(lab, 30, first * 15)
+    with lab.open() as store:
+        assert store.queue_range(*QUEUE) == (0, 40)
+        assert bodies(store)[10:] == list(range(30))
