@@ -98,7 +98,7 @@ def _goes_on(log: CommitLog, key: QueueKey, queue_end: int, end: int) -> bool:
             for row in range(low // ENTRY_BYTES, -(-high // ENTRY_BYTES), _READ_ENTRIES):
                 raw = os.pread(fd, min(_READ_ENTRIES * ENTRY_BYTES, high - row * ENTRY_BYTES), row * ENTRY_BYTES)
                 entries = np.frombuffer(raw[: len(raw) // ENTRY_BYTES * ENTRY_BYTES], ENTRY)
-                offsets, sizes = entries["commit_log_offset"], entries["frame_size"]
+                offsets, sizes = entries["commit_log_offset"], entries["frame_size"].astype(np.int64)
                 if ((sizes > 0) & (offsets >= 0) & (offsets <= end - sizes)).any():
                     return True
         return False

@@ -16,6 +16,7 @@ from rmq_store import Message, Store, StoreConfig
 from rmq_store.errors import CorruptionError
 from rmq_store.files import durable
 from rmq_store.log.flush import save_progress
+from rmq_store.log.queue_rot import rotten_queues
 
 QUEUE = ("Alpha", 0)
 COUNT = 120
@@ -241,6 +242,14 @@ def test_entries_of_messages_that_do_not_count_are_no_reason_to_distrust_a_queue
         assert store.recovery is not None
         assert store.recovery.trust == "SAME_BOOT"
         assert store.queue_range(*QUEUE) == (0, 20)
+
+
+def test_the_log_may_be_long(lab: Any) -> None:
+    grown(lab, 0, 20)
+    overwrite(lab, 15_000, struct.pack(">qiq", 20 << 30, 200, 0))
+    with lab.open() as store:
+        assert rotten_queues(store._log, (20 << 30) + 199, None) == []
+        assert rotten_queues(store._log, (20 << 30) + 200, None) == [QUEUE]
 
 
 @pytest.mark.parametrize("name", ["no topic", "Alpha/4294967296"])
