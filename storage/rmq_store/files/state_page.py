@@ -137,6 +137,13 @@ class StatePage:
         """Whether `belongs_here`, and in this boot: then every word is true as long as no broker wrote since."""
         return self.belongs_here() and bool((self._words[1:3] == self._boot).all())
 
+    def is_of_another_boot(self) -> bool:
+        """Whether `belongs_here`, and the machine was started again since the last writer, of whom no flush failed nor
+        was under way: what the files hold now was read from the disk.
+        """
+        other = bool((self._words[1:3] != self._boot).any())
+        return other and self.belongs_here() and not (self.poison or self.flushing)
+
     @property
     def is_doubtful(self) -> bool:
         """Whether a flush failed in this boot, or a first opener was killed while it synced: perhaps after a failure.

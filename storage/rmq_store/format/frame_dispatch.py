@@ -7,8 +7,9 @@ ScheduleMessageService.java (computeDeliverTimestamp).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +47,21 @@ class DispatchColumns:
     dispatchable: npt.NDArray[np.bool_]
     key_counts: Int32
     key_hashes: Int32
+
+    def parts(self, cuts: Sequence[int]) -> Iterator[DispatchColumns]:
+        """Those of the frames between each two of `cuts`, ascending; nothing is copied."""
+        hashes = np.concatenate([[0], np.cumsum(self.key_counts)])[list(cuts)].tolist()
+        for (low, high), (first, behind) in zip(pairwise(cuts), pairwise(hashes), strict=True):
+            yield DispatchColumns(
+                topic=self.topic.slice(low, high - low),
+                queue_id=self.queue_id[low:high],
+                queue_offset=self.queue_offset[low:high],
+                tags_code=self.tags_code[low:high],
+                store_timestamp=self.store_timestamp[low:high],
+                dispatchable=self.dispatchable[low:high],
+                key_counts=self.key_counts[low:high],
+                key_hashes=self.key_hashes[first:behind],
+            )
 
 
 def dispatch_columns(

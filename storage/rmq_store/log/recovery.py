@@ -17,6 +17,7 @@ from pathlib import Path
 from rmq_store.errors import CorruptConfigError
 from rmq_store.files import durable
 from rmq_store.files.progress import ProgressRecord
+from rmq_store.format.frame_decoder import DispatchColumns
 from rmq_store.log import scan
 from rmq_store.log.append import undo
 from rmq_store.log.commit_log import CommitLog
@@ -105,6 +106,7 @@ def recover(log: CommitLog, create_abort: Callable[[], None], wishes: Wishes = R
         start = replace(start, trust=trust, offset=log.start(), record=None)
     kept = _judge(log, start, wishes, cut_as_java=not interrupted)
     in_doubt = page.is_doubtful and (log.root / "abort").exists()
+    on_disk = page.is_of_another_boot()
     create_abort()
     wishes.describe()
     _remember(log, kept)
@@ -138,7 +140,7 @@ def recover(log: CommitLog, create_abort: Callable[[], None], wishes: Wishes = R
     if wishes.rebuild:
         begin_rebuild(log.root, _known_committed(wishes))
         _remove_queues(log)
-    return _scan_and_repair(log, start, wishes)
+    return _scan_and_repair(log, start, wishes, on_disk=on_disk)
 
 
 def _known_committed(wishes: Wishes) -> Mapping[QueueKey, Iterable[int]]:
@@ -222,7 +224,8 @@ def _verify_same_boot(log: CommitLog, start: StartingPoint) -> RecoveryReport | 
     return RecoveryReport(start.trust.name, "clean", end, end - start.offset, records, 0, None, log.kept.ranges)
 
 
-def _scan_and_repair(log: CommitLog, start: StartingPoint, wishes: Wishes) -> RecoveryReport:
+def _scan_and_repair(log: CommitLog, start: StartingPoint, wishes: Wishes, *, on_disk: bool) -> RecoveryReport:
+    """`on_disk`: the bytes of the log come from there, and need not be written again."""
     first, index_from = _prepare_index(log, start)
     end, records = first, 0
     files_end = max(log.segments.bases(), default=0) + log.segments.size_bytes
@@ -231,13 +234,12 @@ def _scan_and_repair(log: CommitLog, start: StartingPoint, wishes: Wishes) -> Re
     units = UnitScan()
     before_unit = last_record, timestamp
     for stretch in scan.walk(log, first):
-        for piece, opened in units.split(log, stretch):
+        for piece, columns, opened in units.split(log, stretch):
             if opened is not None:
                 before_unit = last_record, timestamp
-            if len(piece.positions):
-                timestamp = _dispatch(log, piece, index_from)
-                last_record = piece.base + int(piece.positions[-1])
-                records += len(piece.positions)
+            timestamp = _dispatch(log, piece, columns, index_from)
+            last_record = piece.base + int(piece.positions[-1])
+            records += len(piece.positions)
         end = stretch.end
         wishes.progress(records, end - first, max(files_end, end) - first)
     torn = units.torn()
@@ -258,7 +260,8 @@ def _scan_and_repair(log: CommitLog, start: StartingPoint, wishes: Wishes) -> Re
     delivery_times = keep_delivery_times(log, begun.schedule) if begun is not None else 0
     if not start.foreign:
         settle_queue_ends(log, cut_from)
-        log.segments.rewrite(max(first, min(start.durable_point, cut_from)), cut_from)
+        if not on_disk:
+            log.segments.rewrite(max(first, min(start.durable_point, cut_from)), cut_from)
     report = RecoveryReport(
         start.trust.name, case.name, cut_from, end - first, records, removed,
         cut_from if case.action is Action.DROP_UNIT else None, log.kept.ranges, delivery_times,
@@ -293,9 +296,8 @@ def _prepare_index(log: CommitLog, start: StartingPoint) -> tuple[int, int]:
     return min(start.offset, last), last + 1
 
 
-def _dispatch(log: CommitLog, piece: scan.Stretch, index_from: int) -> int:
+def _dispatch(log: CommitLog, piece: scan.Stretch, columns: DispatchColumns, index_from: int) -> int:
     """Put the records of a stretch into the views; returns the newest storeTimestamp."""
-    columns = scan.columns_of(log, piece)
     for key, first, entries in scan.entries_by_queue(columns, piece):
         if log.kept:
             close_gap(log, key, first)

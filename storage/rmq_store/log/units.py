@@ -10,13 +10,13 @@ appended behind it, cannot make it look whole.
 from __future__ import annotations
 
 import json
-import mmap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 
+from rmq_store.format.frame_decoder import DispatchColumns
 from rmq_store.format.message import decode_frame
 from rmq_store.log import scan
 from rmq_store.log.commit_log import CommitLog
@@ -25,7 +25,6 @@ UNITS_TOPIC = "rmq_sys_pyrmq_units"
 UNITS_QUEUE = 0
 BEGIN_TAG = "begin"
 END_TAG = "end"
-_FIND = UNITS_TOPIC.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,25 +93,39 @@ class UnitScan:
     def __init__(self) -> None:
         self._open: OpenUnit | None = None
 
-    def split(self, log: CommitLog, stretch: scan.Stretch) -> Iterator[tuple[scan.Stretch, OpenUnit | None]]:
-        """Cut a stretch before every first record of a unit; the piece that begins with one comes with it."""
-        low, opened, count = 0, None, len(stretch.positions)
-        view = log.segments.open(stretch.base).map if count else None
-        if view is not None and (self._open is not None or _mentions_units(view, stretch)):
+    def split(
+        self, log: CommitLog, stretch: scan.Stretch
+    ) -> Iterator[tuple[scan.Stretch, DispatchColumns, OpenUnit | None]]:
+        """Cut a stretch before every first record of a unit: pieces that have records, and their columns. The piece
+        that begins with a unit comes with it.
+        """
+        if count := len(stretch.positions):
             columns = scan.columns_of(log, stretch)
-            names = columns.topic.dictionary.to_pylist()
-            code = names.index(UNITS_TOPIC) if UNITS_TOPIC in names else -1
-            rows = np.flatnonzero(columns.topic.indices.to_numpy(zero_copy_only=False) == code).tolist()
-            self._pass(columns.store_timestamp[: rows[0] if rows else count])
-            for row, next_row in pairwise([*rows, count]):
-                unit = self._meet(memoryview(view), stretch, row, int(columns.store_timestamp[row]))
-                if unit is not None:
-                    yield _part(stretch, low, row), opened
-                    low, opened = row, unit
-                self._pass(columns.store_timestamp[row:next_row])
-        yield _part(stretch, low, count), opened
+            begun = dict(self._begun(log, stretch, columns))
+            cuts = [*sorted({0, *begun}), count]
+            for (low, high), part in zip(pairwise(cuts), columns.parts(cuts), strict=True):
+                positions, sizes = stretch.positions[low:high], stretch.sizes[low:high]
+                yield stretch._replace(positions=positions, sizes=sizes), part, begun.get(low)
         if stretch.gap:
             self._open = None  # it was on disk; what is left of it is as good as any other record
+
+    def _begun(
+        self, log: CommitLog, stretch: scan.Stretch, columns: DispatchColumns
+    ) -> Iterator[tuple[int, OpenUnit]]:
+        """The units that begin in a stretch, and with which row."""
+        names = columns.topic.dictionary.to_pylist()
+        if self._open is None and UNITS_TOPIC not in names:
+            return
+        view = memoryview(log.segments.open(stretch.base).map)
+        code = names.index(UNITS_TOPIC) if UNITS_TOPIC in names else -1
+        rows = np.flatnonzero(columns.topic.indices.to_numpy(zero_copy_only=False) == code).tolist()
+        count = len(stretch.positions)
+        self._pass(columns.store_timestamp[: rows[0] if rows else count])
+        for row, next_row in pairwise([*rows, count]):
+            unit = self._meet(view, stretch, row, int(columns.store_timestamp[row]))
+            if unit is not None:
+                yield row, unit
+            self._pass(columns.store_timestamp[row:next_row])
 
     def torn(self) -> OpenUnit | None:
         """The unit that was still open when the walk ended."""
@@ -134,14 +147,6 @@ class UnitScan:
         if self._open is not None and start == self._open.start and message.tags == END_TAG:
             self._open = None
         return None
-
-
-def _mentions_units(view: mmap.mmap, stretch: scan.Stretch) -> bool:
-    return view.find(_FIND, int(stretch.positions[0]), stretch.end - stretch.base) >= 0
-
-
-def _part(stretch: scan.Stretch, low: int, high: int) -> scan.Stretch:
-    return stretch._replace(positions=stretch.positions[low:high], sizes=stretch.sizes[low:high])
 
 
 def _offset(text: object) -> int | None:

@@ -20,6 +20,7 @@ import pytest
 from rmq_store import Message, Store
 from rmq_store.errors import CorruptRecordError, StoreFailedError
 from rmq_store.files import durable
+from rmq_store.files.state_page import WORDS
 from rmq_store.format import frame_walk
 from rmq_store.format.checkpoint import Checkpoint
 from rmq_store.format.index import ENTRY
@@ -561,6 +562,37 @@ def test_after_a_failed_flush_the_views_are_written_again_too(lab: Lab) -> None:
     assert lab.files() == before
     for kind in ("commitlog", "consumequeue", "index"):
         assert any(kind in path for path in written)
+
+
+@pytest.mark.parametrize(
+    ("word", "value", "is_written"),
+    [
+        (None, 0, False),
+        ("poison", 1, True),
+        ("flushing", 1, True),
+        ("magic", 0, True),  # a first opener of this boot was killed
+        ("inode", 1, True),  # a copy: nobody knows how it came here
+    ],
+)
+def test_what_was_read_back_from_the_disk_is_not_written_again(
+    lab: Lab, word: str | None, value: int, is_written: bool
+) -> None:
+    with lab.open() as store:
+        store.append(lab.batch(10))
+    lab.crash(lambda store: store.append(lab.batch(30)))
+    path = lab.root / "pyrmq" / "state"
+    lab.reboot()
+    words = np.frombuffer(bytearray(path.read_bytes()), "<i8")
+    if word is not None:
+        words[WORDS.index(word)] = value
+    path.write_bytes(words.tobytes())
+    written: list[str] = []
+    durable.hook = lambda operation, path: written.append(path) if operation == "write" else None
+    with lab.open() as store:
+        durable.hook = None
+        assert recovered(store).trust == "OWN"
+        assert lab.numbers(store) == list(range(40))
+    assert any("commitlog" in path for path in written) == is_written
 
 
 def test_a_page_that_the_files_contradict_is_not_believed(lab: Lab) -> None:
