@@ -20,6 +20,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
+from crash.kill import forget_boot
 from crash.oracle import make_body, read_body
 from crash.part import Counters
 from rmq_store import Message, StagingArea, Store, StoreConfig
@@ -115,9 +116,7 @@ class Life:
             self.reboot()
 
     def reboot(self) -> None:
-        with (self.root / "pyrmq" / "state").open("r+b") as file:
-            file.seek(8)
-            file.write(b"another boot id.")
+        forget_boot(self.root)
 
     def attempt(self, what: Callable[[], object], sequences: range = range(0), *, put: bool = True) -> bool:
         """Make a call that may fail; returns whether it was acknowledged."""

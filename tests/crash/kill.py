@@ -9,6 +9,7 @@ cycles, so that what a recovery left is recovered again.
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import time
@@ -17,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from unittest import mock
 
-from crash.dying import PATIENCE_S, Child, pause, quiet
+from crash.dying import BEFORE_BOOT, PATIENCE_S, Child, pause, quiet
 from crash.oracle import ACK, CLOSED, CLOSING, OPENED, Ledger, Told, compare, read_queues, tell, verify
 from crash.part import Counters, Part, Trial
 from crash.protections import protection
@@ -179,9 +180,11 @@ def open_and_close(root: Path, pipe: int) -> None:
 
 def forget_boot(root: Path) -> None:
     """Make the state page one of an earlier boot of the kernel."""
-    with (root / "pyrmq" / "state").open("r+b") as page:
+    path = root / "pyrmq" / "state"
+    with path.open("r+b") as page:
         page.seek(8)
         page.write(b"another boot id.")
+    os.utime(path, BEFORE_BOOT)
 
 
 @protection("no_undo", "leaves there what a writer that died in the middle of an append has written")

@@ -12,6 +12,7 @@ its own cache is the simulated disk's question.
 from __future__ import annotations
 
 import fcntl
+import os
 import random
 import shutil
 import zlib
@@ -20,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from crash import loops
-from crash.dying import Child, quiet
+from crash.dying import BEFORE_BOOT, Child, quiet
 from crash.oracle import ACK, Ledger, compare, read_queues, tell, verify
 from crash.part import Counters, Part, Trial
 from crash.traffic import TOPIC, Traffic, tiny_config
@@ -169,6 +170,7 @@ def take_for_the_same_disk(root: Path) -> None:
         with state.open("r+b") as file:
             file.seek(8)
             file.write(b"another boot id." + device.to_bytes(8, "little"))
+        os.utime(state, BEFORE_BOOT)
     if progress.exists():
         data = bytearray(progress.read_bytes())
         if len(data) >= 124 and zlib.crc32(data[:120]) == int.from_bytes(data[120:124], "little"):

@@ -20,6 +20,7 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from crash.disk_image import Image
+from crash.dying import BEFORE_BOOT
 from crash.recorded_disk import IDENTITIES, Recorder
 from rmq_store import Message, Store, StoreConfig
 from rmq_store.broker.flusher import Flusher
@@ -93,6 +94,8 @@ class Workplace:
                 os.write(fd, data)
             finally:
                 os.close(fd)
+            if path == "pyrmq/state":
+                os.utime(base + path, BEFORE_BOOT)
 
 
 @dataclass

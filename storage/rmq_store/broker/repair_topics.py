@@ -15,8 +15,7 @@ from rmq_store.broker.repair_trash import Trash
 from rmq_store.broker.topics import DEFAULT_TOPICS, QUEUE_COUNT_MAX, TopicConfig, TopicTable
 from rmq_store.errors import CorruptConfigError, StoreFailedError, UsageError
 from rmq_store.files.progress import Progress
-from rmq_store.format.names import is_system_topic, validate_topic
-from rmq_store.log.recovery import LMQ_PREFIX
+from rmq_store.format.names import LMQ_PREFIX, is_system_topic, validate_topic
 
 TOPICS_FILE = "config/topics.json"
 

@@ -27,7 +27,7 @@
 
 Words are little-endian int64. Each is written by one aligned 8-byte store through a numpy view: `struct.pack_into`
 writes byte by byte, and another process could read half a value. Nobody waits for this page to reach the disk: after
-a reboot only its flushed end says something.
+a reboot its flushed end says something, and whether a flush had failed, or was under way.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from __future__ import annotations
 import functools
 import mmap
 import os
+import time
 import uuid
 from pathlib import Path
 
@@ -106,6 +107,7 @@ class StatePage:
             self._map = mmap.mmap(fd, STATE_BYTES, prot=protection)
             status = os.fstat(fd)
             self._identity = (status.st_dev, status.st_ino)
+            self._written_s = status.st_mtime
         finally:
             os.close(fd)
         self._words = np.frombuffer(self._map, dtype="<i8", count=len(WORDS))
@@ -140,9 +142,13 @@ class StatePage:
     def is_of_another_boot(self) -> bool:
         """Whether `belongs_here`, and the machine was started again since the last writer, of whom no flush failed nor
         was under way: what the files hold now was read from the disk.
+
+        A container may have a boot id of its own while kernel and page cache live on: so the page must be older than
+        the kernel, too.
         """
         other = bool((self._words[1:3] != self._boot).any())
-        return other and self.belongs_here() and not (self.poison or self.flushing)
+        is_older = self._written_s < time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        return other and is_older and self.belongs_here() and not (self.poison or self.flushing)
 
     @property
     def is_doubtful(self) -> bool:

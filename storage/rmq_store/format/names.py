@@ -22,6 +22,8 @@ LOCK_FILE = "lock"
 
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
+LMQ_PREFIX = "%LMQ%"
+"""Queues of a broker's that hold second entries of other topics' messages: nothing can make them again here."""
 SYSTEM_PREFIX = "rmq_sys_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"

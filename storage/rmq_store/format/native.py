@@ -22,7 +22,8 @@ Texts = tuple[npt.NDArray[np.signedinteger], pa.Buffer | bytes, pa.Buffer | None
 Rows = tuple[object, ...]
 """What `native_encoder` makes of a batch; the extension knows the order."""
 
-# Raised whenever a function's parameters change, here and in native/module.c: what was built before is not used.
+# Raised whenever a function is added or its parameters change, here and in native/module.c: what was built before is
+# not used.
 INTERFACE = 4
 
 try:

@@ -195,6 +195,12 @@ class ConsumeQueue:
         entries = self.entries(start, stop)
         return start + np.flatnonzero(~_is_possible(entries["commit_log_offset"], entries["frame_size"], log_end))
 
+    def last_possible(self, base: int, log_end: int) -> int:
+        """The last queue offset of the file that begins at `base` whose entry a message can have of a log that ends at
+        or below `log_end`; `base` - 1 without one.
+        """
+        return self._last_possible(base, base + self._per_file, log_end)
+
     def put_one(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> None:
         """As `put`, for one entry."""
         if queue_offset % self._per_file == 0:

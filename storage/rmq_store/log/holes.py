@@ -15,6 +15,7 @@ import numpy as np
 from rmq_store.files.segments import SegmentRun
 from rmq_store.format.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
 from rmq_store.format.frame_check import FRAME_BYTES_MIN
+from rmq_store.format.names import LMQ_PREFIX
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.consume_queue import ConsumeQueue
 from rmq_store.log.kept import BadRange, Kept
@@ -108,6 +109,45 @@ def close_gap(log: CommitLog, key: QueueKey, first: int) -> None:
         queue.put(gap, hole_entries(log.kept.behind(before), first - gap))
 
 
+def has_gap_before(log: CommitLog, key: QueueKey, first: int) -> bool:
+    """Whether the entry before `first` is missing or damaged in a queue that has files. One whose whole file is missing
+    may have been taken by retention.
+    """
+    queue = log.views.queue(*key)
+    if first == 0 or not queue.run.bases():
+        return False
+    try:
+        offset, size, _ = queue.entry(first - 1)
+    except FileNotFoundError:
+        return first * ENTRY_BYTES % queue.run.size_bytes != 0
+    return not _is_whole(log, queue, offset, size, first - 1)
+
+
+def fill_taken(log: CommitLog, firsts: Mapping[QueueKey, int], log_end: int) -> None:
+    """After all records of the log, which ends at `log_end`, were dispatched, the first ones of each queue at `firsts`:
+    what lies before these was taken by retention. Rotten entries there become those of messages that are no more, or
+    the queue would end at them. StoreFullError, StoreFailedError.
+    """
+    if log.start() == 0:
+        return
+    hole = entries_of(*np.array([[0], [_HOLE_SIZE], [0]]))
+    for key in log.views.keys():
+        queue = log.views.queue(*key)
+        bases = queue.run.bases()
+        if not bases or key[0].startswith(LMQ_PREFIX):
+            continue
+        if key in firsts:
+            stop = firsts[key]
+            base = queue.run.base_of(stop * ENTRY_BYTES) // ENTRY_BYTES
+        else:
+            base = bases[-1] // ENTRY_BYTES
+            stop = queue.last_possible(base, log_end) + 1
+        if base * ENTRY_BYTES in bases and len(rotten := queue.impossible(base, stop, log_end)):
+            entries = queue.entries(base, stop)
+            entries[rotten - base] = hole
+            queue.put(base, entries)
+
+
 def _whole_end(log: CommitLog, queue: ConsumeQueue, stop: int) -> tuple[int, int]:
     """The queue offset behind the last whole entry below `stop`, and where its record lies. Without one: that of the
     first file, or 0 in a log of which nothing was deleted; and -1.
@@ -161,28 +201,11 @@ def restore_ends(log: CommitLog) -> None:
         return
     for key in known.lost(log):
         queue, end = log.views.queue(*key), known.ends[key]
-        _fill_taken(log, queue, end)
         newest = _whole_end(log, queue, end)[1] if queue.run.bases() else -1
         if newest < log.start() and _known_end(log, key) < end:
             for base in queue.run.bases():
                 queue.run.remove(base)
             end_without_messages(log, key, end)
-
-
-def _fill_taken(log: CommitLog, queue: ConsumeQueue, end: int) -> None:
-    """Rotten entries of messages that retention took become those of messages that are no more. Those of messages that
-    the log has were written again just now. StoreFullError, StoreFailedError.
-    """
-    per_file = log.geometry.mapped_file_size_consume_queue // ENTRY_BYTES
-    first = (end - 1) // per_file * per_file
-    if first * ENTRY_BYTES not in queue.run.bases():
-        return
-    rotten = queue.impossible(first, end, log.writing_page.appended_end)
-    if len(rotten) and rotten[-1] == end - 1:
-        return  # nobody knows whether this is the end
-    nowhere = np.zeros(1, np.int64)
-    for queue_offset in rotten.tolist():
-        queue.put(queue_offset, entries_of(nowhere, nowhere + _HOLE_SIZE, nowhere))
 
 
 def end_without_messages(log: CommitLog, key: QueueKey, end: int) -> None:

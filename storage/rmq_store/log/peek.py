@@ -15,7 +15,7 @@ from rmq_store.files.state_page import StatePage
 from rmq_store.format.consume_queue import ENTRY
 from rmq_store.log import scan
 from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.holes import hole_entries, lost_messages_max
+from rmq_store.log.holes import has_gap_before, hole_entries, lost_messages_max
 from rmq_store.log.kept import Kept
 from rmq_store.log.rebuild import is_begun
 from rmq_store.log.starting_point import OUR_LOCK_TEXT, Trust, lock_text, starting_point
@@ -145,6 +145,9 @@ def _walk(
     torn = None if foreign else units.torn()
     end = torn.start if torn else end
     found = ReadOnlyEnd(end, _behind(log, end), foreign, _still_missing(log, end, missing))
+    believes_views = offset > log.start() and not foreign and not log.kept
+    if believes_views and (rotten := _rotten(log, stretches, end)):
+        return _walk(log, log.start(), limit, foreign=False, missing={}, lost=rotten)
     for stretch in stretches:
         _add_missing(log, stretch, found, lost)
     for key, queue_end in log.kept.queues.items():
@@ -179,11 +182,25 @@ def _still_missing(log: CommitLog, end: int, missing: dict[QueueKey, MissingEntr
     return kept
 
 
+def _rotten(log: CommitLog, stretches: list[scan.Stretch], end: int) -> set[QueueKey]:
+    """The queues that lack the entry before their first record of the stretches, as `Dispatch` finds them."""
+    firsts: dict[QueueKey, int] = {}
+    for stretch in stretches:
+        part = _below(stretch, end)
+        for key, first, _ in scan.entries_by_queue(scan.columns_of(log, part), part) if len(part.positions) else ():
+            firsts.setdefault(key, first)
+    return {key for key, first in firsts.items() if has_gap_before(log, key, first)}
+
+
+def _below(stretch: scan.Stretch, end: int) -> scan.Stretch:
+    below = stretch.base + stretch.positions < end
+    return stretch._replace(positions=stretch.positions[below], sizes=stretch.sizes[below])
+
+
 def _add_missing(log: CommitLog, stretch: scan.Stretch, found: ReadOnlyEnd, lost: Collection[QueueKey]) -> None:
-    below = stretch.base + stretch.positions < found.end
-    if not below.any():
+    part = _below(stretch, found.end)
+    if not len(part.positions):
         return
-    part = stretch._replace(positions=stretch.positions[below], sizes=stretch.sizes[below])
     for key, first, entries in scan.entries_by_queue(scan.columns_of(log, part), part):
         known = found.missing.get(key)
         in_files = 0 if known or key in lost else log.queue_max(*key, found.end)

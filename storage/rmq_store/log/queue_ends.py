@@ -34,7 +34,8 @@ _FILE_NAME = "queue_ends.json"
 _FILE_BYTES_MAX = 64 << 20
 _OFFSET_MAX = (1 << 63) - 1  # of the log
 _SIZE_FIELD = slice(8, 12)  # of an entry; 0: nobody has written there
-_PLACE = struct.Struct(">qi")  # of an entry: commit-log offset, size
+PLACE = struct.Struct(">qi")
+"""Of a queue entry: commit-log offset, size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +140,8 @@ def reaches(log: CommitLog, key: QueueKey, end: int, log_end: int) -> bool:
         return False
     try:
         for entry in (first, end - 1, *_looks(first, first + per_file, end)):
-            raw = os.pread(fd, _PLACE.size, (entry - first) * ENTRY_BYTES)
-            offset, size = _PLACE.unpack(raw) if len(raw) == _PLACE.size else (0, 0)
+            raw = os.pread(fd, PLACE.size, (entry - first) * ENTRY_BYTES)
+            offset, size = PLACE.unpack(raw) if len(raw) == PLACE.size else (0, 0)
             if size <= 0 or not 0 <= offset < log_end:
                 return False
         return True

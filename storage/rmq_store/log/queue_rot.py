@@ -7,7 +7,6 @@ is looked at to find the end. Source: ours; RocketMQ's ConsumeQueue#recover beli
 from __future__ import annotations
 
 import os
-import struct
 from functools import partial
 
 import numpy as np
@@ -16,14 +15,15 @@ from rmq_store.errors import CorruptionError, NotAStoreError
 from rmq_store.files import durable
 from rmq_store.files.segments import OpenFiles, data_ranges
 from rmq_store.format.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
+from rmq_store.format.names import LMQ_PREFIX
 from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.queue_ends import QueueEnds, is_possible, open_file, reaches
+from rmq_store.log.queue_ends import PLACE, QueueEnds, is_possible, open_file, reaches
 from rmq_store.log.views import QueueKey, Views
 
 _PAGE_ENTRIES = 256  # a page of 4 KiB has 205
 _BLANK = bytes(2 * _PAGE_ENTRIES * ENTRY_BYTES)
 _READ_ENTRIES = 1 << 12
-_PLACE = struct.Struct(">qi")  # of an entry: commit-log offset, size
+_UNWRITTEN = bytes(_READ_ENTRIES * ENTRY_BYTES)
 
 
 def rotten_queues(log: CommitLog, end: int, known: QueueEnds | None) -> list[QueueKey]:
@@ -46,8 +46,8 @@ def rotten_queues(log: CommitLog, end: int, known: QueueEnds | None) -> list[Que
 def _is_rotten(log: CommitLog, views: Views, key: QueueKey, known_end: int, end: int, log_end: int) -> bool:
     queue_end = _end_behind(log, key, known_end, end) if known_end else None
     if queue_end is None:
-        if not is_possible(key):
-            return False
+        if not is_possible(key) or key[0].startswith(LMQ_PREFIX):
+            return False  # nothing could be taken from the log
         confirm, is_record = partial(log.is_whole_entry, *key), partial(log.is_record_of, *key)
         try:
             queue_end = views.queue(*key).max_offset(end, confirm, is_record)
@@ -75,7 +75,7 @@ def _end_behind(log: CommitLog, key: QueueKey, known_end: int, end: int) -> int 
         os.close(fd)
     place, queue_end = (0, 0), known_end - 1
     for row in range(_PAGE_ENTRIES):
-        offset, size = _PLACE.unpack_from(raw, row * ENTRY_BYTES)
+        offset, size = PLACE.unpack_from(raw, row * ENTRY_BYTES)
         if not (0 < size != PRE_BLANK_SIZE and 0 <= offset <= end - size):
             break
         place, queue_end = (offset, size), queue_end + 1
@@ -97,6 +97,8 @@ def _goes_on(log: CommitLog, key: QueueKey, queue_end: int, end: int) -> bool:
         for low, high in data_ranges(fd, queue_end % per_file * ENTRY_BYTES, file_bytes):
             for row in range(low // ENTRY_BYTES, -(-high // ENTRY_BYTES), _READ_ENTRIES):
                 raw = os.pread(fd, min(_READ_ENTRIES * ENTRY_BYTES, high - row * ENTRY_BYTES), row * ENTRY_BYTES)
+                if _UNWRITTEN.startswith(raw):
+                    continue  # most of a file that was copied without its holes
                 entries = np.frombuffer(raw[: len(raw) // ENTRY_BYTES * ENTRY_BYTES], ENTRY)
                 offsets, sizes = entries["commit_log_offset"], entries["frame_size"].astype(np.int64)
                 if ((sizes > 0) & (offsets >= 0) & (offsets <= end - sizes)).any():

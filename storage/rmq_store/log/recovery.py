@@ -17,15 +17,16 @@ from pathlib import Path
 from rmq_store.errors import CorruptConfigError
 from rmq_store.files import durable
 from rmq_store.files.progress import ProgressRecord
-from rmq_store.format.frame_decoder import DispatchColumns
+from rmq_store.format.names import LMQ_PREFIX
 from rmq_store.log import scan
 from rmq_store.log.append import undo
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.damage import find_damage, kept_of_broker, last_message_end, refusal
 from rmq_store.log.delivery_times import keep_delivery_times
+from rmq_store.log.dispatch import Dispatch, RottenQueueError
 from rmq_store.log.flush import sync_filesystem
 from rmq_store.log.hash_index import EMPTY, IndexState
-from rmq_store.log.holes import close_ends, close_gap, is_retired, queue_ends, restore_ends
+from rmq_store.log.holes import close_ends, fill_taken, is_retired, queue_ends, restore_ends
 from rmq_store.log.index_repair import cut_entries, keep_whole_entries
 from rmq_store.log.kept import BadRange, Kept
 from rmq_store.log.queue_ends import QueueEnds
@@ -36,9 +37,6 @@ from rmq_store.log.renewal import renew
 from rmq_store.log.starting_point import OUR_LOCK_TEXT, StartingPoint, Trust, starting_point, vouched_end
 from rmq_store.log.units import UnitScan
 from rmq_store.log.views import QueueKey
-
-LMQ_PREFIX = "%LMQ%"
-"""Queues of a broker's that hold second entries of other topics' messages: nothing can make them again here."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -127,20 +125,32 @@ def recover(log: CommitLog, create_abort: Callable[[], None], wishes: Wishes = R
         assert start.record is not None
         report = RecoveryReport(start.trust.name, "clean", start.offset, 0, 0, 0, None, log.kept.ranges)
         return _publish(log, report, start.record.last_record, start.record.timestamp, flushed=True)
-    if start.trust is Trust.COPY and start.vouched:
-        # If we are killed in the middle, half-written views are there, and must not be taken for whole ones.
+    if start.trust is Trust.COPY:
+        _distrust_views(log, start)
+    if in_doubt and not start.foreign:
+        renew(log)
+    if wishes.rebuild:
+        begin_rebuild(log.root, _known_committed(wishes))
+        _remove_queues(log)
+    try:
+        return _scan_and_repair(log, start, wishes, on_disk=on_disk)
+    except RottenQueueError as error:
+        _LOG.warning("%s: entries of %s-%d are damaged: all are taken from the log", log.root, *error.key)
+        start = replace(start, trust=Trust.COPY, offset=log.start(), record=None)
+        _remember(log, _judge(log, start, wishes))
+        _distrust_views(log, start)
+        return _scan_and_repair(log, start, wishes, on_disk=on_disk)
+
+
+def _distrust_views(log: CommitLog, start: StartingPoint) -> None:
+    """If we are killed in the middle, half-written views are there, and must not be taken for whole ones."""
+    if start.vouched:
         log.progress.write(
             ProgressRecord(
                 log.start(), -1, start.durable_point, EMPTY.file, EMPTY.header, clean=False, timestamp=0,
                 crc_from=log.crc_from,
             )
         )  # fmt: skip
-    if in_doubt and not start.foreign:
-        renew(log)
-    if wishes.rebuild:
-        begin_rebuild(log.root, _known_committed(wishes))
-        _remove_queues(log)
-    return _scan_and_repair(log, start, wishes, on_disk=on_disk)
 
 
 def _known_committed(wishes: Wishes) -> Mapping[QueueKey, Iterable[int]]:
@@ -231,13 +241,13 @@ def _scan_and_repair(log: CommitLog, start: StartingPoint, wishes: Wishes, *, on
     files_end = max(log.segments.bases(), default=0) + log.segments.size_bytes
     last_record = start.record.last_record if start.record else -1
     timestamp = start.record.timestamp if start.record else 0
-    units = UnitScan()
+    units, dispatch = UnitScan(), Dispatch(log, index_from, believes_views=start.trust is Trust.OWN)
     before_unit = last_record, timestamp
     for stretch in scan.walk(log, first):
         for piece, columns, opened in units.split(log, stretch):
             if opened is not None:
                 before_unit = last_record, timestamp
-            timestamp = _dispatch(log, piece, columns, index_from)
+            timestamp = dispatch.put(piece, columns)
             last_record = piece.base + int(piece.positions[-1])
             records += len(piece.positions)
         end = stretch.end
@@ -250,12 +260,18 @@ def _scan_and_repair(log: CommitLog, start: StartingPoint, wishes: Wishes, *, on
         cut_from = torn.start
         _LOG.warning("%s: dropping a unit that was not finished: bytes %d to %d", log.root, torn.start, end)
         last_record, timestamp = before_unit
+    if start.trust is Trust.COPY:
+        fill_taken(log, dispatch.firsts, cut_from)
     close_ends(log)
     go_on(log)
     restore_ends(log)
     cut_entries(log, cut_from)
     removed = _remove(log, cut_from)
-    log.views.cut_queues(cut_from, log.views.keys(), log.is_record_of, log.is_whole_entry)
+    keys = log.views.keys()
+    own = [key for key in keys if not key[0].startswith(LMQ_PREFIX)]
+    log.views.cut_queues(cut_from, own, log.is_record_of, log.is_whole_entry)
+    others = [key for key in keys if key[0].startswith(LMQ_PREFIX)]  # their records say that they are another queue's
+    log.views.cut_queues(cut_from, others, log.is_record_of)
     begun = Rebuild.load(log.root)
     delivery_times = keep_delivery_times(log, begun.schedule) if begun is not None else 0
     if not start.foreign:
@@ -294,22 +310,6 @@ def _prepare_index(log: CommitLog, start: StartingPoint) -> tuple[int, int]:
     elif (last := keep_whole_entries(log)) < 0:
         return log.start(), log.start()
     return min(start.offset, last), last + 1
-
-
-def _dispatch(log: CommitLog, piece: scan.Stretch, columns: DispatchColumns, index_from: int) -> int:
-    """Put the records of a stretch into the views; returns the newest storeTimestamp."""
-    for key, first, entries in scan.entries_by_queue(columns, piece):
-        if log.kept:
-            close_gap(log, key, first)
-        log.views.queue(*key).put(first, entries)
-    offsets = piece.base + piece.positions
-    wanted = offsets >= index_from
-    if wanted.any():
-        skipped = int(columns.key_counts[~wanted].sum())
-        log.views.put_keys(
-            columns.key_hashes[skipped:], columns.key_counts[wanted], offsets[wanted], columns.store_timestamp[wanted]
-        )
-    return int(columns.store_timestamp[-1])
 
 
 def _what_follows(log: CommitLog, end: int) -> Follows:

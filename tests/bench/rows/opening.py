@@ -85,6 +85,7 @@ def killed(root: Path, tail_bytes: int, *, power_cut: bool) -> tuple[int, int]:
         content[_BOOT_WORDS] = bytes(byte ^ 0xFF for byte in content[_BOOT_WORDS])
         with page.open("r+b") as file:  # the same inode
             file.write(content)
+        os.utime(page, (1, 1))  # before the machine was started
         forget_pages(root)
     return start, end
 

@@ -111,6 +111,7 @@ class Lab:
         data = bytearray(path.read_bytes())
         data[8:24] = b"another boot id."
         path.write_bytes(bytes(4096) if lose_page else bytes(data))
+        os.utime(path, (1, 1))  # before the machine was started
 
     def save(self) -> dict[Path, bytes]:
         """Every file of the store, for `restore`."""
