@@ -469,9 +469,9 @@ def _no_durable_point() -> Iterator[None]:
 
 @protection("no_holes", "a queue that lost entries has holes in their place, and stays as long as it was")
 def _no_holes() -> Iterator[None]:
-    from rmq_store.log import recovery
+    from rmq_store.log import dispatch
 
-    yield from _patched(recovery, "close_gap", lambda log, key, first: None)
+    yield from _patched(dispatch, "close_gap", lambda log, key, first: None)
 
 
 PARTS: tuple[Part, ...] = (
