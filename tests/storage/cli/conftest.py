@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import signal
 import struct
 import subprocess
 import sys
@@ -69,3 +70,8 @@ def run_in_terminal(golden: Path) -> RunInTerminal:
         return process.wait(timeout=60), received.decode()
 
     return spawn
+
+
+def mind_ctrl_c() -> None:
+    """For a child before it begins: tests in the background of a shell have Ctrl-C ignored, and so would it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

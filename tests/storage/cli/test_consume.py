@@ -16,6 +16,8 @@ from click.testing import Result
 from rmq_store import Message, Store
 from rmq_store.client import PushConsumer, PushConsumerConfig
 
+from .conftest import mind_ctrl_c
+
 Run = Callable[..., Result]
 EXPECTED = Path(__file__).parent / "expected"
 
@@ -134,13 +136,17 @@ def test_a_reader_that_leaves_does_not_send_messages_back(root: Path) -> None:
 def test_who_is_told_to_stop_commits_and_closes_the_store(root: Path, number: signal.Signals) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "RMQ_STORE": str(root)}
     command = [sys.executable, "-uc", "from rmq_store.cli import main; main()", "consume", "Orders", "-g", "cg"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, preexec_fn=mind_ctrl_c
+    ) as process:
         assert process.stdout
-        assert process.stderr
-        assert [process.stdout.readline()[-2:-1] for _ in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
-        process.send_signal(number)
-        assert process.stderr.read() == b""
-        assert process.wait(timeout=60) == 0
+        try:
+            assert [process.stdout.readline()[-2:-1] for _ in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
+            process.send_signal(number)
+            assert process.communicate(timeout=60)[1] == b""
+            assert process.returncode == 0
+        finally:
+            process.kill()
     assert _committed(root) >= 4  # the signal may have come before the last one was done
     assert not (root / "abort").exists()
 

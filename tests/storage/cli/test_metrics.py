@@ -28,6 +28,8 @@ from rmq_store import Message, Store
 from rmq_store.cli import metrics_server
 from rmq_store.cli.metrics_server import parse_address
 
+from .conftest import mind_ctrl_c
+
 Run = Callable[..., Result]
 EXPECTED = Path(__file__).parent / "expected"
 # Ages, and what the disk says, differ from run to run.
@@ -128,6 +130,7 @@ class Server:
         self.process = subprocess.Popen(
             [sys.executable, "-u", "-c", "from rmq_store.cli import main; main()", "metrics", *arguments],
             env={**environment, "RMQ_STORE": str(store)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            preexec_fn=mind_ctrl_c,
         )  # fmt: skip
         assert self.process.stdout is not None
         self.said = self.process.stdout.readline()

@@ -23,6 +23,8 @@ from rmq_store.cli import lag as lag_module
 from rmq_store.cli import top as top_module
 from rmq_store.cli.rates import Rates, bytes_text, duration_text, rate_text
 
+from .conftest import mind_ctrl_c
+
 Run = Callable[..., Result]
 EXPECTED = Path(__file__).parent / "expected"
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -178,7 +180,9 @@ def test_watching_in_a_pipe_is_a_line_of_json_per_look(store: Store, every: list
     """Every two seconds if nobody says otherwise: that is never waited for here."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "RMQ_STORE": str(store.path)}
     command = [sys.executable, "-c", "from rmq_store.cli import main; main()", "lag", "--watch", *every, "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, preexec_fn=mind_ctrl_c
+    ) as process:
         assert process.stdout
         assert process.stderr
         looks = [json.loads(process.stdout.readline()) for _ in range(2 if every else 1)]
