@@ -42,7 +42,8 @@ def python_kinds(java_pid: int) -> dict[int, str]:
             for task in Path(f"/proc/{pid}/task").iterdir():
                 left += map(int, (task / "children").read_text().split())
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
-            if pid != java_pid:
+            # A program that the JVM is about to start is for an instant a copy of the JVM, with all its memory.
+            if Path(f"/proc/{pid}/exe").readlink().name.startswith("python"):
                 is_of_driver = b"pyspark.sql.worker." in command or b"pyspark.sql.streaming." in command
                 kinds[pid] = "driver" if is_of_driver else "workers"
     return kinds
