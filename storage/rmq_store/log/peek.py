@@ -137,16 +137,18 @@ def _walk(
     every entry is taken from the log: the first ones may be those that are missing.
     """
     end, stretches, units = offset, [], UnitScan()
+    firsts: dict[QueueKey, int] = {}
     for stretch in scan.walk(log, offset, limit):
-        for _ in units.split(log, stretch):
-            pass
+        for piece, columns, _ in units.split(log, stretch):
+            for key, first, _ in scan.entries_by_queue(columns, piece):
+                firsts.setdefault(key, first)
         stretches.append(stretch)
         end = stretch.end
     torn = None if foreign else units.torn()
     end = torn.start if torn else end
     found = ReadOnlyEnd(end, _behind(log, end), foreign, _still_missing(log, end, missing))
     believes_views = offset > log.start() and not foreign and not log.kept
-    if believes_views and (rotten := _rotten(log, stretches, end)):
+    if believes_views and (rotten := [key for key, first in firsts.items() if has_gap_before(log, key, first)]):
         return _walk(log, log.start(), limit, foreign=False, missing={}, lost=rotten)
     for stretch in stretches:
         _add_missing(log, stretch, found, lost)
@@ -182,25 +184,11 @@ def _still_missing(log: CommitLog, end: int, missing: dict[QueueKey, MissingEntr
     return kept
 
 
-def _rotten(log: CommitLog, stretches: list[scan.Stretch], end: int) -> set[QueueKey]:
-    """The queues that lack the entry before their first record of the stretches, as `Dispatch` finds them."""
-    firsts: dict[QueueKey, int] = {}
-    for stretch in stretches:
-        part = _below(stretch, end)
-        for key, first, _ in scan.entries_by_queue(scan.columns_of(log, part), part) if len(part.positions) else ():
-            firsts.setdefault(key, first)
-    return {key for key, first in firsts.items() if has_gap_before(log, key, first)}
-
-
-def _below(stretch: scan.Stretch, end: int) -> scan.Stretch:
-    below = stretch.base + stretch.positions < end
-    return stretch._replace(positions=stretch.positions[below], sizes=stretch.sizes[below])
-
-
 def _add_missing(log: CommitLog, stretch: scan.Stretch, found: ReadOnlyEnd, lost: Collection[QueueKey]) -> None:
-    part = _below(stretch, found.end)
-    if not len(part.positions):
+    below = stretch.base + stretch.positions < found.end
+    if not below.any():
         return
+    part = stretch._replace(positions=stretch.positions[below], sizes=stretch.sizes[below])
     for key, first, entries in scan.entries_by_queue(scan.columns_of(log, part), part):
         known = found.missing.get(key)
         in_files = 0 if known or key in lost else log.queue_max(*key, found.end)
