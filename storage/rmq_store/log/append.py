@@ -33,8 +33,8 @@ from rmq_store.log.views import QueueKey, entries_of
 _LOG = logging.getLogger(__name__)
 _BLANK = struct.Struct(">ii")
 
-# What the disk begins with at once, beside the next piece, if somebody waits for it: all but the last piece of a large
-# append.
+# What the disk begins with at once, beside the next piece, if somebody will wait for it: all but the last piece of a
+# large append.
 _WRITE_BACK_BYTES = PIECE_BYTES // 2
 
 Unit = Callable[[int, int], tuple[pa.RecordBatch, pa.RecordBatch]]
@@ -125,9 +125,10 @@ def append(
     *,
     places: bool = True,
     used: Callable[[np.ndarray], None] = lambda source: None,
+    write_back: bool = False,
 ) -> Appended:
     """Append encoded batches (ENCODED_SCHEMA) as one; the caller holds `append_lock`. `used` is told of the bytes of
-    frames that were copied and are not looked at again.
+    frames that were copied and are not looked at again. `write_back`: somebody will wait for the disk, so let it begin.
 
     On return the records are visible under ASYNC_FLUSH; they are durable only after a flush. What is held of them in
     memory does not grow with them, but for some bytes a row: 4, and 16 more if their `places` are asked for.
@@ -162,7 +163,7 @@ def append(
             sizes = np.concatenate([np.diff(frame_bounds(batch)) for batch in part])
             layout = lay_out(sizes, at, log.segments.size_bytes)
             numbered = groups.number(number)
-            _write_records(log, part, layout, numbered.queue_offsets, now, used)
+            _write_records(log, part, layout, numbered.queue_offsets, now, used, write_back or log.sync_flush)
             if dispatched is not None:
                 dispatched.result()
             dispatch = partial(_dispatch, log, part, layout.offsets, sizes, groups.keys, numbered, now)
@@ -319,6 +320,7 @@ def _write_records(
     queue_offsets: np.ndarray,
     now: int,
     used: Callable[[np.ndarray], None],
+    write_back: bool,
 ) -> None:
     """A4: segments, frames with their offsets and times filled in, blank frames."""
     segment_bytes = log.segments.size_bytes
@@ -337,7 +339,7 @@ def _write_records(
                 low, high = int(piece.starts[first - piece.first]), int(piece.starts[last - piece.first])
                 offset = int(layout.offsets[first])
                 log.segments.write(offset, piece.frames[low:high].data)
-                if log.sync_flush and high - low >= _WRITE_BACK_BYTES:
+                if write_back and high - low >= _WRITE_BACK_BYTES:
                     log.segments.start_writing_back(offset, high - low)
                 first = last
     for offset, size in layout.blanks:

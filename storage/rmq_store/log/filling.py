@@ -33,12 +33,15 @@ class Piece(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """A piece where it comes from: `bounds`, int64 (n + 1,), lie in `data`; `crc0` as `patch_frames` takes it."""
+    """A piece where it comes from: `bounds`, int64 (n + 1,), lie in `data`; `crc0` as `patch_frames` takes it.
+    `used_up`: the frames of its batch if it is the last piece of them, else nothing.
+    """
 
     first: int
     data: np.ndarray
     bounds: np.ndarray
     crc0: np.ndarray | None
+    used_up: np.ndarray
 
 
 def frame_bounds(batch: pa.RecordBatch) -> np.ndarray:
@@ -57,22 +60,22 @@ def filled(
     used: Callable[[np.ndarray], None] = lambda source: None,
 ) -> Generator[Piece, None, None]:
     """The frames of encoded batches (ENCODED_SCHEMA), complete. `queue_offsets` and `log_offsets` are int64 (n,), for
-    the rows of all; `has_crc`: the frames end with a CRC property. `used` is told of bytes that were copied: they are
-    not looked at again.
+    the rows of all; `has_crc`: the frames end with a CRC property. `used` is told of a batch's frames when the last of
+    them was copied: they are not looked at again.
     """
     sources = list(_sources(batches, has_crc=has_crc))
     buffers = [np.empty(0, np.uint8), np.empty(0, np.uint8)]
 
     def fill(number: int) -> Piece:
-        first, data, bounds, crc0 = sources[number]
+        first, data, bounds, crc0, used_up = sources[number]
         starts = bounds - bounds[0]
         size, rows = int(starts[-1]), slice(first, first + len(bounds) - 1)
         if len(buffers[number % 2]) < size:
             buffers[number % 2] = np.empty(max(size, min(PIECE_BYTES, len(data))), np.uint8)
         frames = buffers[number % 2][:size]
-        source = data[bounds[0] : bounds[-1]]
-        np.copyto(frames, source)
-        used(source)
+        np.copyto(frames, data[bounds[0] : bounds[-1]])
+        if len(used_up):
+            used(used_up)
         offsets = queue_offsets[rows], log_offsets[rows]
         patch_frames(frames, starts[:-1], np.diff(starts), *offsets, store_timestamp_ms, crc0)
         return Piece(first, starts, frames)
@@ -100,6 +103,8 @@ def _sources(batches: Sequence[pa.RecordBatch], *, has_crc: bool) -> Iterator[_S
         while row < count:
             fits = int(np.searchsorted(bounds, bounds[row] + PIECE_BYTES, side="right")) - 1
             behind = max(row + 1, fits)
-            yield _Source(first + row, data, bounds[row : behind + 1], None if crc0 is None else crc0[row:behind])
+            used_up = data[bounds[0] : bounds[-1]] if behind == count else data[:0]
+            crcs = None if crc0 is None else crc0[row:behind]
+            yield _Source(first + row, data, bounds[row : behind + 1], crcs, used_up)
             row = behind
         first += count

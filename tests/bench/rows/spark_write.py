@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -53,6 +54,15 @@ def columns(frame: DataFrame, number: str, names: str, body_bytes: int) -> DataF
     return frame.selectExpr(*(f"{expressions[name]} as {name}" for name in names.split(", ")))
 
 
+def _remove(path: Path) -> None:
+    """Remove a store when nobody has it open any more: the commit of a stream keeps it for a moment."""
+    from rmq_store.files.lock import OfdLock
+
+    while OfdLock(path / "lock").who().kind != "free":
+        time.sleep(0.05)
+    shutil.rmtree(path)
+
+
 def _batch_run(spark: SparkSession, rows: int, names: str, body_bytes: int) -> Callable[[str, dict[str, str]], None]:
     frame = columns(spark.range(rows, numPartitions=PARTITIONS), "id", names, body_bytes)
     return lambda sink, options: frame.write.format(sink).options(**options).mode("append").save()
@@ -91,7 +101,7 @@ def _writing(
             figure = rows_per_second(rows, lambda: run("rmq", {"path": str(path)}))
             with Store.open(path, read_only=True) as store:
                 assert sum(limits.max_offset for limits in store.queue_ranges(TOPIC).values()) == rows
-            shutil.rmtree(path)
+            _remove(path)
             return figure
 
         yield Pair(ours, lambda: rows_per_second(rows, lambda: run("null", {})))

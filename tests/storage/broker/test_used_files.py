@@ -14,9 +14,11 @@ import pytest
 from rmq_store import StagedFile, StagingArea, StagingError, Store, StoreFullError
 from rmq_store.broker.used_files import UsedFiles
 from rmq_store.files import durable
+from rmq_store.files.segments import SegmentRun
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 ROWS = 20_000
+BATCH_ROWS = 5_000
 
 
 def test_whole_pages_are_given_back_and_nothing_else(tmp_path: Path) -> None:
@@ -45,8 +47,10 @@ def staged(tmp_path: Path) -> tuple[Path, list[StagedFile]]:
     files = []
     for task in range(2):
         with StagingArea.for_task(root, "write-1", task, task, topic="T") as area:
-            bodies = pa.array([b"%d-%d" % (task, row) + b"." * 200 for row in range(ROWS)])
-            area.write(pa.record_batch({"body": bodies}))
+            for first in range(0, ROWS, BATCH_ROWS):
+                rows = range(first, first + BATCH_ROWS)
+                bodies = pa.array([b"%d-%d" % (task, row) + b"." * 200 for row in rows])
+                area.write(pa.record_batch({"body": bodies}))
             report = area.finish()
             assert report is not None
             files.append(report)
@@ -76,6 +80,24 @@ def test_a_commit_that_uses_files_up_stores_what_they_held(
         assert store.commit_staged(files, use_up=True).row_count == 2 * ROWS
     assert sum(left) * 512 < sum(file.size_bytes for file in files) / 5
     assert len(bodies_of(root)) == 2 * ROWS
+
+
+def test_the_disk_begins_while_a_commit_goes_on_as_its_end_waits_for_it(
+    staged: tuple[Path, list[StagedFile]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, files = staged
+    begun: list[tuple[int, int]] = []
+    monkeypatch.setattr(SegmentRun, "start_writing_back", lambda run, offset, size: begun.append((offset, size)))
+    with Store.open(root) as store:
+        rows = pa.record_batch({"body": pa.array([b"." * 200] * ROWS)})
+        store.append(rows, "T")
+        assert not begun  # of ASYNC_FLUSH: nobody waits
+        start = store.log_range()[1]
+        store.commit_staged(files)
+        end = store.log_range()[1]
+    assert begun == sorted(begun)
+    assert sum(size for _, size in begun) > 0.8 * (end - start)
+    assert start <= begun[0][0] < begun[-1][0] + begun[-1][1] <= end
 
 
 @pytest.mark.parametrize("use_up", [False, True])
