@@ -24,7 +24,6 @@ from rmq_store.errors import (
     CorruptionError,
     CorruptQueueError,
     CorruptRecordError,
-    OffsetOutOfRangeError,
     UsageError,
 )
 from rmq_store.format import properties as names
@@ -146,13 +145,7 @@ class Query:
             OffsetOutOfRangeError: the queue does not have it (any more).
             CorruptQueueError, CorruptRecordError: the queue's entry or the message is damaged.
         """
-        first, last = self._queues.range(topic, queue_id)
-        if not first <= offset < last:
-            raise OffsetOutOfRangeError(
-                f"{topic}-{queue_id}: message {offset} was asked for, the queue has [{first}, {last})",
-                offset, first, last,
-            )  # fmt: skip
-        place = int(self._queues.entries(topic, queue_id, offset, offset + 1)["commit_log_offset"][0])
+        place = self._queues.commit_log_offset(topic, queue_id, offset)
         found = message_at(self._log, self._queues.end(), place)
         if (found.topic, found.queue_id, found.queue_offset) != (topic, queue_id, offset):
             directory = self._log.views.queue(topic, queue_id).run.directory

@@ -149,6 +149,21 @@ class Queues:
             except OffsetOutOfRangeError as error:
                 raise self._record_is_gone(topic, queue_id, error.requested) from error
 
+    def commit_log_offset(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Where a message lies, as its entry says.
+
+        Raises:
+            OffsetOutOfRangeError: the queue does not have it (any more).
+            CorruptQueueError: as `entries_at`.
+        """
+        first, last = self.range(topic, queue_id)
+        if not first <= queue_offset < last:
+            raise OffsetOutOfRangeError(
+                f"{topic}-{queue_id}: message {queue_offset} was asked for, the queue has [{first}, {last})",
+                queue_offset, first, last,
+            )  # fmt: skip
+        return self._place(topic, queue_id, queue_offset)[0]
+
     def commit_log_offset_before(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """See `Store.commit_log_offset_before`."""
         (first, last), log_start, log_end = self._range_in_log(topic, queue_id)

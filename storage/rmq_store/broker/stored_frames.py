@@ -8,6 +8,7 @@ vouch for damage). Source: DefaultMessageStore#lookMessageByOffset.
 from __future__ import annotations
 
 import functools
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -23,11 +24,12 @@ from rmq_store.format.frame_crcs import damage_of, damaged_frames
 from rmq_store.format.frame_fields import FrameHeaders, frame_columns
 from rmq_store.format.gather import gather_fields
 from rmq_store.format.host_columns import host_message_ids
-from rmq_store.format.message import StoredMessage, check_frame, decode_frame
+from rmq_store.format.message import StoredMessage, check_frame, decode_checked
 from rmq_store.format.property_columns import KEYS_AND_TAGS, PropertyPieces
 from rmq_store.log.commit_log import CommitLog
 
 _SEPARATORS = "[\x01\x02]"
+_START = struct.Struct(">4xi20xq")  # magic and physical offset of HEADER
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
@@ -65,8 +67,8 @@ def message_at(log: CommitLog, end: int, offset: int) -> StoredMessage:
     except FileNotFoundError as error:
         raise log.missing_segment(offset) from error
     position, limit = offset - base, min(end - base, len(view))
-    found = HEADER.itemsize <= limit - position and _is_start(np.frombuffer(view, HEADER, 1, position), offset).all()
-    if not found:
+    magic, own_offset = _START.unpack_from(view, position) if _START.size <= limit - position else (0, -1)
+    if magic not in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2) or own_offset != offset:
         raise UsageError(f"{log.root}: no message begins at {offset}")
     crc_from = crc_required_from(log)
     must_have_crc = crc_from is not None and offset >= crc_from
@@ -75,10 +77,10 @@ def message_at(log: CommitLog, end: int, offset: int) -> StoredMessage:
     )
     if check.kind != "message":
         raise CorruptRecordError(str(log.segments.path(base)), offset, check.reason)
-    return decode_frame(view, position, limit)
+    return decode_checked(view, position)
 
 
-def _is_start(headers: npt.NDArray[np.void], offsets: Int64 | int) -> npt.NDArray[np.bool_]:
+def _is_start(headers: npt.NDArray[np.void], offsets: Int64) -> npt.NDArray[np.bool_]:
     """Whether these are the first bytes of messages at these offsets of the log."""
     magic = headers["magic"]
     is_message = (magic == MESSAGE_MAGIC_V1) | (magic == MESSAGE_MAGIC_V2)

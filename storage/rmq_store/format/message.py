@@ -39,6 +39,7 @@ __all__ = [
     "StoredMessage",
     "SysFlag",
     "check_frame",
+    "decode_checked",
     "decode_frame",
     "encode_blank",
     "encode_frame",
@@ -277,12 +278,15 @@ def decode_frame(view: memoryview, position: int, limit: int) -> StoredMessage:
     check = check_frame(view, position, limit, expect_offset=None, check_crc=False)
     if check.kind != "message":
         raise CorruptRecordError("", position, check.reason or "a blank, not a message")
-    _, magic = struct.unpack_from(">ii", view, position)
-    (sys_flag,) = struct.unpack_from(">i", view, position + 36)
-    header = _HEADERS[sys_flag >> 4 & 3]
+    return decode_checked(view, position)
+
+
+def decode_checked(view: memoryview, position: int) -> StoredMessage:
+    """As `decode_frame`, of a frame that `check_frame` has taken for a message."""
+    header = _HEADERS[view[position + _SYS_FLAG_LAST_BYTE] >> 4 & 3]
     (
         total_size,
-        _,
+        magic,
         body_crc,
         queue_id,
         flag,

@@ -25,7 +25,7 @@ from rmq_store.format.message import (
     MESSAGE_MAGIC_V2,
     StoredMessage,
     check_frame,
-    decode_frame,
+    decode_checked,
 )
 from rmq_store.log.geometry import Geometry
 from rmq_store.log.hash_index import HashIndex
@@ -234,7 +234,7 @@ class CommitLog:
             return None
         position = offset - base
         check = check_frame(view, position, len(view), expect_offset=offset, check_crc=False)
-        return decode_frame(view, position, len(view)) if check.kind == "message" else None
+        return decode_checked(view, position) if check.kind == "message" else None
 
     def store_timestamp(self, offset: int) -> int | None:
         """storeTimestamp of the record at `offset`; None as `message_at`."""

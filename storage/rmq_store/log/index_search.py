@@ -58,6 +58,7 @@ class IndexSearch:
     def __init__(self, index: HashIndex, files: OpenFiles) -> None:
         self._index = index
         self._files = files
+        self._file_bytes = layout.file_size(index.slot_count, index.entry_max)
 
     def newest_first(self, key_hash: int, begin_ms: int, end_ms: int, log_range: tuple[int, int]) -> Iterator[int]:
         """Log offsets in [start, end) of the entries with this hash that RocketMQ takes for stored in [begin_ms,
@@ -122,10 +123,9 @@ class IndexSearch:
         """None if the file is gone (retention took it, or the append that it was made for was taken back), or has no
         size yet: its first entries are of an append under way, or of one that was killed.
         """
-        size_bytes = layout.file_size(self._index.slot_count, self._index.entry_max)
         for left in reversed(range(_TRIES)):
             try:
-                return self._files.get(path, size_bytes, writable=False, pin=False)
+                return self._files.get(path, self._file_bytes, writable=False, pin=False)
             except FileNotFoundError:
                 return None
             except OSError as error:
