@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import subprocess
+import uuid
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -33,9 +34,10 @@ def delivering(scratch: Scratch, *, warm: bool) -> Iterator[Pair]:
     scratch.touch_memory(3 * rows * (body_bytes + 400))
 
     def rate(broker: Process) -> float:
-        directory = _copy(backlog, scratch.directory / "java")
+        # A name of its own: threads of a broker that was stopped make files again behind its store.
+        directory = _copy(backlog, scratch.directory / uuid.uuid4().hex)
         delivered = broker.ask("delay.deliver", directory=str(directory), **sizes)
-        shutil.rmtree(directory)
+        shutil.rmtree(directory, ignore_errors=True)
         return float(delivered["rate"])
 
     with contextlib.ExitStack() as ends:
