@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from crash.disk_image import Image
 from crash.dying import BEFORE_BOOT
+from crash.pieces import write_in_small_pieces
 from crash.recorded_disk import IDENTITIES, Recorder
 from rmq_store import Message, Store, StoreConfig
 from rmq_store.broker.flusher import Flusher
@@ -123,6 +124,7 @@ class Life:
         return self.now_ms
 
     def open(self) -> Store:
+        write_in_small_pieces()
         return Store.open(self.place.root, create=True, config=self.config, clock=self.clock)
 
     def promise(self, store: Store, *, offset: int | None = None) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from crash.oracle import UNIT, make_body
+from crash.pieces import write_in_small_pieces
 
 if TYPE_CHECKING:
     from rmq_store import Store, StoreConfig
@@ -36,6 +37,7 @@ class Traffic:
     """One producer's messages. Its calls return after the store has acknowledged them."""
 
     def __init__(self, store: Store, producer: int, chance: random.Random, *, large: bool = True) -> None:
+        write_in_small_pieces()
         self._store = store
         self._producer = producer
         self._chance = chance

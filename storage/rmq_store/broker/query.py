@@ -146,11 +146,20 @@ class Query:
             CorruptQueueError, CorruptRecordError: the queue's entry or the message is damaged.
         """
         place = self._queues.commit_log_offset(topic, queue_id, offset)
-        found = message_at(self._log, self._queues.end(), place)
+        try:
+            found = message_at(self._log, self._queues.end(), place)
+        except (UsageError, CorruptRecordError) as error:
+            self._queues.commit_log_offset(topic, queue_id, offset)  # tells if retention was faster
+            if isinstance(error, CorruptRecordError):
+                raise
+            raise self._wrong_entry(topic, queue_id, offset, f"at byte {place}, where no message begins") from error
         if (found.topic, found.queue_id, found.queue_offset) != (topic, queue_id, offset):
-            directory = self._log.views.queue(topic, queue_id).run.directory
-            raise CorruptQueueError(str(directory), offset * 20, f"entry {offset} points at another message ({place})")
+            raise self._wrong_entry(topic, queue_id, offset, f"at another message ({place})")
         return found
+
+    def _wrong_entry(self, topic: str, queue_id: int, offset: int, where: str) -> CorruptQueueError:
+        directory = self._log.views.queue(topic, queue_id).run.directory
+        return CorruptQueueError(str(directory), offset * 20, f"entry {offset} points {where}")
 
     def by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: str = "lower") -> int:
         """As `Store.offset_by_time`."""

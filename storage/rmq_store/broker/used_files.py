@@ -1,8 +1,8 @@
-"""Staged files that a commit uses up: what was copied into the log is given back to the kernel at once.
+"""Staged files that a commit uses up: what was copied into the log is given back to the kernel while it goes on.
 
-The pages that the log needs next are then those that the staged bytes had: a commit takes half of the memory, and
-writes into memory that was used a moment ago, which is several times as fast as memory that the kernel, or the host of
-a virtual machine, has to find first.
+The pages that the log needs next are then those that the staged bytes had: a large commit takes half of the memory, and
+writes into memory that was used a moment ago, which can be several times as fast as memory that the kernel, or the host
+of a virtual machine, has to find first.
 """
 
 from __future__ import annotations

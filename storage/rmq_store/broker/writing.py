@@ -201,8 +201,8 @@ class Writer:
         with append_lock(self._log):
             if key is not None and self._already_done(unit, repeatable):
                 return self._acknowledged(CommitResult(0, committed=False))
-            # Who commits waits for the disk, under ASYNC_FLUSH too: a batch write when it closes the store.
-            append(self._log, batches, self._bracket(unit), places=False, used=used.give_back, write_back=True)
+            # What sinks commit they flush, under ASYNC_FLUSH too.
+            append(self._log, batches, self._bracket(unit), places=False, used=used.give_back, soon_flushed=True)
         result = self._acknowledged(CommitResult(rows, committed=True))
         discard_staged(self._log.root, files)
         return result

@@ -97,6 +97,14 @@ class OpenFile:
         """The map as an Arrow buffer."""
         return pa.py_buffer(self.map)
 
+    def start_writing_back(self, position: int, size_bytes: int) -> None:
+        """Let the disk begin with these bytes: a later fsync has less to wait for. Nothing is durable on return.
+
+        Waits where the disk has more to do than it takes. Whether the kernel takes the hint is not looked at: an error
+        of the disk is told by that fsync, as one of the kernel's own writing back is.
+        """
+        _libc.sync_file_range(self.fd, position, size_bytes, _SYNC_FILE_RANGE_WRITE)
+
     def pin(self) -> None:
         """Keep retention from unlinking this file as long as this object lives, or until `unpin`."""
         if not self._pinned:
@@ -294,15 +302,6 @@ class SegmentRun:
         except FileNotFoundError:
             self.create(self.base_of(offset))
             self.write(offset, data)
-
-    def start_writing_back(self, offset: int, size_bytes: int) -> None:
-        """Let the disk begin with bytes that lie within one file, so that a later `sync` has less to wait for.
-
-        Nothing is durable on return. An error of the disk is told by that `sync`, as one of the kernel's own writing
-        back is; so whether the kernel takes the hint is not looked at.
-        """
-        base = self.base_of(offset)
-        _libc.sync_file_range(self.open(base).fd, offset - base, size_bytes, _SYNC_FILE_RANGE_WRITE)
 
     def zero(self, start: int, end: int) -> int:
         """Write zeros over the bytes of [start, end) that are not zero; missing files are passed over.

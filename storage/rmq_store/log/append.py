@@ -24,18 +24,15 @@ from rmq_store.files.state_page import StatePage
 from rmq_store.format.message import BLANK_MAGIC, place_frame
 from rmq_store.log import scan
 from rmq_store.log.commit_log import LOCK_TIMEOUT_MS, CommitLog
-from rmq_store.log.filling import PIECE_BYTES, filled, frame_bounds
+from rmq_store.log.filling import filled, frame_bounds
 from rmq_store.log.grouping import Groups, Numbered, in_parts
 from rmq_store.log.hash_index import IndexState
 from rmq_store.log.layout import BLANK_BYTES, Layout, extent, lay_out
 from rmq_store.log.views import QueueKey, entries_of
+from rmq_store.log.write_back import WriteBack
 
 _LOG = logging.getLogger(__name__)
 _BLANK = struct.Struct(">ii")
-
-# What the disk begins with at once, beside the next piece, if somebody will wait for it: all but the last piece of a
-# large append.
-_WRITE_BACK_BYTES = PIECE_BYTES // 2
 
 Unit = Callable[[int, int], tuple[pa.RecordBatch, pa.RecordBatch]]
 """Encodes a unit's first and last record (one row of ENCODED_SCHEMA each), given the offsets where the unit starts
@@ -125,10 +122,11 @@ def append(
     *,
     places: bool = True,
     used: Callable[[np.ndarray], None] = lambda source: None,
-    write_back: bool = False,
+    soon_flushed: bool = False,
 ) -> Appended:
     """Append encoded batches (ENCODED_SCHEMA) as one; the caller holds `append_lock`. `used` is told of the bytes of
-    frames that were copied and are not looked at again. `write_back`: somebody will wait for the disk, so let it begin.
+    frames that were copied and are not looked at again. `soon_flushed`: the caller will wait for the disk, under
+    ASYNC_FLUSH too; it may begin at once.
 
     On return the records are visible under ASYNC_FLUSH; they are durable only after a flush. What is held of them in
     memory does not grow with them, but for some bytes a row: 4, and 16 more if their `places` are asked for.
@@ -155,7 +153,11 @@ def append(
     groups = Groups(parts)
     groups.start_at([log.next_queue_offset(*key, start) for key in groups.keys])
     # The views of a part are written beside the records of the next one.
-    with _AllOrNothing(log, start, end), _Beside() as beside:
+    with (
+        _AllOrNothing(log, start, end),
+        _Beside() as beside,
+        WriteBack(log.segments, wanted=soon_flushed or log.sync_flush) as write_back,
+    ):
         now = log.clock()
         at = start
         dispatched: Future[None] | None = None
@@ -163,7 +165,7 @@ def append(
             sizes = np.concatenate([np.diff(frame_bounds(batch)) for batch in part])
             layout = lay_out(sizes, at, log.segments.size_bytes)
             numbered = groups.number(number)
-            _write_records(log, part, layout, numbered.queue_offsets, now, used, write_back or log.sync_flush)
+            _write_records(log, part, layout, numbered.queue_offsets, now, used, write_back)
             if dispatched is not None:
                 dispatched.result()
             dispatch = partial(_dispatch, log, part, layout.offsets, sizes, groups.keys, numbered, now)
@@ -320,7 +322,7 @@ def _write_records(
     queue_offsets: np.ndarray,
     now: int,
     used: Callable[[np.ndarray], None],
-    write_back: bool,
+    write_back: WriteBack,
 ) -> None:
     """A4: segments, frames with their offsets and times filled in, blank frames."""
     segment_bytes = log.segments.size_bytes
@@ -339,8 +341,7 @@ def _write_records(
                 low, high = int(piece.starts[first - piece.first]), int(piece.starts[last - piece.first])
                 offset = int(layout.offsets[first])
                 log.segments.write(offset, piece.frames[low:high].data)
-                if write_back and high - low >= _WRITE_BACK_BYTES:
-                    log.segments.start_writing_back(offset, high - low)
+                write_back.wrote(offset, high - low)
                 first = last
     for offset, size in layout.blanks:
         log.segments.write(offset, _BLANK.pack(size, BLANK_MAGIC))

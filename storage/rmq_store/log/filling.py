@@ -3,7 +3,7 @@
 What an append holds of its frames is two pieces, however large it is: while one is being written, a second thread
 copies and completes the next.
 
-    encoded batch   | f0 f1 f2 f3 f4 f5 f6 f7 ...          never changed: it may be a mapped file
+    encoded batch   | f0 f1 f2 f3 f4 f5 f6 f7 ...          never written: it may be a mapped file
     pieces          | f0 f1 f2 |  f3 f4 f5 |  f6 ...       up to PIECE_BYTES, at least one frame
 """
 
@@ -20,6 +20,8 @@ from rmq_store.format.frame_patch import patch_frames
 
 # Small enough to stay in the processor's cache from the copy to the write.
 PIECE_BYTES = 1 << 20
+# Large enough that to punch a hole does not cut the kernel's memory into pieces (large folios).
+USED_BYTES = 8 << 20
 
 
 class Piece(NamedTuple):
@@ -34,7 +36,7 @@ class Piece(NamedTuple):
 
 class _Source(NamedTuple):
     """A piece where it comes from: `bounds`, int64 (n + 1,), lie in `data`; `crc0` as `patch_frames` takes it.
-    `used_up`: the frames of its batch if it is the last piece of them, else nothing.
+    `used_up`: frames of its batch that are all copied with it: nothing, until they are worth telling of.
     """
 
     first: int
@@ -60,8 +62,8 @@ def filled(
     used: Callable[[np.ndarray], None] = lambda source: None,
 ) -> Generator[Piece, None, None]:
     """The frames of encoded batches (ENCODED_SCHEMA), complete. `queue_offsets` and `log_offsets` are int64 (n,), for
-    the rows of all; `has_crc`: the frames end with a CRC property. `used` is told of a batch's frames when the last of
-    them was copied: they are not looked at again.
+    the rows of all; `has_crc`: the frames end with a CRC property. `used` is told of bytes that were copied, USED_BYTES
+    of them at a time or what is left of a batch: they are not looked at again.
     """
     sources = list(_sources(batches, has_crc=has_crc))
     buffers = [np.empty(0, np.uint8), np.empty(0, np.uint8)]
@@ -99,11 +101,14 @@ def _sources(batches: Sequence[pa.RecordBatch], *, has_crc: bool) -> Iterator[_S
         count = len(bounds) - 1
         data = np.frombuffer(batch.column("frame").buffers()[2], dtype=np.uint8) if count else np.empty(0, np.uint8)
         crc0 = batch.column("crc").to_numpy(zero_copy_only=False) if has_crc else None
-        row = 0
+        row, told = 0, int(bounds[0])
         while row < count:
             fits = int(np.searchsorted(bounds, bounds[row] + PIECE_BYTES, side="right")) - 1
             behind = max(row + 1, fits)
-            used_up = data[bounds[0] : bounds[-1]] if behind == count else data[:0]
+            used_up = data[told : bounds[behind]]
+            if behind < count and len(used_up) < USED_BYTES:
+                used_up = data[:0]
+            told += len(used_up)
             crcs = None if crc0 is None else crc0[row:behind]
             yield _Source(first + row, data, bounds[row : behind + 1], crcs, used_up)
             row = behind

@@ -19,6 +19,7 @@ from bench.spark_input import TOPIC, rows_per_second, run_stream
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+LET_GO_S = 60
 ROWS = {100: 1_000_000, 1024: 400_000}
 COLUMNS = {"5": "topic, body, tags, keys, properties", "2": "topic, body"}
 
@@ -58,7 +59,10 @@ def _remove(path: Path) -> None:
     """Remove a store when nobody has it open any more: the commit of a stream keeps it for a moment."""
     from rmq_store.files.lock import OfdLock
 
-    while OfdLock(path / "lock").who().kind != "free":
+    lock, end_s = OfdLock(path / "lock"), time.monotonic() + LET_GO_S
+    while (holder := lock.who()).kind != "free":
+        if time.monotonic() > end_s:
+            raise TimeoutError(f"{path}: process {holder.pid} has it open for {LET_GO_S} s")
         time.sleep(0.05)
     shutil.rmtree(path)
 

@@ -76,6 +76,38 @@ def test_a_queue_entry_that_leads_to_another_message_is_an_error(shop: Shop, oth
             store.query.by_queue_offset("Tea", 0, 1)
 
 
+def test_a_queue_entry_that_leads_nowhere_is_an_error_of_the_queue(shop: Shop) -> None:
+    with shop.open() as store:
+        store.create_topic("T", 1)
+        for _ in range(3):
+            store.send(Message("T", b"same size"))
+        nowhere = store.queue_entries("T", 0, 1, 2)["commit_log_offset"][0] + 8
+        with (shop.root / "consumequeue" / "T" / "0" / f"{0:020d}").open("r+b") as file:
+            file.seek(ENTRY_BYTES)
+            file.write(int(nowhere).to_bytes(8, "big"))
+        with pytest.raises(CorruptQueueError, match=f"entry 1 points at byte {nowhere}, where no message begins"):
+            store.query.by_queue_offset("T", 0, 1)
+
+
+@pytest.mark.parametrize("error", [UsageError("no message"), CorruptRecordError("log", 0, "missing")])
+def test_a_message_that_retention_takes_during_the_look_up_is_not_there(
+    shop: Shop, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with shop.open() as store:
+        store.create_topic("T", 1)
+        for _ in range(40):
+            store.send(Message("T", b"." * 600))
+
+        def taken_meanwhile(*_: object) -> None:
+            os.utime(min((shop.root / "commitlog").iterdir()), (0, 0))
+            assert store.retention.run(manual=True).removed
+            raise error
+
+        monkeypatch.setattr(query_module, "message_at", taken_meanwhile)
+        with pytest.raises(OffsetOutOfRangeError, match="message 0 was asked for, the queue has"):
+            store.query.by_queue_offset("T", 0, 0)
+
+
 # -- whether the index of a store that is only read has all keys ------------------------------------------------------
 
 

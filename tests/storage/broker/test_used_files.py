@@ -11,14 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rmq_store import StagedFile, StagingArea, StagingError, Store, StoreFullError
+from rmq_store import StagedFile, StagingArea, StagingError, Store, StoreConfig, StoreFullError
 from rmq_store.broker.used_files import UsedFiles
 from rmq_store.files import durable
 from rmq_store.files.segments import SegmentRun
+from rmq_store.log import filling
+from rmq_store.log.write_back import WriteBack
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 ROWS = 20_000
-BATCH_ROWS = 5_000
 
 
 def test_whole_pages_are_given_back_and_nothing_else(tmp_path: Path) -> None:
@@ -47,10 +48,8 @@ def staged(tmp_path: Path) -> tuple[Path, list[StagedFile]]:
     files = []
     for task in range(2):
         with StagingArea.for_task(root, "write-1", task, task, topic="T") as area:
-            for first in range(0, ROWS, BATCH_ROWS):
-                rows = range(first, first + BATCH_ROWS)
-                bodies = pa.array([b"%d-%d" % (task, row) + b"." * 200 for row in rows])
-                area.write(pa.record_batch({"body": bodies}))
+            bodies = pa.array([b"%d-%d" % (task, row) + b"." * 200 for row in range(ROWS)])
+            area.write(pa.record_batch({"body": bodies}))
             report = area.finish()
             assert report is not None
             files.append(report)
@@ -82,22 +81,28 @@ def test_a_commit_that_uses_files_up_stores_what_they_held(
     assert len(bodies_of(root)) == 2 * ROWS
 
 
-def test_the_disk_begins_while_a_commit_goes_on_as_its_end_waits_for_it(
-    staged: tuple[Path, list[StagedFile]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_the_disk_begins_with_what_will_be_waited_for(
+    tmp_path: Path, flush_disk_type: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root, files = staged
-    begun: list[tuple[int, int]] = []
-    monkeypatch.setattr(SegmentRun, "start_writing_back", lambda run, offset, size: begun.append((offset, size)))
-    with Store.open(root) as store:
-        rows = pa.record_batch({"body": pa.array([b"." * 200] * ROWS)})
+    """With commits of staged files, which sinks flush whatever the setting."""
+    asked: list[bool] = []
+
+    def note(segments: SegmentRun, *, wanted: bool) -> WriteBack:
+        asked.append(wanted)
+        return WriteBack(segments, wanted=wanted)
+
+    with Store.open(tmp_path / "store", create=True, config=StoreConfig(flush_disk_type=flush_disk_type)) as store:
+        store.create_topic("T", 2)
+        monkeypatch.setattr("rmq_store.log.append.WriteBack", note)
+        rows = pa.record_batch({"body": pa.array([b"."] * 10)})
         store.append(rows, "T")
-        assert not begun  # of ASYNC_FLUSH: nobody waits
-        start = store.log_range()[1]
-        store.commit_staged(files)
-        end = store.log_range()[1]
-    assert begun == sorted(begun)
-    assert sum(size for _, size in begun) > 0.8 * (end - start)
-    assert start <= begun[0][0] < begun[-1][0] + begun[-1][1] <= end
+        with StagingArea.for_task(tmp_path / "store", "write-1", 0, 0, topic="T") as area:
+            area.write(rows)
+            report = area.finish()
+        assert report is not None
+        store.commit_staged([report])
+    assert asked == [flush_disk_type == "SYNC_FLUSH", True]
 
 
 @pytest.mark.parametrize("use_up", [False, True])
@@ -105,6 +110,7 @@ def test_only_files_that_were_not_used_up_can_be_committed_after_a_failure(
     staged: tuple[Path, list[StagedFile]], use_up: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, files = staged
+    monkeypatch.setattr(filling, "USED_BYTES", 1 << 20)
     with Store.open(root) as store:
         written = 0
 

@@ -84,6 +84,64 @@ def test_a_piece_holds_as_many_frames_as_fit_and_at_least_one(lab: Lab, monkeypa
             first += len(lengths)
 
 
+@pytest.mark.parametrize(("piece_bytes", "used_bytes"), [(1, 1), (1, 900), (700, 900), (700, 1 << 20)])
+def test_bytes_are_told_of_once_when_they_and_all_before_them_were_copied(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, piece_bytes: int, used_bytes: int
+) -> None:
+    """Of batches that share their bytes, too: what another part still needs stays."""
+    with lab.open() as store:
+        batches = encoded(store, lab, [5, 0, 40, 1])
+    batches[2] = batches[2].slice(3, 31)
+    monkeypatch.setattr(filling, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(filling, "USED_BYTES", used_bytes)
+    monkeypatch.setattr(grouping, "PART_ROWS", 8)
+    used: list[tuple[int, int]] = []
+    copied = 0
+
+    def note(source: np.ndarray) -> None:
+        used.append((source.ctypes.data, len(source)))
+        assert sum(size for _, size in used) <= copied
+
+    copy = np.copyto
+
+    def copyto(target: np.ndarray, source: np.ndarray) -> None:
+        nonlocal copied
+        copied += len(source)
+        copy(target, source)
+
+    monkeypatch.setattr(filling.np, "copyto", copyto)
+    wanted = []
+    for part in in_parts(batches):
+        numbers = np.arange(sum(batch.num_rows for batch in part), dtype=np.int64)
+        for _ in filled(part, numbers, numbers, 1, has_crc=True, used=note):
+            pass
+        for batch in part:
+            bounds = frame_bounds(batch)
+            wanted.append((batch.column("frame").buffers()[2].address + int(bounds[0]), int(bounds[-1] - bounds[0])))
+    assert joined(used) == joined(wanted)
+    whole = [size for _, size in wanted]
+    assert all(size >= used_bytes or size in whole or address + size in ends(wanted) for address, size in used)
+    assert len(used) == len(wanted) if used_bytes > max(whole) else len(used) > len(wanted)
+
+
+def ends(ranges: list[tuple[int, int]]) -> set[int]:
+    return {address + size for address, size in ranges}
+
+
+def joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Neighbours as one; ranges that overlap are none."""
+    found: list[tuple[int, int]] = []
+    for address, size in sorted(ranges):
+        if not size:
+            continue
+        if found and sum(found[-1]) == address:
+            found[-1] = (found[-1][0], found[-1][1] + size)
+        else:
+            assert not found or sum(found[-1]) < address
+            found.append((address, size))
+    return found
+
+
 def test_what_is_wrong_with_a_later_piece_takes_back_the_ones_before(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is found by the second thread, while the first one writes."""
     monkeypatch.setattr(filling, "PIECE_BYTES", 1)
