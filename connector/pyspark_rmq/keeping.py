@@ -46,29 +46,39 @@ class Place:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._found: dict[Path, int] = {}
+        self._found: list[int] = []
+        self._identities: dict[str, tuple[int, int]] = {}
         try:
             for place in (directory, directory / "commitlog"):
                 if place.is_dir():
-                    self._found[place] = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+                    self._keep(place, os.O_RDONLY | os.O_DIRECTORY)
             state = directory / "pyrmq" / "state"
             if state.is_file():
-                self._found[state] = os.open(state, os.O_PATH)
+                self._keep(state, os.O_PATH)
         except OSError:
             self.close()
             raise
 
+    def _keep(self, place: Path, flags: int) -> None:
+        fd = os.open(place, flags)
+        self._found.append(fd)
+        self._identities[str(place)] = _identity(os.fstat(fd))
+
     def is_unchanged(self) -> bool:
         """Whether the same ones are still there."""
         try:
-            return all(os.path.samestat(os.fstat(fd), place.stat()) for place, fd in self._found.items())
+            return all(_identity(os.stat(place)) == own for place, own in self._identities.items())  # noqa: PTH116
         except OSError:
             return False
 
     def close(self) -> None:
         """Let go of them; may be called again."""
         while self._found:
-            os.close(self._found.popitem()[1])
+            os.close(self._found.pop())
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 class _Open(Generic[K]):

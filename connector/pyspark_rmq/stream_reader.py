@@ -107,8 +107,9 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the ends of the queues: this run reads up to here, with what is due by now."""
-        self._deliver_due(None)
-        _, ranges = self._look()
+        home = self._opened()
+        self._deliver_due(home, None)
+        ranges = self._look_at(home)
         self._target = {queue: limits.max_offset for queue, limits in ranges.items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -117,8 +118,9 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         What lies before `start` has been completed by the sink: that is committed to the group here. Spark asks up to
         60 times a second when there is nothing to do: that is what drives the delivery of waiting messages, too.
         """
-        self._deliver_due(_DELIVERED_AT_ONCE)
-        home, ranges = self._look()
+        home = self._opened()
+        self._deliver_due(home, _DELIVERED_AT_ONCE)
+        ranges = self._look_at(home)
         if self._idle is not None and self._idle[0] == start and self._idle[1] is ranges:
             return start
         begin = StreamPosition.from_json(start)
@@ -221,18 +223,21 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             pinned[1].release()
 
     def _look(self) -> tuple[Home, dict[Queue, Range]]:
-        """Return the home and the subscribed queues as they are now; the group's leases are held from here on.
+        home = self._opened()
+        return home, self._look_at(home)
+
+    def _look_at(self, home: Home) -> dict[Queue, Range]:
+        """Return the subscribed queues as they are now; the group's leases are held from here on.
 
         The same dict as long as neither the log nor the table of topics changed.
         """
-        home = self._opened()
         home.refresh()
         # In this order: what is written in between is seen at the next look.
         topics, log = home.topics(), home.log_range()
         if self._seen is not None and topics is self._seen[0] and log == self._seen[1]:
             if self._member is not None:
                 self._member.heartbeat()
-            return home, self._ranges
+            return self._ranges
         subscription = self._options.subscription
         ranges = positions.subscribed(home, subscription)
         if self._member is not None:
@@ -240,7 +245,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             own = () if subscription.of_group is None else (subscription.of_group,)
             self._member.claim([*(queue.topic for queue in ranges), *own])
         self._seen, self._ranges = (topics, log), ranges
-        return home, ranges
+        return ranges
 
     def _opened(self) -> Home:
         if self._place is not None and not self._place.is_unchanged():
@@ -272,10 +277,9 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _log.warning("%s, as it was, could not be closed: %s", self._options.path, error)
         self._checked, self._seen, self._idle, self._ranges = (), None, None, {}
 
-    def _deliver_due(self, limit: int | None) -> None:
+    def _deliver_due(self, home: Home, limit: int | None) -> None:
         from rmq_store.errors import StoreFullError
 
-        home = self._opened()
         if self._member is None:
             return
         try:

@@ -51,7 +51,7 @@ def appending(scratch: Scratch, body_bytes: int, batch: int) -> Iterator[Pair]:
 def reading(scratch: Scratch, body_bytes: int) -> Iterator[Pair]:
     """Messages per second."""
     rows = scratch.rows(queue_read.ROWS[body_bytes])
-    root = make(scratch.directory / "store", rows, body_bytes, scratch)
+    root = make(scratch.directory / "store", rows, body_bytes, scratch, queues=1)
     peer = scratch.peer()
     with Store.open(root, read_only=True) as store, peer.store(scratch.directory / "java", **READ_SETTINGS):
         peer.ask("store.putBatches", topic=TOPIC, bodyBytes=body_bytes, count=rows, batch=READ_BATCH)
@@ -159,9 +159,9 @@ CASES = (
             unit="msgs/s",
             target=Target(limit),
             settings=(
-                f"{queue_read.ROWS[body_bytes]:,} messages, page cache warm. Java: one queue in order, getMessage of "
-                f"{READ_BATCH:,}, MessageDecoder.decode of each frame with its body. {_JVM} but for larger transfers "
-                "(maxTransferCount 2,000, maxTransferBytes 64 MiB)."
+                f"{queue_read.ROWS[body_bytes]:,} messages in one queue, in order, page cache warm. Java: getMessage "
+                f"of {READ_BATCH:,}, MessageDecoder.decode of each frame with its body. {_JVM} but for larger "
+                "transfers (maxTransferCount 2,000, maxTransferBytes 64 MiB)."
             ),
             prepare=partial(reading, body_bytes=body_bytes),
             limit=queue_read.LIMIT,
