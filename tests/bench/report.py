@@ -122,17 +122,28 @@ def draw(curve: Curve, plotted: Plotted, path: Path) -> None:
     matplotlib.rcParams["svg.hashsalt"] = curve.name
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
     for series in dict.fromkeys(point.series for point in plotted.points):
         points = sorted((point.x, point.y) for point in plotted.points if point.series == series)
         axes.plot([x for x, _ in points], [y for _, y in points], marker="o", markersize=4, label=series)
     if curve.log_x:
         axes.set_xscale("log")
+        measured = sorted({point.x for point in plotted.points})
+        axes.set_xticks(measured, labels=[_short(x) for x in measured])
+        axes.minorticks_off()
     axes.set(title=curve.title, xlabel=curve.x_label, ylabel=curve.y_label, ylim=(0, None))
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
     figure.savefig(path, format="svg", metadata={"Date": None})
     pyplot.close(figure)
+
+
+def _short(x: float) -> str:
+    """As the label of a place on an axis."""
+    for unit, size in (("Mi", 1 << 20), ("Ki", 1 << 10)):
+        if x >= size and x % size == 0:
+            return f"{x / size:g} {unit}"
+    return f"{x:,g}"
 
 
 def _plot(curve: Curve, figures: Figures) -> str:

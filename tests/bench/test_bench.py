@@ -204,7 +204,7 @@ def test_what_is_said_of_lines_of_one_title_tells_them_apart() -> None:
 
 def test_a_plot_is_drawn_of_what_was_measured(tmp_path: Path) -> None:
     curve = Curve("c", "a curve", "x", "y", True, lambda *_: [])
-    points = [Point(10, "ours", 1), Point(1, "ours", 2), Point(1, "yardstick", 3)]
+    points = [Point(4096, "ours", 1), Point(1, "ours", 2), Point(1, "yardstick", 3)]
     figures = Figures(curves={"c": Plotted("c", points, PLACE)})
     figures.save(tmp_path / "figures.json")
     known = Catalogue(curves={"c": curve, "d": replace(curve, name="d", title="no curve")})
@@ -214,6 +214,7 @@ def test_a_plot_is_drawn_of_what_was_measured(tmp_path: Path) -> None:
         drawn.append((tmp_path / "plots" / "c.svg").read_bytes())
     assert drawn[0] == drawn[1]
     assert b"yardstick" in drawn[0]
+    assert b"<!-- 4 Ki -->" in drawn[0]
     page = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert "![a curve](performance/c.svg)" in page
     assert "### no curve\n\nNot run yet." in page

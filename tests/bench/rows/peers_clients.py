@@ -224,6 +224,12 @@ CASES = (
             f"rows of commitLogOffset and msgId, local[2], 4 partitions, from the call to its return. {_JAVA}."
         ),
         prepare=sending_back,
+        limit=(
+            "Spark: the null sink takes 0.23 to 0.33 s for these rows, which alone is no more than 12 to 17 times "
+            "Java. Ours adds tasks of 0.3 s (6 us of a processor for each message: its checksums are checked, and it "
+            "is copied with other properties and new checksums), a commit of 0.14 s, and what two Python processes "
+            "and the brokers that stand by take from each other."
+        ),
         peers=True,
     ),
 )
