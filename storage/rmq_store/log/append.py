@@ -9,8 +9,9 @@ import contextlib
 import logging
 import struct
 import sys
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -23,8 +24,9 @@ from rmq_store.files import durable
 from rmq_store.files.state_page import StatePage
 from rmq_store.format.message import BLANK_MAGIC, place_frame
 from rmq_store.log import scan
+from rmq_store.log.beside import Beside
 from rmq_store.log.commit_log import LOCK_TIMEOUT_MS, CommitLog
-from rmq_store.log.filling import filled, frame_bounds
+from rmq_store.log.filling import Filling, Piece, frame_bounds
 from rmq_store.log.grouping import Groups, Numbered, in_parts
 from rmq_store.log.hash_index import IndexState
 from rmq_store.log.layout import BLANK_BYTES, Layout, extent, lay_out
@@ -152,20 +154,24 @@ def append(
         return Appended(start, start, page.store_timestamp, _NONE, _NONE)
     groups = Groups(parts)
     groups.start_at([log.next_queue_offset(*key, start) for key in groups.keys])
-    # The views of a part are written beside the records of the next one.
+    # The views of a part are written beside the records of the next one, and these by two threads.
     with (
         _AllOrNothing(log, start, end),
-        _Beside() as beside,
-        WriteBack(log.segments, wanted=soon_flushed or log.sync_flush) as write_back,
+        Beside() as beside,
+        Beside() as helper,
+        WriteBack(log.segments, start, wanted=soon_flushed or log.sync_flush) as write_back,
     ):
         now = log.clock()
+        # All of them while the disk has nothing else to do: each of them waits for it.
+        for base in range(log.segments.base_of(first), end, log.segments.size_bytes):
+            log.segments.create(base)
         at = start
         dispatched: Future[None] | None = None
         for number, part in enumerate(parts):
             sizes = np.concatenate([np.diff(frame_bounds(batch)) for batch in part])
             layout = lay_out(sizes, at, log.segments.size_bytes)
             numbered = groups.number(number)
-            _write_records(log, part, layout, numbered.queue_offsets, now, used, write_back)
+            _write_records(log, part, layout, numbered.queue_offsets, now, used, write_back, helper)
             if dispatched is not None:
                 dispatched.result()
             dispatch = partial(_dispatch, log, part, layout.offsets, sizes, groups.keys, numbered, now)
@@ -239,56 +245,6 @@ class _AllOrNothing:
             raise durable.translate(error, self._log.root) from error
 
 
-class _Beside:
-    """A second thread for a `with` block. The block does not end before everything has that was begun, however often it
-    is interrupted: what is still being written could not be taken back.
-    """
-
-    __slots__ = ("_thread",)
-
-    def __init__(self) -> None:
-        self._thread: ThreadPoolExecutor | None = None
-
-    def __enter__(self) -> _Beside:
-        return self
-
-    def begin(self, work: Callable[[], None]) -> Future[None]:
-        """Do this in the second thread, behind what was begun before."""
-        if self._thread is None:
-            thread = ThreadPoolExecutor(1)
-            # Once it has done something it is known: were its start interrupted, a second one would be started.
-            thread.submit(_nothing).result()
-            self._thread = thread
-        return self._thread.submit(work)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._thread is None:
-            return
-        interrupt: BaseException | None = None
-        is_through = False
-        while not is_through:
-            try:
-                # One thing is done after the other, so this one behind all. Not `join`: once interrupted, it takes the
-                # thread for ended (CPython 3.11, 3.12).
-                self._thread.submit(_nothing).result()
-                is_through = True
-            except RuntimeError as refused:  # nothing new is begun while the interpreter ends
-                interrupt = refused
-                self._thread.shutdown()
-                is_through = True
-            except BaseException as again:
-                interrupt = again
-        self._thread.shutdown(wait=False)
-        if interrupt is not None:
-            raise interrupt
-
-
-def _nothing() -> None:
-    pass
-
-
 def _commit(page: StatePage, end: int, last_record: int, now: int) -> None:
     """A7. A death before the other two words are written leaves old ones: the next opener just has more work."""
     page.appended_end = end
@@ -323,28 +279,43 @@ def _write_records(
     now: int,
     used: Callable[[np.ndarray], None],
     write_back: WriteBack,
+    helper: Beside,
 ) -> None:
-    """A4: segments, frames with their offsets and times filled in, blank frames."""
-    segment_bytes = log.segments.size_bytes
-    for base in range(log.segments.base_of(layout.offsets[0]), layout.end, segment_bytes):
-        log.segments.create(base)
-    runs = iter(layout.runs)
-    run = next(runs)
-    pieces = filled(batches, queue_offsets, layout.offsets, now, has_crc=log.crc_property, used=used)
-    with contextlib.closing(pieces):
-        for piece in pieces:
-            first, behind = piece.first, piece.first + len(piece.starts) - 1
-            while first < behind:
-                while run.last <= first:
-                    run = next(runs)
-                last = min(run.last, behind)
-                low, high = int(piece.starts[first - piece.first]), int(piece.starts[last - piece.first])
-                offset = int(layout.offsets[first])
-                log.segments.write(offset, piece.frames[low:high].data)
-                write_back.wrote(offset, high - low)
-                first = last
+    """A4: frames with their offsets and times filled in, blank frames. The segments are there."""
+
+    def through(row_count: int) -> None:
+        write_back.written(int(layout.offsets[row_count]) if row_count < len(layout.offsets) else layout.end)
+
+    def write() -> None:
+        try:
+            for piece in filling.pieces():
+                _write_piece(log, layout, piece)
+        except BaseException:
+            filling.stop()
+            raise
+
     for offset, size in layout.blanks:
         log.segments.write(offset, _BLANK.pack(size, BLANK_MAGIC))
+    filling = Filling(
+        batches, queue_offsets, layout.offsets, now, has_crc=log.crc_property, used=used, through=through
+    )
+    if len(filling) < 2:
+        write()
+        return
+    other = helper.begin(write)
+    write()
+    other.result()
+
+
+def _write_piece(log: CommitLog, layout: Layout, piece: Piece) -> None:
+    """What lies in one segment with one write."""
+    row, behind = piece.first, piece.first + len(piece.starts) - 1
+    number = bisect_right(layout.runs, row, key=lambda run: run.first) - 1
+    while row < behind:
+        last = min(layout.runs[number].last, behind)
+        start, end = (int(piece.starts[each - piece.first]) for each in (row, last))
+        log.segments.write(int(layout.offsets[row]), piece.frames[start:end].data)
+        row, number = last, number + 1
 
 
 def _dispatch(

@@ -1,7 +1,6 @@
 """Frames on their way into the log: copied piece by piece out of the encoded batches, and completed there (data plane).
 
-What an append holds of its frames is two pieces, however large it is: while one is being written, a second thread
-copies and completes the next.
+What an append holds of its frames is one piece for each thread that writes them, however large it is.
 
     encoded batch   | f0 f1 f2 f3 f4 f5 f6 f7 ...          never written: it may be a mapped file
     pieces          | f0 f1 f2 |  f3 f4 f5 |  f6 ...       up to PIECE_BYTES, at least one frame
@@ -9,8 +8,9 @@ copies and completes the next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +26,7 @@ USED_BYTES = 8 << 20
 
 class Piece(NamedTuple):
     """Frames of the rows [first, first + n) of an append: frame i is `frames[starts[i]:starts[i + 1]]`, uint8; `starts`
-    is int64 (n + 1,). Valid until the next piece is asked for.
+    is int64 (n + 1,). Valid until its thread asks for the next piece.
     """
 
     first: int
@@ -36,7 +36,8 @@ class Piece(NamedTuple):
 
 class _Source(NamedTuple):
     """A piece where it comes from: `bounds`, int64 (n + 1,), lie in `data`; `crc0` as `patch_frames` takes it.
-    `used_up`: frames of its batch that are all copied with it: nothing, until they are worth telling of.
+    `used_up`: frames of its batch that are all copied with it and those before it: nothing, until they are worth
+    telling of.
     """
 
     first: int
@@ -52,46 +53,81 @@ def frame_bounds(batch: pa.RecordBatch) -> np.ndarray:
     return np.frombuffer(frames.buffers()[1], dtype=np.int64, count=len(frames) + 1, offset=8 * frames.offset)
 
 
-def filled(
-    batches: Sequence[pa.RecordBatch],
-    queue_offsets: np.ndarray,
-    log_offsets: np.ndarray,
-    store_timestamp_ms: int,
-    *,
-    has_crc: bool,
-    used: Callable[[np.ndarray], None] = lambda source: None,
-) -> Generator[Piece, None, None]:
-    """The frames of encoded batches (ENCODED_SCHEMA), complete. `queue_offsets` and `log_offsets` are int64 (n,), for
-    the rows of all; `has_crc`: the frames end with a CRC property. `used` is told of bytes that were copied, USED_BYTES
-    of them at a time or what is left of a batch: they are not looked at again.
+class Filling:
+    """The frames of encoded batches (ENCODED_SCHEMA), complete, for any number of threads: each piece goes to one.
+
+    `queue_offsets` and `log_offsets` are int64 (n,), for the rows of all; `has_crc`: the frames end with a CRC
+    property. In whatever order the pieces are done with, only rows with all before them count: `through` is told how
+    many; `used` of their bytes, USED_BYTES at a time or what is left of a batch, that are not looked at again.
     """
-    sources = list(_sources(batches, has_crc=has_crc))
-    buffers = [np.empty(0, np.uint8), np.empty(0, np.uint8)]
 
-    def fill(number: int) -> Piece:
-        first, data, bounds, crc0, used_up = sources[number]
-        starts = bounds - bounds[0]
-        size, rows = int(starts[-1]), slice(first, first + len(bounds) - 1)
-        if len(buffers[number % 2]) < size:
-            buffers[number % 2] = np.empty(max(size, min(PIECE_BYTES, len(data))), np.uint8)
-        frames = buffers[number % 2][:size]
-        np.copyto(frames, data[bounds[0] : bounds[-1]])
-        if len(used_up):
-            used(used_up)
-        offsets = queue_offsets[rows], log_offsets[rows]
-        patch_frames(frames, starts[:-1], np.diff(starts), *offsets, store_timestamp_ms, crc0)
-        return Piece(first, starts, frames)
+    def __init__(
+        self,
+        batches: Sequence[pa.RecordBatch],
+        queue_offsets: np.ndarray,
+        log_offsets: np.ndarray,
+        store_timestamp_ms: int,
+        *,
+        has_crc: bool,
+        used: Callable[[np.ndarray], None] = lambda source: None,
+        through: Callable[[int], None] = lambda row_count: None,
+    ) -> None:
+        self._sources = list(_sources(batches, has_crc=has_crc))
+        self._left = deque(range(len(self._sources)))
+        self._places = queue_offsets, log_offsets
+        self._store_timestamp_ms = store_timestamp_ms
+        self._used = used
+        self._through = through
+        self._done: set[int] = set()
+        self._first_open = 0
+        self._lock = threading.Lock()
 
-    if len(sources) < 2:
-        yield from map(fill, range(len(sources)))
-        return
-    with ThreadPoolExecutor(1) as helper:
-        ahead = helper.submit(fill, 0)
-        for number in range(1, len(sources)):
-            piece = ahead.result()
-            ahead = helper.submit(fill, number)
-            yield piece
-        yield ahead.result()
+    def __len__(self) -> int:
+        """How many pieces there are."""
+        return len(self._sources)
+
+    def pieces(self) -> Iterator[Piece]:
+        """For one thread: pieces that no other one has, until none is left. It is done with one when it asks for the
+        next.
+        """
+        buffer = np.empty(0, np.uint8)
+        while True:
+            try:
+                number = self._left.popleft()
+            except IndexError:
+                return
+            first, data, bounds, crc0, _ = self._sources[number]
+            starts = bounds - bounds[0]
+            size, rows = int(starts[-1]), slice(first, first + len(bounds) - 1)
+            if len(buffer) < size:
+                buffer = np.empty(max(size, min(PIECE_BYTES, len(data))), np.uint8)
+            frames = buffer[:size]
+            np.copyto(frames, data[bounds[0] : bounds[-1]])
+            queue_offsets, log_offsets = (places[rows] for places in self._places)
+            patch_frames(
+                frames, starts[:-1], np.diff(starts), queue_offsets, log_offsets, self._store_timestamp_ms, crc0
+            )
+            yield Piece(first, starts, frames)
+            self._finish(number)
+
+    def stop(self) -> None:
+        """Nobody gets another piece."""
+        self._left.clear()
+
+    def _finish(self, number: int) -> None:
+        with self._lock:
+            self._done.add(number)
+            first = behind = self._first_open
+            while behind in self._done:
+                self._done.remove(behind)
+                behind += 1
+            self._first_open = behind
+        for source in self._sources[first:behind]:
+            if len(source.used_up):
+                self._used(source.used_up)
+        if behind > first:
+            last = self._sources[behind - 1]
+            self._through(last.first + len(last.bounds) - 1)
 
 
 def _sources(batches: Sequence[pa.RecordBatch], *, has_crc: bool) -> Iterator[_Source]:

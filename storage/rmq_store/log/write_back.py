@@ -8,6 +8,7 @@ that flush, as one of the kernel's own writing back is, so nobody looks at what 
 from __future__ import annotations
 
 import contextlib
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
@@ -19,35 +20,34 @@ STEP_BYTES = 4 << 20
 
 
 class WriteBack:
-    """What one append has written to `segments`, for a `with` block. Unless it is `wanted`, nothing happens."""
+    """What one append writes to `segments` from `start` on, for a `with` block. Unless it is `wanted`, nothing happens.
+    For any number of threads.
+    """
 
-    def __init__(self, segments: SegmentRun, *, wanted: bool) -> None:
+    def __init__(self, segments: SegmentRun, start: int, *, wanted: bool) -> None:
         self._segments = segments
         self._wanted = wanted
-        self._start = self._end = 0
+        self._told = start
         self._thread: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
 
-    def wrote(self, offset: int, size_bytes: int) -> None:
-        """These bytes of the log were written; they lie within one file."""
-        if not self._wanted:
-            return
-        if offset != self._end or self._segments.base_of(offset) != self._segments.base_of(self._start):
-            self._begin()
-            self._start = offset
-        self._end = offset + size_bytes
-        if self._end - self._start >= STEP_BYTES:
-            self._begin()
+    def written(self, end: int) -> None:
+        """The log was written up to there."""
+        with self._lock:
+            while self._wanted:
+                file_end = self._segments.base_of(self._told) + self._segments.size_bytes
+                if end < file_end and end - self._told < STEP_BYTES:
+                    return
+                self._begin(min(end, file_end))
 
-    def _begin(self) -> None:
-        start, self._start = self._start, self._end
-        if start == self._end:
-            return
+    def _begin(self, end: int) -> None:
+        start, self._told = self._told, end
         base = self._segments.base_of(start)
         with contextlib.suppress(StoreError, OSError):  # no descriptor left, say
             file = self._segments.open(base)
             if self._thread is None:
                 self._thread = ThreadPoolExecutor(1)
-            self._thread.submit(file.start_writing_back, start - base, self._end - start)
+            self._thread.submit(file.start_writing_back, start - base, end - start)
 
     def __enter__(self) -> WriteBack:
         return self

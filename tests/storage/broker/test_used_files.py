@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import resource
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -88,9 +89,9 @@ def test_the_disk_begins_with_what_will_be_waited_for(
     """With commits of staged files, which sinks flush whatever the setting."""
     asked: list[bool] = []
 
-    def note(segments: SegmentRun, *, wanted: bool) -> WriteBack:
+    def note(segments: SegmentRun, start: int, *, wanted: bool) -> WriteBack:
         asked.append(wanted)
-        return WriteBack(segments, wanted=wanted)
+        return WriteBack(segments, start, wanted=wanted)
 
     with Store.open(tmp_path / "store", create=True, config=StoreConfig(flush_disk_type=flush_disk_type)) as store:
         store.create_topic("T", 2)
@@ -112,12 +113,10 @@ def test_only_files_that_were_not_used_up_can_be_committed_after_a_failure(
     root, files = staged
     monkeypatch.setattr(filling, "USED_BYTES", 1 << 20)
     with Store.open(root) as store:
-        written = 0
+        writes = count(1)
 
         def full(operation: str, path: str) -> None:
-            nonlocal written
-            written += operation == "write" and "commitlog" in str(path)
-            if written == 5:
+            if operation == "write" and "commitlog" in str(path) and next(writes) == 5:
                 raise OSError(28, os.strerror(28), str(path))
 
         monkeypatch.setattr(durable, "hook", full)

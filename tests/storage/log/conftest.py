@@ -9,6 +9,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -202,21 +203,23 @@ class Lab:
 
 
 class CountDown:
-    """Called before every operation of the file layer; does `act` at the k-th call, and at all later ones if sticky."""
+    """Called before every operation of the file layer, in any thread; does `act` at the k-th call, and at all later
+    ones if sticky.
+    """
 
     def __init__(self, k: int, act: Callable[[], None], *, sticky: bool = False) -> None:
-        self._left = k
+        self._k = k
+        self._calls = count(1)
         self._act = act
         self._sticky = sticky
+        self.reached = False
 
     def __call__(self, operation: str, path: str) -> None:
-        self._left -= 1
-        if self._left == 0 or (self._sticky and self._left < 0):
+        call = next(self._calls)
+        if call >= self._k:
+            self.reached = True
+        if call == self._k or (self._sticky and call > self._k):
             self._act()
-
-    @property
-    def reached(self) -> bool:
-        return self._left <= 0
 
 
 @pytest.fixture

@@ -331,3 +331,22 @@ def test_another_process_sees_an_append_at_once_and_continues_behind_it(lab: Lab
         store.append(lab.batch(10))
         assert lab.numbers(store) == list(range(30))
         assert lab.is_sound()
+
+
+def test_the_segments_of_an_append_are_made_before_its_first_byte_is_written(lab: Lab) -> None:
+    """Each of them waits for the disk, and would wait for what it is writing, too."""
+    done: list[str] = []
+
+    def note(operation: str, path: str) -> None:
+        if operation in ("allocate", "write") and "commitlog" in str(path):
+            done.append(operation)
+
+    with lab.open() as store:
+        before = len(store._log.segments.bases())
+        durable.hook = note
+        store.append(lab.batch(60, body_bytes=300))
+        durable.hook = None
+        made = len(store._log.segments.bases()) - before
+    assert made > 2
+    assert done[:made] == ["allocate"] * made
+    assert done[made:] == ["write"] * (len(done) - made)

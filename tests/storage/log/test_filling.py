@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +20,7 @@ from rmq_store.errors import StoreFailedError
 from rmq_store.files import durable
 from rmq_store.log import filling, grouping
 from rmq_store.log.append import append, append_lock
-from rmq_store.log.filling import filled, frame_bounds
+from rmq_store.log.filling import Filling, Piece, frame_bounds
 from rmq_store.log.grouping import in_parts
 
 if TYPE_CHECKING:
@@ -79,14 +82,55 @@ def test_a_piece_holds_as_many_frames_as_fit_and_at_least_one(lab: Lab, monkeypa
                 wanted.append([])
             wanted[-1].append(size)
         first = 0
-        for piece, lengths in zip(filled([batch], numbers, numbers, 1, has_crc=True), wanted, strict=True):
+        whole = Filling([batch], numbers, numbers, 1, has_crc=True)
+        assert len(whole) == len(wanted)
+        for piece, lengths in zip(whole.pieces(), wanted, strict=True):
             assert (piece.first, np.diff(piece.starts).tolist(), len(piece.frames)) == (first, lengths, sum(lengths))
             first += len(lengths)
 
 
+class Takers:
+    """Takes all pieces of a filling as three threads might, in an order that `seed` gives; counts what is told."""
+
+    def __init__(self, batches: list[pa.RecordBatch], seed: int) -> None:
+        self.sizes = np.concatenate([np.diff(frame_bounds(batch)) for batch in batches])
+        numbers = np.arange(len(self.sizes), dtype=np.int64)
+        self.filling = Filling(batches, numbers, numbers, 1, has_crc=True, used=self.used, through=self.through)
+        self.order = random.Random(seed)
+        self.held: dict[Iterator[Piece], int] = {}
+        self.taken = self.rows_through = 0
+        self.used_up: list[tuple[int, int]] = []
+
+    def first_open(self) -> int:
+        """The first row that was not taken, or whose taker is not done with it."""
+        return min(self.held.values(), default=self.taken)
+
+    def used(self, source: np.ndarray) -> None:
+        self.used_up.append((source.ctypes.data, len(source)))
+        assert sum(size for _, size in self.used_up) <= self.sizes[: self.first_open()].sum()
+
+    def through(self, row_count: int) -> None:
+        assert self.rows_through < row_count == self.first_open()
+        self.rows_through = row_count
+
+    def take_all(self) -> None:
+        takers = [self.filling.pieces() for _ in range(3)]
+        while takers:
+            taker = self.order.choice(takers)
+            self.held.pop(taker, None)
+            piece = next(taker, None)
+            if piece is None:
+                takers.remove(taker)
+            else:
+                assert piece.first == self.taken
+                self.held[taker] = piece.first
+                self.taken += len(piece.starts) - 1
+
+
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("piece_bytes", "used_bytes"), [(1, 1), (1, 900), (700, 900), (700, 1 << 20)])
-def test_bytes_are_told_of_once_when_they_and_all_before_them_were_copied(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, piece_bytes: int, used_bytes: int
+def test_bytes_and_rows_are_told_of_once_when_all_up_to_them_are_done_with(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, piece_bytes: int, used_bytes: int, seed: int
 ) -> None:
     """Of batches that share their bytes, too: what another part still needs stays."""
     with lab.open() as store:
@@ -96,25 +140,12 @@ def test_bytes_are_told_of_once_when_they_and_all_before_them_were_copied(
     monkeypatch.setattr(filling, "USED_BYTES", used_bytes)
     monkeypatch.setattr(grouping, "PART_ROWS", 8)
     used: list[tuple[int, int]] = []
-    copied = 0
-
-    def note(source: np.ndarray) -> None:
-        used.append((source.ctypes.data, len(source)))
-        assert sum(size for _, size in used) <= copied
-
-    copy = np.copyto
-
-    def copyto(target: np.ndarray, source: np.ndarray) -> None:
-        nonlocal copied
-        copied += len(source)
-        copy(target, source)
-
-    monkeypatch.setattr(filling.np, "copyto", copyto)
     wanted = []
     for part in in_parts(batches):
-        numbers = np.arange(sum(batch.num_rows for batch in part), dtype=np.int64)
-        for _ in filled(part, numbers, numbers, 1, has_crc=True, used=note):
-            pass
+        takers = Takers(part, seed)
+        takers.take_all()
+        assert takers.rows_through == takers.taken == len(takers.sizes)
+        used += takers.used_up
         for batch in part:
             bounds = frame_bounds(batch)
             wanted.append((batch.column("frame").buffers()[2].address + int(bounds[0]), int(bounds[-1] - bounds[0])))
@@ -122,6 +153,19 @@ def test_bytes_are_told_of_once_when_they_and_all_before_them_were_copied(
     whole = [size for _, size in wanted]
     assert all(size >= used_bytes or size in whole or address + size in ends(wanted) for address, size in used)
     assert len(used) == len(wanted) if used_bytes > max(whole) else len(used) > len(wanted)
+
+
+def test_nobody_gets_another_piece_after_a_stop(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    with lab.open() as store:
+        (batch,) = encoded(store, lab, [12])
+    monkeypatch.setattr(filling, "PIECE_BYTES", 1)
+    numbers = np.arange(12, dtype=np.int64)
+    whole = Filling([batch], numbers, numbers, 1, has_crc=True)
+    pieces = whole.pieces()
+    next(pieces)
+    whole.stop()
+    assert not list(pieces)
+    assert not list(whole.pieces())
 
 
 def ends(ranges: list[tuple[int, int]]) -> set[int]:
@@ -142,36 +186,52 @@ def joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
-def test_what_is_wrong_with_a_later_piece_takes_back_the_ones_before(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is found by the second thread, while the first one writes."""
+@pytest.mark.parametrize("helps", [False, True])
+def test_what_is_wrong_with_a_later_piece_takes_back_the_others(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, helps: bool
+) -> None:
+    """Whichever of the two threads finds it; and the other one soon has no more to do."""
     monkeypatch.setattr(filling, "PIECE_BYTES", 1)
     with lab.open() as store:
         store.append(lab.batch(3))
-        (batch,) = encoded(store, lab, [8])
+        (batch,) = encoded(store, lab, [200])
         before = lab.files()
-        seen = []
+        own, patched, failed = threading.get_ident(), [], threading.Event()
+        both_have_one = threading.Barrier(2, timeout=30)
 
         def patch(*arguments: object) -> None:
-            seen.append(arguments)
-            if len(seen) == 4:
-                raise MemoryError("no room for the fourth")
+            thread = threading.get_ident()
+            patched.append(thread)
+            if patched.count(thread) < 3:
+                both_have_one.wait()
+            if patched.count(thread) < 2:
+                return
+            if (thread != own) == helps:
+                failed.set()
+                raise MemoryError("no room for more")
+            assert failed.wait(30)
+            time.sleep(0.05)  # it writes when the other one has given up
 
         monkeypatch.setattr(filling, "patch_frames", patch)
-        with pytest.raises(MemoryError, match="fourth"), append_lock(store._log):
+        with pytest.raises(MemoryError, match="no room"), append_lock(store._log):
             append(store._log, [batch])
+        time.sleep(0.2)  # nobody writes any more
+        assert len(patched) < 20
         assert lab.files() == before
         assert store._log.writing_page.intent is None
 
 
+@pytest.mark.parametrize("piece_bytes", [filling.PIECE_BYTES, 900])
 @pytest.mark.parametrize("first_k", [1, 2, 3])
 def test_an_append_in_parts_whose_kth_operation_fails_leaves_the_store_as_it_was(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, fail_at: Callable[..., CountDown], first_k: int
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, fail_at: Callable[..., CountDown], first_k: int, piece_bytes: int
 ) -> None:
-    """Whichever of the two threads it happens in."""
+    """Whichever of the three threads it happens in."""
 
     def fail() -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
+    monkeypatch.setattr(filling, "PIECE_BYTES", piece_bytes)
     monkeypatch.setattr(grouping, "PART_ROWS", 4)
     with lab.open() as store:
         store.append(lab.batch(7))

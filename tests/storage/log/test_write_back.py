@@ -6,7 +6,8 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -43,8 +44,14 @@ class Hints:
         assert self.goes_on.wait(30)
 
     def wait(self, count: int) -> None:
+        self._wait(lambda: len(self.given) >= count)
+
+    def wait_for_bytes(self, size_bytes: int) -> None:
+        self._wait(lambda: sum(size for _, _, size in self.given) >= size_bytes)
+
+    def _wait(self, is_over: Callable[[], bool]) -> None:
         end_s = time.monotonic() + 30
-        while len(self.given) < count:
+        while not is_over():
             assert time.monotonic() < end_s
             time.sleep(0.001)
 
@@ -57,22 +64,37 @@ def hints(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hints]:
     hints.goes_on.set()
 
 
-def test_pieces_are_told_of_in_steps_that_lie_within_a_file(run: SegmentRun, hints: Hints) -> None:
-    with WriteBack(run, wanted=True) as back:
-        for offset in range(0, 990, 30):
-            back.wrote(offset, 30)
-        back.wrote(1000, 250)
-        back.wrote(1250, 90)
-        back.wrote(1400, 20)  # behind a gap: what came before it is told of, though it is less
-        hints.wait(11)
-    steps = [("0000", 120 * number, 120) for number in range(8)]
-    assert hints.given == [*steps, ("0000", 960, 30), ("1000", 0, 250), ("1000", 250, 90)]
+def test_what_was_written_is_told_of_in_steps_that_lie_within_a_file(run: SegmentRun, hints: Hints) -> None:
+    with WriteBack(run, 60, wanted=True) as back:
+        for end in [*range(90, 991, 30), 1340, 1400, 1420]:
+            back.written(end)
+        hints.wait(9)
+    steps = [("0000", 60 + 120 * number, 120) for number in range(7)]
+    assert hints.given == [*steps, ("0000", 900, 100), ("1000", 0, 340)]
+
+
+def test_one_step_may_end_a_file_and_fill_the_next(run: SegmentRun, hints: Hints) -> None:
+    with WriteBack(run, 950, wanted=True) as back:
+        back.written(1000)
+        back.written(2000)
+        hints.wait(2)
+    assert hints.given == [("0000", 950, 50), ("1000", 0, 1000)]
+
+
+def test_of_what_threads_have_written_each_byte_is_told_once(run: SegmentRun, hints: Hints) -> None:
+    """Who comes late with less finds it told of."""
+    with WriteBack(run, 0, wanted=True) as back, ThreadPoolExecutor(8) as threads:
+        list(threads.map(back.written, sorted(range(0, 2001, 10), key=lambda end: end % 70)))
+        hints.wait_for_bytes(2000)
+    told = [int(name) + position for name, position, _ in hints.given]
+    sizes = [size for _, _, size in hints.given]
+    assert told == [sum(sizes[:number]) for number in range(len(sizes))]
 
 
 def test_nothing_is_told_of_an_append_that_nobody_waits_for(run: SegmentRun, hints: Hints) -> None:
     threads = threading.active_count()
-    with WriteBack(run, wanted=False) as back:
-        back.wrote(0, 500)
+    with WriteBack(run, 0, wanted=False) as back:
+        back.written(500)
         assert threading.active_count() == threads
     assert not hints.given
 
@@ -80,9 +102,9 @@ def test_nothing_is_told_of_an_append_that_nobody_waits_for(run: SegmentRun, hin
 def test_a_slow_disk_does_not_hold_an_append_up(run: SegmentRun, hints: Hints) -> None:
     """What it has not come to when the append is over is left to the flush."""
     hints.goes_on.clear()
-    with WriteBack(run, wanted=True) as back:
-        for offset in range(0, 900, 100):
-            back.wrote(offset, 100)
+    with WriteBack(run, 0, wanted=True) as back:
+        for end in range(100, 901, 100):
+            back.written(end)
         hints.wait(1)
     hints.goes_on.set()
     names = {thread.name for thread in threading.enumerate()}
@@ -97,13 +119,13 @@ def test_no_hint_fails_an_append(run: SegmentRun, monkeypatch: pytest.MonkeyPatc
         raise StoreFailedError("no descriptor is left") from OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(SegmentRun, "open", refuse)
-    with WriteBack(run, wanted=True) as back:
-        back.wrote(0, 500)
+    with WriteBack(run, 0, wanted=True) as back:
+        back.written(500)
 
 
 def test_a_hint_changes_no_byte(run: SegmentRun) -> None:
     run.write(0, b"x" * 800)
-    with WriteBack(run, wanted=True) as back:
-        back.wrote(0, 800)
+    with WriteBack(run, 0, wanted=True) as back:
+        back.written(800)
     run.sync(0, 800)
     assert run.open(0).read(0, FILE_BYTES) == b"x" * 800 + bytes(200)
