@@ -22,7 +22,7 @@ from rmq_store.format import properties as names
 from rmq_store.format.frame_check import FRAME_BYTES_MIN, HEADER, MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, SysFlag
 from rmq_store.format.frame_crcs import damage_of, damaged_frames
 from rmq_store.format.frame_fields import FrameHeaders, frame_columns
-from rmq_store.format.gather import gather_fields
+from rmq_store.format.gather import gather_fields, take_slices
 from rmq_store.format.host_columns import host_message_ids
 from rmq_store.format.message import StoredMessage, check_frame, decode_checked
 from rmq_store.format.property_columns import KEYS_AND_TAGS, PropertyPieces
@@ -38,6 +38,8 @@ Rows = npt.NDArray[np.intp]
 # Frames per run: bounds what a copy of them needs, and keeps 32-bit offsets of Arrow arrays far from their limit.
 _RUN_ROWS = 32_768
 _RUN_BYTES = 32 << 20
+# Segments of which less is asked for share a run: to copy that much is less work than a run of its own.
+_SCATTERED_BYTES = 256 << 10
 
 
 def crc_required_from(log: CommitLog) -> int | None:
@@ -90,7 +92,9 @@ def _is_start(headers: npt.NDArray[np.void], offsets: Int64) -> npt.NDArray[np.b
 
 @dataclass(frozen=True)
 class FrameRun:
-    """Frames of one segment. `rows` (n,) says which of the caller's rows they are."""
+    """Frames of one segment where they lie, or copies of frames of several. `rows` (n,) says which of the caller's rows
+    they are.
+    """
 
     rows: Rows
     buffer: pa.Buffer
@@ -159,19 +163,47 @@ class StoredFrames:
             FileNotFoundError: retention took a segment meanwhile.
         """
         crc_from = crc_required_from(self._log)
-        segment_bytes = self._log.segments.size_bytes
-        segments = offsets // segment_bytes
+        segments = offsets // self._log.segments.size_bytes
         order = np.argsort(segments, kind="stable")
         ends = np.cumsum(sizes[order], dtype=np.int64)
-        borders = np.append(np.flatnonzero(np.diff(segments[order])) + 1, len(order))
         first = 0
         while first < len(order):
             before = int(ends[first - 1]) if first else 0
             last = int(np.searchsorted(ends, before + _RUN_BYTES, side="right"))
-            border = int(borders[np.searchsorted(borders, first, side="right")])
-            last = min(max(last, first + 1), first + _RUN_ROWS, border)
-            yield self._run(order[first:last], offsets, sizes, noted, crc_from)
+            last = min(max(last, first + 1), first + _RUN_ROWS)
+            rows = order[first:last]
+            parts = np.split(rows, np.flatnonzero(np.diff(segments[rows])) + 1)
+            run = None
+            if len(parts) > 1 and int(ends[last - 1]) - before < _SCATTERED_BYTES * len(parts):
+                run = self._copied(parts, offsets, sizes, noted, crc_from)
+            if run is not None:
+                yield run
+            else:
+                for part in parts:
+                    yield self._run(part, offsets, sizes, noted, crc_from)
             first = last
+
+    def _copied(
+        self, parts: list[Rows], offsets: Int64, sizes: Int32, noted: tuple[str, ...], crc_from: int | None
+    ) -> FrameRun | None:
+        """One run for frames of several segments (`parts`); None if one of them is damaged: `_run` tells which."""
+        copies = []
+        for rows in parts:
+            base = self._log.segments.base_of(int(offsets[rows[0]]))
+            buffer = self._log.segments.open(base).buffer
+            places = offsets[rows] - base
+            if ((sizes[rows] < 0) | (sizes[rows] > buffer.size - places)).any():
+                return None
+            copies.append(take_slices(buffer, places, places + sizes[rows]))
+        rows = np.concatenate(parts)
+        _, _, buffer = pa.concat_arrays(copies).buffers()
+        try:
+            headers = frame_columns(buffer, np.cumsum(sizes[rows], dtype=np.int64) - sizes[rows], sizes[rows])
+        except CorruptRecordError:
+            return None
+        if (headers.physical_offset != offsets[rows]).any() or damaged_frames(headers, crc_from).any():
+            return None
+        return FrameRun(rows, buffer, sizes[rows], headers, headers.properties(noted))
 
     def _run(
         self, rows: Rows, offsets: Int64, sizes: Int32, noted: tuple[str, ...], crc_from: int | None

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import CorruptRecordError, Message, ResponseError, Store, UsageError
+from rmq_store.broker import stored_frames
 from rmq_store.broker.stored_frames import StoredFrames, message_at, stored_text
 
 
@@ -50,18 +51,64 @@ def test_a_frame_inside_a_body_is_no_record(store: Store) -> None:
         store.retry.send_back_all("g", rows)
 
 
-def test_runs_cover_every_row_once_in_the_order_of_the_rows_of_a_segment(store: Store) -> None:
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("rows_per_run", [stored_frames._RUN_ROWS, 40])
+def test_runs_cover_every_row_once_in_the_order_of_the_rows_of_a_segment(
+    store: Store, monkeypatch: pytest.MonkeyPatch, share: bool, rows_per_run: int
+) -> None:
+    """Whether segments of which little is asked for share a run, or each has its own."""
+    monkeypatch.setattr(stored_frames, "_RUN_ROWS", rows_per_run)
+    if not share:
+        monkeypatch.setattr(stored_frames, "_SCATTERED_BYTES", 0)
     offsets = np.array([send(store, b"%05d" % number * 200) for number in range(150)], np.int64)[::-1].copy()
     frames = StoredFrames(store._log)
     runs = list(frames.runs(offsets, frames.sizes(offsets, store.log_range()[1])))
-    assert len(runs) > 2
     segments = [set((run.headers.physical_offset // 65_536).tolist()) for run in runs]
-    assert segments == [{number} for number in sorted(set((offsets // 65_536).tolist()))]
+    if share:
+        assert len(runs) == -(-150 // rows_per_run)
+    else:
+        assert all(len(numbers) == 1 for numbers in segments)
     assert sorted(row for run in runs for row in run.rows.tolist()) == list(range(150))
     for run in runs:
-        assert run.rows.tolist() == sorted(run.rows.tolist())
+        expected = sorted(run.rows.tolist(), key=lambda row: (offsets[row] // 65_536, row))
+        assert run.rows.tolist() == expected
         assert run.headers.physical_offset.tolist() == offsets[run.rows].tolist()
         assert run.message_ids().to_pylist() == [store.message_at(offset).msg_id for offset in offsets[run.rows]]
+        assert run.topics.to_pylist() == ["T"] * len(run.rows)
+
+
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("damage", ["body", "property", "length", "place", "size", "size beyond the segment"])
+def test_what_is_damaged_is_named_though_segments_share_a_run(
+    store: Store, monkeypatch: pytest.MonkeyPatch, damage: str, share: bool
+) -> None:
+    if not share:
+        monkeypatch.setattr(stored_frames, "_SCATTERED_BYTES", 0)
+    offsets = np.array([send(store, b"%05d" % number * 2000, tags="TagA") for number in range(20)], np.int64)
+    store.flush()
+    row = 13
+    if damage == "place":  # its CRC property would tell, too; not every broker writes one
+        monkeypatch.setattr(stored_frames, "damaged_frames", lambda headers, crc_from: np.zeros(len(headers.topics())))
+    path = store._log.segments.path(store._log.segments.base_of(int(offsets[row])))
+    frames = StoredFrames(store._log)
+    sizes = frames.sizes(offsets, store.log_range()[1])
+    start = int(offsets[row]) - int(path.name)
+    with path.open("r+b") as file:
+        at, written = {
+            "body": (start + 500, b"?"),
+            "property": (start + path.read_bytes()[start:].index(b"TagA"), b"TagB"),
+            "length": (start + 84, (1 << 20).to_bytes(4, "big")),
+            "place": (start + 28, (1 << 20).to_bytes(8, "big")),
+        }.get(damage, (0, b""))
+        file.seek(at)
+        file.write(written)
+    if damage.startswith("size"):
+        sizes[row] += 1 if damage == "size" else 66_000
+    with pytest.raises(CorruptRecordError) as caught:
+        list(frames.runs(offsets, sizes))
+    assert (caught.value.offset, caught.value.path) == (offsets[row], str(path))
+    others = np.delete(np.arange(20), row)
+    assert sum(len(run.rows) for run in frames.runs(offsets[others], sizes[others])) == 19
 
 
 def test_a_message_whose_lengths_are_damaged_is_not_taken_for_none(store: Store) -> None:
