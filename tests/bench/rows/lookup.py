@@ -124,7 +124,9 @@ ONE_LIMIT = (
 )
 AT_ONCE_LIMIT = (
     "Places that are far from each other: each key touches a slot and an entry or more in each of eight index files, "
-    "and one record. Slots are visited in their order; entries and records cost a cache miss or a page fault each."
+    "and one record. Slots are visited in their order; entries and records cost a cache miss or a page fault each. "
+    "The index is more than a third of the time. Copying the records of all segments together before they are looked "
+    "at, where each segment was gone through by itself, took a quarter of the time away."
 )
 
 CASES = (
