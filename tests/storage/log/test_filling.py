@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -153,6 +154,28 @@ def test_bytes_and_rows_are_told_of_once_when_all_up_to_them_are_done_with(
     whole = [size for _, size in wanted]
     assert all(size >= used_bytes or size in whole or address + size in ends(wanted) for address, size in used)
     assert len(used) == len(wanted) if used_bytes > max(whole) else len(used) > len(wanted)
+
+
+class SlowSet(set[int]):
+    """Gives the other thread time between the look whether a number is there and its removal."""
+
+    def remove(self, number: int) -> None:
+        time.sleep(0.01)
+        super().remove(number)
+
+
+def test_two_threads_that_are_done_at_once_tell_of_all_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    with lab.open() as store:
+        (batch,) = encoded(store, lab, [12])
+    monkeypatch.setattr(filling, "PIECE_BYTES", 1)
+    numbers = np.arange(12, dtype=np.int64)
+    told: list[int] = []
+    whole = Filling([batch], numbers, numbers, 1, has_crc=True, through=told.append)
+    whole._done = SlowSet()
+    with ThreadPoolExecutor(2) as threads:
+        rows = list(threads.map(lambda _: sum(len(piece.starts) - 1 for piece in whole.pieces()), range(2)))
+    assert sum(rows) == max(told) == 12
+    assert len(told) == len(set(told))
 
 
 def test_nobody_gets_another_piece_after_a_stop(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
