@@ -17,8 +17,8 @@ def processor_count() -> int:
 
 
 def map_in_threads(work: Callable[[T], R], things: Sequence[T]) -> list[R]:
-    """`work` of each thing, in their order; one thing is worked on right here. Raises what the first of them raises,
-    when all that was begun has ended.
+    """`work` of each thing, in their order; of a single one right here. Raises what the first of them raises, when all
+    that was begun has ended.
     """
     if len(things) < 2:
         return [work(thing) for thing in things]

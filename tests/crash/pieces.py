@@ -11,4 +11,4 @@ def write_in_small_pieces() -> None:
     from rmq_store.log import filling, write_back
 
     durable.WRITE_BYTES = write_back.STEP_BYTES = 4096
-    filling.PIECE_BYTES = 8192
+    filling.PIECE_BYTES, filling.FOR_TWO_PIECES = 8192, 2

@@ -248,7 +248,7 @@ def run_consume_queue(data: bytes) -> None:
 def queue_seeds() -> list[bytes]:
     size = len(frame())
     offsets = np.arange(4, dtype=np.int64) * size
-    good = consume_queue.encode_entries(offsets, np.full(4, size, np.int32), np.zeros(4, np.int64))
+    good = consume_queue.encode_entries(offsets, np.full(4, size, np.int32), np.zeros(4, np.int64)).tobytes()
     return [good, good[:20], consume_queue.PRE_BLANK + good[20:40]]
 
 

@@ -49,6 +49,9 @@ from rmq_store.threads import map_in_threads
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}", re.ASCII)
 
+# For less, threads do not pay: where other processes want the processors, their turn can come milliseconds later.
+_IN_THREADS_BYTES = 4 << 20
+
 # Body CRC lies 8 bytes into a frame.
 _BODY_CRC = 8
 _SUM_MASK = (1 << 63) - 1
@@ -272,8 +275,10 @@ def discard_staged(root: Path, files: Sequence[StagedFile]) -> None:
 def open_all_staged(
     root: Path, files: Sequence[StagedFile], used: UsedFiles | None = None, schema: pa.Schema = ENCODED_SCHEMA
 ) -> list[pa.RecordBatch]:
-    """The batches of all files in their order, as `open_staged`; as many files at a time as there are processors."""
-    opened = map_in_threads(partial(open_staged, root, used=used, schema=schema), files)
+    """The batches of all files in their order, as `open_staged`; large ones on all processors."""
+    look = partial(open_staged, root, used=used, schema=schema)
+    is_much = sum(file.size_bytes for file in files) >= _IN_THREADS_BYTES
+    opened = map_in_threads(look, files) if is_much else map(look, files)
     return [batch for batches in opened for batch in batches]
 
 

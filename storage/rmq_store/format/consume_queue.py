@@ -44,13 +44,13 @@ def entries(buffer: memoryview | bytes) -> npt.NDArray[np.void]:
 
 def encode_entries(
     offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.integer[Any]], tags_codes: npt.NDArray[np.int64]
-) -> bytes:
-    """The 20 * n bytes of n entries; the three arrays are (n,)."""
+) -> npt.NDArray[np.void]:
+    """The entries of n records, ENTRY (n,), contiguous; the three arrays are (n,)."""
     encoded = np.empty(len(offsets), ENTRY)
     encoded["commit_log_offset"] = offsets
     encoded["frame_size"] = sizes
     encoded["tags_code"] = tags_codes
-    return encoded.tobytes()
+    return encoded
 
 
 def tags_code(tags: str | None) -> int:

@@ -22,6 +22,7 @@ import pyarrow as pa
 from rmq_store.errors import StoreError, StoreFailedError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.state_page import StatePage
+from rmq_store.format.consume_queue import encode_entries
 from rmq_store.format.message import BLANK_MAGIC, place_frame
 from rmq_store.log import scan
 from rmq_store.log.beside import Beside
@@ -30,7 +31,7 @@ from rmq_store.log.filling import Filling, Piece, frame_bounds
 from rmq_store.log.grouping import Groups, Numbered, in_parts
 from rmq_store.log.hash_index import IndexState
 from rmq_store.log.layout import BLANK_BYTES, Layout, extent, lay_out
-from rmq_store.log.views import QueueKey, entries_of
+from rmq_store.log.views import QueueKey
 from rmq_store.log.write_back import WriteBack
 
 _LOG = logging.getLogger(__name__)
@@ -299,7 +300,7 @@ def _write_records(
     filling = Filling(
         batches, queue_offsets, layout.offsets, now, has_crc=log.crc_property, used=used, through=through
     )
-    if len(filling) < 2:
+    if not filling.is_for_two():
         write()
         return
     other = helper.begin(write)
@@ -330,7 +331,7 @@ def _dispatch(
     """A5, A6: queue entries, one write per queue and file; then index entries in log order."""
     rows = numbered.rows
     tags_codes = np.concatenate([_tags_codes(batch, now) for batch in batches])
-    entries = entries_of(offsets[rows], sizes[rows], tags_codes[rows])
+    entries = encode_entries(offsets[rows], sizes[rows], tags_codes[rows])
     done = 0
     for key, first, count in zip(keys, numbered.firsts.tolist(), numbered.counts.tolist(), strict=True):
         if count:

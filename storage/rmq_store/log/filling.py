@@ -20,6 +20,8 @@ from rmq_store.format.frame_patch import patch_frames
 
 # Small enough to stay in the processor's cache from the copy to the write.
 PIECE_BYTES = 1 << 20
+# For less, a second thread does not pay: where other processes want the processors, its turn comes milliseconds later.
+FOR_TWO_PIECES = 4
 # Large enough that to punch a hole does not cut the kernel's memory into pieces (large folios).
 USED_BYTES = 8 << 20
 
@@ -82,9 +84,10 @@ class Filling:
         self._first_open = 0
         self._lock = threading.Lock()
 
-    def __len__(self) -> int:
-        """How many pieces there are."""
-        return len(self._sources)
+    def is_for_two(self) -> bool:
+        """Whether there is enough for a second thread."""
+        size_bytes = sum(int(source.bounds[-1] - source.bounds[0]) for source in self._sources)
+        return len(self._sources) > 1 and size_bytes >= FOR_TWO_PIECES * PIECE_BYTES
 
     def pieces(self) -> Iterator[Piece]:
         """For one thread: pieces that no other one has, until none is left. It is done with one when it asks for the

@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from rmq_store.files.segments import SegmentRun
-from rmq_store.format.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
+from rmq_store.format.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, encode_entries
 from rmq_store.format.frame_check import FRAME_BYTES_MIN
 from rmq_store.format.names import LMQ_PREFIX
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.consume_queue import ConsumeQueue
 from rmq_store.log.kept import BadRange, Kept
 from rmq_store.log.queue_ends import QueueEnds
-from rmq_store.log.views import QueueKey, entries_of
+from rmq_store.log.views import QueueKey
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ _HOLE_SIZE = 1
 def hole_entries(bad: BadRange, count: int) -> np.ndarray:
     """Entries, dtype ENTRY (count,), of messages that were lost with their entries."""
     starts = np.full(count, bad.start, np.int64)
-    return entries_of(starts, np.full(count, _HOLE_SIZE, np.int64), np.zeros(count, np.int64))
+    return encode_entries(starts, np.full(count, _HOLE_SIZE, np.int64), np.zeros(count, np.int64))
 
 
 def queue_ends(
@@ -130,7 +130,7 @@ def fill_taken(log: CommitLog, firsts: Mapping[QueueKey, int], log_end: int) -> 
     """
     if log.start() == 0:
         return
-    hole = entries_of(*np.array([[0], [_HOLE_SIZE], [0]]))
+    hole = encode_entries(*np.array([[0], [_HOLE_SIZE], [0]]))
     for key in log.views.keys():
         queue = log.views.queue(*key)
         bases = queue.run.bases()
@@ -213,7 +213,7 @@ def end_without_messages(log: CommitLog, key: QueueKey, end: int) -> None:
     StoreFailedError.
     """
     nowhere = np.zeros(1, np.int64)
-    log.views.queue(*key).put(end - 1, entries_of(nowhere, nowhere + _HOLE_SIZE, nowhere))
+    log.views.queue(*key).put(end - 1, encode_entries(nowhere, nowhere + _HOLE_SIZE, nowhere))
 
 
 def hole_around(log: CommitLog, topic: str, queue_id: int, queue_offset: int) -> tuple[int, int]:

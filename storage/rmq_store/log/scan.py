@@ -9,13 +9,13 @@ from typing import NamedTuple
 import numpy as np
 
 from rmq_store.errors import CorruptRecordError, UsageError
-from rmq_store.format.consume_queue import QUEUE_OFFSET_MAX
+from rmq_store.format.consume_queue import QUEUE_OFFSET_MAX, encode_entries
 from rmq_store.format.frame_check import FrameCheck, check_frame
 from rmq_store.format.frame_decoder import DispatchColumns, dispatch_columns
 from rmq_store.format.frame_walk import FRAMES_MAX, sound_frames
 from rmq_store.format.names import validate_topic
 from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.views import QueueKey, entries_of
+from rmq_store.log.views import QueueKey
 
 
 class Stretch(NamedTuple):
@@ -184,7 +184,7 @@ def entries_by_queue(columns: DispatchColumns, stretch: Stretch) -> Iterator[tup
     queue_offsets = columns.queue_offset[rows]
     order = np.lexsort((np.arange(len(rows)), queue_ids, codes))
     rows, codes, queue_ids, queue_offsets = rows[order], codes[order], queue_ids[order], queue_offsets[order]
-    entries = entries_of(stretch.base + stretch.positions[rows], stretch.sizes[rows], columns.tags_code[rows])
+    entries = encode_entries(stretch.base + stretch.positions[rows], stretch.sizes[rows], columns.tags_code[rows])
     new_run = np.ones(len(rows), dtype=bool)
     new_run[1:] = (np.diff(codes) != 0) | (np.diff(queue_ids) != 0) | (np.diff(queue_offsets) != 1)
     bounds = [*np.flatnonzero(new_run).tolist(), len(rows)]

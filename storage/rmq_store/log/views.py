@@ -16,7 +16,6 @@ import numpy as np
 
 from rmq_store.files import durable
 from rmq_store.files.segments import OpenFiles, SegmentRun
-from rmq_store.format.consume_queue import ENTRY
 from rmq_store.log.consume_queue import ConsumeQueue
 from rmq_store.log.hash_index import NOT_KEPT, HashIndex, IndexState
 
@@ -108,15 +107,6 @@ class Views:
         """
         for key in keys:
             self.queue(*key).cut(log_offset, partial(is_record, *key), partial(confirm, *key) if confirm else None)
-
-
-def entries_of(log_offsets: np.ndarray, sizes: np.ndarray, tags_codes: np.ndarray) -> np.ndarray:
-    """Queue entries of n records, dtype ENTRY (n,)."""
-    entries = np.empty(len(log_offsets), dtype=ENTRY)
-    entries["commit_log_offset"] = log_offsets
-    entries["frame_size"] = sizes
-    entries["tags_code"] = tags_codes
-    return entries
 
 
 def _names(directory: Path) -> list[str]:

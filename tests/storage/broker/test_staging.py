@@ -7,6 +7,7 @@ import os
 import threading
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -23,6 +24,7 @@ from rmq_store import (
     UsageError,
     sweep,
 )
+from rmq_store.broker import staging
 from rmq_store.broker.staging import StagingFile, open_all_staged, open_staged
 from rmq_store.files import durable
 from rmq_store.format.message import decode_frame
@@ -188,7 +190,19 @@ def test_batches_without_rows_are_passed_over(root: Path) -> None:
     assert found.equals(batch)
 
 
-def test_several_files_are_opened_in_their_order(root: Path) -> None:
+@pytest.mark.parametrize("in_threads_bytes", [staging._IN_THREADS_BYTES, 0])
+def test_several_files_are_opened_in_their_order(
+    root: Path, monkeypatch: pytest.MonkeyPatch, in_threads_bytes: int
+) -> None:
+    """Large ones in threads, of which small ones need none."""
+    monkeypatch.setattr(staging, "_IN_THREADS_BYTES", in_threads_bytes)
+    threads, open_one = set(), staging.open_staged
+
+    def opened(*arguments: Any, **named: Any) -> list[pa.RecordBatch]:
+        threads.add(threading.get_ident())
+        return open_one(*arguments, **named)
+
+    monkeypatch.setattr(staging, "open_staged", opened)
     reports = []
     for partition in range(5):
         with area_of(root, partition) as area:
@@ -199,6 +213,7 @@ def test_several_files_are_opened_in_their_order(root: Path) -> None:
     apart = [batch for file in staged for batch in open_staged(root, file)]
     assert len(apart) == 10
     together = open_all_staged(root, staged)
+    assert (threading.get_ident() in threads) == (in_threads_bytes > 0)
     assert all(found.equals(wanted) for found, wanted in zip(together, apart, strict=True))
     files_of(root)[2].unlink()
     with pytest.raises(StagingError, match="is missing"):
