@@ -10,7 +10,19 @@ from functools import partial
 from bench.case import Case, Pair, Target
 from bench.messages import BODY_BYTES, TOPIC, plain
 from bench.rows import append, queue_read
-from bench.rows.one_message import PUTS, SYNC, SYNC_PUTS, WRITERS, new_store, put_rate, put_us, threads_rate
+from bench.rows.one_message import (
+    GROUP_COMMIT_LIMIT,
+    PUT_LIMIT,
+    PUTS,
+    SYNC,
+    SYNC_PUT_LIMIT,
+    SYNC_PUTS,
+    WRITERS,
+    new_store,
+    put_rate,
+    put_us,
+    threads_rate,
+)
 from bench.scratch import Scratch
 from bench.stores import chunk_rows, make
 from rmq_store import Store
@@ -143,6 +155,7 @@ def _put(body_bytes: int, percentile: int) -> Case:
             f"written by another thread later. {_JVM}, warm after {WARM_UP_PUTS:,} puts."
         ),
         prepare=partial(putting, body_bytes=body_bytes, percentile=percentile),
+        limit=PUT_LIMIT,
         peers=True,
     )
 
@@ -183,6 +196,7 @@ CASES = (
                 f"{SYNC_PUTS if writers == 1 else SYNC_PUTS // 4:,} messages of each writer. {_JVM} but for SYNC_FLUSH."
             ),
             prepare=partial(putting_in_sync, writers=writers),
+            limit=SYNC_PUT_LIMIT if writers == 1 else GROUP_COMMIT_LIMIT,
             peers=True,
         )
         for writers in (1, WRITERS)
