@@ -314,6 +314,38 @@ def test_a_cached_unit_is_not_taken_for_another_one_of_the_same_size_at_its_plac
         assert store.commit_staged([stage(twin, [b"x"])], key="q0", value=63).committed
 
 
+@pytest.mark.parametrize("first_ends", ["committed", "begun"])
+def test_who_finds_the_files_used_up_by_the_same_commit_has_nothing_to_add(
+    root: Path, monkeypatch: pytest.MonkeyPatch, first_ends: str
+) -> None:
+    """Between the look at what was committed and the look at the files another process may commit them, and remove
+    them or, before that, punch holes where it has copied.
+    """
+    staged = stage(root, [b"%04d" % number * 100 for number in range(300)])
+    path = root / "pyrmq" / "staging" / staged.name
+    open_all, discard = writing.open_all_staged, writing.discard_staged
+
+    def open_late(*arguments: Any) -> list[pa.RecordBatch]:
+        monkeypatch.setattr(writing, "open_all_staged", open_all)
+        with Store.open(root) as other:
+            assert other.commit_staged([staged], key="q", value=7, use_up=True).committed
+        return open_all(*arguments)
+
+    monkeypatch.setattr(writing, "open_all_staged", open_late)
+    if first_ends == "begun":
+        monkeypatch.setattr(writing, "discard_staged", lambda *_: None)
+    with Store.open(root) as store:
+        assert store.commit_staged([staged], key="q", value=7) == CommitResult(0, committed=False)
+        assert path.exists() == (first_ends == "begun")
+        assert len(bodies_of(store)) == 300
+        if first_ends == "begun":
+            with pytest.raises(StagingError, match="not what its task wrote"):
+                store.commit_staged([staged], key="q", value=8)
+        discard(root, [staged])
+        with pytest.raises(StagingError, match="missing"):
+            store.commit_staged([staged], key="q", value=8)
+
+
 def test_two_processes_that_commit_the_same_value_at_once_add_it_once(root: Path) -> None:
     rounds = 20
     files = [stage(root, [b"%d-%d" % (n, row) for row in range(50)], f"w{n}") for n in range(rounds)]

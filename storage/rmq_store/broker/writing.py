@@ -180,17 +180,20 @@ class Writer:
         rows = sum(file.row_count for file in files)
         content = sum(file.content_sum for file in files) & ((1 << 63) - 1)
         unit = UnitRecord(purpose, key, value, rows, content)
-        if key is not None:
-            # Before the files are looked at: a repeated commit may come after they were swept.
-            with append_lock(self._log):
-                done = self._already_done(unit, repeatable)
-            if done:
-                return self._acknowledged(CommitResult(0, committed=False))
+        # Before the files are looked at: a repeated commit may come after they were swept.
+        if self._is_done(unit, repeatable):
+            return self._acknowledged(CommitResult(0, committed=False))
         self._space.check()
         used = UsedFiles()
         copies = purpose == SEND_BACK_PURPOSE
         schema = STAGED_COPY_SCHEMA if copies else ENCODED_SCHEMA
-        batches = open_all_staged(self._log.root, files, used if use_up else None, schema)
+        try:
+            batches = open_all_staged(self._log.root, files, used if use_up else None, schema)
+        except StagingError:
+            # Of two who commit the same at once, the faster one uses the files up: nothing is wrong with them then.
+            if self._is_done(unit, repeatable):
+                return self._acknowledged(CommitResult(0, committed=False))
+            raise
         if copies:
             refuse_twice(files, batches)
         needed: dict[str, int] = {}
@@ -277,6 +280,13 @@ class Writer:
         # Also for a repetition: the first attempt may have died between its append and its flush.
         self._flush_appended(self._log.writing_page.appended_end)
         return result
+
+    def _is_done(self, unit: UnitRecord, repeatable: bool) -> bool:
+        """Whether the unit was committed before, when whoever appends at this moment has done so. MarkerError."""
+        if unit.key is None:
+            return False
+        with append_lock(self._log):
+            return self._already_done(unit, repeatable)
 
     def _already_done(self, unit: UnitRecord, repeatable: bool) -> bool:
         assert unit.key is not None and unit.value is not None

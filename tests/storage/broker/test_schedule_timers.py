@@ -18,8 +18,8 @@ from rmq_store.broker import schedule, timer_queue
 from rmq_store.broker.schedule import Delivery
 from rmq_store.broker.timer import PYRMQ_TIMER_TOPIC
 from rmq_store.broker.timer_queue import Earliest, Mark
+from rmq_store.format.consume_queue import encode_entries
 from rmq_store.log.units import UnitRecord
-from rmq_store.log.views import entries_of
 from rmq_store.verify import verify_store
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
@@ -184,7 +184,7 @@ def test_after_the_clock_was_set_back_nothing_comes_twice_or_is_lost(parking: An
 def set_tags_codes(store: Store, tags_codes: list[int]) -> None:
     queue = store._log.views.queue(PYRMQ_TIMER_TOPIC, 0)
     entries = queue.entries(0, len(tags_codes))
-    queue.put(0, entries_of(entries["commit_log_offset"], entries["frame_size"], np.array(tags_codes)))
+    queue.put(0, encode_entries(entries["commit_log_offset"], entries["frame_size"], np.array(tags_codes)))
 
 
 def test_due_times_are_asked_of_the_records_where_a_broker_rebuilt_the_queue(parking: Any) -> None:
