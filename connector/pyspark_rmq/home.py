@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from pyspark_rmq.keeping import Place, briefly, is_worker, kept
+from pyspark_rmq.keeping import Place, briefly, kept
 from pyspark_rmq.offsets import Queue
 from pyspark_rmq.options import SinkOptions, SourceOptions
+from pyspark_rmq.worker import is_worker, spare_modules
 
 if TYPE_CHECKING:
     import numpy as np
@@ -226,6 +227,7 @@ def place_of(options: SourceOptions) -> Place:
 
 def task_home(options: SourceOptions) -> AbstractContextManager[Home]:
     """The home, open for reading and up to date, in a task: its next one in this process gets the same."""
+    spare_modules()
     key = ("read", options.path, options.broker_name)
     return kept(key, Path(options.path), lambda: open_to_read(options), _TASK_HOME_KEPT_S)
 
@@ -359,6 +361,7 @@ def stage(
     """Begin the file of one attempt of a task. Raises `NotAStoreError` on a host that does not have the store."""
     from rmq_store import StagingArea
 
+    spare_modules()
     return StagingArea.for_task(
         options.path,
         write_id,
@@ -390,6 +393,7 @@ def stage_send_backs(options: SinkOptions, write_id: str, partition_id: int, att
     """Begin the file of one attempt of a task. Raises `NotAStoreError` on a host that does not have the store."""
     from rmq_store import SendBackArea
 
+    spare_modules()
     assert options.send_back is not None  # options checked it
     return SendBackArea.for_task(
         options.path,
@@ -417,6 +421,7 @@ def commit_staged(
         StoreFullError, StoreLockedError: nothing was appended.
         StoreFailedError: they are appended, but perhaps not on disk; with a marker the commit can be repeated.
     """
+    spare_modules()
     with _commit_home(options.path, keeps_open) as store:
         committed = _commit(store, files, marker, SEND_BACK if options.send_back is not None else "sink")
         # Spark may end a worker at any moment from now on, and the flusher with it; and a store that cannot be closed

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -170,10 +169,12 @@ def briefly(directory: Path, opening: Callable[[], K]) -> Iterator[K]:
         raise StoreFailedError(f"{directory} was deleted or replaced while it was written: nothing of it is there")
 
 
-def is_worker() -> bool:
-    """Whether this is a worker of Spark's, which will have the next task or commit too."""
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return spec is not None and spec.name == "pyspark.daemon"
+def close_kept() -> None:
+    """Close what is kept now, of whatever key."""
+    for key in list(_kept):
+        opened = _take(key)
+        if opened is not None:
+            opened.close_quietly(key[1])
 
 
 def _take(key: _Key) -> _Open[Keepable] | None:

@@ -1,0 +1,92 @@
+"""Which objects the garbage collections of Spark's Python workers look past, and when."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pyspark_rmq import keeping, worker
+from pyspark_rmq.home import task_home
+from pyspark_rmq.options import SourceOptions, Subscription
+
+Make = Callable[..., Any]
+
+
+class Collector:
+    """Stands for the module `gc`: what was asked of it, and what was kept open then."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int]] = []
+
+    def collect(self) -> None:
+        self.calls.append(("collect", len(keeping._kept)))
+
+    def freeze(self) -> None:
+        self.calls.append(("freeze", len(keeping._kept)))
+
+
+SPARED = [("collect", 0), ("freeze", 0)]
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Collector:
+    collector = Collector()
+    monkeypatch.setattr(worker, "gc", collector)
+    monkeypatch.setattr(worker, "is_worker", lambda: True)
+    monkeypatch.setattr(worker, "_modules_spared", 0)
+    return collector
+
+
+def test_modules_are_spared_once_and_again_when_new_ones_came(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        worker.spare_modules()
+    assert collector.calls == SPARED
+    monkeypatch.setitem(sys.modules, "a_module_that_came", ModuleType("a_module_that_came"))
+    for _ in range(3):
+        worker.spare_modules()
+    assert collector.calls == 2 * SPARED
+
+
+def test_outside_of_a_worker_collections_are_left_alone(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert not worker.is_worker()
+    monkeypatch.setattr(worker, "gc", collector)
+    worker.spare_modules()
+    assert collector.calls == []
+
+
+def test_what_a_task_before_has_kept_open_is_closed_first(
+    collector: Collector, make_store: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A home that collections look past would stay mapped for as long as the worker lives."""
+    options = SourceOptions(str(make_store(Orders=10)), Subscription(("Orders",)))
+    with task_home(options):
+        pass
+    assert len(keeping._kept) == 1
+    monkeypatch.setitem(sys.modules, "a_module_that_came", ModuleType("a_module_that_came"))
+    with task_home(options):
+        assert collector.calls == 2 * SPARED
+    with task_home(options):
+        pass
+    assert collector.calls == 2 * SPARED
+    keeping.close_kept()
+    assert not keeping._kept
+
+
+def test_a_worker_looks_past_what_it_has_imported(spark: Any, make_store: Make) -> None:
+    from rmq_test_sources import SparedSource
+
+    path = make_store(Orders=100)
+    spark.dataSource.register(SparedSource)
+    for _ in range(4):
+        assert spark.read.format("rmq_spared").options(path=str(path), subscribe="Orders").load().count() == 100
+    *_, newest = (path / "spared").read_text(encoding="ascii").splitlines()
+    spared, looked_at = map(int, newest.split())
+    assert spared > 30_000
+    assert looked_at < 10_000
