@@ -1,4 +1,4 @@
-"""Variants of the data source that break at a chosen moment, or tell of a task; imported by Spark's workers in tests."""
+"""Variants of the data source that break at a chosen moment, or tell of a task; imported by Spark's workers."""
 
 from __future__ import annotations
 
