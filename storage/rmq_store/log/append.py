@@ -10,11 +10,11 @@ import logging
 import struct
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -155,37 +155,31 @@ def append(
         return Appended(start, start, page.store_timestamp, _NONE, _NONE)
     groups = Groups(parts)
     groups.start_at([log.next_queue_offset(*key, start) for key in groups.keys])
-    # The views of a part are written beside the records of the next one, and these by two threads.
     with (
         _AllOrNothing(log, start, end),
         Beside() as beside,
-        Beside() as helper,
         WriteBack(log.segments, start, wanted=soon_flushed or log.sync_flush) as write_back,
     ):
         now = log.clock()
         # All of them while the disk has nothing else to do: each of them waits for it.
         for base in range(log.segments.base_of(first), end, log.segments.size_bytes):
             log.segments.create(base)
-        at = start
-        dispatched: Future[None] | None = None
-        for number, part in enumerate(parts):
-            sizes = np.concatenate([np.diff(frame_bounds(batch)) for batch in part])
-            layout = lay_out(sizes, at, log.segments.size_bytes)
-            numbered = groups.number(number)
-            _write_records(log, part, layout, numbered.queue_offsets, now, used, write_back, helper)
-            if dispatched is not None:
-                dispatched.result()
-            dispatch = partial(_dispatch, log, part, layout.offsets, sizes, groups.keys, numbered, now)
-            if number + 1 < len(parts):
-                dispatched = beside.begin(dispatch)
-            else:
-                dispatch()
-            at = layout.end
+        written: _Part | None = None
+        part = _placed(log, parts[0], groups.number(0), start)
+        for number in range(len(parts)):
+            following = None
+            with _writing_records(log, part, now, used, write_back, beside):
+                if written is not None:
+                    _dispatch(log, written, groups.keys, now)
+                if number + 1 < len(parts):
+                    following = _placed(log, parts[number + 1], groups.number(number + 1), part.layout.end)
             if places:
-                offsets.append(layout.offsets)
-                queue_offsets.append(numbered.queue_offsets)
-    assert at == end
-    _commit(page, end, int(layout.offsets[-1]), now)
+                offsets.append(part.layout.offsets)
+                queue_offsets.append(part.numbered.queue_offsets)
+            written, part = part, following or part
+        _dispatch(log, part, groups.keys, now)
+    assert part.layout.end == end
+    _commit(page, end, int(part.layout.offsets[-1]), now)
     own = slice(1, -1) if unit else slice(None)
     return Appended(start, end, now, np.concatenate(offsets)[own], np.concatenate(queue_offsets)[own])
 
@@ -272,17 +266,35 @@ def undo(log: CommitLog) -> None:
     page.intent_end = 0
 
 
-def _write_records(
+class _Part(NamedTuple):
+    """Rows of an append that go through A4 to A6 together, and where they go."""
+
+    batches: Sequence[pa.RecordBatch]
+    sizes: np.ndarray
+    layout: Layout
+    numbered: Numbered
+
+
+def _placed(log: CommitLog, batches: Sequence[pa.RecordBatch], numbered: Numbered, start: int) -> _Part:
+    sizes = np.concatenate([np.diff(frame_bounds(batch)) for batch in batches])
+    return _Part(batches, sizes, lay_out(sizes, start, log.segments.size_bytes), numbered)
+
+
+@contextlib.contextmanager
+def _writing_records(
     log: CommitLog,
-    batches: Sequence[pa.RecordBatch],
-    layout: Layout,
-    queue_offsets: np.ndarray,
+    part: _Part,
     now: int,
     used: Callable[[np.ndarray], None],
     write_back: WriteBack,
-    helper: Beside,
-) -> None:
-    """A4: frames with their offsets and times filled in, blank frames. The segments are there."""
+    beside: Beside,
+) -> Iterator[None]:
+    """A4 for a `with` block: frames with their offsets and times filled in, blank frames. The segments are there.
+
+    They are there at its end. A second thread begins with them beside the block, if they are many, and this one takes
+    its share of what is left when the block has come to its end.
+    """
+    layout = part.layout
 
     def through(row_count: int) -> None:
         write_back.written(int(layout.offsets[row_count]) if row_count < len(layout.offsets) else layout.end)
@@ -298,40 +310,35 @@ def _write_records(
     for offset, size in layout.blanks:
         log.segments.write(offset, _BLANK.pack(size, BLANK_MAGIC))
     filling = Filling(
-        batches, queue_offsets, layout.offsets, now, has_crc=log.crc_property, used=used, through=through
-    )
-    if not filling.is_for_two():
-        write()
-        return
-    other = helper.begin(write)
+        part.batches, part.numbered.queue_offsets, layout.offsets, now, has_crc=log.crc_property, used=used,
+        through=through,
+    )  # fmt: skip
+    other = beside.begin(write) if filling.is_for_two() else None
+    try:
+        yield
+    except BaseException:
+        filling.stop()
+        raise
     write()
-    other.result()
+    if other is not None:
+        other.result()
 
 
 def _write_piece(log: CommitLog, layout: Layout, piece: Piece) -> None:
-    """What lies in one segment with one write."""
-    row, behind = piece.first, piece.first + len(piece.starts) - 1
+    """What lies in one segment together."""
+    row = piece.first
     number = bisect_right(layout.runs, row, key=lambda run: run.first) - 1
-    while row < behind:
-        last = min(layout.runs[number].last, behind)
-        start, end = (int(piece.starts[each - piece.first]) for each in (row, last))
-        log.segments.write(int(layout.offsets[row]), piece.frames[start:end].data)
+    while row < piece.behind:
+        last = min(layout.runs[number].last, piece.behind)
+        log.segments.write_by(int(layout.offsets[row]), partial(piece.write, row, last))
         row, number = last, number + 1
 
 
-def _dispatch(
-    log: CommitLog,
-    batches: Sequence[pa.RecordBatch],
-    offsets: np.ndarray,
-    sizes: np.ndarray,
-    keys: Sequence[QueueKey],
-    numbered: Numbered,
-    now: int,
-) -> None:
+def _dispatch(log: CommitLog, part: _Part, keys: Sequence[QueueKey], now: int) -> None:
     """A5, A6: queue entries, one write per queue and file; then index entries in log order."""
-    rows = numbered.rows
-    tags_codes = np.concatenate([_tags_codes(batch, now) for batch in batches])
-    entries = encode_entries(offsets[rows], sizes[rows], tags_codes[rows])
+    offsets, numbered = part.layout.offsets, part.numbered
+    tags_codes = np.concatenate([_tags_codes(batch, now) for batch in part.batches])
+    entries = encode_entries(offsets[numbered.rows], part.sizes[numbered.rows], tags_codes[numbered.rows])
     done = 0
     for key, first, count in zip(keys, numbered.firsts.tolist(), numbered.counts.tolist(), strict=True):
         if count:
@@ -340,7 +347,7 @@ def _dispatch(
     if log.views.index is None:
         return
     row = 0
-    for batch in batches:
+    for batch in part.batches:
         hashes = batch.column("key_hashes")
         counts = np.diff(np.frombuffer(hashes.buffers()[1], np.int32, len(hashes) + 1, 4 * hashes.offset))
         log.views.put_keys(
