@@ -89,8 +89,8 @@ LIMIT = (
     "Encoding with both checksums is a third of the time, on all processors. Then two threads take frames in turn, "
     "fill in their offsets and write them into the page cache, where the kernel lets one write to a file at a time; "
     "queues and index, a sixth at 1 KiB and a third at 100 B, come behind the records, and beside the next ones only "
-    "in appends of more than 65,536 rows. Smaller parts, which would put more of it beside, were tried: slower, as "
-    "three threads share the interpreter."
+    "in appends of more than 65,536 rows. Smaller parts, which would put more of it beside, were tried with three "
+    "threads, and were slower."
 )
 
 CASES = tuple(

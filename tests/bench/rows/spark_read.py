@@ -24,9 +24,8 @@ _SETTINGS = (
 _LIMIT = (
     "What a task of ours does beyond the null source's is one pass over its frames: 0.13 us of a core for a row of "
     "100 B and five columns, 0.25 us with all 17, 0.42 and 0.65 us at 1 KiB. Half of that at 1 KiB, a fifth at 100 B, "
-    "is copying bodies, which is as fast as memory (it alone would leave the lines of 1 KiB at 0.86); the rest waits "
-    "for the first bytes of frames that lie anywhere in the log. The null source hands over one batch that stays in "
-    "the processor's cache."
+    "is copying bodies, which is as fast as memory; the rest waits for the first bytes of frames that lie anywhere in "
+    "the log. The null source hands over one batch that stays in the processor's cache."
 )
 _COUNTS = "Rows: " + " and ".join(f"{rows:,} of {size:,} B" for size, rows in ROWS.items()) + "."
 
