@@ -164,19 +164,19 @@ def append(
         # All of them while the disk has nothing else to do: each of them waits for it.
         for base in range(log.segments.base_of(first), end, log.segments.size_bytes):
             log.segments.create(base)
-        written: _Part | None = None
-        part = _placed(log, parts[0], groups.number(0), start)
-        for number in range(len(parts)):
-            following = None
+        placed = _placed(log, parts, groups, start)
+        before, part = None, next(placed)
+        while True:
             with _writing_records(log, part, now, used, write_back, beside):
-                if written is not None:
-                    _dispatch(log, written, groups.keys, now)
-                if number + 1 < len(parts):
-                    following = _placed(log, parts[number + 1], groups.number(number + 1), part.layout.end)
+                if before is not None:
+                    _dispatch(log, before, groups.keys, now)
+                following = next(placed, None)
             if places:
                 offsets.append(part.layout.offsets)
                 queue_offsets.append(part.numbered.queue_offsets)
-            written, part = part, following or part
+            if following is None:
+                break
+            before, part = part, following
         _dispatch(log, part, groups.keys, now)
     assert part.layout.end == end
     _commit(page, end, int(part.layout.offsets[-1]), now)
@@ -275,9 +275,15 @@ class _Part(NamedTuple):
     numbered: Numbered
 
 
-def _placed(log: CommitLog, batches: Sequence[pa.RecordBatch], numbered: Numbered, start: int) -> _Part:
-    sizes = np.concatenate([np.diff(frame_bounds(batch)) for batch in batches])
-    return _Part(batches, sizes, lay_out(sizes, start, log.segments.size_bytes), numbered)
+def _placed(
+    log: CommitLog, parts: Sequence[Sequence[pa.RecordBatch]], groups: Groups, start: int
+) -> Iterator[_Part]:
+    """The parts of an append that begins at `start`, each one laid out when it is asked for."""
+    for number, batches in enumerate(parts):
+        sizes = np.concatenate([np.diff(frame_bounds(batch)) for batch in batches])
+        layout = lay_out(sizes, start, log.segments.size_bytes)
+        yield _Part(batches, sizes, layout, groups.number(number))
+        start = layout.end
 
 
 @contextlib.contextmanager
