@@ -149,7 +149,7 @@ CASES = (
     _case(
         "write-20-gb", "memory of a batch write into a store of 20 GB", "the same into one of 1 GB",
         f"{WRITTEN_ROWS:,} rows of 2 KiB, exactly once.",
-        "Encoded rows of one of Spark's batches, and for the commit two pieces of 1 MiB and 4 bytes a row.",
+        "Encoded rows of one of Spark's batches, and for the commit two buffers of 1 MiB and 4 bytes a row.",
         write, large, medium,
     ),
     _case(
