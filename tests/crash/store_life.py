@@ -198,13 +198,13 @@ class Life:
     @contextlib.contextmanager
     def _noting_units(self) -> Iterator[None]:
         """Remember the place of a unit before its records are written: an image may hold a part of them."""
-        write_records = append_module._write_records
+        writing_records = append_module._writing_records
 
-        def call(log: CommitLog, batches: Any, layout: Any, *arguments: Any) -> None:
-            self.units.append((int(layout.offsets[0]), layout.end))
-            write_records(log, batches, layout, *arguments)
+        def call(log: CommitLog, part: Any, *arguments: Any) -> contextlib.AbstractContextManager[None]:
+            self.units.append((int(part.layout.offsets[0]), part.layout.end))
+            return writing_records(log, part, *arguments)
 
-        with patch.object(append_module, "_write_records", call):
+        with patch.object(append_module, "_writing_records", call):
             yield
 
     def _offsets(self, store: Store) -> None:
