@@ -209,8 +209,7 @@ GROUP_COMMIT_LIMIT = (
 )
 SLOW_GROUP_COMMIT_LIMIT = (
     "With this fsync a put of one writer takes 4.7 ms, so 5.6 messages of sixteen threads share one, and 7.7 of "
-    "sixteen processes. No more than eight can: while an fsync covers the messages of some, the others wait for the "
-    "next one."
+    "sixteen processes; the others come while it is under way."
 )
 
 CASES = (
