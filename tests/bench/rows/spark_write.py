@@ -41,7 +41,8 @@ _LIMIT = (
     "400,000 of 1 KiB (480 MB). Three quarters of it are the append: copying, filling in offsets and writing are a "
     "half of its processor time, queues and index a third. A tenth is checking the staged files, a tenth waiting for "
     "the disk at the end; the lines of 1 KiB wait longer: an fsync that does nothing brought them from 0.48 to 0.53 "
-    "(2 columns) and from 0.54 to 0.56. Task files that become segments of the log were tried in a loop: to fill in offsets where they lie takes 0.16 s for "
+    "(2 columns) and from 0.54 to 0.56. Task files that become segments of the log were tried in a loop: to fill in "
+    "offsets where they lie takes 0.16 s for "
     "480 MB in a map, 0.08 with reads and writes, to copy them 0.11. Queue entries and their numbers made by the "
     "extension gain a twentieth of an append, and were left out."
 )
