@@ -61,22 +61,6 @@ def patch_frames(
 ) -> None:
     """As `frame_patch.patch_frames`. IndexError for a frame too short to be one; those before it are patched."""
 
-def put_frames(
-    fd: int,
-    position: int,
-    data: Bytes,
-    bounds: Int64,
-    queue_offsets: Int64,
-    physical_offsets: Int64,
-    store_timestamp_ms: int,
-    crc0: UInt32 | None,
-    buffer: Bytes,
-    write_bytes: int,
-) -> None:
-    """As `frame_writing.Frames.write`, up to `write_bytes` with one call. OSError; IndexError for a frame too short to
-    be one, or too long for the buffer: those that went into the buffer before it are written.
-    """
-
 def chain_entries(
     key_hashes: Int32,
     log_offsets: Int64,

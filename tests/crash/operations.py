@@ -150,12 +150,10 @@ def memory_counts() -> Iterator[None]:
 def watched(operation: Callable[[str, str], None]) -> Iterator[None]:
     """Call `operation` before everything that a process does to its files."""
     from rmq_store.files import durable
-    from rmq_store.log.frame_writing import Frames
 
     durable.hook = operation
     try:
-        # The extension writes several times behind one call of `operation`, and not through `os.pwrite`.
-        with memory_counts(), mock.patch.object(Frames, "write", Frames._write_in_python):
+        with memory_counts():
             yield
     finally:
         durable.hook = None

@@ -8,7 +8,7 @@ def write_in_small_pieces() -> None:
     disk would be told of none before the flush.
     """
     from rmq_store.files import durable
-    from rmq_store.log import filling, frame_writing, write_back
+    from rmq_store.log import filling, write_back
 
-    durable.WRITE_BYTES = write_back.STEP_BYTES = frame_writing.COPY_BYTES = 4096
-    filling.PIECE_BYTES = 8192
+    durable.WRITE_BYTES = write_back.STEP_BYTES = 4096
+    filling.PIECE_BYTES, filling.FOR_TWO_PIECES = 8192, 2

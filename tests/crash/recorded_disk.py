@@ -18,7 +18,6 @@ from unittest.mock import patch
 from crash.disk_image import Operation
 from rmq_store.files.state_page import StatePage, _Word
 from rmq_store.log import flush
-from rmq_store.log.frame_writing import Frames
 from rmq_store.log.hash_index import IndexFile
 
 # The engine writes inode numbers into these two: an image must hold the very file.
@@ -74,8 +73,6 @@ class Recorder:
             for name in ("open", "close", "pwrite", "ftruncate", "posix_fallocate", "rename", "link", "unlink", "mkdir",
                          "rmdir", "fsync", "fdatasync"):  # fmt: skip
                 stack.enter_context(patch.object(os, name, getattr(self, f"_{name}")(getattr(os, name))))
-            # Of the extension's calls Python sees nothing.
-            stack.enter_context(patch.object(Frames, "write", Frames._write_in_python))
             stack.enter_context(patch.object(mmap, "mmap", self._mmap(mmap.mmap)))
             stack.enter_context(patch.object(flush, "_libc", _Syncfs(self, flush._libc)))
             for owner, method in ((_Word, "__set__"), (StatePage, "retract"), (StatePage, "publish"),

@@ -19,7 +19,6 @@ import stat
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -293,17 +292,6 @@ class SegmentRun:
         file = self.open(base)
         try:
             durable.write_fully(file.fd, data, offset - base, file.path)
-        except OSError as error:
-            raise durable.translate(error, file.path) from error
-
-    def write_by(self, offset: int, writing: Callable[[int, int, str], None]) -> None:
-        """Have `writing` write bytes that lie within one file, which exists, given its descriptor, their place in it
-        and its path. StoreFullError, StoreFailedError.
-        """
-        base = self.base_of(offset)
-        file = self.open(base)
-        try:
-            writing(file.fd, offset - base, file.path)
         except OSError as error:
             raise durable.translate(error, file.path) from error
 

@@ -12,7 +12,6 @@ import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import TracebackType
 from typing import NamedTuple
 
@@ -331,12 +330,13 @@ def _writing_records(
 
 
 def _write_piece(log: CommitLog, layout: Layout, piece: Piece) -> None:
-    """What lies in one segment together."""
-    row = piece.first
+    """What lies in one segment with one write."""
+    row, behind = piece.first, piece.first + len(piece.starts) - 1
     number = bisect_right(layout.runs, row, key=lambda run: run.first) - 1
-    while row < piece.behind:
-        last = min(layout.runs[number].last, piece.behind)
-        log.segments.write_by(int(layout.offsets[row]), partial(piece.write, row, last))
+    while row < behind:
+        last = min(layout.runs[number].last, behind)
+        start, end = (int(piece.starts[each - piece.first]) for each in (row, last))
+        log.segments.write(int(layout.offsets[row]), piece.frames[start:end].data)
         row, number = last, number + 1
 
 

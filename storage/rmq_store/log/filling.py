@@ -1,8 +1,8 @@
-"""Frames on their way into the log: the encoded batches cut into pieces, for one thread or two (data plane).
+"""Frames on their way into the log: copied piece by piece out of the encoded batches, and completed there (data plane).
 
-What an append holds of its frames is one buffer for each thread that writes them, however large it is.
+What an append holds of its frames is one piece for each thread that writes them, however large it is.
 
-    encoded batch   | f0 f1 f2 f3 f4 f5 f6 f7 ...
+    encoded batch   | f0 f1 f2 f3 f4 f5 f6 f7 ...          never written: it may be a mapped file
     pieces          | f0 f1 f2 |  f3 f4 f5 |  f6 ...       up to PIECE_BYTES, at least one frame
 """
 
@@ -16,37 +16,36 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.log.frame_writing import Frames
+from rmq_store.format.frame_patch import patch_frames
 
-# Small enough that two threads are done at about the same time, large enough that they seldom wait for each other.
-PIECE_BYTES = 2 << 20
+# Small enough to stay in the processor's cache from the copy to the write.
+PIECE_BYTES = 1 << 20
 # For less, a second thread does not pay: where other processes want the processors, its turn comes milliseconds later.
-FOR_TWO_PIECES = 2
+FOR_TWO_PIECES = 4
 # Large enough that to punch a hole does not cut the kernel's memory into pieces (large folios).
 USED_BYTES = 8 << 20
 
 
 class Piece(NamedTuple):
-    """The rows [first, behind) of an append, for the thread that has this buffer."""
-
-    first: int
-    behind: int
-    frames: Frames
-    buffer: np.ndarray
-
-    def write(self, first: int, behind: int, fd: int, position: int, path: str) -> None:
-        """Write the frames of these rows of the append, of this piece's, as `Frames.write`."""
-        self.frames.rows(first - self.first, behind - self.first).write(fd, position, path, self.buffer)
-
-
-class _Source(NamedTuple):
-    """A piece where it comes from. `used_up`: frames of its batch that are all copied with it and those before it:
-    nothing, until they are worth telling of.
+    """Frames of the rows [first, first + n) of an append: frame i is `frames[starts[i]:starts[i + 1]]`, uint8; `starts`
+    is int64 (n + 1,). Valid until its thread asks for the next piece.
     """
 
     first: int
-    behind: int
-    frames: Frames
+    starts: np.ndarray
+    frames: np.ndarray
+
+
+class _Source(NamedTuple):
+    """A piece where it comes from: `bounds`, int64 (n + 1,), lie in `data`; `crc0` as `patch_frames` takes it.
+    `used_up`: frames of its batch that are all copied with it and those before it: nothing, until they are worth
+    telling of.
+    """
+
+    first: int
+    data: np.ndarray
+    bounds: np.ndarray
+    crc0: np.ndarray | None
     used_up: np.ndarray
 
 
@@ -75,10 +74,10 @@ class Filling:
         used: Callable[[np.ndarray], None] = lambda source: None,
         through: Callable[[int], None] = lambda row_count: None,
     ) -> None:
-        self._sources = list(
-            _sources(batches, queue_offsets, log_offsets, store_timestamp_ms, has_crc=has_crc)
-        )
+        self._sources = list(_sources(batches, has_crc=has_crc))
         self._left = deque(range(len(self._sources)))
+        self._places = queue_offsets, log_offsets
+        self._store_timestamp_ms = store_timestamp_ms
         self._used = used
         self._through = through
         self._done: set[int] = set()
@@ -87,8 +86,8 @@ class Filling:
 
     def is_for_two(self) -> bool:
         """Whether there is enough for a second thread."""
-        bounds = [source.frames.bounds for source in self._sources]
-        return len(bounds) > 1 and sum(int(each[-1] - each[0]) for each in bounds) >= FOR_TWO_PIECES * PIECE_BYTES
+        size_bytes = sum(int(source.bounds[-1] - source.bounds[0]) for source in self._sources)
+        return len(self._sources) > 1 and size_bytes >= FOR_TWO_PIECES * PIECE_BYTES
 
     def pieces(self) -> Iterator[Piece]:
         """For one thread: pieces that no other one has, until none is left. It is done with one when it asks for the
@@ -100,9 +99,18 @@ class Filling:
                 number = self._left.popleft()
             except IndexError:
                 return
-            first, behind, frames, _ = self._sources[number]
-            buffer = frames.buffer_like(buffer)
-            yield Piece(first, behind, frames, buffer)
+            first, data, bounds, crc0, _ = self._sources[number]
+            starts = bounds - bounds[0]
+            size, rows = int(starts[-1]), slice(first, first + len(bounds) - 1)
+            if len(buffer) < size:
+                buffer = np.empty(max(size, min(PIECE_BYTES, len(data))), np.uint8)
+            frames = buffer[:size]
+            np.copyto(frames, data[bounds[0] : bounds[-1]])
+            queue_offsets, log_offsets = (places[rows] for places in self._places)
+            patch_frames(
+                frames, starts[:-1], np.diff(starts), queue_offsets, log_offsets, self._store_timestamp_ms, crc0
+            )
+            yield Piece(first, starts, frames)
             self._finish(number)
 
     def stop(self) -> None:
@@ -121,25 +129,17 @@ class Filling:
             if len(source.used_up):
                 self._used(source.used_up)
         if behind > first:
-            self._through(self._sources[behind - 1].behind)
+            last = self._sources[behind - 1]
+            self._through(last.first + len(last.bounds) - 1)
 
 
-def _sources(
-    batches: Sequence[pa.RecordBatch],
-    queue_offsets: np.ndarray,
-    log_offsets: np.ndarray,
-    store_timestamp_ms: int,
-    *,
-    has_crc: bool,
-) -> Iterator[_Source]:
+def _sources(batches: Sequence[pa.RecordBatch], *, has_crc: bool) -> Iterator[_Source]:
     first = 0
     for batch in batches:
         bounds = frame_bounds(batch)
         count = len(bounds) - 1
         data = np.frombuffer(batch.column("frame").buffers()[2], dtype=np.uint8) if count else np.empty(0, np.uint8)
         crc0 = batch.column("crc").to_numpy(zero_copy_only=False) if has_crc else None
-        own = slice(first, first + count)
-        frames = Frames(data, bounds, queue_offsets[own], log_offsets[own], crc0, store_timestamp_ms)
         row, told = 0, int(bounds[0])
         while row < count:
             fits = int(np.searchsorted(bounds, bounds[row] + PIECE_BYTES, side="right")) - 1
@@ -148,6 +148,7 @@ def _sources(
             if behind < count and len(used_up) < USED_BYTES:
                 used_up = data[:0]
             told += len(used_up)
-            yield _Source(first + row, first + behind, frames.rows(row, behind), used_up)
+            crcs = None if crc0 is None else crc0[row:behind]
+            yield _Source(first + row, data, bounds[row : behind + 1], crcs, used_up)
             row = behind
         first += count

@@ -1,12 +1,8 @@
 /* Filling in frames what is known only when it is known where they will lie: queueOffset, physicalOffset,
    storeTimestamp, and the digits of the CRC property that follow from them. The twin is format/frame_patch.py, which
-   says what CRC-32 being affine has to do with it. And the way of such frames into a file; its twin is
-   log/frame_writing.py. */
+   says what CRC-32 being affine has to do with it. */
 
 #include "native.h"
-
-#include <errno.h>
-#include <unistd.h>
 
 #include "crc.h"
 
@@ -95,88 +91,7 @@ done:
     return result;
 }
 
-/* Write all of it; what pwrite(2) says if that fails, or 0. */
-static int write_fully(int fd, const uint8_t *data, size_t size, off_t position, size_t write_bytes)
-{
-    while (size) {
-        ssize_t written = pwrite(fd, data, size < write_bytes ? size : write_bytes, position);
-        if (written < 0 && errno != EINTR)
-            return errno;
-        if (written > 0) {
-            data += written;
-            size -= (size_t)written;
-            position += written;
-        }
-    }
-    return 0;
-}
-
-static PyObject *put_frames(PyObject *module, PyObject *arguments)
-{
-    PyObject *given[6], *result = NULL;
-    int fd, failed = 0;
-    long long position, store_timestamp_ms;
-    Py_ssize_t write_bytes;
-    Items data = {0}, bounds = {0}, queue_offsets = {0}, physical_offsets = {0}, crc0 = {0}, buffer = {0};
-    (void)module;
-    if (!PyArg_ParseTuple(arguments, "iLOOOOLOOn:put_frames", &fd, &position, &given[0], &given[1], &given[2],
-                          &given[3], &store_timestamp_ms, &given[4], &given[5], &write_bytes))
-        return NULL;
-    if (!take_items(&data, given[0], 1, READ_ITEMS, "data")
-        || !take_items(&queue_offsets, given[2], 8, READ_ITEMS, "queue_offsets")
-        || !take_n_items(&bounds, given[1], 8, READ_ITEMS, "bounds", queue_offsets.count + 1)
-        || !take_n_items(&physical_offsets, given[3], 8, READ_ITEMS, "physical_offsets", queue_offsets.count)
-        || (given[4] != Py_None && !take_n_items(&crc0, given[4], 4, READ_ITEMS, "crc0", queue_offsets.count))
-        || !take_items(&buffer, given[5], 1, WRITE_ITEMS, "buffer"))
-        goto done;
-    const uint8_t *source = data.view.buf;
-    uint8_t *copy = buffer.view.buf;
-    const int64_t *bound = bounds.view.buf, *queue_offset = queue_offsets.view.buf;
-    const int64_t *physical_offset = physical_offsets.view.buf;
-    const uint32_t *crc = crc0.view.buf;
-    int64_t least = FIXED_BYTES + (crc ? CRC_PROPERTY_BYTES : 0);
-    uint8_t timestamp[8];
-    put_big_endian(timestamp, (uint64_t)store_timestamp_ms);
-    uint32_t timestamp_register = register_of(timestamp, 8);
-    Py_ssize_t row = 0, count = queue_offsets.count;
-    int fits = write_bytes > 0;
-    Py_BEGIN_ALLOW_THREADS
-    while (fits && !failed && row < count) {
-        int64_t start = bound[row], copied = 0;
-        for (; row < count; row++) {
-            fits = 0 <= bound[row] && bound[row] <= bound[row + 1] && bound[row + 1] <= data.count;
-            int64_t size = fits ? bound[row + 1] - bound[row] : 0;
-            fits = fits && least <= size && size <= buffer.count;
-            if (!fits || size > buffer.count - copied)
-                break;
-            memcpy(copy + copied, source + bound[row], (size_t)size);
-            patch_one(copy + copied, size, queue_offset[row], physical_offset[row], timestamp, timestamp_register,
-                      crc ? crc + row : NULL);
-            copied += size;
-        }
-        if (fits)
-            failed = write_fully(fd, copy, (size_t)copied, (off_t)(position + start - bound[0]), (size_t)write_bytes);
-    }
-    Py_END_ALLOW_THREADS
-    if (failed) {
-        errno = failed;
-        PyErr_SetFromErrno(PyExc_OSError);
-    } else if (!fits)
-        PyErr_Format(PyExc_IndexError, "frame %zd lies not in the data, or fits not into the buffer, or is none", row);
-    else
-        result = Py_NewRef(Py_None);
-done:
-    release_items(&data);
-    release_items(&bounds);
-    release_items(&queue_offsets);
-    release_items(&physical_offsets);
-    release_items(&crc0);
-    release_items(&buffer);
-    return result;
-}
-
 PyMethodDef patch_methods[] = {
     {"patch_frames", patch_frames, METH_VARARGS, NULL},
-    {"put_frames", put_frames, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
