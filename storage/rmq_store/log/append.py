@@ -160,9 +160,11 @@ def append(
         WriteBack(log.segments, start, wanted=soon_flushed or log.sync_flush) as write_back,
     ):
         now = log.clock()
-        # All of them while the disk has nothing else to do: each of them waits for it.
+        # All files while the disk has nothing else to do: each of them waits for it.
         for base in range(log.segments.base_of(first), end, log.segments.size_bytes):
             log.segments.create(base)
+        has_keys = any(len(batch.column("key_hashes").flatten()) for batch in all_batches)
+        log.views.make_room(groups.ranges(), now if has_keys else None)
         placed = _placed(log, parts, groups, start)
         before, part = None, next(placed)
         while True:
@@ -358,7 +360,7 @@ def _dispatch(log: CommitLog, part: _Part, keys: Sequence[QueueKey], now: int) -
         counts = np.diff(np.frombuffer(hashes.buffers()[1], np.int32, len(hashes) + 1, 4 * hashes.offset))
         log.views.put_keys(
             hashes.flatten().to_numpy(zero_copy_only=False), counts, offsets[row : row + len(counts)],
-            np.full(len(counts), now, np.int64),
+            np.array([now], np.int64),
         )  # fmt: skip
         row += len(counts)
 

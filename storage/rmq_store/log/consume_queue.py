@@ -169,6 +169,13 @@ class ConsumeQueue:
             first = last
         return found
 
+    def make_room(self, start: int, count: int) -> None:
+        """Create the files that begin within the queue offsets [start, start + count), which follow the queue's end.
+        StoreFullError, StoreFailedError.
+        """
+        for base in range(start + -start % self._per_file, start + count, self._per_file):
+            self.run.create(base * ENTRY_BYTES)
+
     def put(self, start: int, entries: np.ndarray) -> None:
         """Write `entries` (dtype ENTRY) at queue offsets [start, start + n), creating files.
 

@@ -56,6 +56,13 @@ class Groups:
         """Set the queue offsets that the next message of each queue gets."""
         self._next = np.array(offsets, dtype=np.int64)
 
+    def ranges(self) -> list[tuple[QueueKey, int, int]]:
+        """Of each queue its key, where all of its rows begin, and how many they are; asked for before `number`."""
+        counts = np.zeros(len(self.keys), np.int64)
+        for codes in self._codes:
+            counts += np.bincount(codes + 1, minlength=len(self.keys) + 1)[1:]
+        return list(zip(self.keys, self._next.tolist(), counts.tolist(), strict=True))
+
     def number(self, part: int) -> Numbered:
         """Number the rows of one part; part after part."""
         codes = self._codes[part]

@@ -79,8 +79,8 @@ class IndexFile:
         self._file.map[: layout.HEADER_BYTES] = data
 
     def write_entries(self, first_number: int, entries: np.ndarray) -> None:
-        """Write entries with numbers from `first_number` on."""
-        self._file.write(entries.tobytes(), layout.entry_position(self.slot_count, first_number))
+        """Write entries, contiguous, with numbers from `first_number` on."""
+        self._file.write(entries.view(np.uint8).data, layout.entry_position(self.slot_count, first_number))
 
     def put_one(self, key_hashes: Sequence[int], log_offset: int, timestamp: int) -> int:
         """Add entries for keys of one record, as many as there is room for; returns how many (IndexFile#putKey)."""
@@ -177,19 +177,22 @@ class HashIndex:
         if newest is not None and int(newest.path.name) == state.file:
             newest.cut(state.header)
 
+    def make_room(self, timestamp: int) -> None:
+        """Have the file there that `put` begins with, if its first entry has this timestamp (ms)."""
+        self._with_room(timestamp)
+
     def put(self, key_hashes: np.ndarray, log_offsets: np.ndarray, timestamps: np.ndarray) -> None:
-        """Add one entry per hash, in order; int32, int64 and int64 (ms) arrays of one length.
+        """Add one entry per hash, in order; int32, int64 and int64 (ms) arrays of one length, or one timestamp for all.
 
         `key_hashes` are index hashes (not negative). Files roll when full.
         """
         done = 0
         while done < len(key_hashes):
-            file = self.newest()
-            if file is None or file.header.index_count >= self.entry_max:
-                file = self._roll(int(timestamps[done]), file)
+            left = timestamps[done:] if len(timestamps) > 1 else timestamps
+            file = self._with_room(int(left[0]))
             count = min(len(key_hashes) - done, self.entry_max - file.header.index_count)
             part = slice(done, done + count)
-            _put(file, key_hashes[part], log_offsets[part], timestamps[part])
+            _put(file, key_hashes[part], log_offsets[part], left[:count])
             done += count
 
     def put_one(self, key_hashes: Sequence[int], log_offset: int, timestamp: int) -> None:
@@ -257,6 +260,13 @@ class HashIndex:
             self._newest = IndexFile(path, self.slot_count, self.entry_max)
         return self._newest
 
+    def _with_room(self, timestamp_ms: int) -> IndexFile:
+        """The file that the next entry goes to."""
+        file = self.newest()
+        if file is None or file.header.index_count >= self.entry_max:
+            file = self._roll(timestamp_ms, file)
+        return file
+
     def _roll(self, timestamp_ms: int, full: IndexFile | None) -> IndexFile:
         """Create the next file. Its header starts from the end of the full one, as Java's does (section 3.4, quirk)."""
         name = int(index_file_name(timestamp_ms))
@@ -276,9 +286,19 @@ def _numbers(names: list[str]) -> tuple[int, ...]:
 
 def _put(file: IndexFile, key_hashes: np.ndarray, log_offsets: np.ndarray, timestamps: np.ndarray) -> None:
     header = file.header
-    time_diffs = layout.time_diffs(timestamps, header)
+    time_diffs = _time_diffs(timestamps, len(key_hashes), header)
     new = layout.chain_entries(key_hashes, log_offsets, time_diffs, file.slots, header.index_count)
     file.write_entries(header.index_count, new.encoded)
     file.slots[new.slots] = new.values
     first, last = ((int(log_offsets[row]), int(timestamps[row])) for row in (0, -1))
     file.write_header(header.with_entries(len(key_hashes), new.new_slots, first=first, last=last).pack())
+
+
+def _time_diffs(timestamps: np.ndarray, count: int, header: layout.IndexHeader) -> np.ndarray:
+    """`layout.time_diffs` of `count` entries, which may have one timestamp."""
+    if len(timestamps) == count:
+        return layout.time_diffs(timestamps, header)
+    first, others = layout.time_diffs(np.repeat(timestamps, 2), header).tolist()
+    diffs = np.full(count, others, np.int32)
+    diffs[0] = first
+    return diffs

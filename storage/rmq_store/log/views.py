@@ -79,12 +79,24 @@ class Views:
         """The queues that this process has put entries into."""
         return [key for key, queue in self._queues.items() if queue.is_written]
 
+    def make_room(self, queues: Iterable[tuple[QueueKey, int, int]], index_from: int | None) -> None:
+        """Create files that will be needed: for (key, first queue offset, messages) of each of `queues`; and for
+        entries of the index, if any come, whose first has the timestamp `index_from` (ms).
+        """
+        for key, first, count in queues:
+            self.queue(*key).make_room(first, count)
+        if self.index is not None and index_from is not None:
+            self.index.make_room(index_from)
+
     def put_keys(
         self, key_hashes: np.ndarray, key_counts: np.ndarray, log_offsets: np.ndarray, timestamps: np.ndarray
     ) -> None:
-        """Index records in log order: `key_counts` (n,) says how many of the flat `key_hashes` belong to each."""
+        """Index records in log order: `key_counts` (n,) says how many of the flat `key_hashes` belong to each.
+        `timestamps` (ms) are of each, or one of all.
+        """
         if self.index is not None and len(key_hashes):
-            self.index.put(key_hashes, np.repeat(log_offsets, key_counts), np.repeat(timestamps, key_counts))
+            times = np.repeat(timestamps, key_counts) if len(timestamps) > 1 else timestamps
+            self.index.put(key_hashes, np.repeat(log_offsets, key_counts), times)
 
     def index_state(self) -> IndexState:
         """Where the index ends."""

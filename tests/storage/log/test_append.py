@@ -22,7 +22,7 @@ from rmq_store import Message, Store
 from rmq_store.errors import StoreError, StoreFailedError, StoreFullError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.state_page import WORDS
-from rmq_store.log.append import append_lock
+from rmq_store.log.append import append, append_lock
 
 if TYPE_CHECKING:
     from .conftest import CountDown, Lab
@@ -333,20 +333,37 @@ def test_another_process_sees_an_append_at_once_and_continues_behind_it(lab: Lab
         assert lab.is_sound()
 
 
-def test_the_segments_of_an_append_are_made_before_its_first_byte_is_written(lab: Lab) -> None:
+def test_the_files_of_an_append_are_made_before_its_first_byte_is_written(lab: Lab) -> None:
     """Each of them waits for the disk, and would wait for what it is writing, too."""
-    done: list[str] = []
+    done: list[tuple[str, str]] = []
 
     def note(operation: str, path: str) -> None:
-        if operation in ("allocate", "write") and "commitlog" in str(path):
-            done.append(operation)
+        kind = next((each for each in ("commitlog", "consumequeue", "index") if each in path), None)
+        if operation in ("allocate", "write") and kind is not None:
+            done.append((operation, kind))
 
     with lab.open() as store:
-        before = len(store._log.segments.bases())
         durable.hook = note
-        store.append(lab.batch(60, body_bytes=300))
+        store.append(lab.batch(120, body_bytes=300))
         durable.hook = None
-        made = len(store._log.segments.bases()) - before
-    assert made > 2
-    assert done[:made] == ["allocate"] * made
-    assert done[made:] == ["write"] * (len(done) - made)
+    made = [kind for operation, kind in done if operation == "allocate"]
+    first_write = done.index(("write", "commitlog"))
+    assert {kind for operation, kind in done[:first_write]} == {"commitlog", "consumequeue", "index"}
+    # The index rolls later, when it is full; all others were made in front.
+    assert made.count("commitlog") > 2
+    assert made.count("consumequeue") > 2
+    assert ("allocate", "commitlog") not in done[first_write:]
+    assert ("allocate", "consumequeue") not in done[first_write:]
+
+
+def test_an_append_without_keys_makes_no_index_file(lab: Lab) -> None:
+    with lab.open() as store:
+        assert store._writer is not None
+        encoded = store._writer._encoder(None).encode_all(lab.batch(3)).frames
+        none = pa.array([[]] * encoded.num_rows, encoded.schema.field("key_hashes").type)
+        batch = encoded.set_column(encoded.schema.get_field_index("key_hashes"), "key_hashes", none)
+        with append_lock(store._log):
+            appended = append(store._log, [batch])
+        assert len(appended.offsets) == 3
+        assert store._log.views.index is not None
+        assert store._log.views.index.names() == []

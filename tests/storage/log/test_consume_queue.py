@@ -203,6 +203,26 @@ def test_a_queue_that_begins_late_is_filled_up_with_pre_blank_slots(queue: Consu
     assert queue.max_offset(end_behind(9), is_true, is_true) == 10  # the queue begins at 10, and has nothing yet
 
 
+@pytest.mark.parametrize("start", [0, 3, PER_FILE, PER_FILE + 3])
+@pytest.mark.parametrize("count", [1, PER_FILE - 3, 3 * PER_FILE])
+def test_room_that_was_made_changes_nothing_of_what_is_put(tmp_path: Path, start: int, count: int) -> None:
+    """Neither where a queue ends in the meantime, nor what its files hold afterwards."""
+    found: list[list[tuple[str, bytes]]] = []
+    for name in ("with", "without"):
+        queue = make_queue(tmp_path / name)
+        if start:
+            queue.put(0, entries(0, start))
+        if name == "with":
+            queue.make_room(start, count)
+            assert make_queue(tmp_path / name).max_offset(LOG_END, is_true, is_true) == start
+            expected = {base for base in range(0, start + count, PER_FILE) if base >= start}
+            assert expected <= {base // ENTRY_BYTES for base in queue.run.bases()}
+        queue.put(start, entries(start, count))
+        files = sorted((tmp_path / name / "consumequeue" / "Topic" / "0").iterdir())
+        found.append([(file.name, file.read_bytes()) for file in files])
+    assert found[0] == found[1]
+
+
 def test_a_queue_that_begins_at_a_files_begin_needs_no_filling(queue: ConsumeQueue) -> None:
     queue.put(14, entries(14, 1))
     assert queue.run.bases() == [280]

@@ -31,6 +31,7 @@ def test_queue_ids_far_apart_are_grouped_as_small_ones_are_and_take_no_table_of_
     assert groups[far].keys == [("B", 0), ("B", far), ("A", 0)]
     for step, grouped in groups.items():
         grouped.start_at([10, 20, 30])
+        assert grouped.ranges() == [(("B", 0), 10, 1), (("B", step), 20, 2), (("A", 0), 30, 3)]
         first, second = grouped.number(0), grouped.number(1)
         assert grouped.keys == [("B", 0), ("B", step), ("A", 0)]
         np.testing.assert_array_equal(first.queue_offsets, [20, 30, 10, 31])

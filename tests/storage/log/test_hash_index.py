@@ -90,6 +90,20 @@ def test_bulk_and_single_puts_write_what_java_writes_one_by_one(
     assert bulk.names() == single.names()
 
 
+@pytest.mark.parametrize("before", [0, 1, ENTRIES - 1, 2 * (ENTRIES - 1)])
+@pytest.mark.parametrize("count", [1, 2, 3 * ENTRIES])
+def test_one_timestamp_for_all_is_that_of_each(tmp_path: Path, before: int, count: int) -> None:
+    """The first entry of a file counts from another time than the others."""
+    index = index_at(tmp_path)
+    rows = [(number, 100 * number, 10**12 + 5000 * number) for number in range(before)]
+    put(index, rows)
+    timestamp = 10**12 + 10**6
+    keys, offsets = np.arange(count, dtype=np.int32), np.arange(count, dtype=np.int64) + 10**6
+    index.put(keys, offsets, np.array([timestamp], np.int64))
+    rows += [(int(key_hash), int(offset), timestamp) for key_hash, offset in zip(keys, offsets, strict=True)]
+    assert contents(index) == java_files(rows)
+
+
 @given(records=st.lists(st.lists(hashes, max_size=2 * ENTRIES), max_size=6))
 @settings(max_examples=60)
 def test_all_keys_of_a_record_give_what_java_writes_for_one_after_the_other(
