@@ -49,8 +49,9 @@ def list_rows() -> None:
 @click.option("--peers", is_flag=True, help="Also what needs the jars of the released RocketMQ.")
 @click.option("--row", "prefixes", multiple=True, metavar="NAME", help="Only names that begin so; can be repeated.")
 @click.option("--quick", is_flag=True, help="Few messages, one pair: only see whether it works. Nothing is kept.")
+@click.option("--pairs", type=click.IntRange(measure.PAIRS), default=measure.PAIRS, help="Of ours and the yardstick.")
 @click.option("--json", "path", type=click.Path(path_type=Path, dir_okay=False), help="Where figures are kept.")
-def run_rows(peers: bool, prefixes: tuple[str, ...], quick: bool, path: Path | None) -> None:
+def run_rows(peers: bool, prefixes: tuple[str, ...], quick: bool, pairs: int, path: Path | None) -> None:
     """Measure, and keep the figures in docs/performance.json. Exit status 1: something could not be measured."""
     known = catalogue.found()
     chosen = choose(known, prefixes, peers=peers)
@@ -67,7 +68,7 @@ def run_rows(peers: bool, prefixes: tuple[str, ...], quick: bool, path: Path | N
                         figures.curves[one.name] = measure.plot(one, space, display, place)
                         said = [f"{one.name}: {len(figures.curves[one.name].points)} points"]
                     else:
-                        results = measure.measure(one, space, display, place)
+                        results = measure.measure(one, space, display, place, pairs)
                         figures.results |= {result.name: result for result in results}
                         said = [summary(one, result) for result in results]
             except PeerError as error:

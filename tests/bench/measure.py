@@ -104,12 +104,14 @@ def load(path: Path) -> Figures:
     return Figures({one.name: one for one in results}, {one.name: one for one in curves})
 
 
-def measure(case: Case, scratch: Scratch, progress: Progress, place: Place) -> list[Result]:
+def measure(
+    case: Case, scratch: Scratch, progress: Progress, place: Place, pairs_wanted: int = PAIRS
+) -> list[Result]:
     """One result for each line of the case.
 
     The order changes from pair to pair: what comes second finds warmer caches, or the first one's pages being written.
     """
-    pairs = 1 if scratch.quick else PAIRS
+    pairs = 1 if scratch.quick else pairs_wanted
     progress.total(2 * (pairs + (not scratch.quick)))
     ours: list[tuple[float, ...]] = []
     yardstick: list[tuple[float, ...]] = []

@@ -100,6 +100,13 @@ def test_pairs_are_interleaved_and_change_their_order() -> None:
     assert not space.directory.exists()
 
 
+def test_more_pairs_can_be_asked_for() -> None:
+    progress = NoProgress()
+    with Shared() as shared, scratch(shared, progress, quick=False) as space:
+        (result,) = measure.measure(fake(), space, progress, PLACE, 7)
+    assert result.ratios == [0.75] * 7
+
+
 def test_a_measurement_of_several_figures_fills_several_lines() -> None:
     @contextlib.contextmanager
     def prepare(_: Scratch) -> Iterator[Pair]:
