@@ -7,9 +7,11 @@ behind the same interface.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -229,7 +231,7 @@ def task_home(options: SourceOptions) -> AbstractContextManager[Home]:
     """The home, open for reading and up to date, in a task: its next one in this process gets the same."""
     spare_modules()
     key = ("read", options.path, options.broker_name)
-    return kept(key, Path(options.path), lambda: open_to_read(options), _TASK_HOME_KEPT_S)
+    return kept(key, Path(options.path), lambda: open_to_read(options), lambda _: _TASK_HOME_KEPT_S)
 
 
 def open_to_watch(path: str) -> Home:
@@ -406,13 +408,21 @@ def stage_send_backs(options: SinkOptions, write_id: str, partition_id: int, att
 
 
 def commit_staged(
-    options: SinkOptions, files: Sequence[StagedFile], marker: Marker | None, *, keeps_open: bool
+    options: SinkOptions,
+    files: Sequence[StagedFile],
+    marker: Marker | None,
+    sweeping: Callable[[], None],
+    *,
+    keeps_open: bool,
 ) -> bool:
     """Append staged files, all or nothing; False if `marker` says that this was done before, and nothing was added.
+    `sweeping` is called when that is done; it raises nothing.
 
-    On return they are on disk. With `keeps_open` a worker of Spark's has the store open for a moment longer, because
-    the next batch will need it soon; otherwise it is closed. That it cannot be closed is logged: the files are
-    committed, and an error would have them written twice.
+    On return they are on disk under SYNC_FLUSH, and in the page cache under ASYNC_FLUSH: then a worker of Spark's
+    flushes, sweeps and closes in threads of its own, and any other process, or a worker that ends with the commit,
+    before it returns. With `keeps_open` a worker has the store open for a moment longer, because the next batch will
+    need it soon. That it cannot be closed is logged: the files are committed, and an error would have them written
+    twice.
 
     Raises:
         MarkerError: the marker of this key is already further, or stands here with other rows.
@@ -424,9 +434,13 @@ def commit_staged(
     spare_modules()
     with _commit_home(options.path, keeps_open) as store:
         committed = _commit(store, files, marker, SEND_BACK if options.send_back is not None else "sink")
-        # Spark may end a worker at any moment from now on, and the flusher with it; and a store that cannot be closed
-        # is flushed by whoever opens it next, which may be after a power cut.
-        _flush(store)
+        if _kept_s(store, keeps_open) is not None:
+            # At once, however little it is: Spark may end a worker at any moment, and its flusher with it.
+            store.flush_soon()
+            _beside(sweeping)
+        else:
+            _flush(store)
+            sweeping()
     return committed
 
 
@@ -449,6 +463,14 @@ def _commit(store: Store, files: Sequence[StagedFile], marker: Marker | None, pu
         ) from error
 
 
+def _beside(work: Callable[[], None]) -> None:
+    """Do it in a thread: it waits for a busy disk. What was committed must not fail because none can be started."""
+    try:
+        threading.Thread(target=work, name="rmq-sweep", daemon=True).start()
+    except RuntimeError:
+        work()
+
+
 def _flush(store: Store) -> None:
     """Make what was committed durable: no error may say that it was not written. StoreFailedError."""
     from rmq_store import StoreFailedError, StoreLockedError
@@ -462,9 +484,19 @@ def _flush(store: Store) -> None:
 def _commit_home(path: str, keeps_open: bool) -> AbstractContextManager[Store]:
     from rmq_store import Store
 
-    if not (keeps_open and is_worker()):
-        return _open_to_write(path)
-    return kept(("commit", path), Path(path), lambda: Store.open(path), _COMMIT_HOME_KEPT_S)
+    keep_s = partial(_kept_s, keeps_open=keeps_open)
+    return kept(("commit", path), Path(path), lambda: Store.open(path), keep_s, written=True)
+
+
+def _kept_s(store: Store, keeps_open: bool) -> float | None:
+    """How long a store stays open behind a commit. None: it is closed before, as whoever chose SYNC_FLUSH expects it of
+    a batch write, which may be the last thing that a job does.
+    """
+    if not is_worker():
+        return None
+    if keeps_open:
+        return _COMMIT_HOME_KEPT_S
+    return None if store.config.flush_disk_type == "SYNC_FLUSH" else 0.0
 
 
 def _open_to_write(path: str, *, create: bool = False) -> AbstractContextManager[Store]:

@@ -9,7 +9,8 @@ record and checkpoint, several waits for the disk that a stream of small batches
 Who gets a kept home sees what was written since. Retention does not wait for it, but what it deletes in that moment
 takes its space for so much longer. Spark ends its workers without a word to them (a signal that its own loop sets back
 to what kills, or `_exit`): what is kept then stays as a killed process leaves it, locks free and the store for the next
-opener to recover. So nothing may be kept that would be lost with the process: see `home.commit_staged`.
+opener to recover. So nothing may be kept that would be lost with the process, and what was written is flushed at
+once: see `home.commit_staged`.
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ class _Open(Generic[K]):
 
     def __init__(self, directory: Path, home: K) -> None:
         self.home = home
+        self.directory = directory
         self.timer: threading.Timer | None = None
         try:
             self.place = Place(directory)
@@ -103,6 +105,15 @@ class _Open(Generic[K]):
         except (OSError, StoreError):
             return False  # whoever opens it is told
         return True
+
+    def refuse_if_replaced(self) -> None:
+        """StoreFailedError if the place has another home now: what was written is not in it."""
+        if not self.place.is_unchanged():
+            from rmq_store import StoreFailedError
+
+            raise StoreFailedError(
+                f"{self.directory} was deleted or replaced while it was written: nothing of it is there"
+            )
 
     def close(self) -> None:
         try:
@@ -129,9 +140,15 @@ _kept: dict[_Key, _Open[Keepable]] = {}
 
 
 @contextlib.contextmanager
-def kept(key: _Key, directory: Path, opening: Callable[[], K], keep_s: float) -> Iterator[K]:
-    """The home that was opened under this key before, up to date, or a new one; kept for `keep_s` afterwards unless the
-    block fails. Raises what `opening` raises.
+def kept(
+    key: _Key, directory: Path, opening: Callable[[], K], keep_s: Callable[[K], float | None], *, written: bool = False
+) -> Iterator[K]:
+    """The home that was opened under this key before, up to date, or a new one. Afterwards it is kept for `keep_s`, and
+    closed behind the block by a thread; if that is None, or the block fails, it is closed at the end of the block.
+    Raises what `opening` raises.
+
+    Raises:
+        StoreFailedError: as `briefly`, if the home is `written` in the block.
     """
     found = _take(key)
     if found is not None and not found.is_current():
@@ -140,13 +157,15 @@ def kept(key: _Key, directory: Path, opening: Callable[[], K], keep_s: float) ->
     opened: _Open[K] = found or _Open(directory, opening())  # type: ignore[assignment]
     try:
         yield opened.home
+        if written:
+            opened.refuse_if_replaced()
     except GeneratorExit:
-        _keep(key, opened, keep_s)
+        _keep(key, opened, keep_s(opened.home))
         raise
     except BaseException:
         opened.close_quietly(key[1])
         raise
-    _keep(key, opened, keep_s)
+    _keep(key, opened, keep_s(opened.home))
 
 
 @contextlib.contextmanager
@@ -160,13 +179,9 @@ def briefly(directory: Path, opening: Callable[[], K]) -> Iterator[K]:
     opened = _Open(directory, opening())
     try:
         yield opened.home
-        is_in_place = opened.place.is_unchanged()
+        opened.refuse_if_replaced()
     finally:
         opened.close_quietly(str(directory))
-    if not is_in_place:
-        from rmq_store import StoreFailedError
-
-        raise StoreFailedError(f"{directory} was deleted or replaced while it was written: nothing of it is there")
 
 
 def close_kept() -> None:
@@ -185,8 +200,11 @@ def _take(key: _Key) -> _Open[Keepable] | None:
     return opened
 
 
-def _keep(key: _Key, opened: _Open[K], keep_s: float) -> None:
+def _keep(key: _Key, opened: _Open[K], keep_s: float | None) -> None:
     """Close it in a moment, unless somebody takes it before. What was done with it is done: nothing is raised."""
+    if keep_s is None:
+        opened.close_quietly(key[1])
+        return
     try:
         opened.home.rest()
         opened.timer = threading.Timer(keep_s, _let_go, (key, opened))

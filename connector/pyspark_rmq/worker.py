@@ -8,6 +8,7 @@ the process. That takes a processor 20 to 40 ms: a tenth of what a small trigger
 from __future__ import annotations
 
 import gc
+import os
 import sys
 
 from pyspark_rmq.keeping import close_kept
@@ -18,7 +19,8 @@ _modules_spared = 0
 def is_worker() -> bool:
     """Whether this is a worker of Spark's, which will have the next task or commit too."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return spec is not None and spec.name == "pyspark.daemon"
+    # pyspark/daemon.py: without it (spark.python.worker.reuse=false) a process has one task only.
+    return spec is not None and spec.name == "pyspark.daemon" and "SPARK_REUSE_WORKER" in os.environ
 
 
 def spare_modules() -> None:

@@ -194,12 +194,15 @@ def _commit(
     files = [report.file for report in reports if report.file is not None]
     if not files:
         return
-    if not commit_staged(options, files, marker, keeps_open=keeps_open) and marker is not None:
+
+    def sweeping() -> None:
+        try:
+            sweep_staged(options, sorted({report.write_id for report in reports}), is_over)
+        except Exception:  # the commit is done: an error would have it written twice
+            _log.exception("%s: what was staged could not be swept; the next commit does it", options.path)
+
+    if not commit_staged(options, files, marker, sweeping, keeps_open=keeps_open) and marker is not None:
         _log.info("%s %s was committed before as %d: nothing added", marker.purpose, marker.key, marker.value)
-    try:
-        sweep_staged(options, sorted({report.write_id for report in reports}), is_over)
-    except Exception:  # the commit is done: an error would have it written twice
-        _log.exception("%s: what was staged could not be swept; the next commit does it", options.path)
 
 
 def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ import pytest
 
 from pyspark_rmq import home as home_module
 from pyspark_rmq import keeping
-from pyspark_rmq.home import task_home
-from pyspark_rmq.options import SourceOptions, Subscription
-from rmq_store import NotAStoreError, Store, StoreFailedError, StoreFullError
+from pyspark_rmq.home import commit_staged, task_home
+from pyspark_rmq.options import SinkOptions, SourceOptions, Subscription
+from rmq_store import NotAStoreError, StagingArea, Store, StoreConfig, StoreFailedError, StoreFullError
 from rmq_store.files.state_page import StatePage
 
 Make = Callable[..., Any]
+
+HANG_GUARD_S = 60
 
 
 @pytest.fixture(autouse=True)
@@ -139,13 +142,19 @@ def test_what_is_wrong_with_a_replaced_store_is_no_business_of_the_next_commit(
     assert f"{path} could not be closed" in caplog.text
 
 
-def test_a_store_that_was_replaced_while_it_was_written_does_not_have_what_was_written(make_store: Make) -> None:
+@pytest.mark.parametrize("worker", [False, True])
+@pytest.mark.parametrize("keeps_open", [False, True])
+def test_a_store_that_was_replaced_while_it_was_written_does_not_have_what_was_written(
+    make_store: Make, monkeypatch: pytest.MonkeyPatch, worker: bool, keeps_open: bool
+) -> None:
+    monkeypatch.setattr(home_module, "is_worker", lambda: worker)
     path = make_store(Orders=10)
-    with pytest.raises(StoreFailedError, match="deleted or replaced"), home_module._commit_home(str(path), False):
+    with pytest.raises(StoreFailedError, match="deleted or replaced"), home_module._commit_home(str(path), keeps_open):
         path.rename(path.with_name("old"))
         make_store(Orders=3)
-    with pytest.raises(StoreFailedError, match="deleted or replaced"), home_module._commit_home(str(path), False):
+    with pytest.raises(StoreFailedError, match="deleted or replaced"), home_module._commit_home(str(path), keeps_open):
         shutil.rmtree(path)
+    assert not keeping._kept
 
 
 @pytest.mark.parametrize("keeps_open", [False, True])
@@ -198,7 +207,7 @@ def test_a_home_whose_directories_cannot_be_opened_is_closed(make_store: Make, m
         monkeypatch.setattr(os, "open", no_descriptor)
         return home
 
-    with pytest.raises(OSError, match="Too many"), keeping.kept(("x", str(path)), path, open_home, 60.0):
+    with pytest.raises(OSError, match="Too many"), keeping.kept(("x", str(path)), path, open_home, lambda _: 60.0):
         pass
     monkeypatch.undo()
     assert not keeping._kept and not open_files(path)
@@ -262,42 +271,113 @@ import pyarrow as pa
 from pyspark_rmq import home
 from pyspark_rmq.options import SinkOptions
 from rmq_store import StagingArea
-home._COMMIT_HOME_KEPT_S = 60.0
+home._COMMIT_HOME_KEPT_S = 600.0
 path = Path(sys.argv[1])
 with StagingArea.for_task(path, "write-1", 0, 0, topic="Orders") as area:
     area.write(pa.record_batch({"body": pa.array([b"the last one"])}))
     staged = area.finish()
-assert home.commit_staged(SinkOptions(str(path), topic="Orders"), [staged], None, keeps_open=True)
-print("kept", flush=True)
+keeps_open = sys.argv[2] == "stream"
+options = SinkOptions(str(path), topic="Orders")
+assert home.commit_staged(options, [staged], None, lambda: (path / "swept").touch(), keeps_open=keeps_open)
+print("committed", flush=True)
 sys.stdin.read()
 """
 
 
-def test_what_a_stream_has_committed_is_on_disk_however_its_worker_ends(make_store: Make) -> None:
-    """Spark ends workers without a word, and their flusher with them: nobody else would flush for a long time."""
-    path = make_store(Orders=10)
+def seldom_flushed(directory: Path, **settings: Any) -> Path:
+    """A store with 10 messages whose flusher looks every ten minutes."""
+    small = StoreConfig(max_hash_slot_num=16, max_index_num=64, flush_interval_commit_log=600_000, **settings)
+    path = directory / "seldom"
+    with Store.open(path, create=True, config=small) as store:
+        store.create_topic("Orders", 4)
+    append(path, 10)
+    return path
+
+
+@contextmanager
+def committed_by_worker(path: Path, what: str, *, reused: bool = True) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker of Spark's that has committed one row, and lives on."""
+    environment = {name: value for name, value in os.environ.items() if name != "SPARK_REUSE_WORKER"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     with subprocess.Popen(
-        [sys.executable, "-c", WORKER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        [sys.executable, "-c", WORKER, path, what], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env=environment | ({"SPARK_REUSE_WORKER": "1"} if reused else {}),
     ) as worker:  # fmt: skip
         assert worker.stdout is not None
-        assert worker.stdout.readline() == b"kept\n"
-        assert (path / "abort").exists(), "it is open"
+        assert worker.stdout.readline() == b"committed\n"
+        yield worker
         worker.kill()
         worker.wait(timeout=30)
+
+
+def all_flushed(path: Path) -> bool:
     page = StatePage(path / "pyrmq" / "state", writable=False)
-    assert page.flushed_end == page.appended_end > 0
+    return page.flushed_end == page.appended_end > 0
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + HANG_GUARD_S
+    while not is_so():
+        assert time.monotonic() < end_s
+        time.sleep(0.001)
+
+
+def test_what_a_stream_has_committed_is_flushed_at_once_however_little_it_is(tmp_path: Path) -> None:
+    """Spark ends workers without a word, and their flusher with them: nobody else would flush for a long time."""
+    path = seldom_flushed(tmp_path)
+    with committed_by_worker(path, "stream"):
+        wait_until(lambda: all_flushed(path))
+        wait_until((path / "swept").exists)
+        assert (path / "abort").exists(), "it is open"
     with Store.open(path) as store:
         assert count(store) == 11
         assert store.recovery is not None and store.recovery.trust == "SAME_BOOT"
 
 
-@pytest.mark.parametrize(("keeps_open", "worker"), [(False, True), (True, False)])
-def test_only_a_streams_worker_keeps_what_it_has_written(
-    make_store: Make, monkeypatch: pytest.MonkeyPatch, keeps_open: bool, worker: bool
+def test_a_batch_write_is_flushed_swept_and_closed_behind_its_return(tmp_path: Path) -> None:
+    path = seldom_flushed(tmp_path)
+    with committed_by_worker(path, "batch"):
+        wait_until(lambda: not (path / "abort").exists())
+        wait_until((path / "swept").exists)
+        assert all_flushed(path)
+    with Store.open(path) as store:
+        assert count(store) == 11
+        assert store.recovery is not None and store.recovery.trust == "CLEAN"
+
+
+@pytest.mark.parametrize(
+    ("flush_disk_type", "what", "reused"),
+    [("ASYNC_FLUSH", "batch", False), ("ASYNC_FLUSH", "stream", False), ("SYNC_FLUSH", "batch", True)],
+)
+def test_nothing_is_left_to_do_behind_the_last_task_of_a_worker_or_with_sync_flush(
+    tmp_path: Path, flush_disk_type: str, what: str, reused: bool
 ) -> None:
-    monkeypatch.setattr(home_module, "is_worker", lambda: worker)
+    path = seldom_flushed(tmp_path, flush_disk_type=flush_disk_type)
+    with committed_by_worker(path, what, reused=reused):
+        assert all_flushed(path)
+        assert (path / "swept").exists()
+        assert not (path / "abort").exists()
+
+
+def test_a_commit_is_done_and_swept_where_no_thread_can_be_started(
+    make_store: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(home_module, "is_worker", lambda: True)
     path = make_store(Orders=10)
-    with home_module._commit_home(str(path), keeps_open):
-        assert (path / "abort").exists()
+    with StagingArea.for_task(path, "write-1", 0, 0, topic="Orders") as area:
+        area.write(pa.record_batch({"body": pa.array([b"one more"])}))
+        staged = area.finish()
+    assert staged is not None
+    starting, swept = threading.Thread.start, []
+
+    def no_thread(thread: threading.Thread) -> None:
+        if thread.name.startswith("rmq-sweep") or isinstance(thread, threading.Timer):
+            raise RuntimeError("can't start new thread")
+        starting(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    assert commit_staged(SinkOptions(str(path)), [staged], None, lambda: swept.append(1), keeps_open=False)
+    assert swept and "cannot be kept open" in caplog.text
     assert not (path / "abort").exists()
+    with Store.open(path, read_only=True) as store:
+        assert count(store) == 11

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rmq_store import Store
+from rmq_store import Store, StoreConfig
 
 Make = Callable[..., Any]
 
@@ -17,9 +17,28 @@ def message_count(path: Path) -> int:
         return sum(limit.max_offset for limit in store.queue_ranges("Orders").values())
 
 
-def test_a_batch_write_leaves_the_store_closed(spark: Any, make_store: Make) -> None:
-    """It may be the last thing that a job does."""
+def wait_until_closed(path: Path) -> None:
+    deadline_s = time.monotonic() + 30
+    while (path / "abort").exists() and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    with Store.open(path) as store:
+        assert store.recovery is not None and store.recovery.trust == "CLEAN"
+
+
+def test_a_batch_write_closes_the_store_behind_its_return(spark: Any, make_store: Make) -> None:
     path = make_store(Orders=0)
+    rows = spark.range(100).selectExpr("'Orders' as topic", "cast(id as string) as body")
+    for times in (1, 2):
+        rows.write.format("rmq").option("path", str(path)).mode("append").save()
+        assert message_count(path) == 100 * times
+        wait_until_closed(path)
+
+
+def test_under_sync_flush_a_batch_write_leaves_the_store_closed(spark: Any, tmp_path: Path) -> None:
+    """It may be the last thing that a job does."""
+    path = tmp_path / "store"
+    with Store.open(path, create=True, config=StoreConfig(flush_disk_type="SYNC_FLUSH")) as store:
+        store.create_topic("Orders", 4)
     rows = spark.range(100).selectExpr("'Orders' as topic", "cast(id as string) as body")
     for times in (1, 2):
         rows.write.format("rmq").option("path", str(path)).mode("append").save()
@@ -36,9 +55,5 @@ def test_after_a_streams_last_batch_the_store_is_closed_in_a_moment(
     sink = rows.writeStream.format("rmq").options(path=str(path), checkpointLocation=str(tmp_path / "checkpoint"))
     # It ends by itself: a query that is stopped in the middle of a commit leaves the store as a kill does.
     sink.trigger(availableNow=True).start().awaitTermination()
-    deadline_s = time.monotonic() + 30
-    while (path / "abort").exists() and time.monotonic() < deadline_s:
-        time.sleep(0.1)
-    with Store.open(path) as store:
-        assert store.recovery is not None and store.recovery.trust == "CLEAN"
+    wait_until_closed(path)
     assert message_count(path) == 300

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -51,6 +52,20 @@ def test_modules_are_spared_once_and_again_when_new_ones_came(
     for _ in range(3):
         worker.spare_modules()
     assert collector.calls == 2 * SPARED
+
+
+@pytest.mark.parametrize(
+    ("main", "reuse", "expected"),
+    [("pyspark.daemon", "1", True), ("pyspark.daemon", None, False), ("pytest", "1", False)],
+)
+def test_a_worker_is_a_process_that_will_have_more_tasks(
+    monkeypatch: pytest.MonkeyPatch, main: str, reuse: str | None, expected: bool
+) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec(main, None))
+    monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
+    if reuse is not None:
+        monkeypatch.setenv("SPARK_REUSE_WORKER", reuse)
+    assert worker.is_worker() is expected
 
 
 def test_outside_of_a_worker_collections_are_left_alone(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,7 @@ class Flusher:
         self._timed = config.flush_commit_log_timed
         self._clock = clock
         self._woken = threading.Event()
+        self._wanted_end = 0
         self._stopped = False
         self._failing = False
         self._saved_end = log.writing_page.appended_end
@@ -73,12 +74,15 @@ class Flusher:
             with contextlib.suppress(StoreLockedError):  # somebody else is flushing at this moment
                 self.flush_if_due(timeout_ms=0)
 
-    def wake(self) -> None:
-        """Flush soon: a message that nobody waits for can be seen only when it is on disk (SYNC_FLUSH, WAIT=false)."""
+    def flush_soon(self) -> None:
+        """Have the thread flush what was appended until now, however little, at once and beside the caller."""
+        self._wanted_end = self._log.writing_page.appended_end
         self._woken.set()
 
     def flush_if_due(self, timeout_ms: int | None = None) -> None:
-        """Flush if enough pages are dirty, a segment is full, or nothing was flushed for long. Raises as `flush`."""
+        """Flush if enough pages are dirty, a segment is full, or nothing was flushed for long, or if somebody wants it
+        soon. Raises as `flush`.
+        """
         now_ms = self._clock()
         page = self._log.writing_page
         flushed, appended = page.flushed_end, page.appended_end
@@ -88,6 +92,7 @@ class Flusher:
             self._thorough_ms = now_ms
         elif (
             self._log.sync_flush
+            or flushed < self._wanted_end
             or appended // _PAGE_BYTES - flushed // _PAGE_BYTES >= self._least_pages
             or appended // segment_bytes > flushed // segment_bytes
         ):

@@ -556,6 +556,12 @@ class Store:
         """Make everything stored so far durable. StoreFailedError."""
         self._writing().flush()
 
+    def flush_soon(self) -> None:
+        """Have a thread of the store make durable what is stored so far, at once and beside the caller. That it cannot
+        is logged, and the next call that writes is told: StoreFailedError.
+        """
+        self._writing().flush_soon()
+
     def _reading(self) -> Queues:
         if self._closed:
             raise UsageError(f"{self.path} is closed; open it again")

@@ -129,7 +129,7 @@ class Writer:
         if not self._log.sync_flush:
             self._flusher.appended()
         elif message is not None and not _waits_for_disk(message):
-            self._flusher.wake()
+            self._flusher.flush_soon()  # it can be seen only when it is on disk
         else:
             try:
                 flush(self._log, end, self._config.sync_flush_timeout if timeout_ms is None else timeout_ms)
@@ -204,7 +204,7 @@ class Writer:
         with append_lock(self._log):
             if key is not None and self._already_done(unit, repeatable):
                 return self._acknowledged(CommitResult(0, committed=False))
-            # What sinks commit they flush, under ASYNC_FLUSH too.
+            # What sinks commit is flushed at once, under ASYNC_FLUSH too.
             append(self._log, batches, self._bracket(unit), places=False, used=used.give_back, soon_flushed=True)
         result = self._acknowledged(CommitResult(rows, committed=True))
         discard_staged(self._log.root, files)
@@ -259,6 +259,10 @@ class Writer:
     def flush(self) -> None:
         """See `Store.flush`."""
         flush(self._log)
+
+    def flush_soon(self) -> None:
+        """See `Store.flush_soon`."""
+        self._flusher.flush_soon()
 
     def _append(self, encoded: Sequence[pa.RecordBatch]) -> Appended:
         with append_lock(self._log):

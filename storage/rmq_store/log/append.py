@@ -127,8 +127,8 @@ def append(
     soon_flushed: bool = False,
 ) -> Appended:
     """Append encoded batches (ENCODED_SCHEMA) as one; the caller holds `append_lock`. `used` is told of the bytes of
-    frames that were copied and are not looked at again. `soon_flushed`: the caller will wait for the disk, under
-    ASYNC_FLUSH too; it may begin at once.
+    frames that were copied and are not looked at again. `soon_flushed`: all of it will be flushed right
+    behind, under ASYNC_FLUSH too; the disk may begin at once.
 
     On return the records are visible under ASYNC_FLUSH; they are durable only after a flush. What is held of them in
     memory does not grow with them, but for some bytes a row: 4, and 16 more if their `places` are asked for.

@@ -336,6 +336,33 @@ def test_a_writer_hears_of_a_thread_that_cannot_flush(lab: Lab) -> None:
         assert store._log.writing_page.flushed_end == store._log.writing_page.appended_end
 
 
+def test_what_somebody_wants_soon_is_flushed_however_little_it_is(lab: Lab) -> None:
+    with lab.open() as store:
+        flusher, _ = flusher_of(lab, store)
+        page = store._log.writing_page
+        store.append(lab.batch(1))
+        flusher.flush_if_due()
+        assert page.flushed_end < page.appended_end
+        flusher.flush_soon()
+        flusher.flush_if_due()
+        assert page.flushed_end == page.appended_end
+        store.append(lab.batch(1))
+        flusher.flush_if_due()
+        assert page.flushed_end < page.appended_end, "what came later is wanted no sooner than ever"
+
+
+def test_flush_soon_does_not_wait_for_the_interval(lab: Lab) -> None:
+    lab.config = replace(lab.config, flush_interval_commit_log=600_000)
+    with lab.open() as store:
+        store.append(lab.batch(1))  # it makes the segment, which is synced
+        disk = SlowDisk()
+        disk.go_on.set()
+        store.append(lab.batch(1))
+        store.flush_soon()
+        assert disk.entered.wait(HANG_GUARD_S)
+        durable.hook = None
+
+
 def test_a_late_writer_does_not_wait_for_somebody_elses_flush(lab: Lab) -> None:
     with lab.open() as store:
         assert store._writer is not None
@@ -382,7 +409,7 @@ def test_the_thread_says_whether_trying_again_can_help(
     store.append(lab.batch(1))
     durable.hook = fail
     assert store._flusher is not None
-    store._flusher.wake()
+    store._flusher.flush_soon()
     while not caplog.messages:
         os.sched_yield()
     durable.hook = None
@@ -392,8 +419,12 @@ def test_the_thread_says_whether_trying_again_can_help(
 
 
 def test_without_flush_commit_log_timed_an_append_wakes_the_thread(lab: Lab) -> None:
-    lab.config = replace(lab.config, flush_commit_log_timed=False, flush_commit_log_least_pages=0)
+    lab.config = replace(
+        lab.config, flush_commit_log_timed=False, flush_commit_log_least_pages=0, flush_interval_commit_log=600_000
+    )
     with lab.open() as store:
+        store.append(lab.batch(1))  # it makes the segment, which is synced
+        store.flush()
         disk = SlowDisk()
         disk.go_on.set()
         store.append(lab.batch(1))
