@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import shutil
@@ -21,7 +22,8 @@ from pyspark_rmq import home as home_module
 from pyspark_rmq import keeping
 from pyspark_rmq.home import commit_staged, task_home
 from pyspark_rmq.options import SinkOptions, SourceOptions, Subscription
-from rmq_store import NotAStoreError, StagingArea, Store, StoreConfig, StoreFailedError, StoreFullError
+from rmq_store import NotAStoreError, StagedFile, StagingArea, Store, StoreConfig, StoreFailedError, StoreFullError
+from rmq_store.files import durable
 from rmq_store.files.state_page import StatePage
 
 Make = Callable[..., Any]
@@ -359,15 +361,44 @@ def test_nothing_is_left_to_do_behind_the_last_task_of_a_worker_or_with_sync_flu
         assert not (path / "abort").exists()
 
 
+def stage_one(path: Path) -> StagedFile:
+    with StagingArea.for_task(path, "write-1", 0, 0, topic="Orders") as area:
+        area.write(pa.record_batch({"body": pa.array([b"one more"])}))
+        staged = area.finish()
+    assert staged is not None
+    return staged
+
+
+def test_a_flush_that_fails_behind_a_commit_is_told_to_the_next_one_and_its_rows_are_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(home_module, "is_worker", lambda: True)
+    path = seldom_flushed(tmp_path)
+    failed = threading.Event()
+
+    def fail(operation: str, where: str) -> None:
+        if operation == "fsync" and Path(where).parent == path / "commitlog":
+            failed.set()
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(durable, "hook", fail)
+    assert commit_staged(SinkOptions(str(path)), [stage_one(path)], None, lambda: None, keeps_open=True)
+    assert failed.wait(HANG_GUARD_S)
+    wait_until(lambda: "flush failed" in caplog.text)
+    with pytest.raises(StoreFailedError):
+        commit_staged(SinkOptions(str(path)), [stage_one(path)], None, lambda: None, keeps_open=True)
+    monkeypatch.setattr(durable, "hook", None)
+    with Store.open(path) as store:
+        assert count(store) == 11
+    assert all_flushed(path)
+
+
 def test_a_commit_is_done_and_swept_where_no_thread_can_be_started(
     make_store: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(home_module, "is_worker", lambda: True)
     path = make_store(Orders=10)
-    with StagingArea.for_task(path, "write-1", 0, 0, topic="Orders") as area:
-        area.write(pa.record_batch({"body": pa.array([b"one more"])}))
-        staged = area.finish()
-    assert staged is not None
+    staged = stage_one(path)
     starting, swept = threading.Thread.start, []
 
     def no_thread(thread: threading.Thread) -> None:
