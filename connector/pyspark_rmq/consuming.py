@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType, TimestampType
 
-from pyspark_rmq import home
+from pyspark_rmq import home, sink_home
 from pyspark_rmq.breaker import FloodBreaker, FloodWatch
 from pyspark_rmq.judge import DLQ, MODES, REASON_COLUMNS, RESULT_COLUMNS, SUCCESS, Judge, Mode
 from pyspark_rmq.offsets import refuse
@@ -118,7 +118,7 @@ def consume(
     for name in RESULT_COLUMNS:
         if name in types:
             refuse(f"the stream has a column {name!r}, which is the name of a column of results: rename it")
-    home.prepare_to_consume(path, group, max_reconsume_times)
+    sink_home.prepare_to_consume(path, group, max_reconsume_times)
     kept = tuple(name for name in types if name not in REASON_COLUMNS) if on_results is not None else tuple(_NEEDED)
     consumer = _BatchConsumer(
         handler, mode, path, group, max_reconsume_times, on_results, reasons, kept,
@@ -221,7 +221,7 @@ class _BatchConsumer:
         """Whether an earlier run has sent this batch's failures back. Only the first batch of a run can be repeated."""
         if self._run_began:
             return False
-        newest = home.last_sent_back(self._path, _key(self._group, query_id))
+        newest = sink_home.last_sent_back(self._path, _key(self._group, query_id))
         found = -1 if newest is None else newest >> _DIGEST_BITS
         if found < batch_id:
             self._run_began = True

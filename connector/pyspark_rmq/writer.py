@@ -23,7 +23,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pyspark_rmq.home import (
+from pyspark_rmq.offsets import refuse
+from pyspark_rmq.options import SinkOptions
+from pyspark_rmq.schema import SinkColumns, sink_columns
+from pyspark_rmq.sink_home import (
     Marker,
     commit_staged,
     is_there_to_write,
@@ -32,9 +35,6 @@ from pyspark_rmq.home import (
     stage,
     sweep_staged,
 )
-from pyspark_rmq.offsets import refuse
-from pyspark_rmq.options import SinkOptions
-from pyspark_rmq.schema import SinkColumns, sink_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_rmq import home
+from pyspark_rmq import home, sink_home
 from pyspark_rmq.options import SourceOptions, Subscription, sink_options
 from rmq_store import NotAStoreError, ReadOnlyError, Store, StoreLockedError
 
@@ -59,19 +59,19 @@ def test_nothing_is_created_by_reading(tmp_path: Path) -> None:
 
 def test_preparing_to_write_makes_a_store_once(tmp_path: Path) -> None:
     options = sink_options({"path": str(tmp_path / "new")}, "stream write")
-    home.prepare_to_write(options)
+    sink_home.prepare_to_write(options)
     described = (tmp_path / "new" / "pyrmq" / "store.json").read_bytes()
-    home.prepare_to_write(options)
+    sink_home.prepare_to_write(options)
     assert (tmp_path / "new" / "pyrmq" / "store.json").read_bytes() == described
 
 
 @pytest.mark.parametrize(
     "prepare",
     [
-        lambda path: home.prepare_to_write(sink_options({"path": path}, "stream write")),
-        lambda path: home.prepare_to_send_back(sink_options({"path": path, "sendBack": "cg"}, "batch write")),
-        lambda path: home.prepare_to_consume(path, "cg", 3),
-        lambda path: home.last_sent_back(path, "cg/query"),
+        lambda path: sink_home.prepare_to_write(sink_options({"path": path}, "stream write")),
+        lambda path: sink_home.prepare_to_send_back(sink_options({"path": path, "sendBack": "cg"}, "batch write")),
+        lambda path: sink_home.prepare_to_consume(path, "cg", 3),
+        lambda path: sink_home.last_sent_back(path, "cg/query"),
     ],
 )
 def test_what_was_prepared_is_prepared_also_if_the_store_cannot_be_closed(

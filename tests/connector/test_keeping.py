@@ -19,9 +19,10 @@ import pyarrow as pa
 import pytest
 
 from pyspark_rmq import home as home_module
-from pyspark_rmq import keeping
-from pyspark_rmq.home import commit_staged, task_home
+from pyspark_rmq import keeping, sink_home
+from pyspark_rmq.home import task_home
 from pyspark_rmq.options import SinkOptions, SourceOptions, Subscription
+from pyspark_rmq.sink_home import commit_staged
 from rmq_store import NotAStoreError, StagedFile, StagingArea, Store, StoreConfig, StoreFailedError, StoreFullError
 from rmq_store.files import durable
 from rmq_store.files.state_page import StatePage
@@ -133,13 +134,13 @@ def test_a_store_that_was_replaced_is_opened_anew(make_store: Make) -> None:
 def test_what_is_wrong_with_a_replaced_store_is_no_business_of_the_next_commit(
     make_store: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(home_module, "is_worker", lambda: True)
+    monkeypatch.setattr(sink_home, "is_worker", lambda: True)
     path = make_store(Orders=10)
-    with home_module._commit_home(str(path), keeps_open=True):
+    with sink_home._commit_home(str(path), keeps_open=True):
         pass
     shutil.rmtree(path)
     make_store(Orders=3)
-    with home_module._commit_home(str(path), keeps_open=True) as store:
+    with sink_home._commit_home(str(path), keeps_open=True) as store:
         assert count(store) == 3
     assert f"{path} could not be closed" in caplog.text
 
@@ -149,12 +150,12 @@ def test_what_is_wrong_with_a_replaced_store_is_no_business_of_the_next_commit(
 def test_a_store_that_was_replaced_while_it_was_written_does_not_have_what_was_written(
     make_store: Make, monkeypatch: pytest.MonkeyPatch, worker: bool, keeps_open: bool
 ) -> None:
-    monkeypatch.setattr(home_module, "is_worker", lambda: worker)
+    monkeypatch.setattr(sink_home, "is_worker", lambda: worker)
     path = make_store(Orders=10)
-    with pytest.raises(StoreFailedError, match="deleted or replaced"), home_module._commit_home(str(path), keeps_open):
+    with pytest.raises(StoreFailedError, match="deleted or replaced"), sink_home._commit_home(str(path), keeps_open):
         path.rename(path.with_name("old"))
         make_store(Orders=3)
-    with pytest.raises(StoreFailedError, match="deleted or replaced"), home_module._commit_home(str(path), keeps_open):
+    with pytest.raises(StoreFailedError, match="deleted or replaced"), sink_home._commit_home(str(path), keeps_open):
         shutil.rmtree(path)
     assert not keeping._kept
 
@@ -164,7 +165,7 @@ def test_of_two_errors_that_of_the_commit_counts(
     make_store: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, keeps_open: bool
 ) -> None:
     """A commit whose fsync failed must not be told as one that found the disk full when it was closed."""
-    monkeypatch.setattr(home_module, "is_worker", lambda: True)
+    monkeypatch.setattr(sink_home, "is_worker", lambda: True)
     path = make_store(Orders=10)
     closing = Store.close
 
@@ -173,7 +174,7 @@ def test_of_two_errors_that_of_the_commit_counts(
         raise StoreFullError("no room for the checkpoint")
 
     monkeypatch.setattr(Store, "close", close)
-    with pytest.raises(StoreFailedError, match="fsync"), home_module._commit_home(str(path), keeps_open):
+    with pytest.raises(StoreFailedError, match="fsync"), sink_home._commit_home(str(path), keeps_open):
         raise StoreFailedError("fsync")
     assert "no room for the checkpoint" in caplog.text
     assert not keeping._kept
@@ -270,17 +271,17 @@ import sys, types
 from pathlib import Path
 sys.modules["__main__"].__spec__ = types.SimpleNamespace(name="pyspark.daemon")
 import pyarrow as pa
-from pyspark_rmq import home
+from pyspark_rmq import sink_home
 from pyspark_rmq.options import SinkOptions
 from rmq_store import StagingArea
-home._COMMIT_HOME_KEPT_S = 600.0
+sink_home._COMMIT_HOME_KEPT_S = 600.0
 path = Path(sys.argv[1])
 with StagingArea.for_task(path, "write-1", 0, 0, topic="Orders") as area:
     area.write(pa.record_batch({"body": pa.array([b"the last one"])}))
     staged = area.finish()
 keeps_open = sys.argv[2] == "stream"
 options = SinkOptions(str(path), topic="Orders")
-assert home.commit_staged(options, [staged], None, lambda: (path / "swept").touch(), keeps_open=keeps_open)
+assert sink_home.commit_staged(options, [staged], None, lambda: (path / "swept").touch(), keeps_open=keeps_open)
 print("committed", flush=True)
 sys.stdin.read()
 """
@@ -372,7 +373,7 @@ def stage_one(path: Path) -> StagedFile:
 def test_a_flush_that_fails_behind_a_commit_is_told_to_the_next_one_and_its_rows_are_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(home_module, "is_worker", lambda: True)
+    monkeypatch.setattr(sink_home, "is_worker", lambda: True)
     path = seldom_flushed(tmp_path)
     failed = threading.Event()
 
@@ -396,7 +397,7 @@ def test_a_flush_that_fails_behind_a_commit_is_told_to_the_next_one_and_its_rows
 def test_a_commit_is_done_and_swept_where_no_thread_can_be_started(
     make_store: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(home_module, "is_worker", lambda: True)
+    monkeypatch.setattr(sink_home, "is_worker", lambda: True)
     path = make_store(Orders=10)
     staged = stage_one(path)
     starting, swept = threading.Thread.start, []

@@ -305,7 +305,7 @@ def test_tasks_of_a_first_batch_make_one_store_between_them(tmp_path: Path) -> N
     path = tmp_path / "new"
     program = f"""
 import sys
-from pyspark_rmq.home import prepare_batch
+from pyspark_rmq.sink_home import prepare_batch
 from pyspark_rmq.options import sink_options
 from rmq_store import Store
 print("ready", flush=True)

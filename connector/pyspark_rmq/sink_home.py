@@ -1,0 +1,266 @@
+"""Where messages go to: what sinks ask of the home that `home` describes, from staging in tasks to the commit. Control
+plane.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark_rmq.keeping import briefly, kept
+from pyspark_rmq.options import SinkOptions
+from pyspark_rmq.worker import is_worker, spare_modules
+
+if TYPE_CHECKING:
+    from rmq_store import SendBackArea, StagedFile, StagingArea, Store
+
+# Purpose of the units that hold what was sent back.
+SEND_BACK = "sendback"
+
+# How long a home stays open after the commit of a micro-batch: others often follow.
+_COMMIT_HOME_KEPT_S = 2.0
+
+# Nobody stages that long without writing.
+_STALE_MS = 24 * 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What makes a repeated commit a no-op: it is stored with the messages, and `value` only grows for each `key`.
+
+    With `repeatable` the same value must come with the same rows, so that a copied checkpoint is found out.
+    """
+
+    purpose: str
+    key: str
+    value: int
+    repeatable: bool
+
+
+def prepare_to_consume(path: str, group: str, max_reconsume_times: int | None) -> None:
+    """Make sure that the store can be written, and with a number make that the group's, whoever has set it before.
+
+    Raises what `Store.open` raises.
+    """
+    with _open_to_write(path) as store:
+        if max_reconsume_times is not None:
+            store.retry.set_max_reconsume_times(group, max_reconsume_times)
+
+
+def last_sent_back(path: str, key: str) -> int | None:
+    """The newest value of a marker of send-backs; None if there is none."""
+    with _open_to_write(path) as store:
+        return store.last_unit(SEND_BACK, key)
+
+
+def prepare_to_write(options: SinkOptions) -> None:
+    """Make sure that there is a store for tasks to stage for: create it if nothing is there.
+
+    Raises:
+        NotAStoreError: there is something else.
+    """
+    if (Path(options.path) / "pyrmq" / "store.json").exists():  # the usual case: no need to import the engine
+        return
+    with _open_to_write(options.path, create=True):
+        pass
+
+
+def is_there_to_write(options: SinkOptions) -> bool:
+    """Whether there is a store for the tasks of a stream to stage for; one that a broker made gets our settings.
+
+    Raises:
+        NotAStoreError: there is something else.
+    """
+    root = Path(options.path)
+    # The usual case, in every micro-batch: no need to import the engine.
+    if (root / "pyrmq" / "store.json").exists():
+        return True
+    # A place where something is mounted is an empty directory when it is not.
+    if not root.exists() or (root.is_dir() and not any(root.iterdir())):
+        return False
+    with _open_to_write(options.path):
+        return True
+
+
+def prepare_batch(options: SinkOptions, batch_id: int) -> None:
+    """Make sure, in a task, that there is a store to stage for, where the driver saw none: a query's first batch makes
+    it, several of its tasks at once if need be, and also if it has no rows.
+
+    Raises:
+        NotAStoreError: there is something else; or nothing, and the batch is a later one: those before it were written
+            to a store that is not there now.
+    """
+    if batch_id == 0:
+        prepare_to_write(options)
+    elif not is_there_to_write(options):
+        from rmq_store import NotAStoreError
+
+        raise NotAStoreError(
+            options.path,
+            f"the store is gone: this is batch {batch_id} of a query, and batch 0 made the store or found it here. "
+            "Mount it, or put it back, and start the query again. If a new store is what you want, start with a new "
+            "checkpoint, or make the store first: rmq_store.Store.open(path, create=True)",
+        )
+
+
+def stage(
+    options: SinkOptions, write_id: str, partition_id: int, attempt_id: int, drop_properties: frozenset[str]
+) -> StagingArea:
+    """Begin the file of one attempt of a task. Raises `NotAStoreError` on a host that does not have the store."""
+    from rmq_store import StagingArea
+
+    spare_modules()
+    return StagingArea.for_task(
+        options.path,
+        write_id,
+        partition_id,
+        attempt_id,
+        topic=options.topic,
+        use_queue_id=options.use_queue_id,
+        compress_over_bytes=options.compress_over_bytes,
+        keep_unique_key=options.keep_uniq_key,
+        drop_properties=drop_properties,
+    )
+
+
+def prepare_to_send_back(options: SinkOptions) -> bool:
+    """Make sure, on the driver, that the group has what tasks need that send its messages back; False if it has no
+    retry queues: then nothing that is sent back is stored, not even as a dead letter.
+
+    Raises:
+        NotAStoreError: there is no store, so no message of it can have failed.
+        ResponseError: the group, or its retry topic, is not there and must not be made.
+    """
+    assert options.send_back is not None  # options checked it
+    with _open_to_write(options.path) as store:
+        store.retry.prepare(options.send_back)
+        return store.groups()[options.send_back].retry_queue_nums > 0
+
+
+def stage_send_backs(options: SinkOptions, write_id: str, partition_id: int, attempt_id: int) -> SendBackArea:
+    """Begin the file of one attempt of a task. Raises `NotAStoreError` on a host that does not have the store."""
+    from rmq_store import SendBackArea
+
+    spare_modules()
+    assert options.send_back is not None  # options checked it
+    return SendBackArea.for_task(
+        options.path,
+        write_id,
+        partition_id,
+        attempt_id,
+        group=options.send_back,
+        max_reconsume_times=options.max_reconsume_times,
+    )
+
+
+def commit_staged(
+    options: SinkOptions,
+    files: Sequence[StagedFile],
+    marker: Marker | None,
+    sweeping: Callable[[], None],
+    *,
+    keeps_open: bool,
+) -> bool:
+    """Append staged files, all or nothing; False if `marker` says that this was done before, and nothing was added.
+    `sweeping` is called when that is done; it raises nothing.
+
+    On return they are on disk under SYNC_FLUSH, and in the page cache under ASYNC_FLUSH: then a worker of Spark's
+    flushes, sweeps and closes in threads of its own, and any other process, or a worker that ends with the commit,
+    before it returns. With `keeps_open` a worker has the store open for a moment longer, because the next batch will
+    need it soon. That it cannot be closed is logged: the files are committed, and an error would have them written
+    twice.
+
+    Raises:
+        MarkerError: the marker of this key is already further, or stands here with other rows.
+        UsageError: two rows are to send one message back.
+        StagingError: a file is missing or altered.
+        StoreFullError, StoreLockedError: nothing was appended.
+        StoreFailedError: they are appended, but perhaps not on disk; with a marker the commit can be repeated.
+    """
+    spare_modules()
+    with _commit_home(options.path, keeps_open) as store:
+        committed = _commit(store, files, marker, SEND_BACK if options.send_back is not None else "sink")
+        if _kept_s(store, keeps_open) is not None:
+            # At once, however little it is: Spark may end a worker at any moment, and its flusher with it.
+            store.flush_soon()
+            _beside(sweeping)
+        else:
+            _flush(store)
+            sweeping()
+    return committed
+
+
+def _commit(store: Store, files: Sequence[StagedFile], marker: Marker | None, purpose: str) -> bool:
+    """`purpose` is that of a unit without a marker."""
+    from rmq_store import MarkerError
+
+    if marker is None:
+        return store.commit_staged(files, purpose=purpose, use_up=True).committed
+    try:
+        return store.commit_staged(
+            files, purpose=marker.purpose, key=marker.key, value=marker.value, repeatable=marker.repeatable, use_up=True
+        ).committed
+    except MarkerError as error:
+        if store.last_unit(marker.purpose, marker.key) != marker.value:
+            raise
+        raise MarkerError(
+            f"{error}: run it once with option repeatable=false of the sink. It drops this repetition, what was "
+            "committed stays, and the query goes on behind it. How to tell: docs/operations.md, Checkpoints of streams"
+        ) from error
+
+
+def _beside(work: Callable[[], None]) -> None:
+    """Do it in a thread: it waits for a busy disk. What was committed must not fail because none can be started."""
+    try:
+        threading.Thread(target=work, name="rmq-sweep", daemon=True).start()
+    except RuntimeError:
+        work()
+
+
+def _flush(store: Store) -> None:
+    """Make what was committed durable: no error may say that it was not written. StoreFailedError."""
+    from rmq_store import StoreFailedError, StoreLockedError
+
+    try:
+        store.flush()
+    except StoreLockedError as error:
+        raise StoreFailedError(f"the messages are stored, but perhaps not on disk: {error}") from error
+
+
+def _commit_home(path: str, keeps_open: bool) -> AbstractContextManager[Store]:
+    from rmq_store import Store
+
+    keep_s = partial(_kept_s, keeps_open=keeps_open)
+    return kept(("commit", path), Path(path), lambda: Store.open(path), keep_s, written=True)
+
+
+def _kept_s(store: Store, keeps_open: bool) -> float | None:
+    """How long a store stays open behind a commit. None: it is closed before, as whoever chose SYNC_FLUSH expects it of
+    a batch write, which may be the last thing that a job does.
+    """
+    if not is_worker():
+        return None
+    if keeps_open:
+        return _COMMIT_HOME_KEPT_S
+    return None if store.config.flush_disk_type == "SYNC_FLUSH" else 0.0
+
+
+def _open_to_write(path: str, *, create: bool = False) -> AbstractContextManager[Store]:
+    """The store, for one block that has done its work when it ends. Raises what `Store.open` raises."""
+    from rmq_store import Store
+
+    return briefly(Path(path), lambda: Store.open(path, create=create))
+
+
+def sweep_staged(
+    options: SinkOptions, write_ids: Sequence[str], is_over: Callable[[str], bool] | None = None
+) -> None:
+    """Remove what these writes staged, and those that are over by their id, and what died long ago."""
+    from rmq_store import sweep
+
+    sweep(Path(options.path), write_ids, _STALE_MS, is_over=is_over)
