@@ -128,6 +128,7 @@ def _spark() -> SparkSession:
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     from pyspark.sql import SparkSession
 
+    from bench.bare_sink import BareSink
     from bench.looks import CountedSource
     from bench.null_source import NullSource
 
@@ -140,6 +141,6 @@ def _spark() -> SparkSession:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
-    for source in (NullSource, CountedSource):
+    for source in (NullSource, CountedSource, BareSink):
         spark.dataSource.register(source)
     return spark

@@ -27,6 +27,7 @@ OWED = {
     "writes of 5 columns": ("write-batch-5-columns-{body}", "write-stream-5-columns-{body}"),
     "writes of 2 columns": ("write-batch-2-columns-{body}", "write-stream-2-columns-{body}"),
     "a write with SYNC_FLUSH": ("write-batch-sync-flush",),
+    "the ceiling of writes": ("write-bare-{body}",),
     "bulk append beside pwrite": ("append-bulk-{body}",),
     "bulk append beside Java": ("java-append-batch-100-{body}", "java-append-single-{body}"),
     "queue read": ("queue-read-{body}", "java-queue-read-{body}"),

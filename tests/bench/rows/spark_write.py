@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 LET_GO_S = 60
 ROWS = {100: 1_000_000, 1024: 400_000}
+FEW = 10_000
 COLUMNS = {"5": "topic, body, tags, keys, properties", "2": "topic, body"}
 
 _BATCH = f"`spark.range` in {PARTITIONS} partitions"
@@ -38,6 +39,13 @@ _FLUSHED = {
     ),
     "SYNC_FLUSH": "On the disk, and the store closed, when the write is over.",
 }
+
+_BARE_SETTINGS = (
+    f"local[2]; rows from {_BATCH} as in the lines above. Tasks write as many bytes as ours stage, always the same "
+    "ones; the commit copies them into preallocated files in two threads. Nothing is encoded, has a checksum, a queue "
+    "or an index, or is flushed. A new directory for each measurement, removed outside of it."
+)
+_BARE_LIMIT = "The kernel: each byte is written into the page cache twice."
 
 # Found by timing the tasks and the commit inside of Spark's processes, with perf, with writes whose commit does
 # nothing, and with loops that copy and fill in as many bytes.
@@ -129,6 +137,40 @@ def _writing(
     return prepare
 
 
+def _bare(body_bytes: int) -> Callable[[Scratch], Iterator[Pair]]:
+    def prepare(scratch: Scratch) -> Iterator[Pair]:
+        rows = scratch.rows(ROWS[body_bytes])
+        row_bytes = _row_bytes(scratch, COLUMNS["2"], body_bytes)
+        run = _batch_run(scratch.spark(), rows, COLUMNS["2"], body_bytes)
+        scratch.touch_memory(2 * rows * row_bytes)
+
+        def bare() -> float:
+            path = scratch.directory / uuid.uuid4().hex
+            path.mkdir()
+            figure = rows_per_second(rows, lambda: run("bare", {"path": str(path), "rowBytes": str(row_bytes)}))
+            assert sum(file.stat().st_size for file in path.iterdir()) >= rows * row_bytes
+            shutil.rmtree(path)
+            return figure
+
+        yield Pair(bare, lambda: rows_per_second(rows, lambda: run("null", {})))
+
+    return prepare
+
+
+def _row_bytes(scratch: Scratch, names: str, body_bytes: int) -> int:
+    """What a row takes in the log."""
+    from rmq_store import Store
+
+    path = scratch.directory / "few"
+    with Store.open(path, create=True) as store:
+        store.create_topic(TOPIC, queue_count=PARTITIONS)
+    _batch_run(scratch.spark(), FEW, names, body_bytes)("rmq", {"path": str(path)})
+    with Store.open(path, read_only=True) as store:
+        start, end = store.log_range()
+    _remove(path)
+    return (end - start) // FEW
+
+
 def _cases() -> Iterator[Case]:
     for count, names in COLUMNS.items():
         for body_bytes in BODY_BYTES:
@@ -145,6 +187,19 @@ def _cases() -> Iterator[Case]:
                     contextmanager(_writing(mode, names, body_bytes)),
                     limit=_LIMIT,
                 )
+    for body_bytes in BODY_BYTES:
+        yield Case(
+            f"write-bare-{body_bytes}",
+            f"no write of ours, but its ceiling: the bytes of ({COLUMNS['2']}), staged and copied by a commit",
+            "write",
+            body_bytes,
+            "null sink, same columns",
+            "rows/s",
+            None,
+            _BARE_SETTINGS,
+            contextmanager(_bare(body_bytes)),
+            limit=_BARE_LIMIT,
+        )
     yield Case(
         "write-batch-sync-flush-1024",
         f"batch write with SYNC_FLUSH, exactly once, ({COLUMNS['5']})",
