@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from rmq_store.broker.schedule import Delivery, Schedule
     from rmq_store.broker.send_back_area import SendBackArea, SendBackCounts
     from rmq_store.broker.send_back_batch import ANSWER_SCHEMA, SEND_BACK_SCHEMA
-    from rmq_store.broker.staging import StagedFile, StagingArea, sweep
+    from rmq_store.broker.staged_files import StagedFile, sweep
+    from rmq_store.broker.staging import StagingArea
     from rmq_store.broker.store import Store
     from rmq_store.broker.topics import TopicConfig
     from rmq_store.clock import ClockFile, store_clock
@@ -93,7 +94,8 @@ _HOMES = {
     "broker.schedule": "Delivery Schedule",
     "broker.send_back_area": "SendBackArea SendBackCounts",
     "broker.send_back_batch": "ANSWER_SCHEMA SEND_BACK_SCHEMA",
-    "broker.staging": "StagedFile StagingArea sweep",
+    "broker.staged_files": "StagedFile sweep",
+    "broker.staging": "StagingArea",
     "broker.store": "Store",
     "broker.topics": "TopicConfig",
     "clock": "ClockFile store_clock",

@@ -30,7 +30,7 @@ from rmq_store.broker.pop_journal import PopJournal
 from rmq_store.broker.pop_state import Given, Gone
 from rmq_store.broker.receipt_handle import ReceiptHandle
 from rmq_store.broker.sql92 import compile_selector
-from rmq_store.broker.staging import StagedFile, content_sum_of, open_staged
+from rmq_store.broker.staged_files import StagedFile, content_sum_of, open_staged
 from rmq_store.broker.topics import TopicTable
 from rmq_store.errors import StoreError
 from rmq_store.files.progress import Progress, ProgressRecord

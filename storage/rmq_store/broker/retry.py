@@ -32,7 +32,7 @@ from rmq_store.broker.send_back import (
     properties_bytes_max,
 )
 from rmq_store.broker.send_back_batch import ANSWER_SCHEMA, SEND_BACK_SCHEMA, SendBackEncoder, normalise
-from rmq_store.broker.staging import StagedFile, content_sum_of
+from rmq_store.broker.staged_files import StagedFile, content_sum_of
 from rmq_store.broker.stored_frames import message_at
 from rmq_store.broker.topics import TopicTable
 from rmq_store.broker.writing import Writer

@@ -1,81 +1,34 @@
-"""Staged files: what sink tasks encoded, waiting for one commit to append it (steps S1 and S2 of docs/design.md
-section 7).
+"""Staging: what sink tasks encode goes to files of their own, which one commit will append (`staged_files`; step S1 of
+docs/design.md section 7).
 
-    <root>/pyrmq/staging/<write id>/<partition>-<attempt>-<uuid>.arrow      an Arrow IPC stream of ENCODED_SCHEMA,
-                                                                            or of STAGED_COPY_SCHEMA
-
-A task never opens the store: it reads `pyrmq/store.json` and `config/topics.json`, writes a file of its own under a
-name that nobody else ever uses, and reports name, size and CRC. While it writes, it shares a lock on the file.
-
-Files that no commit names are swept by later commits and aborts: those of writes that the caller knows to be over, at
-once and whoever still writes them (what goes on there counts for nothing); all others only when nobody has touched the
-directory for a long time and nobody has a file of it locked.
+A task never opens the store: it reads `pyrmq/store.json` and `config/topics.json`, writes a file under a name that
+nobody else ever uses, and reports name, size and CRC. While it writes, it shares a lock on the file.
 """
 
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
-import re
-import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 
-import numpy as np
 import pyarrow as pa
 
 from rmq_store.broker.config import StoreFile
 from rmq_store.broker.encoding import MessageEncoder
 from rmq_store.broker.row_columns import rows_from
+from rmq_store.broker.staged_files import CONTENT_SUM_MASK, StagedFile, content_sum_of, staging_directory
 from rmq_store.broker.topics import TopicTable
-from rmq_store.broker.used_files import UsedFiles
 from rmq_store.clock import store_clock
-from rmq_store.errors import NotAStoreError, StagingError, UsageError
+from rmq_store.errors import NotAStoreError
 from rmq_store.files import durable
-from rmq_store.files.lock import OfdLock, lock_shared_quietly
+from rmq_store.files.lock import lock_shared_quietly
 from rmq_store.format.crc import extend_crc
-from rmq_store.format.frame_check import FRAME_BYTES_MIN
-from rmq_store.format.gather import gather_fields
 from rmq_store.format.schema import ENCODED_SCHEMA
 from rmq_store.log.commit_log import Clock
-from rmq_store.log.filling import frame_bounds
-from rmq_store.threads import map_in_threads
-
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}", re.ASCII)
-
-# For less, threads do not pay: where other processes want the processors, their turn can come milliseconds later.
-_IN_THREADS_BYTES = 4 << 20
-
-# Body CRC lies 8 bytes into a frame.
-_BODY_CRC = 8
-_SUM_MASK = (1 << 63) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class StagedFile:
-    """What a task reports about its file; plain data.
-
-    `name` is relative to the staging directory. `topics`: (topic, number of queues that the file counts on).
-    `content_sum`: sum of the stored body CRCs, modulo 2^63, the same in whatever order and however split the rows come.
-    """
-
-    name: str
-    size_bytes: int
-    crc32: int
-    row_count: int
-    content_sum: int
-    topics: tuple[tuple[str, int], ...]
-
-    @property
-    def partition_id(self) -> int:
-        """The partition whose rows these are."""
-        return int(self.name.partition("/")[2].partition("-")[0])
 
 
 class _CrcFile:
@@ -119,10 +72,8 @@ class StagingFile:
     schema: ClassVar[pa.Schema] = ENCODED_SCHEMA
 
     def __init__(self, root: Path, write_id: str, partition_id: int, attempt: int) -> None:
-        if not _NAME.fullmatch(write_id) or write_id in (".", ".."):
-            raise UsageError(f"{write_id!r} cannot name a staging directory")
         self.partition_id = partition_id
-        self._directory = root / "pyrmq" / "staging" / write_id
+        self._directory = staging_directory(root, write_id)
         self._name = f"{partition_id}-{attempt}-{uuid.uuid4().hex}.arrow"
         self._file: _CrcFile | None = None
         self._writer: pa.ipc.RecordBatchStreamWriter | None = None
@@ -144,7 +95,7 @@ class StagingFile:
         except OSError as error:
             raise durable.translate(error, self._directory) from error
         self._rows += encoded.num_rows
-        self._content_sum = (self._content_sum + content_sum_of([encoded])) & _SUM_MASK
+        self._content_sum = (self._content_sum + content_sum_of([encoded])) & CONTENT_SUM_MASK
         for name, count in queues.items():
             self._queues[name] = max(self._queues.get(name, 0), count)
 
@@ -235,149 +186,3 @@ class StagingArea(StagingFile):
         with rows_from(self._rows, self.partition_id):
             encoded = self._encoder.encode_all(batch)
         self.add(encoded.frames, encoded.queues)
-
-
-def content_sum_of(batches: Sequence[pa.RecordBatch]) -> int:
-    """`StagedFile.content_sum` of encoded batches (ENCODED_SCHEMA)."""
-    return sum(map(_body_crc_sum, batches)) & _SUM_MASK
-
-
-def _body_crc_sum(encoded: pa.RecordBatch) -> int:
-    frames = encoded.column("frame")
-    starts = np.frombuffer(frames.buffers()[1], np.int64, len(frames), 8 * frames.offset)
-    crcs = gather_fields(np.frombuffer(frames.buffers()[2], np.uint8), starts + _BODY_CRC, ">u4")
-    return int(crcs.sum(dtype=np.uint64))
-
-
-def _has_short_frames(encoded: pa.RecordBatch) -> bool:
-    return int(np.diff(frame_bounds(encoded)).min(initial=FRAME_BYTES_MIN)) < FRAME_BYTES_MIN
-
-
-def _staged_path(root: Path, staged: StagedFile) -> Path:
-    directory, _, name = staged.name.partition("/")
-    if not _NAME.fullmatch(directory) or not _NAME.fullmatch(name) or ".." in (directory, name):
-        raise StagingError(f"{staged.name!r} is no name of a staged file")
-    return root / "pyrmq" / "staging" / directory / name
-
-
-def discard_staged(root: Path, files: Sequence[StagedFile]) -> None:
-    """Remove files that were committed. Before the store is closed: its sync would still write them to the disk.
-
-    One that cannot be removed is left to `sweep`: the commit has succeeded.
-    """
-    for staged in files:
-        path = _staged_path(root, staged)
-        with contextlib.suppress(OSError):
-            durable.before("unlink", path)
-            path.unlink(missing_ok=True)
-
-
-def open_all_staged(
-    root: Path, files: Sequence[StagedFile], used: UsedFiles | None = None, schema: pa.Schema = ENCODED_SCHEMA
-) -> list[pa.RecordBatch]:
-    """The batches of all files in their order, as `open_staged`; large ones on all processors."""
-    look = partial(open_staged, root, used=used, schema=schema)
-    is_much = sum(file.size_bytes for file in files) >= _IN_THREADS_BYTES
-    opened = map_in_threads(look, files) if is_much else map(look, files)
-    return [batch for batches in opened for batch in batches]
-
-
-def open_staged(
-    root: Path, staged: StagedFile, used: UsedFiles | None = None, schema: pa.Schema = ENCODED_SCHEMA
-) -> list[pa.RecordBatch]:
-    """Map a staged file and return its batches, which keep the map alive, after checking that it is the one reported.
-    `used` is told of it.
-
-    Raises:
-        StagingError: missing, or of another size or CRC, or not readable, or of another schema.
-    """
-    path = _staged_path(root, staged)
-    try:
-        fd = durable.open_nofollow(path, os.O_RDONLY)
-    except FileNotFoundError as error:
-        raise StagingError(f"{path}: the file that a task reported is missing; nothing was written") from error
-    except (NotAStoreError, OSError) as error:
-        raise StagingError(f"{path}: {error}; nothing was written") from error
-    try:
-        size = os.fstat(fd).st_size
-        if size != staged.size_bytes or not size:
-            raise StagingError(f"{path}: {size} bytes, its task reported {staged.size_bytes}; nothing was written")
-        mapped = pa.py_buffer(mmap.mmap(fd, size, prot=mmap.PROT_READ))
-        if used is not None:
-            used.add(mapped, path)
-    finally:
-        os.close(fd)
-    if extend_crc(0, memoryview(mapped)) != staged.crc32:
-        raise StagingError(f"{path}: the content is not what its task wrote; nothing was written")
-    try:
-        batches = list(pa.ipc.open_stream(mapped))
-        for batch in batches:
-            batch.validate(full=True)  # Arrow believes the offsets that a file gives
-    except (pa.ArrowException, OSError) as error:
-        raise StagingError(f"{path}: {error}") from error
-    if any(batch.schema != schema for batch in batches):
-        raise StagingError(f"{path}: written by another version of this package; nothing was written")
-    batches = [batch for batch in batches if batch.num_rows]
-    if any(_has_short_frames(batch) for batch in batches):
-        raise StagingError(f"{path}: with frames that are too short to be any; nothing was written")
-    if sum(batch.num_rows for batch in batches) != staged.row_count:
-        raise StagingError(f"{path}: not the {staged.row_count} rows that its task reported")
-    return batches
-
-
-def sweep(
-    path: str | Path,
-    write_ids: Sequence[str] = (),
-    older_than_ms: int | None = None,
-    *,
-    is_over: Callable[[str], bool] | None = None,
-) -> int:
-    """Remove staging directories: the named ones and those whose name is of a write that `is_over`, whoever works
-    there; and those that nobody touched for `older_than_ms`, unless a task has a file in them open. Returns how many.
-    """
-    staging = Path(path) / "pyrmq" / "staging"
-    removed = 0
-    try:
-        directories = list(staging.iterdir())
-    except FileNotFoundError:
-        return 0
-    except OSError as error:
-        raise durable.translate(error, staging) from error
-    now_s = time.time()
-    for directory in directories:
-        over = directory.name in write_ids or (is_over is not None and is_over(directory.name))
-        try:
-            if over or (older_than_ms is not None and _is_forgotten(directory, now_s - older_than_ms / 1000)):
-                removed += _remove(directory)
-        except (FileNotFoundError, NotADirectoryError):
-            continue  # swept by somebody else; or nothing of ours
-    return removed
-
-
-def _is_forgotten(directory: Path, since_s: float) -> bool:
-    """Whether nobody has touched a staging directory since then, and no task is writing there."""
-    if directory.stat().st_mtime > since_s:
-        return False
-    for path in directory.iterdir():
-        # A task that gives up takes its file away at any moment.
-        with contextlib.suppress(FileNotFoundError):
-            if path.stat().st_mtime > since_s or OfdLock(path).who().kind != "free":
-                return False
-    return True
-
-
-def _remove(directory: Path) -> bool:
-    """Remove a directory with its files; False if something of it stays. That is no reason to fail: the commit that
-    sweeps has been done, and the next one sweeps again.
-    """
-    try:
-        for path in directory.iterdir():
-            durable.before("unlink", path)
-            path.unlink(missing_ok=True)
-        durable.before("rmdir", directory)
-        directory.rmdir()
-    except (FileNotFoundError, NotADirectoryError):
-        raise
-    except OSError:
-        return False
-    return True

@@ -38,7 +38,7 @@ from rmq_store.broker.retention import Retention
 from rmq_store.broker.retry import Retry
 from rmq_store.broker.schedule import Schedule
 from rmq_store.broker.send_back import PURPOSE as SEND_BACK_PURPOSE
-from rmq_store.broker.staging import StagedFile
+from rmq_store.broker.staged_files import StagedFile
 from rmq_store.broker.stored_frames import message_at
 from rmq_store.broker.topics import DEFAULT_TOPICS, TopicConfig, TopicTable
 from rmq_store.broker.waiting import Backlog, backlogs

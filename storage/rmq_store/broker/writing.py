@@ -18,7 +18,7 @@ from rmq_store.broker.results import AppendResult, CommitResult, SendResult, Sen
 from rmq_store.broker.routing import AUTO_CREATE_QUEUE_MAX, Router
 from rmq_store.broker.send_back import PURPOSE as SEND_BACK_PURPOSE
 from rmq_store.broker.staged_copies import refuse_twice
-from rmq_store.broker.staging import StagedFile, discard_staged, open_all_staged
+from rmq_store.broker.staged_files import CONTENT_SUM_MASK, StagedFile, discard_staged, open_all_staged
 from rmq_store.broker.topics import TopicConfig, TopicTable
 from rmq_store.broker.unit_table import UnitTable
 from rmq_store.broker.used_files import UsedFiles
@@ -178,7 +178,7 @@ class Writer:
         if not _PURPOSE.fullmatch(purpose):
             raise UsageError(f"{purpose!r} cannot be the purpose of a unit: letters, digits, _ and - can")
         rows = sum(file.row_count for file in files)
-        content = sum(file.content_sum for file in files) & ((1 << 63) - 1)
+        content = sum(file.content_sum for file in files) & CONTENT_SUM_MASK
         unit = UnitRecord(purpose, key, value, rows, content)
         # Before the files are looked at: a repeated commit may come after they were swept.
         if self._is_done(unit, repeatable):

@@ -24,8 +24,9 @@ from rmq_store import (
     UsageError,
     sweep,
 )
-from rmq_store.broker import staging
-from rmq_store.broker.staging import StagingFile, open_all_staged, open_staged
+from rmq_store.broker import staged_files
+from rmq_store.broker.staged_files import open_all_staged, open_staged
+from rmq_store.broker.staging import StagingFile
 from rmq_store.files import durable
 from rmq_store.format.message import decode_frame
 from rmq_store.format.schema import ENCODED_SCHEMA
@@ -190,19 +191,19 @@ def test_batches_without_rows_are_passed_over(root: Path) -> None:
     assert found.equals(batch)
 
 
-@pytest.mark.parametrize("in_threads_bytes", [staging._IN_THREADS_BYTES, 0])
+@pytest.mark.parametrize("in_threads_bytes", [staged_files._IN_THREADS_BYTES, 0])
 def test_several_files_are_opened_in_their_order(
     root: Path, monkeypatch: pytest.MonkeyPatch, in_threads_bytes: int
 ) -> None:
     """Large ones in threads, of which small ones need none."""
-    monkeypatch.setattr(staging, "_IN_THREADS_BYTES", in_threads_bytes)
-    threads, open_one = set(), staging.open_staged
+    monkeypatch.setattr(staged_files, "_IN_THREADS_BYTES", in_threads_bytes)
+    threads, open_one = set(), staged_files.open_staged
 
     def opened(*arguments: Any, **named: Any) -> list[pa.RecordBatch]:
         threads.add(threading.get_ident())
         return open_one(*arguments, **named)
 
-    monkeypatch.setattr(staging, "open_staged", opened)
+    monkeypatch.setattr(staged_files, "open_staged", opened)
     reports = []
     for partition in range(5):
         with area_of(root, partition) as area:
