@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmq_store.broker.config import StoreConfig
 from rmq_store.broker.parking import ParkingRules
@@ -119,7 +120,7 @@ class MessageEncoder:
             return self._encode(normalise(batch, self._default_topic))
 
     def _encode(self, batch: pa.RecordBatch) -> Encoded:
-        topics = batch.column("topic").dictionary_encode()
+        topics = _by_name(batch.column("topic"))
         batch = batch.set_column(batch.schema.get_field_index("topic"), "topic", topics)
         names = batch.schema.names
         queue_ids = self._router.route(
@@ -142,6 +143,13 @@ class MessageEncoder:
                 f"row {row}: a record of {sizes[row]} bytes does not fit a segment of {self._segment_bytes} bytes"
             )
         return Encoded(frames, queue_ids, queues)
+
+
+def _by_name(topics: pa.Array) -> pa.DictionaryArray:
+    """Topics, none of them null, as a dictionary. Most often all are the same, which takes half as long to see."""
+    if len(topics) and not pa.types.is_dictionary(topics.type) and pc.all(pc.equal(topics, topics[0])).as_py():
+        return pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(topics), np.int32)), topics[:1])
+    return topics.dictionary_encode()
 
 
 def _queues(topics: pa.DictionaryArray, queue_ids: np.ndarray) -> dict[str, int]:

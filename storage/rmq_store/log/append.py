@@ -124,11 +124,9 @@ def append(
     *,
     places: bool = True,
     used: Callable[[np.ndarray], None] = lambda source: None,
-    soon_flushed: bool = False,
 ) -> Appended:
     """Append encoded batches (ENCODED_SCHEMA) as one; the caller holds `append_lock`. `used` is told of the bytes of
-    frames that were copied and are not looked at again. `soon_flushed`: all of it will be flushed right
-    behind, under ASYNC_FLUSH too; the disk may begin at once.
+    frames that were copied and are not looked at again.
 
     On return the records are visible under ASYNC_FLUSH; they are durable only after a flush. What is held of them in
     memory does not grow with them, but for some bytes a row: 4, and 16 more if their `places` are asked for.
@@ -152,17 +150,25 @@ def append(
     queue_offsets: list[np.ndarray] = [_NONE]
     if not parts:
         return Appended(start, start, page.store_timestamp, _NONE, _NONE)
-    groups = Groups(parts)
-    groups.start_at([log.next_queue_offset(*key, start) for key in groups.keys])
+
+    def create_segments() -> None:
+        for base in range(log.segments.base_of(first), end, log.segments.size_bytes):
+            log.segments.create(base)
+
     with (
         _AllOrNothing(log, start, end),
         Beside() as beside,
-        WriteBack(log.segments, start, wanted=soon_flushed or log.sync_flush) as write_back,
+        WriteBack(log.segments, start, wanted=log.sync_flush) as write_back,
     ):
         now = log.clock()
-        # All files while the disk has nothing else to do: each of them waits for it.
-        for base in range(log.segments.base_of(first), end, log.segments.size_bytes):
-            log.segments.create(base)
+        # Before the disk has anything else to do, because each file waits for it; beside what needs the processor only.
+        creating = beside.begin(create_segments) if len(parts) > 1 else None
+        groups = Groups(parts)
+        groups.start_at([log.next_queue_offset(*key, start) for key in groups.keys])
+        if creating is None:
+            create_segments()
+        else:
+            creating.result()
         has_keys = any(len(batch.column("key_hashes").flatten()) for batch in all_batches)
         log.views.make_room(groups.ranges(), now if has_keys else None)
         placed = _placed(log, parts, groups, start)

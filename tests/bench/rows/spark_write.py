@@ -67,8 +67,7 @@ _LIMIT = (
     "extension gain a twentieth of an append, records written by it a tenth, and neither was seen in these lines; both "
     "were left out. So were hints to the disk for queues and index, slots mapped in one go, and new index entries "
     "looked at by regions of slots. Larger batches in tasks (20,000 rows) gain a tenth of the encoding at 100 B and "
-    "nothing at 50,000. An append that does not ask the disk to begin while it goes on is 30 ms shorter, but its flush "
-    "ends later, and the write as a whole takes as long. Written at places that are multiples of the kernel's pages, "
+    "nothing at 50,000. Written at places that are multiples of the kernel's pages, "
     "or encoded in parts that stay in the processor's cache, rows of 1 KiB gain a fiftieth."
 )
 

@@ -22,6 +22,7 @@ from rmq_store import Message, Store
 from rmq_store.errors import StoreError, StoreFailedError, StoreFullError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.state_page import WORDS
+from rmq_store.log import grouping
 from rmq_store.log.append import append, append_lock
 
 if TYPE_CHECKING:
@@ -333,8 +334,12 @@ def test_another_process_sees_an_append_at_once_and_continues_behind_it(lab: Lab
         assert lab.is_sound()
 
 
-def test_the_files_of_an_append_are_made_before_its_first_byte_is_written(lab: Lab) -> None:
+@pytest.mark.parametrize("part_rows", [1 << 16, 50])
+def test_the_files_of_an_append_are_made_before_its_first_byte_is_written(
+    lab: Lab, part_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each of them waits for the disk, and would wait for what it is writing, too."""
+    monkeypatch.setattr(grouping, "PART_ROWS", part_rows)
     done: list[tuple[str, str]] = []
 
     def note(operation: str, path: str) -> None:
