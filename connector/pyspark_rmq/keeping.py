@@ -10,7 +10,7 @@ Who gets a kept home sees what was written since. Retention does not wait for it
 takes its space for so much longer. Spark ends its workers without a word to them (a signal that its own loop sets back
 to what kills, or `_exit`): what is kept then stays as a killed process leaves it, locks free and the store for the next
 opener to recover. So nothing may be kept that would be lost with the process, and what was written is flushed at
-once: see `home.commit_staged`.
+once: see `sink_home.commit_staged`.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def test_a_commit_that_uses_files_up_stores_what_they_held(
 def test_the_disk_begins_with_what_will_be_waited_for(
     tmp_path: Path, flush_disk_type: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under ASYNC_FLUSH that would take the processor from who waits for the commit, and nobody waits for the flush."""
+    """Under ASYNC_FLUSH that would take the processor from who waits for the commit."""
     asked: list[bool] = []
 
     def note(segments: SegmentRun, start: int, *, wanted: bool) -> WriteBack:
