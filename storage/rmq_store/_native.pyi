@@ -10,6 +10,11 @@ from rmq_store.format.native import Bytes, Int32, Int64, Rows, UInt32
 
 INTERFACE: int
 
+def crc_way(fastest: int) -> int:
+    """Take CRCs this way from now on, or the fastest way below it that the processor has: 0 by tables, 1 and 2 by
+    carry-less multiplication. Returns which; 2 is what the extension begins with. ValueError: no such way.
+    """
+
 def slice_crcs(data: Bytes, starts: Int64, ends: Int64, seeds: UInt32 | None, crcs: UInt32) -> None:
     """Into `crcs` (n,): CRC-32 of `data[starts[i]:ends[i]]`, which continues `seeds[i]`."""
 def slice_hashes(data: Bytes, starts: Int64, ends: Int64, seed: int, hashes: UInt32) -> bool:

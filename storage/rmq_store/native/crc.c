@@ -1,10 +1,10 @@
 /* CRC-32 of many slices in one call.
 
-   A register is a polynomial over GF(2) modulo P(x) = 0x104C11DB7, its bits reflected: bit 31 stands for x^0. Two ways:
-   the tables take 16 bytes at a time, on any machine; carry-less multiplication takes 64, where the processor has it.
-   Both are checked against zlib by the tests.
+   A register is a polynomial over GF(2) modulo P(x) = 0x104C11DB7, its bits reflected: bit 31 stands for x^0. Three ways:
+   the tables take 16 bytes at a time, on any machine; carry-less multiplication takes 64, or 128 in wide registers, where
+   the processor has it. All are checked against zlib by the tests (`crc_way`).
 
-   The constants of the second way are computed from P, as those of the first. Source: Gopal and others, Fast CRC
+   The constants of the other ways are computed from P, as those of the first. Source: Gopal and others, Fast CRC
    Computation for Generic Polynomials Using PCLMULQDQ Instruction (Intel, 2009). */
 
 #include "native.h"
@@ -12,6 +12,7 @@
 #include "crc.h"
 
 #define POLYNOMIAL 0xEDB88320u
+enum { TABLES, CLMUL, WIDE_CLMUL };
 
 /* tables[k][b]: what byte b adds when k more bytes follow it. */
 static uint32_t tables[16][256];
@@ -69,74 +70,142 @@ static uint32_t (*extend_register)(uint32_t, const uint8_t *, size_t) = register
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
 
-/* What carries both halves of a block over 64 bytes, and over 16: of 128 bits each lies 32 before its own end. */
-static uint64_t over_64[2], over_16[2];
+#define FOLD __attribute__((target("pclmul,sse4.1")))
+#define FOLD_WIDE __attribute__((target("pclmul,sse4.1,avx2,vpclmulqdq")))
+
+/* over[n]: what carries both halves of a block over n blocks; of 128 bits each lies 32 before its own end. */
+static __m128i over[9], over_half;
+
+/* Indices that move bytes of a block to its end, those behind it to its start, and leave nothing else. */
+static const int8_t moves[48] = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
+                                 0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                                 -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
 
 /* x^bits modulo P, as the multiplication wants it. */
-static uint64_t factor(unsigned bits)
+static int64_t factor(unsigned bits)
 {
     uint32_t power = 1u << 31;
     for (; bits; bits--)
         power = (power >> 1) ^ (POLYNOMIAL & (0u - (power & 1)));
-    return (uint64_t)power << 1;
+    return (int64_t)power << 1;
 }
 
-__attribute__((target("pclmul,sse4.1"))) static __m128i carry(__m128i block, __m128i factors, __m128i next)
+FOLD static __m128i carry(__m128i block, __m128i factors, __m128i next)
 {
     __m128i low = _mm_clmulepi64_si128(block, factors, 0x00);
     __m128i high = _mm_clmulepi64_si128(block, factors, 0x11);
     return _mm_xor_si128(_mm_xor_si128(low, high), next);
 }
 
-__attribute__((target("pclmul,sse4.1"))) static uint32_t register_by_clmul(uint32_t value, const uint8_t *data,
-                                                                           size_t size)
+/* 64 bits, bit 63 for x^0, modulo P. Those above x^31 go through the tables: 4 bytes bring the factor x^32. */
+static uint32_t remainder_of(uint64_t wide)
 {
-    if (size < 64)
-        return register_by_tables(value, data, size);
-    const __m128i *blocks = (const __m128i *)data;
-    __m128i a = _mm_xor_si128(_mm_loadu_si128(blocks), _mm_cvtsi32_si128((int)value));
-    __m128i b = _mm_loadu_si128(blocks + 1), c = _mm_loadu_si128(blocks + 2), d = _mm_loadu_si128(blocks + 3);
-    __m128i factors = _mm_set_epi64x((int64_t)over_64[1], (int64_t)over_64[0]);
-    for (blocks += 4, size -= 64; size >= 64; blocks += 4, size -= 64) {
-        a = carry(a, factors, _mm_loadu_si128(blocks));
-        b = carry(b, factors, _mm_loadu_si128(blocks + 1));
-        c = carry(c, factors, _mm_loadu_si128(blocks + 2));
-        d = carry(d, factors, _mm_loadu_si128(blocks + 3));
-    }
-    factors = _mm_set_epi64x((int64_t)over_16[1], (int64_t)over_16[0]);
-    a = carry(carry(carry(a, factors, b), factors, c), factors, d);
-    for (; size >= 16; blocks++, size -= 16)
-        a = carry(a, factors, _mm_loadu_si128(blocks));
-    /* The 16 bytes that stand for all before them go through the tables: their register starts from zero. */
-    uint8_t rest[16];
-    _mm_storeu_si128((__m128i *)rest, a);
-    return register_by_tables(register_by_tables(0, rest, 16), (const uint8_t *)blocks, size);
-}
-
-/* The product has 63 bits, bit 62 for x^0. Those above x^31 go through the tables: 4 bytes bring the factor x^32. */
-__attribute__((target("pclmul,sse4.1"))) static uint32_t multiply_by_clmul(uint32_t a, uint32_t b)
-{
-    __m128i product = _mm_clmulepi64_si128(_mm_cvtsi32_si128((int)a), _mm_cvtsi32_si128((int)b), 0x00);
-    uint64_t wide = (uint64_t)_mm_cvtsi128_si64(product) << 1;
     uint32_t high = (uint32_t)wide;
     return (uint32_t)(wide >> 32) ^ tables[3][high & 0xFF] ^ tables[2][high >> 8 & 0xFF] ^ tables[1][high >> 16 & 0xFF]
            ^ tables[0][high >> 24];
 }
 
+/* The register after a block, which stands for all before it, and the bytes behind that, of which there may be none. The
+   block's own bytes, or others, lie in front of them. */
+FOLD static uint32_t register_behind(__m128i block, const uint8_t *data, const uint8_t *end)
+{
+    for (; end - data >= 16; data += 16)
+        block = carry(block, over[1], _mm_loadu_si128((const __m128i *)data));
+    if (data < end) {
+        /* What is left is filled up from the block; what that pushes out at its front is carried over it. */
+        __m128i out = _mm_loadu_si128((const __m128i *)(moves + (end - data)));
+        __m128i up = _mm_loadu_si128((const __m128i *)(moves + 16 + (end - data)));
+        __m128i last = _mm_loadu_si128((const __m128i *)(end - 16));
+        block = carry(_mm_shuffle_epi8(block, out), over[1], _mm_blendv_epi8(_mm_shuffle_epi8(block, up), last, up));
+    }
+    /* Of 128 bits the first 64, and of the 96 that this leaves the first 32, are carried over what is behind them. */
+    block = _mm_xor_si128(_mm_clmulepi64_si128(block, over[1], 0x10), _mm_srli_si128(block, 8));
+    __m128i first = _mm_and_si128(block, _mm_cvtsi32_si128(-1));
+    block = _mm_xor_si128(_mm_clmulepi64_si128(first, over_half, 0x00), _mm_srli_si128(block, 4));
+    return remainder_of((uint64_t)_mm_cvtsi128_si64(block));
+}
+
+FOLD static uint32_t register_by_clmul(uint32_t value, const uint8_t *data, size_t size)
+{
+    if (size < 16)
+        return register_by_tables(value, data, size);
+    const __m128i *next = (const __m128i *)data;
+    const uint8_t *end = data + size;
+    __m128i a = _mm_xor_si128(_mm_loadu_si128(next++), _mm_cvtsi32_si128((int)value));
+    if (size >= 64) {
+        __m128i b = _mm_loadu_si128(next), c = _mm_loadu_si128(next + 1), d = _mm_loadu_si128(next + 2);
+        for (next += 3; end - (const uint8_t *)next >= 64; next += 4) {
+            a = carry(a, over[4], _mm_loadu_si128(next));
+            b = carry(b, over[4], _mm_loadu_si128(next + 1));
+            c = carry(c, over[4], _mm_loadu_si128(next + 2));
+            d = carry(d, over[4], _mm_loadu_si128(next + 3));
+        }
+        a = _mm_xor_si128(carry(a, over[3], carry(b, over[2], d)), carry(c, over[1], _mm_setzero_si128()));
+    }
+    return register_behind(a, (const uint8_t *)next, end);
+}
+
+FOLD_WIDE static __m256i carry_two(__m256i blocks, unsigned distance, __m256i next)
+{
+    __m256i factors = _mm256_broadcastsi128_si256(over[distance]);
+    __m256i low = _mm256_clmulepi64_epi128(blocks, factors, 0x00);
+    __m256i high = _mm256_clmulepi64_epi128(blocks, factors, 0x11);
+    return _mm256_xor_si256(_mm256_xor_si256(low, high), next);
+}
+
+FOLD_WIDE static uint32_t register_by_wide_clmul(uint32_t value, const uint8_t *data, size_t size)
+{
+    if (size < 128)
+        return register_by_clmul(value, data, size);
+    const __m256i *next = (const __m256i *)data;
+    const uint8_t *end = data + size;
+    __m256i a = _mm256_xor_si256(_mm256_loadu_si256(next), _mm256_set_epi64x(0, 0, 0, (int64_t)value));
+    __m256i b = _mm256_loadu_si256(next + 1), c = _mm256_loadu_si256(next + 2), d = _mm256_loadu_si256(next + 3);
+    for (next += 4; end - (const uint8_t *)next >= 128; next += 4) {
+        a = carry_two(a, 8, _mm256_loadu_si256(next));
+        b = carry_two(b, 8, _mm256_loadu_si256(next + 1));
+        c = carry_two(c, 8, _mm256_loadu_si256(next + 2));
+        d = carry_two(d, 8, _mm256_loadu_si256(next + 3));
+    }
+    a = _mm256_xor_si256(carry_two(a, 6, carry_two(b, 4, d)), carry_two(c, 2, _mm256_setzero_si256()));
+    __m128i block = carry(_mm256_castsi256_si128(a), over[1], _mm256_extracti128_si256(a, 1));
+    _mm256_zeroupper(); /* instructions of the narrow kind wait for each other where wide registers are in use */
+    return register_behind(block, (const uint8_t *)next, end);
+}
+
+FOLD static uint32_t multiply_by_clmul(uint32_t a, uint32_t b)
+{
+    /* The product has 63 bits. */
+    __m128i product = _mm_clmulepi64_si128(_mm_cvtsi32_si128((int)a), _mm_cvtsi32_si128((int)b), 0x00);
+    return remainder_of((uint64_t)_mm_cvtsi128_si64(product) << 1);
+}
+
 static void prepare_clmul(void)
 {
+    for (unsigned blocks = 1; blocks <= 8; blocks++)
+        over[blocks] = _mm_set_epi64x(factor(128 * blocks - 32), factor(128 * blocks + 32));
+    over_half = _mm_set_epi64x(0, factor(64));
+}
+
+static int choose_way(int fastest)
+{
     __builtin_cpu_init();
-    if (!__builtin_cpu_supports("pclmul") || !__builtin_cpu_supports("sse4.1"))
-        return;
-    over_64[0] = factor(4 * 128 + 32);
-    over_64[1] = factor(4 * 128 - 32);
-    over_16[0] = factor(128 + 32);
-    over_16[1] = factor(128 - 32);
-    extend_register = register_by_clmul;
-    multiply_registers = multiply_by_clmul;
+    int has_clmul = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
+    int is_wide = has_clmul && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("vpclmulqdq");
+    int best = is_wide ? WIDE_CLMUL : has_clmul ? CLMUL : TABLES;
+    int way = fastest < best ? fastest : best;
+    extend_register = way == WIDE_CLMUL ? register_by_wide_clmul : way == CLMUL ? register_by_clmul : register_by_tables;
+    multiply_registers = way == TABLES ? multiply : multiply_by_clmul;
+    return way;
 }
 #else
 static void prepare_clmul(void) {}
+
+static int choose_way(int fastest)
+{
+    (void)fastest;
+    return TABLES;
+}
 #endif
 
 uint32_t crc_extend(uint32_t crc, const uint8_t *data, size_t size)
@@ -163,6 +232,21 @@ void crc_prepare(void)
         step = multiply(zero_powers[level][255], step);
     }
     prepare_clmul();
+    choose_way(WIDE_CLMUL);
+}
+
+/* From now on, for all: the given way, or the fastest below it that this processor has. Returns which. For tests. */
+static PyObject *crc_way(PyObject *module, PyObject *argument)
+{
+    long fastest = PyLong_AsLong(argument);
+    (void)module;
+    if (PyErr_Occurred())
+        return NULL;
+    if (fastest < TABLES || fastest > WIDE_CLMUL) {
+        PyErr_Format(PyExc_ValueError, "there is no way %ld", fastest);
+        return NULL;
+    }
+    return PyLong_FromLong(choose_way((int)fastest));
 }
 
 static PyObject *slice_crcs(PyObject *module, PyObject *arguments)
@@ -200,6 +284,7 @@ done:
 }
 
 PyMethodDef crc_methods[] = {
+    {"crc_way", crc_way, METH_O, NULL},
     {"slice_crcs", slice_crcs, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

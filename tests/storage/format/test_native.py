@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from rmq_store.format import native
 from rmq_store.format.crc import slice_crcs
 from rmq_store.format.encode_input import EncodeInput, EncodeOptions
+from rmq_store.format.frame_check import CRC_PROPERTY_BYTES
 from rmq_store.format.frame_encoder import encode_batch
 from rmq_store.format.hashing import java_hash, java_hashes, topic_key_hashes
 from rmq_store.format.host import Host
@@ -75,16 +76,61 @@ def test_the_environment_can_switch_the_extension_off() -> None:
     assert found.stdout == "False\n"
 
 
+@contextlib.contextmanager
+def crc_way(way: int) -> Iterator[None]:
+    """The extension takes CRCs this way (native/crc.c): 0 by tables, 1 and 2 by instructions of some processors."""
+    try:
+        if native.functions.crc_way(way) != way:
+            pytest.skip("this processor does not have it")
+        yield
+    finally:
+        native.functions.crc_way(2)
+
+
 @needs_native
-@given(st.binary(max_size=300), st.integers(0, 1 << 32), st.data())
-def test_crcs_are_those_of_zlib(text: bytes, seed: int, data: st.DataObject) -> None:
-    """Lengths around 16 and 64 bytes, where other loops take over, and every alignment."""
-    start = data.draw(st.integers(0, len(text)))
-    end = data.draw(st.integers(start, len(text)))
-    seed %= 1 << 32
-    bounds = np.array([start]), np.array([end])
-    found = slice_crcs(np.frombuffer(text, np.uint8), *bounds, np.array([seed], np.uint32))
-    assert found.tolist() == [zlib.crc32(text[start:end], seed)]
+@pytest.mark.parametrize("way", range(3))
+def test_crcs_are_those_of_zlib(way: int) -> None:
+    """Every length up to where each loop was taken twice, and every alignment."""
+    text = np.random.default_rng(way).integers(0, 256, 800, np.uint8)
+    sizes = np.arange(780)
+    starts = sizes % 17
+    seeds = (sizes * 0x9E3779B1).astype(np.uint32)
+    with crc_way(way):
+        found = slice_crcs(text, starts, starts + sizes, seeds)
+    assert found.tolist() == [
+        zlib.crc32(text[start : start + size].tobytes(), int(seed))
+        for start, size, seed in zip(starts, sizes, seeds, strict=True)
+    ]
+
+
+@needs_native
+@pytest.mark.parametrize("way", range(3))
+@given(st.binary(min_size=1, max_size=400), st.integers(1, 20))
+def test_crcs_of_texts_of_all_kinds_are_those_of_zlib(way: int, piece: bytes, times: int) -> None:
+    text = piece * times
+    with crc_way(way):
+        found = slice_crcs(np.frombuffer(text, np.uint8), np.array([0]), np.array([len(text)]))
+    assert found.tolist() == [zlib.crc32(text)]
+
+
+@needs_native
+@pytest.mark.parametrize("way", range(3))
+def test_crcs_of_frames_are_put_together_in_each_way(way: int) -> None:
+    """Of long bodies the CRC is taken once, and carried over what is behind them."""
+    host = Host.parse("10.0.0.1:10911")
+    options = EncodeOptions(host, host, 0, crc_property=True)
+    bodies = [bytes([size & 0xFF]) * size for size in (0, 100, 511, 512, 5_000, 70_000, 300_000)]
+    batch = pa.RecordBatch.from_pydict({"topic": ["T"] * len(bodies), "body": bodies})
+    with crc_way(way):
+        encoded = encode_batch(batch, queue_ids=np.zeros(len(bodies), np.int32), options=options)
+    frames = encoded.column("frame").to_pylist()
+    assert encoded.column("crc").to_pylist() == [zlib.crc32(frame[:-CRC_PROPERTY_BYTES]) for frame in frames]
+
+
+@needs_native
+def test_a_way_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ValueError, match="no way 3"):
+        native.functions.crc_way(3)
 
 
 @needs_native
