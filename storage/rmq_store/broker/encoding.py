@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.broker.config import StoreConfig
 from rmq_store.broker.parking import ParkingRules
@@ -22,6 +21,7 @@ from rmq_store.broker.topics import TopicConfig
 from rmq_store.errors import UsageError
 from rmq_store.format.encode_input import is_text
 from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
+from rmq_store.format.gather import all_are
 from rmq_store.format.host import Host
 from rmq_store.format.ids import UniqueIdGenerator
 from rmq_store.format.message import Message
@@ -146,8 +146,8 @@ class MessageEncoder:
 
 
 def _by_name(topics: pa.Array) -> pa.DictionaryArray:
-    """Topics, none of them null, as a dictionary. Most often all are the same, which takes half as long to see."""
-    if len(topics) and not pa.types.is_dictionary(topics.type) and pc.all(pc.equal(topics, topics[0])).as_py():
+    """Topics, none of them null, as a dictionary. Most often all are the same, which is seen at once."""
+    if pa.types.is_string(topics.type) and len(topics) and all_are(topics, topics[0].as_buffer().to_pybytes()):
         return pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(topics), np.int32)), topics[:1])
     return topics.dictionary_encode()
 

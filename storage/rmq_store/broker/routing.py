@@ -97,7 +97,7 @@ class Router:
 
     def _in_turn(self, codes: np.ndarray, names: list[str], counts: np.ndarray) -> np.ndarray:
         """int32 (n,): the next queues of the topics `names[codes[i]]`, which have `counts[codes[i]]` of them."""
-        rank, _, taken = ranks(codes, len(names))
+        rank, taken = ranks(codes, len(names))
         firsts = np.zeros(len(counts), np.int64)
         for code in np.flatnonzero(taken).tolist():
             topic, queues = names[code], int(counts[code])

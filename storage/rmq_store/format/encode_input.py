@@ -173,6 +173,8 @@ def _has_different_values(column: pa.Array) -> bool:
     if column.type != ENCODED_SCHEMA.field("topic").type or column.dictionary.null_count:
         return False
     count = len(column.dictionary)
+    if count == 1:
+        return len(column) > 0
     is_used = np.bincount(column.indices.to_numpy(), minlength=count) > 0
     return bool(is_used.all()) and len(column.dictionary.unique()) == count
 

@@ -118,7 +118,7 @@ def decode_frames(
 def _check_owner(headers: FrameHeaders, owner: Owner) -> None:
     bad = (headers.queue_offset != owner.queue_offsets) | (headers.queue_id != owner.queue_id)
     topics = headers.topics()
-    if not all_are(topics, owner.topic):
+    if not all_are(topics, owner.topic.encode()):
         bad |= pc.not_equal(topics, owner.topic).to_numpy(zero_copy_only=False)
     if bad.any():
         row = int(bad.argmax())

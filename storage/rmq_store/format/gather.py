@@ -119,9 +119,8 @@ def repeated(text: str, count: int) -> pa.StringArray:
     return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(raw * count))
 
 
-def all_are(values: pa.StringArray, text: str) -> bool:
-    """Whether every row is this text."""
-    raw = text.encode()
+def all_are(values: pa.StringArray, raw: bytes) -> bool:
+    """Whether every row is the text of these bytes."""
     offsets, data = value_bytes(values)
     if values.null_count or not bool((np.diff(offsets) == len(raw)).all()):
         return False

@@ -7,6 +7,7 @@ refuses is left to `frame_encoder`, which says what is wrong with it, or finds i
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -18,6 +19,7 @@ from rmq_store.format import properties as names
 from rmq_store.format.encode_input import EncodeInput, EncodeOptions, RowFields
 from rmq_store.format.frame_fields import header_dtype
 from rmq_store.format.frame_parts import encoded_rows
+from rmq_store.format.host import Host
 from rmq_store.format.ids import month_start_ms
 from rmq_store.format.index_keys import topic_hashes
 from rmq_store.format.native import Rows, Texts
@@ -106,7 +108,7 @@ def columns_of(
         tuple((NAMED_COLUMNS[name].encode(), _texts(column)) for name, column in given.texts().items()),
         entries,
         _texts(pa.array([*options.drop_properties, names.CRC32], pa.string())),
-        _header(options),
+        _header(options.born_host, options.store_host),
         options.max_message_bytes,
         0 if options.unique_ids is None else options.unique_ids.text_bytes,
         options.crc_property,
@@ -114,11 +116,12 @@ def columns_of(
     )
 
 
-def _header(options: EncodeOptions) -> bytes:
+@lru_cache(maxsize=64)
+def _header(born_host: Host, store_host: Host) -> bytes:
     """The fields before the body that are the same in all frames."""
-    header = np.zeros(1, header_dtype(options.born_host.is_ipv6, options.store_host.is_ipv6))
-    header["born_host"] = np.void(options.born_host.pack())
-    header["store_host"] = np.void(options.store_host.pack())
+    header = np.zeros(1, header_dtype(born_host.is_ipv6, store_host.is_ipv6))
+    header["born_host"] = np.void(born_host.pack())
+    header["store_host"] = np.void(store_host.pack())
     return header.tobytes()
 
 

@@ -181,9 +181,10 @@ def property_parts(
 def checked_text(values: pa.StringArray, column: str) -> pa.StringArray:
     """`values` if they are valid UTF-8; Arrow itself does not look, and Spark's strings can hold any bytes."""
     try:
-        return values.cast(pa.binary()).cast(pa.string())
+        values.validate(full=True)
     except pa.ArrowInvalid as error:
         raise UsageError(f"column {column!r}: text that is not valid UTF-8") from error
+    return values
 
 
 def first_with_separator(values: pa.Array) -> int | None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.log.layout import ranks
+from rmq_store.log.layout import members, numbered_from
 from rmq_store.log.views import QueueKey
 
 # Rows that an append handles together: what it holds besides the frames does not grow with it, but for 4 bytes a row.
@@ -66,14 +66,12 @@ class Groups:
     def number(self, part: int) -> Numbered:
         """Number the rows of one part; part after part."""
         codes = self._codes[part]
-        rows = np.flatnonzero(codes >= 0)
-        own = codes[rows]
-        rank, order, counts = ranks(own, len(self.keys))
-        queue_offsets = np.zeros(len(codes), dtype=np.int64)
-        queue_offsets[rows] = rank + self._next[own]
+        rows, counts = members(codes, len(self.keys))
         firsts = self._next
+        queue_offsets = np.zeros(len(codes), dtype=np.int64)
+        queue_offsets[rows] = numbered_from(firsts, counts)
         self._next = firsts + counts
-        return Numbered(queue_offsets, rows[order], firsts, counts)
+        return Numbered(queue_offsets, rows, firsts, counts)
 
     def _codes_of(self, batch: pa.RecordBatch, numbers: dict[QueueKey, int]) -> np.ndarray:
         """int32 (n,): the number of each row's key; -1 for a row without a queue entry."""

@@ -18,6 +18,9 @@ from rmq_store.errors import UsageError
 # here" from "record torn here" (CommitLog END_FILE_MIN_BLANK_LENGTH).
 BLANK_BYTES = 8
 
+# So few groups are found faster by looking for each of them than by sorting.
+_LOOKED_FOR_MAX = 16
+
 
 class Run(NamedTuple):
     """Records [first, last) lie back to back from `offset` on, in one segment."""
@@ -88,20 +91,35 @@ def extent(bounds: Sequence[np.ndarray], start: int, segment_bytes: int) -> tupl
     return max(first, start), end
 
 
-def ranks(codes: np.ndarray, group_count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def members(codes: np.ndarray, group_count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of each group, group after group, in their order of appearance.
+
+    `codes`: int (n,), values below `group_count`; a row with one below 0 belongs to no group. Returns (row numbers
+    int64 (m,), how many each group has, int64 (group_count,)).
+    """
+    if group_count <= _LOOKED_FOR_MAX:
+        found = [np.flatnonzero(codes == code) for code in range(group_count)]
+        return np.concatenate([np.empty(0, np.int64), *found]), np.array([len(rows) for rows in found], np.int64)
+    rows = np.flatnonzero(codes >= 0)
+    own = codes[rows]
+    # numpy sorts 16-bit integers by radix, several times faster than wider ones.
+    narrow = own.astype(np.uint16) if group_count <= 1 << 16 else own
+    return rows[np.argsort(narrow, kind="stable")], np.bincount(own, minlength=group_count)
+
+
+def ranks(codes: np.ndarray, group_count: int) -> tuple[np.ndarray, np.ndarray]:
     """Number the members of each group in their order of appearance.
 
-    `codes`: int (n,), values in [0, group_count). Returns (rank int64 (n,), order: a stable sort by code, counts
-    (group_count,)).
+    `codes`: int (n,), values in [0, group_count). Returns (rank int64 (n,), how many each group has (group_count,)).
     """
     if group_count == 1:
-        numbers = np.arange(len(codes), dtype=np.int64)
-        return numbers, numbers, np.array([len(codes)])
-    # numpy sorts 16-bit integers by radix, several times faster than wider ones.
-    narrow = codes.astype(np.uint16) if group_count <= 1 << 16 else codes
-    order = np.argsort(narrow, kind="stable")
-    counts = np.bincount(codes, minlength=group_count)
-    firsts = np.cumsum(counts) - counts
+        return np.arange(len(codes), dtype=np.int64), np.array([len(codes)])
+    rows, counts = members(codes, group_count)
     rank = np.empty(len(codes), dtype=np.int64)
-    rank[order] = np.arange(len(codes), dtype=np.int64) - np.repeat(firsts, counts)
-    return rank, order, counts
+    rank[rows] = numbered_from(np.zeros(group_count, np.int64), counts)
+    return rank, counts
+
+
+def numbered_from(firsts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """int64: of each group `counts[k]` numbers from `firsts[k]` on, group after group; both int64 (groups,)."""
+    return np.arange(int(counts.sum())) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)

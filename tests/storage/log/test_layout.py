@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.errors import UsageError
-from rmq_store.log.layout import BLANK_BYTES, extent, lay_out, ranks
+from rmq_store.log.layout import BLANK_BYTES, extent, lay_out, members, numbered_from, ranks
 
 SEGMENT = 4096
 
@@ -91,17 +91,37 @@ def test_the_extent_is_where_the_layout_begins_and_ends_however_the_records_are_
     assert extent(bounds, start, SEGMENT) == (first, layout.end)
 
 
-@given(st.lists(st.integers(0, 5), max_size=100), st.integers(6, 100_000))
+GROUP_COUNTS = st.integers(6, 40) | st.integers(6, 100_000)
+
+
+@given(st.lists(st.integers(-1, 5), max_size=100), GROUP_COUNTS)
+def test_members_are_the_rows_of_each_group_in_their_order(codes: list[int], group_count: int) -> None:
+    rows, counts = members(np.array(codes, np.int32), group_count)
+    in_groups = [row for row in range(len(codes)) if codes[row] >= 0]
+    assert rows.tolist() == sorted(in_groups, key=lambda row: (codes[row], row))
+    assert counts.tolist() == [codes.count(code) for code in range(group_count)]
+    assert rows.dtype == counts.dtype == np.int64
+
+
+@given(st.lists(st.integers(0, 5), max_size=100), GROUP_COUNTS)
 def test_ranks_number_each_group_in_its_order(codes: list[int], group_count: int) -> None:
-    rank, order, counts = ranks(np.array(codes, np.int64), group_count)
+    rank, counts = ranks(np.array(codes, np.int64), group_count)
     seen: dict[int, int] = {}
     for code, number in zip(codes, rank.tolist(), strict=True):
         assert number == seen.get(code, 0)
         seen[code] = number + 1
-    assert order.tolist() == sorted(range(len(codes)), key=lambda row: (codes[row], row))
     assert counts.tolist() == [codes.count(code) for code in range(group_count)]
 
 
 def test_a_single_group_is_numbered_straight() -> None:
-    rank, order, counts = ranks(np.zeros(4, np.int64), 1)
-    assert (rank.tolist(), order.tolist(), counts.tolist()) == ([0, 1, 2, 3], [0, 1, 2, 3], [4])
+    rank, counts = ranks(np.zeros(4, np.int64), 1)
+    assert (rank.tolist(), counts.tolist()) == ([0, 1, 2, 3], [4])
+
+
+def test_no_groups_have_no_members() -> None:
+    rows, counts = members(np.zeros(0, np.int32), 0)
+    assert (rows.tolist(), counts.tolist()) == ([], [])
+
+
+def test_groups_are_numbered_from_where_each_begins() -> None:
+    assert numbered_from(np.array([10, 7, 100]), np.array([3, 0, 2])).tolist() == [10, 11, 12, 100, 101]
