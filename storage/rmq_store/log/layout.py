@@ -122,4 +122,5 @@ def ranks(codes: np.ndarray, group_count: int) -> tuple[np.ndarray, np.ndarray]:
 
 def numbered_from(firsts: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """int64: of each group `counts[k]` numbers from `firsts[k]` on, group after group; both int64 (groups,)."""
-    return np.arange(int(counts.sum())) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
+    numbers: np.ndarray = np.arange(int(counts.sum())) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
+    return numbers
