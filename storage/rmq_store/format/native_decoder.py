@@ -84,7 +84,7 @@ def _text(name: str, count: int, room: int) -> _Text:
     if name.endswith("Host"):
         values = np.empty(count * _HOST_ROOM_BYTES, np.uint8)
     else:
-        values = np.empty(room, np.uint8) if name == "body" else _reserve(room, count)
+        values = _room(room) if name == "body" else _reserve(room, count)
     valid = np.zeros((count + 7) // 8, np.uint8) if name in _MAY_BE_NULL else None
     return np.empty(count + 1, np.int32), values, valid
 
@@ -98,7 +98,12 @@ def _pieces(count: int, room: int) -> _Pieces:
 
 def _reserve(room: int, count: int) -> np.ndarray:
     """Bytes for the most that texts of so many frames may have. Beside large bodies they have little of it."""
-    return np.empty(room, np.uint8) if room < _LARGE_FRAME_BYTES * count else reserve(room)
+    return _room(room) if room < _LARGE_FRAME_BYTES * count else reserve(room)
+
+
+def _room(size_bytes: int) -> np.ndarray:
+    """Arrow's memory pool keeps large pieces for the next batch; numpy's would come from the kernel, page by page."""
+    return np.frombuffer(pa.allocate_buffer(size_bytes), np.uint8)
 
 
 def _as_numbers(name: str, values: np.ndarray) -> pa.Array:

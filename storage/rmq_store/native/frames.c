@@ -10,6 +10,9 @@
 /* With IPv4 hosts, up to the body; and a topic of no bytes with both its lengths. */
 #define HEADER_BYTES 88
 #define FRAME_BYTES_MIN (HEADER_BYTES + 1 + 2)
+/* Of a longer frame the processor itself sends for the middle, when it sees where its bytes are read. */
+#define EXPECTED_BYTES 1024
+#define CACHE_LINE_BYTES 64
 
 static uint32_t word_at(const uint8_t *place)
 {
@@ -30,10 +33,10 @@ void expect_frame(const uint8_t *data, int64_t count, int64_t position, int64_t 
 {
 #ifdef __GNUC__
     if (position >= 0 && size >= FRAME_BYTES_MIN && position <= count - size) {
-        __builtin_prefetch(data + position);
-        __builtin_prefetch(data + position + 64);
+        for (int64_t at = 0; at < size && at < EXPECTED_BYTES; at += CACHE_LINE_BYTES)
+            __builtin_prefetch(data + position + at);
         __builtin_prefetch(data + position + size - 1);
-        __builtin_prefetch(data + position + size - 65);
+        __builtin_prefetch(data + position + size - 1 - CACHE_LINE_BYTES);
     }
 #else
     (void)data, (void)count, (void)position, (void)size;

@@ -34,7 +34,7 @@ enum {
 /* Frames ahead whose bytes should be on their way: they lie anywhere, the processor cannot guess where. */
 #define FRAMES_AHEAD 8
 
-/* Send for the first and last bytes of a frame. */
+/* Send for the bytes of a frame, at least its first and last ones. */
 void expect_frame(const uint8_t *data, int64_t count, int64_t position, int64_t size);
 
 /* Read the frame of `size` bytes at `position` of `count` bytes of data into row `row` of the fields, which have `rows`
