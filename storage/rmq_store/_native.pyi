@@ -88,6 +88,9 @@ def copy_slices(
     How many bytes that were. IndexError, too, where `values` has no room for them, or they are 2 GiB or more.
     """
 
+def sum_words(data: Bytes, positions: Int64) -> int:
+    """The sum of the big-endian 32-bit words that begin at these positions."""
+
 def read_frames(
     data: Bytes, positions: Int64, sizes: Int64, base_offset: int | None, int32_fields: Int32, int64_fields: Int64
 ) -> bool | None:

@@ -29,7 +29,7 @@ from rmq_store.files import durable
 from rmq_store.files.lock import OfdLock
 from rmq_store.format.crc import extend_crc
 from rmq_store.format.frame_check import FRAME_BYTES_MIN
-from rmq_store.format.gather import gather_fields
+from rmq_store.format.gather import sum_words
 from rmq_store.format.schema import ENCODED_SCHEMA
 from rmq_store.log.filling import frame_bounds
 from rmq_store.threads import map_in_threads
@@ -82,8 +82,7 @@ def content_sum_of(batches: Sequence[pa.RecordBatch]) -> int:
 def _body_crc_sum(encoded: pa.RecordBatch) -> int:
     frames = encoded.column("frame")
     starts = np.frombuffer(frames.buffers()[1], np.int64, len(frames), 8 * frames.offset)
-    crcs = gather_fields(np.frombuffer(frames.buffers()[2], np.uint8), starts + _BODY_CRC, ">u4")
-    return int(crcs.sum(dtype=np.uint64))
+    return sum_words(np.frombuffer(frames.buffers()[2], np.uint8), starts + _BODY_CRC)
 
 
 def _has_short_frames(encoded: pa.RecordBatch) -> bool:

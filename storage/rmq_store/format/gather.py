@@ -35,6 +35,13 @@ def gather_fields(data: Bytes, positions: Positions, dtype: npt.DTypeLike) -> np
     return windows[positions].view(wanted)
 
 
+def sum_words(data: Bytes, positions: Positions) -> int:
+    """The sum of the big-endian 32-bit words that begin at byte positions, aligned or not; 0 of none."""
+    if native.LOADED:
+        return native.functions.sum_words(data, positions)
+    return int(gather_fields(data, positions, ">u4").sum(dtype=np.uint64))
+
+
 def leading_words(data: Bytes, positions: Positions) -> npt.NDArray[np.uint64]:
     """The 8 bytes from each position on, (n,), the first one lowest; zeros behind the end of the data."""
     if len(data) < _WORD_BYTES:

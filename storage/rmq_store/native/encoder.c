@@ -45,6 +45,13 @@ static Slice next_key(Slice *keys)
     return key;
 }
 
+/* Compilers clear 48 bytes by an instruction that takes as long as a short CRC. */
+static void set_none(Slice *seen)
+{
+    for (int name = 0; name < SEEN; name++)
+        seen[name].text = NULL;
+}
+
 static int is_indexed(const Rows *rows, Py_ssize_t row)
 {
     return (((const uint32_t *)rows->sys_flags.view.buf)[row] & TRANSACTION_MASK) != TRANSACTION_ROLLBACK;
@@ -57,9 +64,10 @@ static Py_ssize_t measure(Rows *rows, int64_t *offsets, int32_t *hash_offsets, i
     int64_t hashes = 0;
     offsets[0] = hash_offsets[0] = 0;
     for (Py_ssize_t row = 0; row < rows->count; row++) {
-        Slice topic, body, seen[SEEN] = {{NULL, 0}};
+        Slice topic, body, seen[SEEN];
         Out out = {0};
         int32_t code;
+        set_none(seen);
         if (!topic_and_body(rows, row, &code, &topic, &body) || (Py_ssize_t)body.size > rows->body_bytes_max
             || topic.size > 255 || !put_properties(rows, row, &out, seen, 0))
             return -1;
@@ -155,18 +163,19 @@ static int write_row(Rows *rows, Target *target, Py_ssize_t row)
 {
     const int64_t *bounds = (const int64_t *)target->offsets.view.buf + row;
     int64_t new_key = ((const int64_t *)target->new_keys.view.buf)[row];
-    Slice topic, body, seen[SEEN] = {{NULL, 0}};
+    Slice topic, body, seen[SEEN];
     uint8_t digits[SEQUENCE_DIGITS];
     int32_t code;
+    set_none(seen);
     if (bounds[0] < 0 || bounds[1] < bounds[0] || bounds[1] > target->frames.count
         || !topic_and_body(rows, row, &code, &topic, &body))
         return 0;
     uint8_t *frame = (uint8_t *)target->frames.view.buf + bounds[0];
     Out out = {.next = frame, .end = (uint8_t *)target->frames.view.buf + bounds[1]};
     int is_v2 = topic.size > TOPIC_BYTES_MAX_V1;
-    uint8_t topic_length[2] = {(uint8_t)(is_v2 ? topic.size >> 8 : topic.size), (uint8_t)topic.size};
+    uint8_t topic_length[2] = {(uint8_t)(topic.size >> 8), (uint8_t)topic.size};
     if (!put(&out, rows->header.view.buf, (size_t)rows->header.count) || !put(&out, body.text, body.size)
-        || !put(&out, topic_length, is_v2 ? 2 : 1) || !put(&out, topic.text, topic.size) || !put(&out, "\0\0", 2))
+        || !(is_v2 ? put(&out, topic_length, 2) : put(&out, topic_length + 1, 1)) || !put(&out, topic.text, topic.size) || !put(&out, "\0\0", 2))
         return 0;
     uint8_t *properties = out.next;
     if ((new_key >= 0 && !put_unique_key(&out, &target->key_prefix, target->first_sequence + (uint64_t)new_key, digits))

@@ -24,6 +24,7 @@ from rmq_store.format.crc import slice_crcs
 from rmq_store.format.encode_input import EncodeInput, EncodeOptions
 from rmq_store.format.frame_check import CRC_PROPERTY_BYTES
 from rmq_store.format.frame_encoder import encode_batch
+from rmq_store.format.gather import sum_words
 from rmq_store.format.hashing import java_hash, java_hashes, topic_key_hashes
 from rmq_store.format.host import Host
 from rmq_store.format.ids import UniqueIdGenerator
@@ -254,3 +255,17 @@ def test_hashes_are_those_of_python(texts: list[str | None], before: str) -> Non
     with patch.object(native, "LOADED", False):
         expected = java_hashes(pa.array(texts, pa.string())), topic_key_hashes(before, pa.array(texts, pa.string()))
     assert [hashes.tolist() for hashes in found] == [hashes.tolist() for hashes in expected]
+
+
+@given(st.binary(min_size=4, max_size=60), st.data())
+def test_words_are_added_up_wherever_they_begin(text: bytes, data: st.DataObject) -> None:
+    places = data.draw(st.lists(st.integers(0, len(text) - 4), max_size=20))
+    found = sum_words(np.frombuffer(text, np.uint8), np.array(places, np.int64))
+    assert found == sum(int.from_bytes(text[place : place + 4], "big") for place in places)
+
+
+@needs_native
+@pytest.mark.parametrize("place", [-1, 5, 1 << 62, -(1 << 62)])
+def test_a_word_outside_of_its_data_is_refused(place: int) -> None:
+    with pytest.raises(IndexError):
+        sum_words(np.zeros(8, np.uint8), np.array([0, place]))
