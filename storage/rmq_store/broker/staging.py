@@ -30,12 +30,9 @@ from rmq_store.format.crc import extend_crc
 from rmq_store.format.schema import ENCODED_SCHEMA
 from rmq_store.log.commit_log import Clock
 
-# Arrow writes each column of a batch, and what fills it up, by itself; all but the frames are shorter than this.
-_BUFFER_BYTES = 1 << 19
-
 
 class _CrcFile:
-    """A file object for Arrow that gathers what is short, and remembers size and CRC-32 of what went through it."""
+    """A file object for Arrow that remembers size and CRC-32 of what went through it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -43,38 +40,28 @@ class _CrcFile:
         fd = durable.open_nofollow(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         lock_shared_quietly(fd)
         self._file = os.fdopen(fd, "wb", buffering=0)
-        self._short = bytearray()
         self.size_bytes = 0
         self.crc32 = 0
         self.closed = False
 
     def write(self, data: bytes) -> int:
-        """Take all of `data`."""
-        if len(self._short) + len(data) > _BUFFER_BYTES:
-            self.flush()
-        if len(data) > _BUFFER_BYTES:
-            self._write(memoryview(data).cast("B"))
-        else:
-            self._short += data
-        return len(data)
-
-    def flush(self) -> None:
-        """Write what was gathered."""
-        short, self._short = self._short, bytearray()
-        self._write(memoryview(short))
-
-    def close(self) -> None:
-        """Close the file. What was not flushed is gone."""
-        self._file.close()
-        self.closed = True
-
-    def _write(self, view: memoryview) -> None:
+        """Write all of `data`."""
+        view = memoryview(data).cast("B")
         durable.before("write", self._path)
         while view.nbytes:
             written = self._file.write(view[: durable.WRITE_BYTES])
             self.crc32 = extend_crc(self.crc32, view[:written])
             self.size_bytes += written
             view = view[written:]
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is buffered."""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        self.closed = True
 
 
 class StagingFile:
@@ -120,7 +107,6 @@ class StagingFile:
             return None
         try:
             self._writer.close()
-            self._file.flush()
             self._file.close()
         except OSError as error:
             raise durable.translate(error, self._directory) from error

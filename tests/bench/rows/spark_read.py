@@ -24,11 +24,11 @@ _SETTINGS = (
 _LIMIT = (
     "What a task of ours does beyond the null source's is one pass over its frames: 0.08 us of a core for a row of "
     "100 B and five columns, 0.29 us with all 17, 0.23 and 0.54 us at 1 KiB (the quickest of 24 runs). With five "
-    "columns two fifths of it at 1 KiB are copying bodies, as fast as memory; with all 17 half of it at 100 B is taking "
-    "properties apart and copying them. Frames lie anywhere in the log: until their bytes were sent for eight frames "
-    "ahead, all of them and not only the first and last ones, waiting for them was two fifths at 100 B with five "
-    "columns. The null source hands over one batch that stays in the processor's cache. Batches of 2,048 to 32,768 "
-    "rows made no difference that could be seen."
+    "columns two fifths of it at 1 KiB are copying bodies, as fast as memory; with all 17 half of it at 100 B is "
+    "taking properties apart and copying them. Frames lie anywhere in the log: until their bytes were sent for "
+    "eight frames ahead, all of them and not only the first and last ones, waiting for them was two fifths at 100 B "
+    "with five columns. The null source hands over one batch that stays in the processor's cache. Batches of 2,048 "
+    "to 32,768 rows made no difference that could be seen."
 )
 _COUNTS = "Rows: " + " and ".join(f"{rows:,} of {size:,} B" for size, rows in ROWS.items()) + "."
 
