@@ -176,7 +176,8 @@ static int write_row(Rows *rows, Target *target, Py_ssize_t row)
     /* Put below with a size that the compiler knows: for another it takes an instruction as slow. */
     uint8_t topic_length[2] = {(uint8_t)(topic.size >> 8), (uint8_t)topic.size};
     if (!put(&out, rows->header.view.buf, (size_t)rows->header.count) || !put(&out, body.text, body.size)
-        || !(is_v2 ? put(&out, topic_length, 2) : put(&out, topic_length + 1, 1)) || !put(&out, topic.text, topic.size) || !put(&out, "\0\0", 2))
+        || !(is_v2 ? put(&out, topic_length, 2) : put(&out, topic_length + 1, 1))
+        || !put(&out, topic.text, topic.size) || !put(&out, "\0\0", 2))
         return 0;
     uint8_t *properties = out.next;
     if ((new_key >= 0 && !put_unique_key(&out, &target->key_prefix, target->first_sequence + (uint64_t)new_key, digits))
