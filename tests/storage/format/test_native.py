@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
+import re
 import subprocess
 import sys
 import zlib
@@ -269,3 +271,15 @@ def test_words_are_added_up_wherever_they_begin(text: bytes, data: st.DataObject
 def test_a_word_outside_of_its_data_is_refused(place: int) -> None:
     with pytest.raises(IndexError):
         sum_words(np.zeros(8, np.uint8), np.array([0, place]))
+
+
+@needs_native
+def test_the_fastest_way_that_the_processor_has_is_taken() -> None:
+    """The tests of each way pass over those that are not there: this one says that none is missed."""
+    described = Path("/proc/cpuinfo")
+    if not described.exists() or platform.machine() != "x86_64":
+        pytest.skip("only Linux on x86_64 says what its processor has")
+    flags = set(re.findall(r"^flags\s*:(.*)$", described.read_text(), re.MULTILINE)[0].split())
+    narrow = flags >= {"pclmulqdq", "sse4_1"}
+    wide = narrow and flags >= {"avx2", "vpclmulqdq"}
+    assert native.functions.crc_way(2) == (2 if wide else 1 if narrow else 0)
