@@ -4,6 +4,8 @@ All results are written into arrays that the caller gives. Each function checks 
 of another kind of items, ValueError for another number of them, IndexError for a slice outside of its data.
 """
 
+import mmap
+
 import pyarrow as pa
 
 from rmq_store.format.native import Bytes, Int32, Int64, Rows, UInt32
@@ -163,6 +165,43 @@ def copy_messages(
     null. `properties`: how many pieces there are before each row (n + 1,), offsets and bytes of names and of values.
     Into `ends` (9,): bytes of the six texts; pieces, bytes of their names, of their values.
     """
+
+def message_sizes(data: Bytes, positions: Int64, base_offset: int, stop: int, sizes: Int32) -> None:
+    """Into `sizes` (n,): those of the messages that begin at `positions` and end before `stop`; 0 where none does."""
+
+def read_slots(data: Bytes, slot_count: int, entry_max: int, key_hashes: Int32, numbers: Int32) -> int:
+    """Into `numbers` (n,): what the slots of `key_hashes` hold, empty ones left out; how many that are. Their hashes
+    then come first. ValueError: a hash is negative.
+    """
+
+def follow_chains(
+    data: Bytes,
+    slot_count: int,
+    entry_max: int,
+    key_hashes: Int32,
+    numbers: Int32,
+    above: Int32,
+    log_start: int,
+    log_end: int,
+    found: Int64,
+) -> tuple[int, int, int]:
+    """One step along n chains of an index file: from the entries `numbers` of `key_hashes`, which follow those with the
+    numbers `above`, to the next ones. How many chains go on; these now come first in the three arrays. Into `found`
+    (n,): log offsets in [log_start, log_end) of entries with the hash; how many. Last, the row of an entry that is
+    not of its chain, at which the step has ended, or -1.
+    """
+
+def newest_entries(
+    maps: tuple[Bytes | mmap.mmap, ...],
+    slot_count: int,
+    entry_max: int,
+    key_hash: int,
+    begin_ms: int,
+    end_ms: int,
+    log_start: int,
+    log_end: int,
+) -> list[int] | None:
+    """As `rmq_store.log.index_map.newest_entries`, which see; newest file first. ValueError: a file of another size."""
 
 def walk_frames(
     data: Bytes, position: int, stop: int, base_offset: int, crc_position: int, positions: Int64, sizes: Int64

@@ -288,9 +288,9 @@ def test_times_and_offsets_bound_the_search(shop: Shop, monkeypatch: pytest.Monk
     walked: list[object] = []
     from rmq_store.log import index_search
 
-    chains = index_search._View.chains
+    chains = index_search.IndexMap.chains
     monkeypatch.setattr(
-        index_search._View, "chains", lambda view, *arguments: (walked.append(view), chains(view, *arguments))[1]
+        index_search.IndexMap, "chains", lambda view, *arguments: (walked.append(view), chains(view, *arguments))[1]
     )
     assert len(shop.read(subscribe="Alpha", key="k7")) == 4
     files, walked[:] = len(walked), []

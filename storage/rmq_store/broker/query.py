@@ -34,6 +34,7 @@ from rmq_store.format.message import StoredMessage
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.index_gaps import lost_keys
 from rmq_store.log.index_search import IndexSearch, damaged_index
+from rmq_store.log.layout import distinct
 from rmq_store.log.peek import index_is_whole
 from rmq_store.log.starting_point import OUR_LOCK_TEXT, lock_text
 
@@ -71,6 +72,7 @@ class Query:
         self._key_rows = KeyRows(log, queues, self)
         self._whole_end = -1  # the end of the log for which a read-only store's index was found to be whole
         self._is_index_looked_at = False
+        self._search: IndexSearch | None = None
 
     def by_key(
         self,
@@ -194,7 +196,7 @@ class Query:
             raise UsageError(f"a key is no text that can be stored: {error}") from error
         search = self.search()
         log_range = (max(self._log.start(), within[0]), min(self._queues.end(), within[1]))
-        hashes = np.unique(topic_key_hashes(topic, wanted))
+        hashes = distinct(topic_key_hashes(topic, wanted))
         found = [np.empty((4, 0), np.int64)]
         for offsets in _blocks(search.candidates(hashes, log_range)):
             found += self._matches(topic, offsets, wanted, (begin_ms, end_ms), unique)
@@ -225,9 +227,10 @@ class Query:
                 reason = "the store was not stopped cleanly, its index may lack keys: open it for writing once"
                 raise CorruptIndexError(str(index.directory), 0, reason)
             self._whole_end = end
-        search = IndexSearch(index, self._log.files)
-        self._tell_of_lost_files(search)
-        return search
+        if self._search is None or self._search.index is not index:
+            self._search = IndexSearch(index, self._log.files)
+        self._tell_of_lost_files(self._search)
+        return self._search
 
     def _tell_of_lost_files(self, search: IndexSearch) -> None:
         """Once: who looks for a key that was in a lost file finds nothing, as if there was no such message."""
@@ -314,10 +317,10 @@ def _blocks(pieces: Iterator[Int64]) -> Iterator[Int64]:
         block.append(piece)
         rows += len(piece)
         if rows >= _BLOCK_ROWS:
-            yield np.unique(np.concatenate(block))
+            yield distinct(np.concatenate(block))
             block, rows = [], 0
     if rows:
-        yield np.unique(np.concatenate(block))
+        yield distinct(np.concatenate(block))
 
 
 def _candidates(run: FrameRun, topic: str, window: tuple[int, int], unique: bool) -> tuple[pa.Array, Int64]:

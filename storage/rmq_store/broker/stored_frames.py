@@ -19,10 +19,11 @@ import pyarrow.compute as pc
 
 from rmq_store.errors import CorruptRecordError, UsageError
 from rmq_store.format import properties as names
-from rmq_store.format.frame_check import FRAME_BYTES_MIN, HEADER, MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, SysFlag
+from rmq_store.format.frame_check import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, SysFlag
 from rmq_store.format.frame_crcs import damage_of, damaged_frames
 from rmq_store.format.frame_fields import FrameHeaders, frame_columns
-from rmq_store.format.gather import gather_fields, take_slices
+from rmq_store.format.frame_starts import message_sizes
+from rmq_store.format.gather import take_slices
 from rmq_store.format.host_columns import host_message_ids
 from rmq_store.format.message import StoredMessage, check_frame, decode_checked
 from rmq_store.format.property_columns import KEYS_AND_TAGS, PropertyPieces
@@ -82,14 +83,6 @@ def message_at(log: CommitLog, end: int, offset: int) -> StoredMessage:
     return decode_checked(view, position)
 
 
-def _is_start(headers: npt.NDArray[np.void], offsets: Int64) -> npt.NDArray[np.bool_]:
-    """Whether these are the first bytes of messages at these offsets of the log."""
-    magic = headers["magic"]
-    is_message = (magic == MESSAGE_MAGIC_V1) | (magic == MESSAGE_MAGIC_V2)
-    is_start: npt.NDArray[np.bool_] = is_message & (headers["physical_offset"] == offsets)
-    return is_start
-
-
 @dataclass(frozen=True)
 class FrameRun:
     """Frames of one segment where they lie, or copies of frames of several. `rows` (n,) says which of the caller's rows
@@ -135,22 +128,21 @@ class StoredFrames:
         more).
         """
         sizes = np.zeros(len(offsets), np.int32)
-        segment_bytes = self._log.segments.size_bytes
-        bases = offsets // segment_bytes * segment_bytes
-        for base in np.unique(bases).tolist():
-            rows = np.flatnonzero((bases == base) & (offsets < end))
+        for rows in self._by_segment(np.flatnonzero(offsets < end), offsets):
+            base = self._log.segments.base_of(int(offsets[rows[0]]))
             try:
                 data = np.frombuffer(self._log.segments.open(base).buffer, np.uint8)
             except FileNotFoundError:
                 continue
-            rows = rows[offsets[rows] - base <= len(data) - FRAME_BYTES_MIN]
-            headers = gather_fields(data, offsets[rows] - base, HEADER)
-            found = headers["total_size"].astype(np.int32)
-            limit = min(len(data), end - base)
-            good = _is_start(headers, offsets[rows]) & (found >= FRAME_BYTES_MIN)
-            good &= found <= limit - (offsets[rows] - base)
-            sizes[rows[good]] = found[good]
+            sizes[rows] = message_sizes(data, offsets[rows] - base, base, end - base)
         return sizes
+
+    def _by_segment(self, rows: Rows, offsets: Int64) -> list[Rows]:
+        """`rows` in the order of their segments, those of each by themselves; none without rows."""
+        segments = offsets[rows] // self._log.segments.size_bytes
+        order = np.argsort(segments, kind="stable")
+        ends = np.flatnonzero(np.diff(segments[order])) + 1
+        return np.split(rows[order], ends) if len(rows) else []
 
     def runs(
         self, offsets: Int64, sizes: Int32, noted: tuple[str, ...] = KEYS_AND_TAGS

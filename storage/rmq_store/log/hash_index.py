@@ -144,12 +144,14 @@ class HashIndex:
         self._prefix = f"{directory}/"
         self._listing = Listing(directory, _numbers)
 
-    def names(self) -> list[int]:
-        """File names as numbers, ascending; foreign names are passed over."""
+    def names(self) -> Sequence[int]:
+        """File names as numbers, ascending; foreign names are passed over. The same object says that no file came or
+        went since.
+        """
         try:
-            return list(self._listing.get())
+            return self._listing.get()
         except FileNotFoundError:
-            return []
+            return ()
 
     def path(self, name: int) -> Path:
         """The path of a file."""

@@ -2,7 +2,9 @@
 
 #include "native.h"
 
+#include "big_endian.h"
 #include "frames.h"
+#include "prefetch.h"
 
 #define MAGIC_V1 0xDAA320A7u
 #define MAGIC_V2 0xDAA320ABu
@@ -14,33 +16,14 @@
 #define EXPECTED_BYTES 1024
 #define CACHE_LINE_BYTES 64
 
-static uint32_t word_at(const uint8_t *place)
-{
-    return (uint32_t)place[0] << 24 | (uint32_t)place[1] << 16 | (uint32_t)place[2] << 8 | place[3];
-}
-
-static uint64_t long_at(const uint8_t *place)
-{
-    return (uint64_t)word_at(place) << 32 | word_at(place + 4);
-}
-
-static int16_t short_at(const uint8_t *place)
-{
-    return (int16_t)((unsigned)place[0] << 8 | place[1]);
-}
-
 void expect_frame(const uint8_t *data, int64_t count, int64_t position, int64_t size)
 {
-#ifdef __GNUC__
-    if (position >= 0 && size >= FRAME_BYTES_MIN && position <= count - size) {
-        for (int64_t at = 0; at < size && at < EXPECTED_BYTES; at += CACHE_LINE_BYTES)
-            __builtin_prefetch(data + position + at);
-        __builtin_prefetch(data + position + size - 1);
-        __builtin_prefetch(data + position + size - 1 - CACHE_LINE_BYTES);
-    }
-#else
-    (void)data, (void)count, (void)position, (void)size;
-#endif
+    if (position < 0 || size < FRAME_BYTES_MIN || position > count - size)
+        return;
+    for (int64_t at = 0; at < size && at < EXPECTED_BYTES; at += CACHE_LINE_BYTES)
+        PREFETCH(data + position + at);
+    PREFETCH(data + position + size - 1);
+    PREFETCH(data + position + size - 1 - CACHE_LINE_BYTES);
 }
 
 int read_frame(const uint8_t *data, int64_t count, int64_t position, int64_t size, const int64_t *base, int32_t *narrow,
@@ -142,7 +125,55 @@ done:
     return result;
 }
 
+/* The size of the message that begins at `position` and ends before `stop`, 0 if there is none. */
+static int32_t size_of_message(const uint8_t *data, int64_t stop, int64_t position, int64_t base)
+{
+    if (position < 0 || position > stop - FRAME_BYTES_MIN)
+        return 0;
+    const uint8_t *frame = data + position;
+    uint32_t magic = word_at(frame + 4);
+    int32_t size = (int32_t)word_at(frame);
+    if ((magic != MAGIC_V1 && magic != MAGIC_V2) || long_at(frame + 28) - (uint64_t)position != (uint64_t)base)
+        return 0;
+    return size >= FRAME_BYTES_MIN && size <= stop - position ? size : 0;
+}
+
+static PyObject *message_sizes(PyObject *module, PyObject *arguments)
+{
+    PyObject *given[3], *result = NULL;
+    Items data = {0}, positions = {0}, sizes = {0};
+    long long base, stop;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "OOLLO:message_sizes", &given[0], &given[1], &base, &stop, &given[2]))
+        return NULL;
+    if (!take_items(&data, given[0], 1, READ_ITEMS, "data")
+        || !take_items(&positions, given[1], 8, READ_ITEMS, "positions")
+        || !take_n_items(&sizes, given[2], 4, WRITE_ITEMS, "sizes", positions.count))
+        goto done;
+    const uint8_t *bytes = data.view.buf;
+    const int64_t *position = positions.view.buf;
+    int32_t *size = sizes.view.buf;
+    if (stop > data.count)
+        stop = data.count;
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t row = 0; row < positions.count; row++) {
+        if (row + FRAMES_AHEAD < positions.count)
+            expect_frame(bytes, stop, position[row + FRAMES_AHEAD], FRAME_BYTES_MIN);
+        size[row] = size_of_message(bytes, stop, position[row], base);
+        /* Who asks for sizes reads the frames next. */
+        expect_frame(bytes, stop, position[row], size[row]);
+    }
+    Py_END_ALLOW_THREADS
+    result = Py_NewRef(Py_None);
+done:
+    release_items(&data);
+    release_items(&positions);
+    release_items(&sizes);
+    return result;
+}
+
 PyMethodDef frame_methods[] = {
+    {"message_sizes", message_sizes, METH_VARARGS, NULL},
     {"read_frames", read_frames, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -2,6 +2,7 @@
 
 #include "native.h"
 
+#include "big_endian.h"
 #include "hosts.h"
 
 /* Write a number of at most 10 digits; how many bytes that took. */
@@ -28,7 +29,7 @@ void write_host(HostText *last, const uint8_t *host)
         at += write_number(last->text + at, host[byte]);
         last->text[at++] = byte < 3 ? '.' : ':';
     }
-    uint32_t port = (uint32_t)host[4] << 24 | (uint32_t)host[5] << 16 | (uint32_t)host[6] << 8 | host[7];
+    uint32_t port = word_at(host + 4);
     if (port >> 31) {
         last->text[at++] = '-';
         port = 0u - port;

@@ -4,27 +4,19 @@
 
 #include "native.h"
 
+#include "big_endian.h"
+#include "prefetch.h"
+
 #define ENTRY_BYTES 20
 
 /* Slots lie anywhere in 20 MB. Asked for this many entries ahead, they are in the cache when their entry's turn comes. */
 #define AHEAD 16
-#if defined(__GNUC__)
-#define PREFETCH(place) __builtin_prefetch(place)
-#else
-#define PREFETCH(place) ((void)(place))
-#endif
 
 static uint8_t *put_big_endian(uint8_t *place, uint64_t value, int bytes)
 {
     for (int byte = bytes - 1; byte >= 0; byte--, value >>= 8)
         place[byte] = (uint8_t)value;
     return place + bytes;
-}
-
-static int32_t slot_value(const uint8_t *slots, int64_t slot)
-{
-    const uint8_t *place = slots + 4 * slot;
-    return (int32_t)((uint32_t)place[0] << 24 | (uint32_t)place[1] << 16 | (uint32_t)place[2] << 8 | place[3]);
 }
 
 static PyObject *chain_entries(PyObject *module, PyObject *arguments)
@@ -78,7 +70,7 @@ static PyObject *chain_entries(PyObject *module, PyObject *arguments)
         if (table[place]) {
             previous = number_of[table[place] - 1];
         } else {
-            previous = slot_value(mapped, slot);
+            previous = (int32_t)word_at(mapped + 4 * slot);
             if (previous <= 0 || previous >= first_number) {
                 previous = 0;
                 new_count++;

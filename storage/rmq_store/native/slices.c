@@ -3,7 +3,9 @@
 
 #include "native.h"
 
+#include "big_endian.h"
 #include "copy.h"
+#include "prefetch.h"
 
 /* Slices ahead whose first bytes are on their way: they lie anywhere, the processor cannot guess where. */
 #define AHEAD 8
@@ -28,7 +30,7 @@ static PyObject *copy_slices(PyObject *module, PyObject *arguments)
     *target.offset = 0;
     for (; row < starts.count; row++) {
         if (row + AHEAD < starts.count && 0 <= start[row + AHEAD] && start[row + AHEAD] < source.size)
-            __builtin_prefetch(source.data + start[row + AHEAD]);
+            PREFETCH(source.data + start[row + AHEAD]);
         if (!copy_slice(&target, &source, start[row], end[row]))
             break;
     }
@@ -60,10 +62,8 @@ static PyObject *sum_words(PyObject *module, PyObject *arguments)
         uint64_t sum = 0;
         Py_ssize_t row = 0;
         Py_BEGIN_ALLOW_THREADS
-        for (; row < positions.count && position[row] >= 0 && position[row] <= data.count - 4; row++) {
-            const uint8_t *word = bytes + position[row];
-            sum += (uint32_t)word[0] << 24 | (uint32_t)word[1] << 16 | (uint32_t)word[2] << 8 | word[3];
-        }
+        for (; row < positions.count && position[row] >= 0 && position[row] <= data.count - 4; row++)
+            sum += word_at(bytes + position[row]);
         Py_END_ALLOW_THREADS
         if (row < positions.count)
             PyErr_Format(PyExc_IndexError, "word %zd does not lie in the data", row);

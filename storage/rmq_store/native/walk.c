@@ -2,6 +2,7 @@
 
 #include "native.h"
 
+#include "big_endian.h"
 #include "crc.h"
 #include "frames.h"
 
@@ -71,8 +72,7 @@ static PyObject *walk_frames(PyObject *module, PyObject *arguments)
     Py_ssize_t row = 0;
     Py_BEGIN_ALLOW_THREADS
     while (row < positions.count && 0 <= position && position < stop && position <= data.count - 4) {
-        const uint8_t *place = bytes + position;
-        int64_t size = (int32_t)((uint32_t)place[0] << 24 | (uint32_t)place[1] << 16 | (uint32_t)place[2] << 8 | place[3]);
+        int64_t size = (int32_t)word_at(bytes + position);
         if (!is_sound(bytes, data.count, position, size, base, crc_position <= position))
             break;
         ((int64_t *)positions.view.buf)[row] = position;

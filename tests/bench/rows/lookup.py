@@ -45,6 +45,7 @@ class Lookups:
         self._ends = {queue_id: end for queue_id, (_, end) in store.queue_ranges(TOPIC).items()}
         self._key_count = key_count or sum(self._ends.values())
         self._chance = random.Random(1)
+        into_page_cache(store.path)
 
     def keys(self, count: int) -> list[str]:
         return [key_of(self._chance.randrange(self._key_count)) for _ in range(count)]
@@ -79,13 +80,11 @@ class Lookups:
         else:
             places = iter(self.places(count))
             once = lambda: query.by_queue_offset(TOPIC, *next(places))  # noqa: E731
-        into_page_cache(self._store.path)
         return percentiles_us(once, count)
 
     def at_once_us(self, kind: str, count: int) -> float:
         """Microseconds per key of looking up so many keys with one call, which answers with their places."""
         keys = self.keys(count) if kind == "key" else self.unique_keys(count)
-        into_page_cache(self._store.path)
         begin = time.perf_counter()
         found = self._store.query.find(TOPIC, keys, unique=kind == "unique-key")
         seconds = time.perf_counter() - begin
@@ -114,7 +113,7 @@ def looking_up(scratch: Scratch, kind: str, *, at_once: bool) -> Iterator[Pair]:
 _NAMES = {"key": "key", "unique-key": "unique key", "offset": "queue offset"}
 _STORES = (
     f"stores of {MANY:,} and {FEW:,} messages of {BODY_BYTES} B, a key of its own and one of five tags each, all "
-    "files read right before, so that they are in the page cache"
+    "files read before, so that they are in the page cache"
 )
 
 ONE_LIMIT = (

@@ -18,7 +18,8 @@ import pytest
 
 from rmq_store import Message, Store, StoreConfig
 from rmq_store.format import index as layout
-from rmq_store.log import index_search
+from rmq_store.format import native
+from rmq_store.log import index_map
 
 SCALE = 1000
 MESSAGES = 10_000
@@ -31,7 +32,7 @@ SMALL = StoreConfig(
 
 
 class Pages:
-    """Counts what `index_search` reads of the maps: a page again and again, as often as it is looked at."""
+    """Counts what `index_map` reads of the maps: a page again and again, as often as it is looked at."""
 
     def __init__(self) -> None:
         self.looks = 0
@@ -54,15 +55,16 @@ class Pages:
 @pytest.fixture
 def pages(monkeypatch: pytest.MonkeyPatch) -> Pages:
     counted = Pages()
-    header = index_search._View.header
+    header = index_map.IndexMap.header
 
-    def count_header(view: index_search._View) -> layout.IndexHeader:
+    def count_header(view: index_map.IndexMap) -> layout.IndexHeader:
         counted.add(0, layout.HEADER_BYTES)
         return header(view)
 
     for name in ("_SLOT", "_ENTRY"):
-        monkeypatch.setattr(index_search, name, counted.reader_of(getattr(index_search, name)))
-    monkeypatch.setattr(index_search._View, "header", count_header)
+        monkeypatch.setattr(index_map, name, counted.reader_of(getattr(index_map, name)))
+    monkeypatch.setattr(index_map.IndexMap, "header", count_header)
+    monkeypatch.setattr(native, "LOADED", False)  # what is looked at is the same, but only Python can count it
     return counted
 
 

@@ -371,4 +371,4 @@ def test_an_append_without_keys_makes_no_index_file(lab: Lab) -> None:
             appended = append(store._log, [batch])
         assert len(appended.offsets) == 3
         assert store._log.views.index is not None
-        assert store._log.views.index.names() == []
+        assert store._log.views.index.names() == ()

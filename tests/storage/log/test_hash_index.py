@@ -156,7 +156,7 @@ def test_an_empty_index_comes_back_by_removing_all_files(tmp_path: Path) -> None
     put(index, rows_of(30))
     assert len(index.names()) == 3
     index.restore(EMPTY)
-    assert (index.names(), index.state()) == ([], EMPTY)
+    assert (index.names(), index.state()) == ((), EMPTY)
 
 
 @pytest.mark.statement("F04", "F07")

@@ -12,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmq_store.errors import CorruptIndexError, CorruptionError
+from rmq_store.files import listing
 from rmq_store.files.segments import OpenFile, OpenFiles
+from rmq_store.format import native
 from rmq_store.format.index import IndexHeader, entry_position, slot_position
-from rmq_store.log import index_search
+from rmq_store.log import index_map, index_search
 from rmq_store.log.hash_index import HashIndex
 from rmq_store.log.index_search import IndexSearch
 
@@ -49,7 +51,9 @@ class Bench:
     def newest_first(
         self, key_hash: int, begin_ms: int = 0, end_ms: int = UNBOUNDED, log_range: tuple[int, int] = (0, UNBOUNDED)
     ) -> Iterator[int]:
-        return IndexSearch(self.index, OpenFiles()).newest_first(key_hash, begin_ms, end_ms, log_range)
+        search = IndexSearch(self.index, OpenFiles())
+        list(search.newest_first(SLOTS - 1, 0, UNBOUNDED, log_range))  # from now on it knows the files
+        return search.newest_first(key_hash, begin_ms, end_ms, log_range)
 
     def path(self, number: int) -> Path:
         return self.index.path(self.index.names()[number])
@@ -60,8 +64,17 @@ class Bench:
             file.write(value.to_bytes(4, "big", signed=True))
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
+@pytest.fixture(autouse=True)
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Directories that changed right before count as known, too."""
+    monkeypatch.setattr(listing, "_SETTLED_NS", -1)
+
+
+@pytest.fixture(params=["python", "extension"])
+def bench(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    if request.param == "extension" and not native.LOADED:
+        pytest.skip("the extension was not built, or RMQ_PURE=1")
+    monkeypatch.setattr(native, "LOADED", request.param == "extension")
     return Bench(tmp_path / "index")
 
 
@@ -110,9 +123,11 @@ def test_all_entries_of_many_keys_are_found(
     start, end = sorted(data.draw(st.sampled_from([*offsets, 0, max(offsets) + 1])) for _ in range(2))
     expected = sorted(offset for key_hash, offset, _ in bench.rows if key_hash in wanted and start <= offset < end)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_search, "_STEPS_MAX", steps_max)  # long chains are read in a row
-        patch.setattr(index_search, "_BLOCK_ENTRIES", 3)
+        patch.setattr(index_map, "_STEPS_MAX", steps_max)  # long chains are read in a row
+        patch.setattr(index_map, "_BLOCK_ENTRIES", 3)
         found = bench.candidates(*wanted, log_range=(start, end))
+        patch.setattr(native, "LOADED", False)
+        assert bench.candidates(*wanted, log_range=(start, end)) == found
     assert sorted(set(found)) == sorted(set(expected))
     for key_hash in wanted:
         newest = list(bench.newest_first(key_hash, log_range=(start, end)))
@@ -139,6 +154,13 @@ def test_one_key_is_searched_up_to_the_first_entry_before_the_window(bench: Benc
     bench.put([(1, 10, 1_000_000), (1, 20, 1_010_000), (1, 30, 1_002_000), (2, 40, 1_020_000)])
     assert list(bench.newest_first(1, 1_008_000)) == java_query(bench, 1, 1_008_000, UNBOUNDED) == []
     assert bench.candidates(1) == [10, 20, 30]
+
+
+def test_files_are_searched_up_to_the_first_that_begins_before_the_window(bench: Bench) -> None:
+    """With a clock that was set back RocketMQ does not look into older files, whatever their times are."""
+    bench.put([(1, 10 * number, 2_000_000) for number in range(ENTRIES - 1)])
+    bench.put([(1, 500, 1_000_000)])
+    assert list(bench.newest_first(1, 1_500_000)) == java_query(bench, 1, 1_500_000, UNBOUNDED) == []
 
 
 def test_a_window_that_begins_with_a_file_goes_on_to_the_file_before(bench: Bench) -> None:
@@ -209,7 +231,7 @@ def test_a_chain_that_an_append_changes_is_read_again(bench: Bench, monkeypatch:
     """What was taken back has been zeroed, and an old slot has led there."""
     bench.put([(1, 10, 5000), (6, 20, 6000)])
     bench.write(slot_position(1), 3)
-    opened = index_search._View
+    opened = index_search.IndexMap
 
     class Late(opened):  # type: ignore[misc, valid-type]
         tries = 0
@@ -227,7 +249,7 @@ def test_a_chain_that_an_append_changes_is_read_again(bench: Bench, monkeypatch:
             if self.tries % 3 == 0:
                 bench.write(slot_position(1), 2)
 
-    monkeypatch.setattr(index_search, "_View", Late)
+    monkeypatch.setattr(index_search, "IndexMap", Late)
     assert bench.candidates(1, 6) == [10, 20]
     assert Late.tries == 3
     bench.write(slot_position(1), 3)
