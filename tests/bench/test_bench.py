@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -251,6 +252,14 @@ def test_what_ran_replaces_its_old_figures_and_a_failure_is_told(
     done = CliRunner().invoke(program.main, ["run", "--quick", "--row", "fak"])
     assert (done.exit_code, "broken" in done.output) == (0, False)
     assert CliRunner().invoke(program.main, ["run", "--quick", "--row", "x"]).exit_code == 2
+
+
+def test_packages_are_compiled_as_an_installation_does_it(tmp_path: Path) -> None:
+    module = tmp_path / "package" / "module.py"
+    module.parent.mkdir()
+    module.write_text("answer = 42\n")
+    program.compile_packages([str(tmp_path)])
+    assert Path(importlib.util.cache_from_source(str(module))).exists()
 
 
 def test_the_page_in_docs_has_the_figures_in_docs() -> None:
