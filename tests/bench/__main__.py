@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-import pyspark_rmq
-import rmq_store
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+import pyspark_rmq
+import rmq_store
 from bench import catalogue, measure, report
 from bench.case import Case
 from bench.curve import Curve
