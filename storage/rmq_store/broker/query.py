@@ -31,6 +31,7 @@ from rmq_store.format.hashing import index_hash, java_hash, topic_key_hashes
 from rmq_store.format.ids import UNBOUNDED_MS, parse_offset_message_id, unique_id_window_ms
 from rmq_store.format.index_keys import split_keys
 from rmq_store.format.message import StoredMessage
+from rmq_store.format.names import validate_topic
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.index_gaps import lost_keys
 from rmq_store.log.index_search import IndexSearch, damaged_index
@@ -147,6 +148,9 @@ class Query:
             OffsetOutOfRangeError: the queue does not have it (any more).
             CorruptQueueError, CorruptRecordError: the queue's entry or the message is damaged.
         """
+        found = self._at_entry(topic, queue_id, offset)
+        if found is not None:
+            return found
         place = self._queues.commit_log_offset(topic, queue_id, offset)
         try:
             found = message_at(self._log, self._queues.end(), place)
@@ -158,6 +162,20 @@ class Query:
         if (found.topic, found.queue_id, found.queue_offset) != (topic, queue_id, offset):
             raise self._wrong_entry(topic, queue_id, offset, f"at another message ({place})")
         return found
+
+    def _at_entry(self, topic: str, queue_id: int, offset: int) -> StoredMessage | None:
+        """The message, if the entry there leads to it: it shows by itself that the queue has it, and where the queue
+        begins and ends, which takes longer to find, does not matter. None: that tells what is wrong.
+        """
+        validate_topic(topic)
+        if queue_id < 0 or offset < 0:
+            return None
+        try:
+            place, _, _ = self._log.views.queue(topic, queue_id).entry(offset)
+            found = message_at(self._log, self._queues.end(), place)
+        except (FileNotFoundError, UsageError, CorruptionError):
+            return None
+        return found if (found.topic, found.queue_id, found.queue_offset) == (topic, queue_id, offset) else None
 
     def _wrong_entry(self, topic: str, queue_id: int, offset: int, where: str) -> CorruptQueueError:
         directory = self._log.views.queue(topic, queue_id).run.directory

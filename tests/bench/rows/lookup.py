@@ -117,15 +117,18 @@ _STORES = (
 )
 
 ONE_LIMIT = (
-    "Python: 28 us for a message by its key from one index file, and 5 us for each further file, of which 10 M "
-    "messages have eight, because a file has 4 M entries and a key may be in any of them: so the ratio to a store of "
-    "one file stays. A look-up by queue offset needs no index, and looks at queue and log alone."
+    "Python: a call or two for each step from the key to the message. The index is not what it waits for: all eight "
+    "files that 10 M messages have, because a key may be in any of them, are asked with one call, whose cache misses "
+    "overlap. One after the other in Python they took 5 us each, and the look-up 2.4 times that of one file. A look-up "
+    "by queue offset reads the entry and the message, which shows by itself that it is the right one; only if it is "
+    "not, queue and log are asked where they begin and end."
 )
 AT_ONCE_LIMIT = (
     "Places that are far from each other: each key touches a slot and an entry or more in each of eight index files, "
-    "and one record. Slots are visited in their order; entries and records cost a cache miss or a page fault each. "
-    "The index is more than a third of the time. Copying the records of all segments together before they are looked "
-    "at, where each segment was gone through by itself, took a quarter of the time away."
+    "and one record, of which Java's has one file, and answers without a look at the record. Of 26 ms for 10,000 keys, "
+    "memory warm, slots and chains take 5, sizes of records 1.4, copying them together 6, taking keys out of them and "
+    "comparing 4; the rest is making and sorting arrays. Chains and sizes are followed in C, and sent for ahead; in "
+    "numpy these took 15 and 10."
 )
 
 CASES = (

@@ -16,6 +16,7 @@ import pytest
 
 from rmq_store import Message, OffsetOutOfRangeError, Store, StoreConfig, StoredMessage, UsageError
 from rmq_store.broker import query as query_module
+from rmq_store.broker.queues import Queues
 from rmq_store.broker.stored_frames import FrameRun
 from rmq_store.errors import CorruptIndexError, CorruptQueueError, CorruptRecordError
 from rmq_store.format.consume_queue import ENTRY_BYTES
@@ -54,6 +55,34 @@ def test_the_error_of_an_offset_that_is_not_there_says_what_is(shop: Shop) -> No
                 store.query.by_queue_offset("T", 0, wanted)
             assert (caught.value.requested, caught.value.minimum, caught.value.maximum) == (wanted, first, last)
         assert store.query.by_queue_offset("T", 0, first).queue_offset == first
+
+
+def test_a_message_that_is_there_is_found_without_a_look_at_the_whole_queue(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with shop.open() as store:
+        store.create_topic("T", 1)
+        for _ in range(3):
+            store.send(Message("T", b""))
+        monkeypatch.setattr(Queues, "range", None)
+        assert [store.query.by_queue_offset("T", 0, offset).queue_offset for offset in range(3)] == [0, 1, 2]
+
+
+def test_a_message_above_the_visible_end_is_not_there(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its entry is, while it is being appended."""
+    with shop.open() as store:
+        store.create_topic("T", 1)
+        first, second = (store.send(Message("T", b"")) for _ in range(2))
+        monkeypatch.setattr(Queues, "end", lambda _: second.commit_log_offset)
+        assert store.query.by_queue_offset("T", 0, 0).commit_log_offset == first.commit_log_offset
+        with pytest.raises(OffsetOutOfRangeError, match=r"message 1 was asked for, the queue has \[0, 1\)"):
+            store.query.by_queue_offset("T", 0, 1)
+
+
+@pytest.mark.parametrize("place", [("T", -1, 0), ("../T", 0, 0)])
+def test_a_place_that_no_queue_has_is_the_callers_fault(shop: Shop, place: tuple[str, int, int]) -> None:
+    with shop.open() as store, pytest.raises(UsageError):
+        store.query.by_queue_offset(*place)
 
 
 @pytest.mark.parametrize("other", ["offset", "queue", "topic"])
