@@ -57,6 +57,23 @@ def write_frames(
     what was measured.
     """
 
+def encode_message(
+    topic: str,
+    body: bytes,
+    properties: dict[str, str],
+    queue_id: int,
+    flag: int,
+    sys_flag: int,
+    born_timestamp_ms: int,
+    born_host: bytes,
+    store_host: bytes,
+    crc_property: bool,
+    index_tags: bool,
+) -> tuple[bytearray, list[int], int] | None:
+    """As `rmq_store.format.one_frame.encode_one`, which see. None: refused, the message is not ordinary or cannot be
+    stored. OverflowError, TypeError: an argument is no number of its width, or of another type.
+    """
+
 def patch_frames(
     frames: Bytes,
     starts: Int64,
@@ -164,6 +181,13 @@ def copy_messages(
     body, bornHost, storeHost, msgId, tags, keys, each offsets (n + 1,), bytes, and a bitmap of zeros if some may be
     null. `properties`: how many pieces there are before each row (n + 1,), offsets and bytes of names and of values.
     Into `ends` (9,): bytes of the six texts; pieces, bytes of their names, of their values.
+    """
+
+def chain_one(
+    slots: Bytes, header: bytes, key_hashes: list[int], phy_offset: int, timestamp_ms: int, entry_max: int
+) -> tuple[int, bytes, list[tuple[int, int]], bytes] | None:
+    """As `rmq_store.format.index.chain_one`, which see; the four fields of its answer. None: refused, a record of more
+    than 64 keys. ValueError: a hash is negative, or there are no slots.
     """
 
 def message_sizes(data: Bytes, positions: Int64, base_offset: int, stop: int, sizes: Int32) -> None:

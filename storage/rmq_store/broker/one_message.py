@@ -10,11 +10,11 @@ from rmq_store.broker.config import StoreConfig
 from rmq_store.broker.parking import Parked, ParkingRules, park
 from rmq_store.errors import UsageError
 from rmq_store.format.frame_check import COMPRESSION_MASK, SysFlag
-from rmq_store.format.hashing import java_hash, topic_key_hash
 from rmq_store.format.host import Host
 from rmq_store.format.ids import UniqueIdGenerator, month_start_ms
-from rmq_store.format.message import Message, encode_frame
-from rmq_store.format.properties import KEYS, TAGS, UNIQUE_KEY, encode_properties
+from rmq_store.format.message import Message
+from rmq_store.format.one_frame import Hosts, encode_one
+from rmq_store.format.properties import UNIQUE_KEY
 from rmq_store.log.append import OneRecord
 
 # All else in a sysFlag says what the store itself knows, or makes a record that no queue may hold.
@@ -27,7 +27,7 @@ class OneMessageEncoder:
     def __init__(self, config: StoreConfig) -> None:
         self._config = config
         self._host = Host.parse(config.broker_host)
-        self._born_host = Host(self._host.address, 0)
+        self._hosts = Hosts(Host(self._host.address, 0), self._host)
         self._unique_ids = UniqueIdGenerator(self._host.address, os.getpid() & 0xFFFF, random.getrandbits(32))
         self._month = (0, 0, 0)
         self._rules = ParkingRules.of(config)
@@ -57,34 +57,25 @@ class OneMessageEncoder:
             raise UsageError(f"the body has {len(message.body)} bytes, more than maxMessageSize={limit}")
         unique_id = self.unique_id(message, now_ms)
         parked = self._place(message, message.stored_properties(unique_id), queue_id, now_ms)
-        stored = parked.properties
-        properties = encode_properties(stored)
         born_ms = now_ms if message.born_timestamp_ms is None else message.born_timestamp_ms
-        frame = encode_frame(
-            topic=parked.topic,
-            body=message.body,
-            properties=properties,
+        made = encode_one(
+            parked.topic,
+            message.body,
+            parked.properties,
+            self._hosts,
             queue_id=parked.queue_id,
-            queue_offset=0,
-            commit_log_offset=0,
-            born_timestamp_ms=born_ms,
-            born_host=self._born_host,
-            store_timestamp_ms=0,
-            store_host=self._host,
             flag=message.flag,
             sys_flag=sys_flag,
+            born_timestamp_ms=born_ms,
             crc_property=self._config.enabled_append_prop_crc,
+            index_tags=self._config.message_index_tags,
         )
-        indexed = [unique_id, *(key for key in stored.get(KEYS, "").split(" ") if key)]
-        tags = stored.get(TAGS)
-        if tags and self._config.message_index_tags:
-            indexed.append(f"T#{tags}")
         record = OneRecord(
             topic=parked.topic,
             queue_id=parked.queue_id,
-            frame=bytearray(frame),
-            tags_code=parked.tags_code if parked.tags_code is not None else java_hash(tags or ""),
-            key_hashes=[topic_key_hash(parked.topic, key) for key in indexed],
+            frame=made.frame,
+            tags_code=parked.tags_code if parked.tags_code is not None else made.tags_hash,
+            key_hashes=made.key_hashes,
             delay_ms=parked.delay_ms,
         )
         return record, unique_id

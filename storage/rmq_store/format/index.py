@@ -52,6 +52,7 @@ HEADER_BYTES = 40
 ENTRY_BYTES = 20
 SLOT_BYTES = 4
 _HEADER = struct.Struct(">qqqqii")
+_ENTRY = struct.Struct(">iqii")
 assert _HEADER.size == HEADER.itemsize == HEADER_BYTES
 assert ENTRY.itemsize == ENTRY_BYTES
 
@@ -222,6 +223,58 @@ def chain_entries(
     chain = build_chain(slot_numbers, slots[slot_numbers], first_number)
     encoded = encode_entries(key_hashes, phy_offsets, time_diffs_s, chain.previous)
     return NewEntries(encoded, chain.slots, chain.values, chain.new_slots)
+
+
+class OneRecordsEntries(NamedTuple):
+    """Entries of one record, numbered from `first_number`, ready for the file: `encoded`; then slots get new values
+    (slot, value), a later pair for a slot replacing an earlier one; then the file gets the `header`.
+    """
+
+    first_number: int
+    encoded: bytes
+    slots: list[tuple[int, int]]
+    header: bytes
+
+
+def chain_one(
+    slots: npt.NDArray[np.int32],
+    header: bytes,
+    key_hashes: list[int],
+    phy_offset: int,
+    timestamp_ms: int,
+    entry_max: int,
+) -> OneRecordsEntries:
+    """The entries of a record with these keys, as many as there is room for; as `chain_entries`, without an array
+    (IndexFile#putKey).
+    """
+    if native.LOADED:
+        made = native.functions.chain_one(
+            slots.view(np.uint8), header, key_hashes, phy_offset, timestamp_ms, entry_max
+        )
+        if made is not None:
+            return OneRecordsEntries(*made)
+    old = IndexHeader.unpack(header)
+    begin_ms, first = old.begin_timestamp, old.index_count
+    encoded = b""
+    newest: dict[int, int] = {}
+    pairs: list[tuple[int, int]] = []
+    new_slots = 0
+    for number, key_hash in enumerate(key_hashes[: max(entry_max - first, 0)], first):
+        slot = key_hash % len(slots)
+        previous = newest.get(slot) or int(slots[slot])
+        if not 0 < previous < number:
+            previous = 0
+            new_slots += 1
+        seconds = min(max((timestamp_ms - begin_ms) // 1000, 0), _INT32_MAX) if begin_ms > 0 else 0
+        encoded += _ENTRY.pack(key_hash, phy_offset, seconds, previous)
+        newest[slot] = number
+        pairs.append((slot, number))
+        if number <= 1:
+            begin_ms = timestamp_ms  # the header of a new file gets its begin with the first entry, and counts from it
+    place = (phy_offset, timestamp_ms)
+    return OneRecordsEntries(
+        first, encoded, pairs, old.with_entries(len(pairs), new_slots, first=place, last=place).pack()
+    )
 
 
 def rebuild_slots(entry_hashes: IntArray, slot_count: int) -> npt.NDArray[np.int32]:

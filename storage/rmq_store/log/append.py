@@ -218,6 +218,7 @@ def append_one(log: CommitLog, record: OneRecord) -> tuple[int, int]:
         if log.views.index is not None:
             log.views.index.put_one(record.key_hashes, offset, now)
     _commit(page, offset + record.size, offset, now)
+    log.note_next(record.topic, record.queue_id, queue_offset + 1, start, offset + record.size)
     return offset, queue_offset
 
 

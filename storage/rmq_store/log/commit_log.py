@@ -81,6 +81,9 @@ class CommitLog:
             index = HashIndex(root / "index", geometry.max_hash_slot_num, geometry.max_index_num)
         self.views = Views(root, geometry.mapped_file_size_consume_queue, self.files, index, writable=writable)
         self.own = root / "pyrmq"
+        # Where the log ended after the last append of one record by this process, and where queues went on then.
+        self._own_end = -1
+        self._own_next: dict[tuple[str, int], int] = {}
         self.kept = Kept()
         self.crc_from: int | None = None
         """From here on a record must have a CRC property to count as whole. Set by whoever judges the log."""
@@ -202,6 +205,10 @@ class CommitLog:
             CorruptRecordError: the queue's last record is damaged. Nobody is writing, so its entry is no torn one: to
                 give its offset to another message would hide both.
         """
+        queue = self.views.queue(topic, queue_id)
+        known = self._own_next.get((topic, queue_id)) if end == self._own_end else None
+        if known is not None and queue.goes_on_at(known):
+            return known
 
         def confirm(offset: int, size: int, queue_offset: int) -> bool:
             if not self.is_whole_entry(topic, queue_id, offset, size, queue_offset):
@@ -214,7 +221,17 @@ class CommitLog:
             return True
 
         is_record = functools.partial(self.is_record_of, topic, queue_id)
-        return self.views.queue(topic, queue_id).max_offset(end, confirm, is_record)
+        return queue.max_offset(end, confirm, is_record)
+
+    def note_next(self, topic: str, queue_id: int, queue_offset: int, start: int, end: int) -> None:
+        """Under the append lock: a queue goes on at `queue_offset` after an append of [start, end) by this process.
+
+        As long as nobody else appends, that need not be looked up for the queue's next message.
+        """
+        if start != self._own_end:
+            self._own_next = {}
+        self._own_next[topic, queue_id] = queue_offset
+        self._own_end = end
 
     def _is_settled(self, read: Callable[[], tuple[int, int, int]]) -> bool:
         """Whether `read` gives the same value twice with no append under way behind the first."""

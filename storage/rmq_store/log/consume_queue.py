@@ -208,6 +208,17 @@ class ConsumeQueue:
         """
         return self._last_possible(base, base + self._per_file, log_end)
 
+    def goes_on_at(self, queue_offset: int) -> bool:
+        """Whether the file is there (still) that has the entries of this queue offset and of the one before it."""
+        first = queue_offset - queue_offset % self._per_file
+        if first == queue_offset:
+            return False
+        try:
+            self.run.open(first * ENTRY_BYTES)
+        except FileNotFoundError:
+            return False
+        return True
+
     def put_one(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> None:
         """As `put`, for one entry."""
         if queue_offset % self._per_file == 0:

@@ -9,7 +9,6 @@ true if its record lies below its end of the log. Source: IndexService, IndexFil
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -25,9 +24,6 @@ from rmq_store.format.names import index_file_name
 _NAME_DIGITS = 17
 NO_FILE = 0
 UNKNOWN = -1
-_ENTRY = struct.Struct(">iqii")
-assert _ENTRY.size == layout.ENTRY_BYTES
-_INT32_MAX = (1 << 31) - 1
 _INDEX_COUNT = slice(36, 40)  # of the header
 
 
@@ -84,31 +80,15 @@ class IndexFile:
 
     def put_one(self, key_hashes: Sequence[int], log_offset: int, timestamp: int) -> int:
         """Add entries for keys of one record, as many as there is room for; returns how many (IndexFile#putKey)."""
-        header = self.header
-        first_number = header.index_count
-        begin = header.begin_timestamp
-        entries = bytearray()
-        newest: dict[int, int] = {}
-        new_slots = 0
-        for number, key_hash in enumerate(key_hashes[: max(self.entry_max - first_number, 0)], first_number):
-            slot = key_hash % self.slot_count
-            previous = newest.get(slot) or int(self.slots[slot])
-            if not 0 < previous < number:
-                previous = 0
-                new_slots += 1
-            seconds = min(max((timestamp - begin) // 1000, 0), _INT32_MAX) if begin > 0 else 0
-            entries += _ENTRY.pack(key_hash, log_offset, seconds, previous)
-            newest[slot] = number
-            if number <= 1:
-                begin = timestamp  # the header of a new file gets its begin with the first entry, and counts from it
-        count = len(entries) // layout.ENTRY_BYTES
-        if count:
-            self._file.write(entries, layout.entry_position(self.slot_count, first_number))
-            for slot, number in newest.items():
+        new = layout.chain_one(
+            self.slots, self.header_bytes, list(key_hashes), log_offset, timestamp, self.entry_max
+        )
+        if new.slots:
+            self._file.write(new.encoded, layout.entry_position(self.slot_count, new.first_number))
+            for slot, number in new.slots:
                 self.slots[slot] = number
-            place = (log_offset, timestamp)
-            self.write_header(header.with_entries(count, new_slots, first=place, last=place).pack())
-        return count
+            self.write_header(new.header)
+        return len(new.slots)
 
     def read_entries(self, first_number: int, last_number: int) -> np.ndarray:
         """Entries [first_number, last_number), a copy."""

@@ -20,4 +20,18 @@ static inline uint64_t long_at(const uint8_t *place)
     return (uint64_t)word_at(place) << 32 | word_at(place + 4);
 }
 
+static inline void put_word(uint8_t *place, uint32_t value)
+{
+    place[0] = (uint8_t)(value >> 24);
+    place[1] = (uint8_t)(value >> 16);
+    place[2] = (uint8_t)(value >> 8);
+    place[3] = (uint8_t)value;
+}
+
+static inline void put_long(uint8_t *place, uint64_t value)
+{
+    put_word(place, (uint32_t)(value >> 32));
+    put_word(place + 4, (uint32_t)value);
+}
+
 #endif

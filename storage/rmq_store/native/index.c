@@ -101,7 +101,118 @@ done:
     return result;
 }
 
+/* The header of a file; its fields are where format/index.py says. */
+#define HEADER_BYTES 40
+/* Of a record with more keys Python makes the entries. */
+#define KEYS_MAX 64
+
+typedef struct {
+    const uint8_t *slots;
+    int64_t slot_count;
+    int32_t hashes[KEYS_MAX], slot_of[KEYS_MAX];
+    int count, new_slots;
+} NewKeys;
+
+static int take_hashes(NewKeys *keys, PyObject *list)
+{
+    keys->count = (int)PyList_Size(list);
+    for (int key = 0; key < keys->count; key++) {
+        long hash = PyLong_AsLong(PyList_GetItem(list, key));
+        if (hash == -1 && PyErr_Occurred())
+            return 0;
+        if (hash < 0 || hash > INT32_MAX) {
+            PyErr_Format(PyExc_ValueError, "key hash %ld is none", hash);
+            return 0;
+        }
+        keys->hashes[key] = (int32_t)hash;
+        keys->slot_of[key] = (int32_t)(hash % keys->slot_count);
+    }
+    return 1;
+}
+
+/* What the entry before entry `first + key` in its slot has as number; 0 if there is none. */
+static int32_t previous_of(NewKeys *keys, int key, int32_t first)
+{
+    for (int before = key - 1; before >= 0; before--)
+        if (keys->slot_of[before] == keys->slot_of[key])
+            return first + before;
+    int32_t previous = (int32_t)word_at(keys->slots + 4 * (int64_t)keys->slot_of[key]);
+    if (previous > 0 && previous < first + key)
+        return previous;
+    keys->new_slots++;
+    return 0;
+}
+
+/* IndexFile#putKey: whole seconds after the first entry of the file. */
+static int32_t seconds_after(int64_t begin_ms, int64_t time_ms)
+{
+    if (begin_ms <= 0 || time_ms <= begin_ms)
+        return 0;
+    int64_t seconds = (time_ms - begin_ms) / 1000;
+    return seconds > INT32_MAX ? INT32_MAX : (int32_t)seconds;
+}
+
+static PyObject *chain_one(PyObject *module, PyObject *arguments)
+{
+    PyObject *given, *list, *entries = NULL, *slots = NULL;
+    const char *header;
+    Py_ssize_t header_size;
+    long long log_offset, time_ms, entry_max;
+    Items mapped = {0};
+    NewKeys keys = {0};
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "Oy#O!LLL:chain_one", &given, &header, &header_size, &PyList_Type, &list, &log_offset,
+                          &time_ms, &entry_max))
+        return NULL;
+    if (header_size != HEADER_BYTES || PyList_Size(list) > KEYS_MAX)
+        Py_RETURN_NONE;
+    const uint8_t *old = (const uint8_t *)header;
+    int32_t used = (int32_t)word_at(old + 32), next = (int32_t)word_at(old + 36), first = next < 1 ? 1 : next;
+    if (!take_items(&mapped, given, 1, READ_ITEMS, "slots"))
+        return NULL;
+    keys.slots = mapped.view.buf;
+    keys.slot_count = mapped.count / 4;
+    if (keys.slot_count < 1 || entry_max > INT32_MAX) {
+        PyErr_SetString(PyExc_ValueError, "an index file of no geometry");
+        goto done;
+    }
+    if (!take_hashes(&keys, list))
+        goto done;
+    if (keys.count > entry_max - first)
+        keys.count = entry_max > first ? (int)(entry_max - first) : 0;
+    int64_t begin_ms = (int64_t)long_at(old);
+    uint8_t written[KEYS_MAX * ENTRY_BYTES], renewed[HEADER_BYTES];
+    for (int key = 0; key < keys.count; key++) {
+        uint8_t *entry = written + ENTRY_BYTES * key;
+        put_word(entry, (uint32_t)keys.hashes[key]);
+        put_long(entry + 4, (uint64_t)log_offset);
+        put_word(entry + 12, (uint32_t)seconds_after(begin_ms, time_ms));
+        put_word(entry + 16, (uint32_t)previous_of(&keys, key, first));
+        if (first + key <= 1)
+            begin_ms = time_ms; /* the header of a new file gets its begin with the first entry, and counts from it */
+    }
+    put_long(renewed, (uint64_t)(first <= 1 ? time_ms : begin_ms));
+    put_long(renewed + 8, (uint64_t)time_ms);
+    put_long(renewed + 16, first <= 1 ? (uint64_t)log_offset : long_at(old + 16));
+    put_long(renewed + 24, (uint64_t)log_offset);
+    put_word(renewed + 32, used > INT32_MAX - keys.new_slots ? INT32_MAX : (uint32_t)(used + keys.new_slots));
+    put_word(renewed + 36, (uint32_t)(first + keys.count));
+    slots = PyList_New(keys.count);
+    for (int key = 0; slots != NULL && key < keys.count; key++) {
+        PyObject *pair = Py_BuildValue("ii", keys.slot_of[key], first + key);
+        if (pair == NULL || PyList_SetItem(slots, key, pair) < 0)
+            Py_CLEAR(slots);
+    }
+    if (slots != NULL)
+        entries = Py_BuildValue("iy#Ny#", first, written, (Py_ssize_t)(keys.count * ENTRY_BYTES), slots, renewed,
+                                (Py_ssize_t)HEADER_BYTES);
+done:
+    release_items(&mapped);
+    return entries;
+}
+
 PyMethodDef index_methods[] = {
+    {"chain_one", chain_one, METH_VARARGS, NULL},
     {"chain_entries", chain_entries, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

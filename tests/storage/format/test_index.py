@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rmq_store.errors import CorruptIndexError
@@ -17,6 +19,7 @@ from rmq_store.format.index import (
     IndexHeader,
     build_chain,
     chain_entries,
+    chain_one,
     encode_entries,
     rebuild_slots,
     time_diffs,
@@ -102,6 +105,51 @@ def test_what_no_index_file_can_hold_is_refused(key_hash: int, slot_count: int, 
     one = np.zeros(1, np.int64)
     with pytest.raises(ValueError, match=r"negative|no slots"):
         chain_entries(np.array([key_hash], np.int32), one, one.astype(np.int32), np.zeros(slot_count, ">i4"), first)
+
+
+small, any_int32 = st.integers(-2, 60), st.integers(-(1 << 31), (1 << 31) - 1)
+
+
+@pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")
+@given(
+    st.lists(st.integers(0, (1 << 31) - 1) | st.integers(0, 20), max_size=12),
+    st.dictionaries(st.integers(0, 6), small | any_int32),
+    st.tuples(
+        st.integers(-1, 5000) | st.integers(-(1 << 63), (1 << 63) - 1), st.integers(-(1 << 63), (1 << 63) - 1),
+        st.integers(0, 1 << 62), st.integers(0, 1 << 62), small | any_int32, small | any_int32,
+    ),
+    st.integers(0, 9000) | st.integers(0, 1 << 62),
+    st.integers(0, 70) | st.just((1 << 31) - 1),
+)  # fmt: skip
+@example([1] * 65, {}, (0, 0, 0, 0, 0, 1), 5, 70)
+@example([1, 2], {1: 1}, (0, 0, 0, 0, (1 << 31) - 1, 2), 5, 70)
+def test_the_extension_makes_the_entries_of_one_record_as_python_does(
+    hashes: list[int], held: dict[int, int], header: tuple[int, ...], time_ms: int, entry_max: int
+) -> None:
+    slots = np.zeros(7, ">i4")
+    slots[list(held)] = list(held.values())
+    given_values = slots, IndexHeader(*header).pack(), hashes, 1 << 40, time_ms, entry_max
+    found = outcome(*given_values)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "LOADED", False)
+        assert found == outcome(*given_values)
+
+
+def outcome(*given_values: Any) -> object:
+    """What `chain_one` makes, or that a header cannot say it: nobody has a file with so many entries."""
+    try:
+        made = chain_one(*given_values)
+    except (struct.error, ValueError):
+        return "refused"
+    return made if made.slots else "no room"
+
+
+@pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")
+def test_what_no_index_file_can_hold_is_refused_of_one_record() -> None:
+    header = IndexHeader().pack()
+    for hashes, slot_count in (([-1], 7), ([1 << 31], 7), ([1], 0)):
+        with pytest.raises(ValueError, match=r"is none|no geometry"):
+            chain_one(np.zeros(slot_count, ">i4"), header, hashes, 1, 1, 70)
 
 
 def test_slot_that_names_the_new_entry_itself_does_not_make_a_loop() -> None:

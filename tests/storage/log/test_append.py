@@ -24,6 +24,7 @@ from rmq_store.files import durable
 from rmq_store.files.state_page import WORDS
 from rmq_store.log import grouping
 from rmq_store.log.append import append, append_lock
+from rmq_store.log.consume_queue import ConsumeQueue
 
 if TYPE_CHECKING:
     from .conftest import CountDown, Lab
@@ -332,6 +333,58 @@ def test_another_process_sees_an_append_at_once_and_continues_behind_it(lab: Lab
         store.append(lab.batch(10))
         assert lab.numbers(store) == list(range(30))
         assert lab.is_sound()
+
+
+def test_where_a_queue_goes_on_is_looked_up_only_after_somebody_else_has_appended(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    max_offset = ConsumeQueue.max_offset
+    monkeypatch.setattr(
+        ConsumeQueue, "max_offset", lambda queue, *how: (looked.append(queue.topic), max_offset(queue, *how))[1]
+    )
+    lab.config = replace(lab.config, mapped_file_size_consume_queue=20 * 100)  # all entries in one file
+    message = Message("Alpha", b"one", queue_id=0)
+    with lab.open() as store:
+
+        def sent() -> tuple[int, int]:
+            looked.clear()
+            return store.send(message).queue_offset, len(looked)
+
+        assert [sent(), sent(), sent()] == [(0, 1), (1, 0), (2, 0)]
+        store.append(pa.record_batch({"topic": ["Alpha"], "body": pa.array([b"many"]), "queueId": [0]}))
+        assert [sent(), sent()] == [(4, 1), (5, 0)]
+
+        def append() -> None:
+            with lab.open() as other:
+                other.send(message)
+
+        assert lab.in_child(append) == 0
+        assert [sent(), sent()] == [(7, 1), (8, 0)]
+        store.send(Message("Beta", b"other", queue_id=0))
+        assert sent() == (9, 0)
+
+
+def test_a_queue_whose_files_were_removed_is_looked_up_again(lab: Lab) -> None:
+    """Of a topic that was deleted, and made again."""
+    message = Message("Alpha", b"one", queue_id=0)
+    with lab.open() as store:
+        assert [store.send(message).queue_offset for _ in range(3)] == [0, 1, 2]
+        shutil.rmtree(lab.root / "consumequeue" / "Alpha" / "0")
+        assert [store.send(message).queue_offset for _ in range(2)] == [0, 1]
+
+
+def test_a_send_that_failed_leaves_where_its_queue_goes_on(lab: Lab) -> None:
+    message = Message("Alpha", b"one", queue_id=0)
+    with lab.open() as store:
+        for expected in range(3):
+            assert store.send(message).queue_offset == 2 * expected
+            durable.hook = lambda operation, path: fail_with(errno.EIO)() if "consumequeue" in path else None
+            with pytest.raises(StoreFailedError):
+                store.send(message)
+            durable.hook = None
+            assert store.send(message).queue_offset == 2 * expected + 1
+    assert lab.is_sound()
 
 
 @pytest.mark.parametrize("part_rows", [1 << 16, 50])

@@ -164,7 +164,7 @@ def test_files_are_named_after_their_first_message_and_never_alike(tmp_path: Pat
     index = index_at(tmp_path)
     put(index, [(1, number, 1_700_000_000_123) for number in range(30)])
     first = index.names()[0]
-    assert index.names() == [first, first + 1, first + 2]
+    assert index.names() == (first, first + 1, first + 2)
     assert str(first).endswith("123")
 
 

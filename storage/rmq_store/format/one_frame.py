@@ -1,0 +1,83 @@
+"""One message as a frame without its place, and what its queue and the index need: in Python, and in one call of the C
+extension where it is there (control plane). The same rules, and the same bytes, as the batch encoder.
+
+Source: MessageExtEncoder.java (encode); IndexService.java (buildIndex).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rmq_store.format import native
+from rmq_store.format.hashing import java_hash, topic_key_hash
+from rmq_store.format.host import Host
+from rmq_store.format.message import encode_frame
+from rmq_store.format.properties import KEYS, TAGS, UNIQUE_KEY, encode_properties
+
+
+class OneFrame(NamedTuple):
+    """`frame` has zeros, and any checksum, where `place_frame` writes. `key_hashes`: index hashes of the UNIQ_KEY, then
+    of each of the KEYS, then of the tag where tags are indexed. `tags_hash`: Java's hash of the tag, 0 without one.
+    """
+
+    frame: bytearray
+    key_hashes: list[int]
+    tags_hash: int
+
+
+class Hosts(NamedTuple):
+    """Who made a message, and who stores it."""
+
+    born: Host
+    store: Host
+
+
+def encode_one(
+    topic: str,
+    body: bytes,
+    properties: dict[str, str],
+    hosts: Hosts,
+    *,
+    queue_id: int,
+    flag: int,
+    sys_flag: int,
+    born_timestamp_ms: int,
+    crc_property: bool,
+    index_tags: bool,
+) -> OneFrame:
+    """Make the frame of a message with these properties, which are stored in their order.
+
+    Raises:
+        UsageError: as `encode_properties` and `encode_frame`.
+    """
+    if native.LOADED:
+        try:
+            made = native.functions.encode_message(
+                topic, body, properties, queue_id, flag, sys_flag, born_timestamp_ms, hosts.born.pack(),
+                hosts.store.pack(), crc_property, index_tags,
+            )  # fmt: skip
+        except (OverflowError, TypeError):
+            made = None  # below it is said what is wrong
+        if made is not None:
+            return OneFrame(*made)
+    frame = encode_frame(
+        topic=topic,
+        body=body,
+        properties=encode_properties(properties),
+        queue_id=queue_id,
+        queue_offset=0,
+        commit_log_offset=0,
+        born_timestamp_ms=born_timestamp_ms,
+        born_host=hosts.born,
+        store_timestamp_ms=0,
+        store_host=hosts.store,
+        flag=flag,
+        sys_flag=sys_flag,
+        crc_property=crc_property,
+    )
+    tags = properties.get(TAGS)
+    indexed = [properties.get(UNIQUE_KEY), *properties.get(KEYS, "").split(" ")]
+    if tags and index_tags:
+        indexed.append(f"T#{tags}")
+    hashes = [topic_key_hash(topic, key) for key in indexed if key]
+    return OneFrame(bytearray(frame), hashes, java_hash(tags or ""))

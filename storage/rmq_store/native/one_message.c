@@ -1,0 +1,194 @@
+/* One message as a frame without its place, and what its queue and the index need. The twin is format/one_frame.py. */
+
+#include "native.h"
+
+#include "big_endian.h"
+#include "crc.h"
+#include "text.h"
+
+#define MAGIC_V1 0xDAA320A7u
+#define CRC_MASK 0x7FFFFFFFu
+#define HOSTS_V6_MASK 0x30u
+#define HOST_BYTES 8
+#define HEADER_BYTES 88
+#define V1_TOPIC_BYTES_MAX 127
+#define PROPERTIES_BYTES_MAX 32767
+#define CRC_PROPERTY_BYTES 20
+/* Of a message with more of them Python makes the frame. */
+#define PROPERTIES_MAX 64
+
+static const char crc_property_start[] = "__CRC32#\x01";
+
+typedef struct {
+    const uint8_t *bytes;
+    size_t size;
+} Text;
+
+typedef struct {
+    Text names[PROPERTIES_MAX], values[PROPERTIES_MAX];
+    int count;
+    size_t size;
+} Properties;
+
+/* False: it is no text that can be a part of a property. */
+static int take_part(Text *part, PyObject *object)
+{
+    Py_ssize_t size;
+    if (!PyUnicode_Check(object))
+        return 0;
+    part->bytes = (const uint8_t *)PyUnicode_AsUTF8AndSize(object, &size);
+    if (part->bytes == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    part->size = (size_t)size;
+    return size > 0 && text_is_storable(part->bytes, part->size);
+}
+
+static int take_properties(Properties *taken, PyObject *properties)
+{
+    PyObject *name, *value;
+    Py_ssize_t place = 0;
+    taken->count = 0;
+    taken->size = 0;
+    while (PyDict_Next(properties, &place, &name, &value)) {
+        if (taken->count == PROPERTIES_MAX || !take_part(&taken->names[taken->count], name)
+            || !take_part(&taken->values[taken->count], value))
+            return 0;
+        taken->size += taken->names[taken->count].size + taken->values[taken->count].size + 2;
+        taken->count++;
+    }
+    return 1;
+}
+
+static const Text *value_of(const Properties *properties, const char *name)
+{
+    size_t size = strlen(name);
+    for (int at = 0; at < properties->count; at++)
+        if (properties->names[at].size == size && memcmp(properties->names[at].bytes, name, size) == 0)
+            return &properties->values[at];
+    return NULL;
+}
+
+static uint8_t *put_text(uint8_t *to, const void *bytes, size_t size)
+{
+    memcpy(to, bytes, size);
+    return to + size;
+}
+
+static int add_hash(PyObject *hashes, uint32_t seed, const uint8_t *key, size_t size)
+{
+    PyObject *hash = PyLong_FromUnsignedLong(index_hash(java_hash(seed, key, size)));
+    int is_added = hash != NULL && PyList_Append(hashes, hash) == 0;
+    Py_XDECREF(hash);
+    return is_added;
+}
+
+/* Hashes of UNIQ_KEY, then of each of the KEYS, then of the tag if tags are indexed: the order of BuildIndexKey. */
+static PyObject *hashes_of(const Properties *properties, const Text *topic, int index_tags)
+{
+    const Text *unique_key = value_of(properties, "UNIQ_KEY"), *keys = value_of(properties, "KEYS");
+    const Text *tags = value_of(properties, "TAGS");
+    uint32_t seed = java_hash(java_hash(0, topic->bytes, topic->size), (const uint8_t *)"#", 1);
+    PyObject *hashes = PyList_New(0);
+    int is_good = hashes != NULL;
+    if (is_good && unique_key != NULL)
+        is_good = add_hash(hashes, seed, unique_key->bytes, unique_key->size);
+    for (size_t start = 0, end; is_good && keys != NULL && start < keys->size; start = end + 1) {
+        for (end = start; end < keys->size && keys->bytes[end] != ' '; end++)
+            ;
+        if (end > start)
+            is_good = add_hash(hashes, seed, keys->bytes + start, end - start);
+    }
+    if (is_good && index_tags && tags != NULL)
+        is_good = add_hash(hashes, java_hash(seed, (const uint8_t *)"T#", 2), tags->bytes, tags->size);
+    if (!is_good)
+        Py_CLEAR(hashes);
+    return hashes;
+}
+
+typedef struct {
+    int queue_id;
+    int32_t flag;
+    uint32_t sys_flag;
+    int64_t born_ms;
+    const uint8_t *born_host, *store_host;
+    int has_crc;
+} Fields;
+
+static void write_frame(uint8_t *frame, size_t size, const Fields *fields, const Text *body, const Text *topic,
+                        const Properties *properties)
+{
+    memset(frame, 0, HEADER_BYTES);
+    put_word(frame, (uint32_t)size);
+    put_word(frame + 4, MAGIC_V1);
+    put_word(frame + 8, crc_extend(0, body->bytes, body->size) & CRC_MASK);
+    put_word(frame + 12, (uint32_t)fields->queue_id);
+    put_word(frame + 16, (uint32_t)fields->flag);
+    put_word(frame + 36, fields->sys_flag & ~HOSTS_V6_MASK);
+    put_long(frame + 40, (uint64_t)fields->born_ms);
+    memcpy(frame + 48, fields->born_host, HOST_BYTES);
+    memcpy(frame + 64, fields->store_host, HOST_BYTES);
+    put_word(frame + 84, (uint32_t)body->size);
+    uint8_t *to = put_text(frame + HEADER_BYTES, body->bytes, body->size);
+    *to++ = (uint8_t)topic->size;
+    to = put_text(to, topic->bytes, topic->size);
+    size_t properties_size = properties->size + (fields->has_crc ? CRC_PROPERTY_BYTES : 0);
+    *to++ = (uint8_t)(properties_size >> 8);
+    *to++ = (uint8_t)properties_size;
+    for (int at = 0; at < properties->count; at++) {
+        to = put_text(to, properties->names[at].bytes, properties->names[at].size);
+        *to++ = 1;
+        to = put_text(to, properties->values[at].bytes, properties->values[at].size);
+        *to++ = 2;
+    }
+    if (fields->has_crc) {
+        to = put_text(to, crc_property_start, sizeof crc_property_start - 1);
+        memset(to, '0', (size_t)(frame + size - 1 - to));
+        frame[size - 1] = 2;
+    }
+}
+
+static PyObject *encode_message(PyObject *module, PyObject *arguments)
+{
+    const char *body_bytes, *born_host, *store_host;
+    Py_ssize_t body_size, born_host_size, store_host_size;
+    PyObject *topic_text, *stored, *frame = NULL, *hashes = NULL;
+    long long flag, born_ms;
+    int queue_id, has_crc, index_tags;
+    unsigned int sys_flag;
+    Text topic;
+    Properties properties;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "Uy#O!iLILy#y#pp:encode_message", &topic_text, &body_bytes, &body_size, &PyDict_Type,
+                          &stored, &queue_id, &flag, &sys_flag, &born_ms, &born_host, &born_host_size, &store_host,
+                          &store_host_size, &has_crc, &index_tags))
+        return NULL;
+    if (born_host_size != HOST_BYTES || store_host_size != HOST_BYTES || flag < INT32_MIN || flag > INT32_MAX
+        || !take_part(&topic, topic_text) || topic.size > V1_TOPIC_BYTES_MAX || !take_properties(&properties, stored)
+        || value_of(&properties, "__CRC32#") != NULL)
+        Py_RETURN_NONE;
+    size_t properties_size = properties.size + (has_crc ? CRC_PROPERTY_BYTES : 0);
+    size_t size = HEADER_BYTES + (size_t)body_size + 1 + topic.size + 2 + properties_size;
+    if (properties_size > PROPERTIES_BYTES_MAX || body_size > INT32_MAX || size > INT32_MAX)
+        Py_RETURN_NONE;
+    frame = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)size);
+    hashes = hashes_of(&properties, &topic, index_tags);
+    if (frame == NULL || hashes == NULL) {
+        Py_XDECREF(frame);
+        Py_XDECREF(hashes);
+        return NULL;
+    }
+    Text body = {(const uint8_t *)body_bytes, (size_t)body_size};
+    Fields fields = {queue_id, (int32_t)flag, sys_flag, born_ms, (const uint8_t *)born_host, (const uint8_t *)store_host,
+                     has_crc};
+    write_frame((uint8_t *)PyByteArray_AsString(frame), size, &fields, &body, &topic, &properties);
+    const Text *tags = value_of(&properties, "TAGS");
+    int32_t tags_hash = tags == NULL ? 0 : (int32_t)java_hash(0, tags->bytes, tags->size);
+    return Py_BuildValue("NNi", frame, hashes, tags_hash);
+}
+
+PyMethodDef one_message_methods[] = {
+    {"encode_message", encode_message, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};

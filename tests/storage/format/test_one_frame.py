@@ -1,0 +1,115 @@
+"""One message as a frame: in Python and in C, the same bytes and hashes, or the same error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from rmq_store.errors import UsageError
+from rmq_store.format import native
+from rmq_store.format.host import Host
+from rmq_store.format.message import place_frame
+from rmq_store.format.one_frame import Hosts, OneFrame, encode_one
+
+pytestmark = pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")
+
+V4 = Hosts(Host.parse("10.108.115.217:0"), Host.parse("10.108.115.217:10911"))
+V6 = Hosts(Host.parse("[fe80::1]:0"), Host.parse("10.108.115.217:10911"))
+ORDINARY: dict[str, Any] = {
+    "topic": "Topic", "body": b"body", "properties": {"UNIQ_KEY": "u", "KEYS": "a b", "TAGS": "T"}, "hosts": V4,
+    "queue_id": 3, "flag": 0, "sys_flag": 0, "born_timestamp_ms": 1_700_000_000_000, "crc_property": True,
+    "index_tags": True,
+}  # fmt: skip
+
+texts = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=12)
+names = st.sampled_from(["UNIQ_KEY", "KEYS", "TAGS", "DELAY", "a"]) | texts
+
+
+def python_only(made: Callable[[], OneFrame]) -> OneFrame:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "LOADED", False)
+        return made()
+
+
+def placed(made: OneFrame, *, crc_property: bool) -> tuple[bytes, list[int], int]:
+    """As it is stored somewhere."""
+    place_frame(made.frame, 7, 1 << 33, 1_700_000_000_001, crc_property=crc_property)
+    return bytes(made.frame), made.key_hashes, made.tags_hash
+
+
+@given(
+    st.dictionaries(names, texts | st.sampled_from(["k1 k2", " k ", "  ", "\U0001f600 中文"]), max_size=8),
+    st.binary(max_size=50),
+    texts | st.just("x" * 127),
+    st.sampled_from([0, 1, -(1 << 31), (1 << 31) - 1]),
+    st.booleans(),
+    st.booleans(),
+)
+@example({"KEYS": "polygenelubricants"}, b"", "", 0, True, True)
+@example({f"name{number}": "v" for number in range(64)}, b"", "T", 0, True, False)
+@example({f"name{number}": "v" for number in range(65)}, b"", "T", 0, True, False)
+@example({"__CRC32#": "0123456789"}, b"", "T", 0, True, False)
+@example({}, b"", "x" * 128, 0, False, False)
+def test_the_extension_makes_the_frames_that_python_makes(
+    properties: dict[str, str], body: bytes, topic: str, flag: int, crc_property: bool, index_tags: bool
+) -> None:
+    fields = ORDINARY | {
+        "properties": properties, "body": body, "topic": topic, "flag": flag, "crc_property": crc_property,
+        "index_tags": index_tags, "sys_flag": 0x301,
+    }  # fmt: skip
+    made = placed(encode_one(**fields), crc_property=crc_property)
+    assert made == placed(python_only(lambda: encode_one(**fields)), crc_property=crc_property)
+
+
+def test_an_ordinary_message_is_made_by_the_extension(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmq_store.format.one_frame.encode_frame", None)
+    made = encode_one(**ORDINARY)
+    assert len(made.key_hashes) == 4
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("properties", {"a": ""}),
+        ("properties", {"": "a"}),
+        ("properties", {"a": "b\x01"}),
+        ("properties", {"a\x02": "b"}),
+        ("properties", {"a": 7}),
+        ("properties", {7: "a"}),
+        ("properties", {"a": "\udcff"}),
+        ("properties", {"a": "x" * 32_750}),
+        ("properties", {"a": "x" * 32_767}),
+        ("flag", 1 << 31),
+        ("flag", 1 << 80),
+        ("flag", "text"),
+        ("queue_id", 1 << 31),
+        ("born_timestamp_ms", 1 << 63),
+        ("born_timestamp_ms", None),
+    ],
+)
+def test_what_cannot_be_stored_is_the_same_error(field: str, value: object) -> None:
+    fields = ORDINARY | {field: value}
+    with pytest.raises(UsageError) as said:
+        encode_one(**fields)
+    with pytest.raises(UsageError) as meant:
+        python_only(lambda: encode_one(**fields))
+    assert str(said.value) == str(meant.value)
+
+
+def test_properties_may_take_as_much_as_there_is_room_for() -> None:
+    most = {"a": "x" * (32_767 - 20 - 3)}
+    fields = ORDINARY | {"properties": most}
+    assert placed(encode_one(**fields), crc_property=True) == placed(
+        python_only(lambda: encode_one(**fields)), crc_property=True
+    )
+    with pytest.raises(UsageError):
+        encode_one(**ORDINARY | {"properties": {"a": most["a"] + "x"}})
+
+
+def test_hosts_of_sixteen_bytes_are_left_to_python() -> None:
+    fields = ORDINARY | {"hosts": V6}
+    assert encode_one(**fields).frame == python_only(lambda: encode_one(**fields)).frame
