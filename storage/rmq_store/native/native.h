@@ -1,7 +1,8 @@
 /* What the parts of the extension have in common.
 
    Every function takes buffers, checks every bound that comes from one before it touches memory behind it, lets go of
-   the GIL while it works, and has a twin in Python that gives the same answer and is the reference for it. */
+   the GIL while it works unless that is for a single message, and has a twin in Python that gives the same answer and
+   is the reference for it. */
 
 #ifndef RMQ_NATIVE_H
 #define RMQ_NATIVE_H
