@@ -207,7 +207,7 @@ class CommitLog:
         """
         queue = self.views.queue(topic, queue_id)
         known = self._own_next.get((topic, queue_id)) if end == self._own_end else None
-        if known is not None and queue.goes_on_at(known):
+        if known is not None and queue.has_entry(known - 1):
             return known
 
         def confirm(offset: int, size: int, queue_offset: int) -> bool:

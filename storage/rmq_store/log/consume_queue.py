@@ -208,16 +208,13 @@ class ConsumeQueue:
         """
         return self._last_possible(base, base + self._per_file, log_end)
 
-    def goes_on_at(self, queue_offset: int) -> bool:
-        """Whether the file is there (still) that has the entries of this queue offset and of the one before it."""
-        first = queue_offset - queue_offset % self._per_file
-        if first == queue_offset:
-            return False
+    def has_entry(self, queue_offset: int) -> bool:
+        """Whether something is written at this queue offset, in a file that is there (still)."""
         try:
-            self.run.open(first * ENTRY_BYTES)
+            _, size, _ = self.entry(queue_offset)
         except FileNotFoundError:
             return False
-        return True
+        return size > 0
 
     def put_one(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> None:
         """As `put`, for one entry."""

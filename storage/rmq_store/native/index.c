@@ -191,7 +191,7 @@ static PyObject *chain_one(PyObject *module, PyObject *arguments)
         if (first + key <= 1)
             begin_ms = time_ms; /* the header of a new file gets its begin with the first entry, and counts from it */
     }
-    put_long(renewed, (uint64_t)(first <= 1 ? time_ms : begin_ms));
+    put_long(renewed, (uint64_t)begin_ms);
     put_long(renewed + 8, (uint64_t)time_ms);
     put_long(renewed + 16, first <= 1 ? (uint64_t)log_offset : long_at(old + 16));
     put_long(renewed + 24, (uint64_t)log_offset);

@@ -150,6 +150,8 @@ def test_what_no_index_file_can_hold_is_refused_of_one_record() -> None:
     for hashes, slot_count in (([-1], 7), ([1 << 31], 7), ([1], 0)):
         with pytest.raises(ValueError, match=r"is none|no geometry"):
             chain_one(np.zeros(slot_count, ">i4"), header, hashes, 1, 1, 70)
+    with pytest.raises(CorruptIndexError):
+        chain_one(np.zeros(7, ">i4"), header[:-1], [1], 1, 1, 70)
 
 
 def test_slot_that_names_the_new_entry_itself_does_not_make_a_loop() -> None:

@@ -59,7 +59,7 @@ def test_the_extension_makes_the_frames_that_python_makes(
 ) -> None:
     fields = ORDINARY | {
         "properties": properties, "body": body, "topic": topic, "flag": flag, "crc_property": crc_property,
-        "index_tags": index_tags, "sys_flag": 0x301,
+        "index_tags": index_tags, "sys_flag": 0x331,
     }  # fmt: skip
     made = placed(encode_one(**fields), crc_property=crc_property)
     assert made == placed(python_only(lambda: encode_one(**fields)), crc_property=crc_property)

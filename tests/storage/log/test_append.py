@@ -364,13 +364,22 @@ def test_where_a_queue_goes_on_is_looked_up_only_after_somebody_else_has_appende
         store.send(Message("Beta", b"other", queue_id=0))
         assert sent() == (9, 0)
 
+        assert lab.in_child(append) == 0
+        store.send(Message("Beta", b"other", queue_id=0))
+        assert sent() == (11, 1)
+
 
 def test_a_queue_whose_files_were_removed_is_looked_up_again(lab: Lab) -> None:
     """Of a topic that was deleted, and made again."""
     message = Message("Alpha", b"one", queue_id=0)
     with lab.open() as store:
         assert [store.send(message).queue_offset for _ in range(3)] == [0, 1, 2]
-        shutil.rmtree(lab.root / "consumequeue" / "Alpha" / "0")
+        (file,) = (lab.root / "consumequeue" / "Alpha" / "0").iterdir()
+        file.unlink()
+        assert [store.send(message).queue_offset for _ in range(2)] == [0, 1]
+        file.unlink()
+        with file.open("wb") as made_for_an_append_that_failed:
+            made_for_an_append_that_failed.truncate(lab.config.mapped_file_size_consume_queue)
         assert [store.send(message).queue_offset for _ in range(2)] == [0, 1]
 
 
