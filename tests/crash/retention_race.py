@@ -202,6 +202,7 @@ def _look(store: Store, chance: random.Random, is_patient: bool, counters: Count
         first, last = store.queue_range(TOPIC, 0)
         if first < last:
             start = chance.randrange(first, last)
+            time.sleep(chance.choice((0, _LEAST_S)))  # what it was told may have gone when it comes back
             _check(store, start, chance.randrange(start, last) + 1, counters)
     elif kind == "view":
         _keep_view(store, chance, counters)
