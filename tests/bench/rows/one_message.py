@@ -191,8 +191,8 @@ def group_commit(scratch: Scratch, *, processes: bool, sync_ms: float) -> Iterat
 
 PUT_LIMIT = (
     "Python: four fifths of the time the processor is in the interpreter, as perf sees it, going from call to call; "
-    "twelve system calls are most of the rest. Frame, hashes and index entries are made in C, and where the queue goes "
-    "on is looked up only after somebody else has appended; together that took a quarter of the time away. An "
+    "thirteen system calls are most of the rest. Frame, hashes and index entries are made in C, and where the queue "
+    "goes on is looked up only after somebody else has appended; together that took a quarter of the time away. An "
     "experiment in which these three took no time at all left 0.45 of what it was before, still 30 times Java's."
 )
 SYNC_PUT_LIMIT = (
