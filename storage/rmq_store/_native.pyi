@@ -1,7 +1,8 @@
 """The optional C extension (sources in native/). Arguments are buffers: contiguous numpy arrays of the dtypes below.
 
-All results are written into arrays that the caller gives. Each function checks what it is given: TypeError for a buffer
-of another kind of items, ValueError for another number of them, IndexError for a slice outside of its data.
+All results are written into arrays that the caller gives, but those for a single message or key, which are returned.
+Each function checks what it is given: TypeError for a buffer of another kind of items, ValueError for another number of
+them, IndexError for a slice outside of its data.
 """
 
 import mmap

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import operator
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -27,6 +28,7 @@ from rmq_store.errors import (
     UsageError,
 )
 from rmq_store.format import properties as names
+from rmq_store.format.consume_queue import PRE_BLANK_SIZE
 from rmq_store.format.hashing import index_hash, java_hash, topic_key_hashes
 from rmq_store.format.ids import UNBOUNDED_MS, parse_offset_message_id, unique_id_window_ms
 from rmq_store.format.index_keys import split_keys
@@ -91,11 +93,12 @@ class Query:
         less than a second behind `end_ms` one may be too many. Bodies are as stored.
 
         Raises:
-            UsageError: `max_num` below 1, or the store keeps no index (messageIndexEnable=false).
+            UsageError: `max_num` below 1, a time that is no whole number, or the store keeps no index
+                (messageIndexEnable=false).
             CorruptIndexError: the index is damaged, or after an unclean stop not known to be whole.
             CorruptRecordError: one of the messages is damaged.
         """
-        window = (begin_ms, end_ms)
+        window = _window(begin_ms, end_ms)
         return self._newest(
             topic, key, window, min(max_num, KEY_MESSAGES_MAX), lambda found: key in (found.keys or "").split(" ")
         )
@@ -115,7 +118,7 @@ class Query:
         a month; mqadmin asks with `begin_ms=0`.
         """
         begin, end = unique_id_window_ms(unique_key, self._log.clock())
-        window = (begin if begin_ms is None else begin_ms, end if end_ms is None else end_ms)
+        window = _window(begin if begin_ms is None else begin_ms, end if end_ms is None else end_ms)
         return self._newest(
             topic, unique_key, window, min(max_num, UNIQUE_KEY_MESSAGES_MAX),
             lambda found: found.properties.get(names.UNIQUE_KEY) == unique_key,
@@ -171,7 +174,9 @@ class Query:
         if queue_id < 0 or offset < 0:
             return None
         try:
-            place, _, _ = self._log.views.queue(topic, queue_id).entry(offset)
+            place, size, _ = self._log.views.queue(topic, queue_id).entry(offset)
+            if not 0 < size != PRE_BLANK_SIZE:
+                return None
             found = message_at(self._log, self._queues.end(), place)
         except (FileNotFoundError, UsageError, CorruptionError):
             return None
@@ -203,7 +208,7 @@ class Query:
         only records that begin in [start, end) of the log; index files without any are passed over.
 
         Raises:
-            UsageError: `keys` is one text, or the store keeps no index.
+            UsageError: `keys` is one text, a time is no whole number, or the store keeps no index.
             CorruptIndexError, CorruptRecordError: as `by_key`.
         """
         if isinstance(keys, str):
@@ -212,12 +217,13 @@ class Query:
             wanted = pa.array(list(dict.fromkeys(keys)), pa.string())
         except (UnicodeEncodeError, pa.ArrowTypeError) as error:
             raise UsageError(f"a key is no text that can be stored: {error}") from error
+        window = _window(begin_ms, end_ms)
         search = self.search()
         log_range = (max(self._log.start(), within[0]), min(self._queues.end(), within[1]))
         hashes = distinct(topic_key_hashes(topic, wanted))
         found = [np.empty((4, 0), np.int64)]
         for offsets in _blocks(search.candidates(hashes, log_range)):
-            found += self._matches(topic, offsets, wanted, (begin_ms, end_ms), unique)
+            found += self._matches(topic, offsets, wanted, window, unique)
         # Rows: number of the key, log offset, queue id, queue offset. A broker may index its last record twice.
         rows = np.concatenate(found, axis=1)
         rows = rows[:, np.lexsort((rows[1], rows[0]))]
@@ -325,6 +331,14 @@ class Query:
         assert self._log.views.index is not None
         reason = f"an entry points at {offset} of the log, where no message begins"
         return damaged_index(str(self._log.views.index.directory), 0, reason)
+
+
+def _window(begin_ms: int, end_ms: int) -> tuple[int, int]:
+    try:
+        return operator.index(begin_ms), operator.index(end_ms)
+    except TypeError as error:
+        reason = f"begin_ms={begin_ms!r}, end_ms={end_ms!r}: milliseconds are expected, as whole numbers"
+        raise UsageError(reason) from error
 
 
 def _blocks(pieces: Iterator[Int64]) -> Iterator[Int64]:

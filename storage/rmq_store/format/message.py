@@ -247,8 +247,9 @@ _crc_property = crc_property  # the parameters above hide the function
 
 
 def _without_crc(properties: bytes) -> bytes:
-    tail = properties[-CRC_PROPERTY_BYTES:]
-    return properties[:-CRC_PROPERTY_BYTES] if tail.startswith(CRC_PROPERTY_PREFIX) else properties
+    rest, tail = properties[:-CRC_PROPERTY_BYTES], properties[-CRC_PROPERTY_BYTES:]
+    is_property = not rest or rest.endswith(b"\x02")  # not the end of one with a longer name
+    return rest if is_property and tail.startswith(CRC_PROPERTY_PREFIX) else properties
 
 
 def place_frame(

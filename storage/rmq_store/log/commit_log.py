@@ -201,6 +201,9 @@ class CommitLog:
     def next_queue_offset(self, topic: str, queue_id: int, end: int) -> int:
         """The next message's queue offset; the caller holds the append lock of a log that ends at `end`.
 
+        While this process alone appends, one message at a time, it knows: the queue's last record is not asked again,
+        and damage to it does not hide what comes behind.
+
         Raises:
             CorruptRecordError: the queue's last record is damaged. Nobody is writing, so its entry is no torn one: to
                 give its offset to another message would hide both.

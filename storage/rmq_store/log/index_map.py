@@ -3,9 +3,9 @@ plane).
 
 It is read at a few places: the header if times were asked for, the slot, and one entry for each step of the slot's
 chain. Nothing is believed: a chain has to stay in its slot and in the file, and to go back with every step. The inner
-loops have twins in native/chains.c.
+loops have twins in native/chains.c, and one of its functions walks through all files (`newest_entries`).
 
-Source: IndexFile.java (selectPhyOffset, isTimeMatched); store-format.md 3.6.
+Source: IndexFile.java (selectPhyOffset); store-format.md 3.6.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The files there are, each mapped whole (`IndexMap`), newest file first. While so
 a slot may lead for a moment to an entry that another one has taken; then the slot is read again. What is found are
 candidates, since other keys have the same hash: the caller asks the records.
 
-Source: IndexService.java (queryOffset); store-format.md 3.6.
+Source: IndexService.java (queryOffset), IndexFile.java (isTimeMatched); store-format.md 3.6.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class IndexSearch:
         The time of an entry is known to a second only, counted from the file's first: of a message less than a second
         younger than `begin_ms` RocketMQ may find that it is too old. Raises as `candidates`.
         """
-        begin_ms, end_ms = max(begin_ms, -1), min(end_ms, UNBOUNDED_MS)
+        begin_ms, end_ms = (min(max(time_ms, -1), UNBOUNDED_MS) for time_ms in (begin_ms, end_ms))
         maps = self._known_maps()
         if maps is not None:
             geometry = self.index.slot_count, self.index.entry_max
@@ -116,10 +116,11 @@ class IndexSearch:
 
     def _known_maps(self) -> tuple[mmap.mmap, ...] | None:
         """The maps of all files, newest first, if they are the same as when all were last looked at one by one."""
-        if self._known is None or self.index.names() is not self._known[0]:
+        known = self._known  # read once: another thread forgets it while files come or go
+        if known is None or self.index.names() is not known[0]:
             return None
-        files = [file for known in self._known[1] if (file := known()) is not None]
-        return tuple(file.map for file in files) if len(files) == len(self._known[1]) else None
+        files = [file for reference in known[1] if (file := reference()) is not None]
+        return tuple(file.map for file in files) if len(files) == len(known[1]) else None
 
     def _open(self, path: str, *, being_made: bool) -> OpenFile | None:
         """None if the file is gone (retention took it, or the append that it was made for was taken back), or has no

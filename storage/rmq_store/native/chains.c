@@ -1,4 +1,5 @@
-/* Chains of index files, from what their slots lead to back to the oldest entry. The twins are in log/index_map.py. */
+/* Chains of index files, from what their slots lead to back to the oldest entry. The twins are in log/index_map.py, that
+   of `newest_entries` in log/index_search.py. */
 
 #include "native.h"
 
@@ -47,7 +48,7 @@ static const uint8_t *slot_place(const IndexFile *file, int32_t key_hash)
     return file->bytes + HEADER_BYTES + SLOT_BYTES * (key_hash % file->slot_count);
 }
 
-static void expect_entry(const IndexFile *file, int32_t number)
+PREFETCHING expect_entry(const IndexFile *file, int32_t number)
 {
     if (0 < number && number < file->entry_max) {
         PREFETCH(file->entries + ENTRY_BYTES * (int64_t)number);
@@ -175,34 +176,43 @@ static int newest_of_file(const IndexFile *file, int32_t key_hash, const Window 
     return found;
 }
 
-/* As `newest_of_file`, of all files, newest file first. Which ones a window of times is looked for in: IndexService's
-   queryOffset, IndexFile's isTimeMatched. */
-static int newest_of_files(const IndexFile *files, Py_ssize_t count, int32_t key_hash, const Window *window,
+/* Of files, newest first: those that a window of times is looked for in, and the times they begin with; how many they
+   are, or -1. IndexService's queryOffset, IndexFile's isTimeMatched. */
+static Py_ssize_t files_of_window(IndexFile *files, int64_t *firsts, Py_ssize_t count, const Window *window)
+{
+    int64_t begin_ms = window->begin_ms, end_ms = window->end_ms;
+    if (begin_ms <= 0 && end_ms == INT64_MAX)
+        return count; /* no header is looked at: a page of each file less */
+    Py_ssize_t taken = 0;
+    for (Py_ssize_t file = 0; file < count; file++) {
+        int64_t first_ms = (int64_t)long_at(files[file].bytes), last_ms = (int64_t)long_at(files[file].bytes + 8);
+        if (first_ms < 0 || first_ms > TIME_MAX)
+            return -1;
+        if ((first_ms <= begin_ms && begin_ms <= last_ms) || (first_ms <= end_ms && end_ms <= last_ms)
+            || (begin_ms < first_ms && end_ms > last_ms)) {
+            files[taken] = files[file];
+            firsts[taken++] = first_ms;
+        }
+        if (first_ms < begin_ms)
+            break;
+    }
+    return taken;
+}
+
+/* As `newest_of_file`, of all files, newest file first; `firsts` is 0 for each. */
+static int newest_of_files(IndexFile *files, int64_t *firsts, Py_ssize_t count, int32_t key_hash, const Window *window,
                            int64_t *offsets)
 {
-    int is_timed = window->begin_ms > 0 || window->end_ms != INT64_MAX, found = 0;
+    int found = 0;
+    count = files_of_window(files, firsts, count, window);
     /* A slot and an entry of each file: all of them are waited for at once. */
     for (Py_ssize_t file = 0; file < count; file++)
         PREFETCH(slot_place(&files[file], key_hash));
     for (Py_ssize_t file = 0; file < count; file++)
         expect_entry(&files[file], (int32_t)word_at(slot_place(&files[file], key_hash)));
-    for (Py_ssize_t file = 0; file < count && found >= 0; file++) {
-        int64_t begin_ms = window->begin_ms, end_ms = window->end_ms, first_ms = 0;
-        int is_inside = 1;
-        if (is_timed) {
-            int64_t last_ms = (int64_t)long_at(files[file].bytes + 8);
-            first_ms = (int64_t)long_at(files[file].bytes);
-            if (first_ms < 0 || first_ms > TIME_MAX)
-                return -1;
-            is_inside = (first_ms <= begin_ms && begin_ms <= last_ms) || (first_ms <= end_ms && end_ms <= last_ms)
-                     || (begin_ms < first_ms && end_ms > last_ms);
-        }
-        if (is_inside)
-            found = newest_of_file(&files[file], key_hash, window, first_ms, offsets, found);
-        if (first_ms < begin_ms)
-            break;
-    }
-    return found;
+    for (Py_ssize_t file = 0; file < count && found >= 0; file++)
+        found = newest_of_file(&files[file], key_hash, window, firsts[file], offsets, found);
+    return count < 0 ? -1 : found;
 }
 
 static PyObject *offsets_list(const int64_t *offsets, int count)
@@ -229,7 +239,8 @@ static PyObject *newest_entries(PyObject *module, PyObject *arguments)
     Py_ssize_t count = PyTuple_Size(maps), taken = 0;
     Items *data = PyMem_Calloc((size_t)count + 1, sizeof *data);
     IndexFile *files = PyMem_Calloc((size_t)count + 1, sizeof *files);
-    if (data == NULL || files == NULL) {
+    int64_t *firsts = PyMem_Calloc((size_t)count + 1, sizeof *firsts);
+    if (data == NULL || files == NULL || firsts == NULL) {
         PyErr_NoMemory();
         goto done;
     }
@@ -243,12 +254,13 @@ static PyObject *newest_entries(PyObject *module, PyObject *arguments)
             goto done;
     Window window = {begin_ms, end_ms, log_start, log_end};
     Py_BEGIN_ALLOW_THREADS
-    found = newest_of_files(files, count, key_hash, &window, offsets);
+    found = newest_of_files(files, firsts, count, key_hash, &window, offsets);
     Py_END_ALLOW_THREADS
     result = found < 0 ? Py_NewRef(Py_None) : offsets_list(offsets, found);
 done:
     for (Py_ssize_t file = 0; data != NULL && file < count; file++)
         release_items(&data[file]);
+    PyMem_Free(firsts);
     PyMem_Free(files);
     PyMem_Free(data);
     return result;

@@ -4,27 +4,10 @@
 
 #include "big_endian.h"
 #include "frames.h"
-#include "prefetch.h"
 
 #define MAGIC_V1 0xDAA320A7u
 #define MAGIC_V2 0xDAA320ABu
 #define IPV6_MORE_BYTES 12
-/* With IPv4 hosts, up to the body; and a topic of no bytes with both its lengths. */
-#define HEADER_BYTES 88
-#define FRAME_BYTES_MIN (HEADER_BYTES + 1 + 2)
-/* Of a longer frame the processor itself sends for the middle, when it sees where its bytes are read. */
-#define EXPECTED_BYTES 1024
-#define CACHE_LINE_BYTES 64
-
-void expect_frame(const uint8_t *data, int64_t count, int64_t position, int64_t size)
-{
-    if (position < 0 || size < FRAME_BYTES_MIN || position > count - size)
-        return;
-    for (int64_t at = 0; at < size && at < EXPECTED_BYTES; at += CACHE_LINE_BYTES)
-        PREFETCH(data + position + at);
-    PREFETCH(data + position + size - 1);
-    PREFETCH(data + position + size - 1 - CACHE_LINE_BYTES);
-}
 
 int read_frame(const uint8_t *data, int64_t count, int64_t position, int64_t size, const int64_t *base, int32_t *narrow,
                int64_t *wide, ptrdiff_t row, ptrdiff_t rows)
@@ -47,7 +30,7 @@ int read_frame(const uint8_t *data, int64_t count, int64_t position, int64_t siz
     if (size < FRAME_BYTES_MIN + more)
         return 0;
     const uint8_t *tail = frame + more;
-    int64_t end = position + size, body_start = position + HEADER_BYTES + more;
+    int64_t end = position + size, body_start = position + FRAME_HEADER_BYTES + more;
     int64_t body_end = body_start + (int32_t)word_at(tail + 84), topic_start = body_end + 1 + is_v2;
     if (body_end < body_start || topic_start + 1 + 2 > end)
         return 0;

@@ -6,6 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "prefetch.h"
+
+/* With IPv4 hosts, up to the body; and a topic of no bytes with both its lengths. */
+#define FRAME_HEADER_BYTES 88
+#define FRAME_BYTES_MIN (FRAME_HEADER_BYTES + 1 + 2)
+
 #define FRAME_COMPRESSED 0x1u
 #define BORN_HOST_V6 0x10u
 #define STORE_HOST_V6 0x20u
@@ -33,9 +39,20 @@ enum {
 
 /* Frames ahead whose bytes should be on their way: they lie anywhere, the processor cannot guess where. */
 #define FRAMES_AHEAD 8
+/* Of a longer frame the processor itself sends for the middle, when it sees where its bytes are read. */
+#define EXPECTED_BYTES 1024
+#define CACHE_LINE_BYTES 64
 
 /* Send for the bytes of a frame, at least its first and last ones. */
-void expect_frame(const uint8_t *data, int64_t count, int64_t position, int64_t size);
+PREFETCHING expect_frame(const uint8_t *data, int64_t count, int64_t position, int64_t size)
+{
+    if (position < 0 || size < FRAME_BYTES_MIN || position > count - size)
+        return;
+    for (int64_t at = 0; at < size && at < EXPECTED_BYTES; at += CACHE_LINE_BYTES)
+        PREFETCH(data + position + at);
+    PREFETCH(data + position + size - 1);
+    PREFETCH(data + position + size - 1 - CACHE_LINE_BYTES);
+}
 
 /* Read the frame of `size` bytes at `position` of `count` bytes of data into row `row` of the fields, which have `rows`
    rows. `base`, if given, is the physical offset of the data's first byte. False: it is not a message there. */

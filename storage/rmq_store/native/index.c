@@ -1,6 +1,7 @@
-/* New entries of an index file, chained to what their slots hold and to one another. The twins are `build_chain` and
-   `encode_entries` (format/index.py): what they do by sorting is done here one by one, as RocketMQ does it, with a table
-   of the slots that were met in between, because entries must be on the file before the slots say so. */
+/* New entries of an index file, chained to what their slots hold and to one another. The twins are in format/index.py: of
+   `chain_one` the function of that name, of `chain_entries` `build_chain` and `encode_entries`. What these do by sorting
+   is done here one by one, as RocketMQ does it, with a table of the slots that were met in between, because entries must
+   be on the file before the slots say so. */
 
 #include "native.h"
 
@@ -12,11 +13,12 @@
 /* Slots lie anywhere in 20 MB. Asked for this many entries ahead, they are in the cache when their entry's turn comes. */
 #define AHEAD 16
 
-static uint8_t *put_big_endian(uint8_t *place, uint64_t value, int bytes)
+static void put_entry(uint8_t *place, int32_t hash, int64_t log_offset, int32_t seconds, int32_t previous)
 {
-    for (int byte = bytes - 1; byte >= 0; byte--, value >>= 8)
-        place[byte] = (uint8_t)value;
-    return place + bytes;
+    put_word(place, (uint32_t)hash);
+    put_long(place + 4, (uint64_t)log_offset);
+    put_word(place + 12, (uint32_t)seconds);
+    put_word(place + 16, (uint32_t)previous);
 }
 
 static PyObject *chain_entries(PyObject *module, PyObject *arguments)
@@ -54,7 +56,7 @@ static PyObject *chain_entries(PyObject *module, PyObject *arguments)
     const int32_t *hash = hashes.view.buf, *diff = diffs.view.buf;
     const int64_t *offset = offsets.view.buf;
     const uint8_t *mapped = slots.view.buf;
-    uint8_t *entry = entries.view.buf;
+    uint8_t *entry_bytes = entries.view.buf;
     int64_t *slot_of = met.view.buf;
     int32_t *number_of = newest.view.buf;
     Py_ssize_t row = 0, met_count = 0, new_count = 0;
@@ -79,10 +81,7 @@ static PyObject *chain_entries(PyObject *module, PyObject *arguments)
             table[place] = (int32_t)met_count;
         }
         number_of[table[place] - 1] = (int32_t)(first_number + row);
-        entry = put_big_endian(entry, (uint32_t)hash[row], 4);
-        entry = put_big_endian(entry, (uint64_t)offset[row], 8);
-        entry = put_big_endian(entry, (uint32_t)diff[row], 4);
-        entry = put_big_endian(entry, (uint32_t)previous, 4);
+        put_entry(entry_bytes + ENTRY_BYTES * row, hash[row], offset[row], diff[row], previous);
     }
     Py_END_ALLOW_THREADS
     if (row < hashes.count)
@@ -183,11 +182,8 @@ static PyObject *chain_one(PyObject *module, PyObject *arguments)
     int64_t begin_ms = (int64_t)long_at(old);
     uint8_t written[KEYS_MAX * ENTRY_BYTES], renewed[HEADER_BYTES];
     for (int key = 0; key < keys.count; key++) {
-        uint8_t *entry = written + ENTRY_BYTES * key;
-        put_word(entry, (uint32_t)keys.hashes[key]);
-        put_long(entry + 4, (uint64_t)log_offset);
-        put_word(entry + 12, (uint32_t)seconds_after(begin_ms, time_ms));
-        put_word(entry + 16, (uint32_t)previous_of(&keys, key, first));
+        put_entry(written + ENTRY_BYTES * key, keys.hashes[key], log_offset, seconds_after(begin_ms, time_ms),
+                  previous_of(&keys, key, first));
         if (first + key <= 1)
             begin_ms = time_ms; /* the header of a new file gets its begin with the first entry, and counts from it */
     }

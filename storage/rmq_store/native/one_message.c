@@ -149,24 +149,28 @@ static void write_frame(uint8_t *frame, size_t size, const Fields *fields, const
     }
 }
 
+static int is_int32(long long value)
+{
+    return INT32_MIN <= value && value <= INT32_MAX;
+}
+
 static PyObject *encode_message(PyObject *module, PyObject *arguments)
 {
     const char *body_bytes, *born_host, *store_host;
     Py_ssize_t body_size, born_host_size, store_host_size;
     PyObject *topic_text, *stored, *frame = NULL, *hashes = NULL;
-    long long flag, born_ms;
+    long long flag, sys_flag, born_ms;
     int queue_id, has_crc, index_tags;
-    unsigned int sys_flag;
     Text topic;
     Properties properties;
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "Uy#O!iLILy#y#pp:encode_message", &topic_text, &body_bytes, &body_size, &PyDict_Type,
-                          &stored, &queue_id, &flag, &sys_flag, &born_ms, &born_host, &born_host_size, &store_host,
+    if (!PyArg_ParseTuple(arguments, "Uy#OiLLLy#y#pp:encode_message", &topic_text, &body_bytes, &body_size, &stored,
+                          &queue_id, &flag, &sys_flag, &born_ms, &born_host, &born_host_size, &store_host,
                           &store_host_size, &has_crc, &index_tags))
         return NULL;
-    if (born_host_size != HOST_BYTES || store_host_size != HOST_BYTES || flag < INT32_MIN || flag > INT32_MAX
-        || !take_part(&topic, topic_text) || topic.size > V1_TOPIC_BYTES_MAX || !take_properties(&properties, stored)
-        || value_of(&properties, "__CRC32#") != NULL)
+    if (born_host_size != HOST_BYTES || store_host_size != HOST_BYTES || !is_int32(flag) || !is_int32(sys_flag)
+        || !PyDict_CheckExact(stored) || !take_part(&topic, topic_text) || topic.size > V1_TOPIC_BYTES_MAX
+        || !take_properties(&properties, stored) || value_of(&properties, "__CRC32#") != NULL)
         Py_RETURN_NONE;
     size_t properties_size = properties.size + (has_crc ? CRC_PROPERTY_BYTES : 0);
     size_t size = HEADER_BYTES + (size_t)body_size + 1 + topic.size + 2 + properties_size;
@@ -180,7 +184,7 @@ static PyObject *encode_message(PyObject *module, PyObject *arguments)
         return NULL;
     }
     Text body = {(const uint8_t *)body_bytes, (size_t)body_size};
-    Fields fields = {queue_id, (int32_t)flag, sys_flag, born_ms, (const uint8_t *)born_host, (const uint8_t *)store_host,
+    Fields fields = {queue_id, (int32_t)flag, (uint32_t)sys_flag, born_ms, (const uint8_t *)born_host, (const uint8_t *)store_host,
                      has_crc};
     write_frame((uint8_t *)PyByteArray_AsString(frame), size, &fields, &body, &topic, &properties);
     const Text *tags = value_of(&properties, "TAGS");

@@ -4,6 +4,7 @@
 
 #include "native.h"
 
+#include "big_endian.h"
 #include "crc.h"
 
 #define OFFSETS_AT 20       /* queueOffset, then physicalOffset, 8 bytes each */
@@ -14,12 +15,6 @@
 #define CRC_PROPERTY_BYTES 20
 #define DIGITS 10           /* least significant first; one more byte ends the frame */
 #define CRC_MASK 0x7FFFFFFFu
-
-static void put_big_endian(uint8_t *place, uint64_t value)
-{
-    for (int byte = 7; byte >= 0; byte--, value >>= 8)
-        place[byte] = (uint8_t)value;
-}
 
 /* What `data`, in a text that is zero elsewhere, adds to the CRC register. */
 static uint32_t register_of(const uint8_t *data, size_t size)
@@ -32,8 +27,8 @@ static void patch_one(uint8_t *frame, int64_t size, int64_t queue_offset, int64_
 {
     int host_bytes = frame[SYS_FLAG_END] & BORN_HOST_V6 ? 20 : 8;
     int timestamp_end = BORN_HOST_AT + host_bytes + 8;
-    put_big_endian(frame + OFFSETS_AT, (uint64_t)queue_offset);
-    put_big_endian(frame + OFFSETS_AT + 8, (uint64_t)physical_offset);
+    put_long(frame + OFFSETS_AT, (uint64_t)queue_offset);
+    put_long(frame + OFFSETS_AT + 8, (uint64_t)physical_offset);
     memcpy(frame + timestamp_end - 8, timestamp, 8);
     if (crc0 == NULL)
         return;
@@ -66,7 +61,7 @@ static PyObject *patch_frames(PyObject *module, PyObject *arguments)
     const uint32_t *crc = crc0.view.buf;
     int64_t least = FIXED_BYTES + (crc ? CRC_PROPERTY_BYTES : 0);
     uint8_t timestamp[8];
-    put_big_endian(timestamp, (uint64_t)store_timestamp_ms);
+    put_long(timestamp, (uint64_t)store_timestamp_ms);
     uint32_t timestamp_register = register_of(timestamp, 8);
     Py_ssize_t row = 0;
     Py_BEGIN_ALLOW_THREADS

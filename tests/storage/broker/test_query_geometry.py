@@ -64,7 +64,7 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> Pages:
     for name in ("_SLOT", "_ENTRY"):
         monkeypatch.setattr(index_map, name, counted.reader_of(getattr(index_map, name)))
     monkeypatch.setattr(index_map.IndexMap, "header", count_header)
-    monkeypatch.setattr(native, "LOADED", False)  # what is looked at is the same, but only Python can count it
+    monkeypatch.setattr(native, "LOADED", False)  # only Python can count; the extension looks at no less
     return counted
 
 

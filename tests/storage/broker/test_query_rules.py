@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,7 @@ from rmq_store.broker import query as query_module
 from rmq_store.broker.queues import Queues
 from rmq_store.broker.stored_frames import FrameRun
 from rmq_store.errors import CorruptIndexError, CorruptQueueError, CorruptRecordError
-from rmq_store.format.consume_queue import ENTRY_BYTES
+from rmq_store.format.consume_queue import ENTRY_BYTES, PRE_BLANK_SIZE
 from rmq_store.log.commit_log import CommitLog
 
 from .test_query import Shop, offsets
@@ -77,6 +78,31 @@ def test_a_message_above_the_visible_end_is_not_there(shop: Shop, monkeypatch: p
         assert store.query.by_queue_offset("T", 0, 0).commit_log_offset == first.commit_log_offset
         with pytest.raises(OffsetOutOfRangeError, match=r"message 1 was asked for, the queue has \[0, 1\)"):
             store.query.by_queue_offset("T", 0, 1)
+
+
+@pytest.mark.parametrize("blank", [bytes(ENTRY_BYTES), bytes(8) + PRE_BLANK_SIZE.to_bytes(4, "big") + bytes(8)])
+def test_a_blank_entry_does_not_lead_to_the_first_message_of_the_log(shop: Shop, blank: bytes) -> None:
+    with shop.open() as store:
+        store.create_topic("T", 1)
+        assert store.send(Message("T", b"")).commit_log_offset == 0
+        with (shop.root / "consumequeue" / "T" / "0" / f"{0:020d}").open("r+b") as file:
+            file.write(blank)
+    with shop.open(read_only=True) as store, pytest.raises((OffsetOutOfRangeError, CorruptQueueError)):
+        store.query.by_queue_offset("T", 0, 0)
+
+
+@pytest.mark.parametrize("window", [{"begin_ms": 0.5}, {"end_ms": "2026-11-24"}])
+def test_a_time_that_is_no_whole_number_is_the_callers_fault(shop: Shop, window: dict[str, Any]) -> None:
+    with shop.open() as store:
+        store.create_topic("T", 1)
+        sent = store.send(Message("T", b"", keys="k"))
+        for ask in (
+            lambda: store.query.by_key("T", "k", **window),
+            lambda: store.query.by_unique_key("T", sent.msg_id, **window),
+            lambda: store.query.find("T", ["k"], **window),
+        ):
+            with pytest.raises(UsageError, match=r"milliseconds are expected, as whole numbers"):
+                ask()
 
 
 @pytest.mark.parametrize("place", [("T", -1, 0), ("../T", 0, 0)])

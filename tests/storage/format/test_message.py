@@ -182,6 +182,9 @@ def test_checksum_digits_come_least_significant_first() -> None:
 def test_checksum_behind_properties_without_their_last_separator_adds_it() -> None:
     assert decode(frame(properties=b"a\x01b", crc_property=True)).properties_raw[:13] == b"a\x01b\x02__CRC32#\x01"
     assert decode(frame(properties=b"", crc_property=True)).properties_raw[:9] == b"__CRC32#\x01"
+    ours = b"x__CRC32#\x010123456789\x02"
+    assert decode(frame(properties=ours, crc_property=True)).properties_raw[: len(ours)] == ours
+    assert decode(frame(properties=b"a\x01b\x02" + ours[1:], crc_property=True)).properties_raw[:5] == b"a\x01b\x02_"
 
 
 def test_checksum_counts_towards_the_limit_of_the_properties() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +27,7 @@ ORDINARY: dict[str, Any] = {
 }  # fmt: skip
 
 texts = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=12)
-names = st.sampled_from(["UNIQ_KEY", "KEYS", "TAGS", "DELAY", "a"]) | texts
+names = st.sampled_from(["UNIQ_KEY", "KEYS", "TAGS", "DELAY", "a", "x__CRC32#"]) | texts
 
 
 def python_only(made: Callable[[], OneFrame]) -> OneFrame:
@@ -53,6 +54,7 @@ def placed(made: OneFrame, *, crc_property: bool) -> tuple[bytes, list[int], int
 @example({f"name{number}": "v" for number in range(64)}, b"", "T", 0, True, False)
 @example({f"name{number}": "v" for number in range(65)}, b"", "T", 0, True, False)
 @example({"__CRC32#": "0123456789"}, b"", "T", 0, True, False)
+@example({"x__CRC32#": "0123456789"}, b"", "T", 0, True, False)
 @example({}, b"", "x" * 128, 0, False, False)
 def test_the_extension_makes_the_frames_that_python_makes(
     properties: dict[str, str], body: bytes, topic: str, flag: int, crc_property: bool, index_tags: bool
@@ -86,6 +88,8 @@ def test_an_ordinary_message_is_made_by_the_extension(monkeypatch: pytest.Monkey
         ("flag", 1 << 31),
         ("flag", 1 << 80),
         ("flag", "text"),
+        ("sys_flag", (1 << 32) + 1),
+        ("sys_flag", -(1 << 32)),
         ("queue_id", 1 << 31),
         ("born_timestamp_ms", 1 << 63),
         ("born_timestamp_ms", None),
@@ -108,6 +112,13 @@ def test_properties_may_take_as_much_as_there_is_room_for() -> None:
     )
     with pytest.raises(UsageError):
         encode_one(**ORDINARY | {"properties": {"a": most["a"] + "x"}})
+
+
+def test_properties_are_stored_in_the_order_that_their_mapping_says() -> None:
+    moved = OrderedDict(a="1", b="2")
+    moved.move_to_end("a")
+    frame = bytes(encode_one(**ORDINARY | {"properties": moved}).frame)
+    assert b"b\x012\x02a\x011\x02" in frame
 
 
 def test_hosts_of_sixteen_bytes_are_left_to_python() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -92,19 +93,50 @@ def test_one_call_finds_what_a_walk_through_each_file_finds(
 
 
 def test_files_that_come_and_go_are_noticed(tmp_path: Path, asked: list[object]) -> None:
+    """Each time the directory has another time, on any file system."""
     index = filled(tmp_path / "index", [(1, 10 * number, 5000) for number in range(ENTRIES + 2)])
+    os.utime(index.directory, ns=(0, 0))
     search = looked_at(index)
     one = np.array([1], np.int32), np.array([7000]), np.array([9000])
     assert len(list(search.newest_first(1, *ALWAYS, EVERYWHERE))) == ENTRIES + 2
     assert asked == [2]
     for _ in range(ENTRIES):
         index.put(*one)
+    os.utime(index.directory, ns=(0, 10**9))
     assert list(search.newest_first(1, *ALWAYS, EVERYWHERE))[:1] == [7000]
     index.path(index.names()[0]).unlink()
+    os.utime(index.directory, ns=(0, 2 * 10**9))
     assert min(search.newest_first(1, *ALWAYS, EVERYWHERE)) == 10 * (ENTRIES - 1)
     assert asked == [2]
     list(search.newest_first(1, *ALWAYS, EVERYWHERE))
     assert asked == [2, 2]
+
+
+def test_files_that_another_thread_forgets_meanwhile_are_asked_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its walk does that meets a file which is just being made."""
+    index = filled(tmp_path / "index", [(1, 10, 5000)])
+    search = looked_at(index)
+    names = index.names
+
+    def meanwhile() -> Sequence[int]:
+        search._known = None
+        return names()
+
+    monkeypatch.setattr(index, "names", meanwhile)
+    assert list(search.newest_first(1, *ALWAYS, EVERYWHERE)) == [10]
+
+
+@pytest.mark.parametrize("window", [(1 << 63, 1 << 64), (-(1 << 64), -(1 << 63) - 1), (-(1 << 64), 1 << 64)])
+def test_times_that_no_clock_shows_have_the_same_answer_from_all_files_at_once(
+    tmp_path: Path, window: tuple[int, int], asked: list[object]
+) -> None:
+    index = filled(tmp_path / "index", [(1, 10, 5000)])
+    by_file = list(IndexSearch(index, OpenFiles()).newest_first(1, *window, EVERYWHERE))
+    assert by_file == ([10] if window[0] < 0 < window[1] else [])
+    assert list(looked_at(index).newest_first(1, *window, EVERYWHERE)) == by_file
+    assert asked == [1]
 
 
 def test_an_entry_that_was_added_to_a_known_file_is_found(tmp_path: Path, asked: list[object]) -> None:
