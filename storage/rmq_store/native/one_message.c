@@ -184,8 +184,8 @@ static PyObject *encode_message(PyObject *module, PyObject *arguments)
         return NULL;
     }
     Text body = {(const uint8_t *)body_bytes, (size_t)body_size};
-    Fields fields = {queue_id, (int32_t)flag, (uint32_t)sys_flag, born_ms, (const uint8_t *)born_host, (const uint8_t *)store_host,
-                     has_crc};
+    Fields fields = {queue_id, (int32_t)flag, (uint32_t)sys_flag, born_ms, (const uint8_t *)born_host,
+                     (const uint8_t *)store_host, has_crc};
     write_frame((uint8_t *)PyByteArray_AsString(frame), size, &fields, &body, &topic, &properties);
     const Text *tags = value_of(&properties, "TAGS");
     int32_t tags_hash = tags == NULL ? 0 : (int32_t)java_hash(0, tags->bytes, tags->size);
