@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,6 +49,12 @@ def small() -> StoreConfig:
         max_hash_slot_num=1000,
         max_index_num=10_000,
     )
+
+
+@pytest.fixture
+def another_hour() -> str:
+    """A `delete_when` half a day away by the clock of the machine: no segment goes because of the hour of the run."""
+    return f"{(time.localtime().tm_hour + 12) % 24:02d}"
 
 
 @pytest.fixture

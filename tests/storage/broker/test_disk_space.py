@@ -196,13 +196,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(target)], check=True)
 
 
-def test_a_real_disk_fills_is_refused_cleaned_and_written_again(small_disk: Path) -> None:
+def test_a_real_disk_fills_is_refused_cleaned_and_written_again(small_disk: Path, another_hour: str) -> None:
     config = StoreConfig(
         mapped_file_size_commit_log=65536,
         mapped_file_size_consume_queue=2000,
         max_hash_slot_num=64,
         max_index_num=1000,
         delete_commit_log_files_interval=0,
+        delete_when=another_hour,
     )
     with Store.open(small_disk / "store", create=True, config=config) as store:
         store.commit_staged([], key="q", value=7)

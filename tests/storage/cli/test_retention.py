@@ -22,16 +22,15 @@ SEGMENT_BYTES = 8192
 
 
 @pytest.fixture
-def root(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(scratch: Path, another_hour: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Fifteen segments, all but the newest one a hundred hours old, at an hour at which nothing is deleted."""
-    now = time.localtime().tm_hour
     config = StoreConfig(
         mapped_file_size_commit_log=SEGMENT_BYTES,
         mapped_file_size_consume_queue=400,
         max_hash_slot_num=16,
         max_index_num=50,
         delete_commit_log_files_interval=0,
-        delete_when=f"{(now + 12) % 24:02d}",
+        delete_when=another_hour,
     )
     path = scratch / "store"
     monkeypatch.setattr(disk_space, "usage_percent", lambda root: 10)
