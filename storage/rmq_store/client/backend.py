@@ -155,10 +155,19 @@ class Broker(Protocol):
     # -- consumers --------------------------------------------------------------------------------------------------
 
     def pull(
-        self, group: str, queue: MessageQueue, offset: int, max_count: int, tags: str | None = None
+        self,
+        group: str,
+        queue: MessageQueue,
+        offset: int,
+        max_count: int,
+        tags: str | None = None,
+        *,
+        room: int = 0,
     ) -> PullResult:
         """Messages from `offset` on, at most `max_count`; `tags` ("TagA || TagB", None or "*": all) filters. Never
         waits. They belong to the caller, who writes into their properties: a dict of its own for each.
+
+        `room`: where more messages cost no more, as in a store, up to so many of those that follow may come along.
         """
 
     def pull_batch(

@@ -305,11 +305,8 @@ class LitePullConsumer:
             _log.warning("%s has no offset %d; going on at %d", queue, assignment.next_offset, result.next_begin_offset)
         if result.next_begin_offset != assignment.next_offset:
             assignment.next_offset = self._polled[queue] = result.next_begin_offset
-        return [
-            with_bounds(message, result)
-            for message in result.messages
-            if subscription is None or subscription.matches(message.properties)
-        ]
+        wanted = (each for each in result.messages if subscription is None or subscription.matches(each.properties))
+        return with_bounds(wanted, result)
 
     def _start(self, queue: MessageQueue) -> int:
         timestamp_ms = self.config.consume_timestamp_ms(self._backend.clock())

@@ -90,11 +90,20 @@ class LocalBroker:
     # -- consumers --------------------------------------------------------------------------------------------------
 
     def pull(
-        self, group: str, queue: MessageQueue, offset: int, max_count: int, tags: str | None = None
+        self,
+        group: str,
+        queue: MessageQueue,
+        offset: int,
+        max_count: int,
+        tags: str | None = None,
+        *,
+        room: int = 0,
     ) -> PullResult:
-        """See `Broker.pull`. At most 256 KiB of stored messages, but at least one; a filter looks at 16,000 at most."""
+        """See `Broker.pull`. At most 256 KiB of stored messages (1 MiB with `room`), but at least one; a filter looks
+        at 16,000 at most.
+        """
         with self._answers.trying():
-            found = self._pull.pull_batch(group, queue, offset, max_count, tags, PULL_BYTES_MAX)
+            found = self._pull.pull_batch(group, queue, offset, max_count, tags, PULL_BYTES_MAX, room)
         messages = [message for batch in found.batches for message in messages_of(batch, self.name)]
         return PullResult(found.status, found.next_begin_offset, found.min_offset, found.max_offset, messages)
 

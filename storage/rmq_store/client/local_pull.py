@@ -9,7 +9,7 @@ from rmq_store.broker.store import Store
 from rmq_store.client.backend import MessageQueue, PullBatchResult, PullStatus
 from rmq_store.client.errors import ResponseCode
 from rmq_store.client.local_answers import Answers
-from rmq_store.errors import OffsetOutOfRangeError
+from rmq_store.errors import CorruptionError, OffsetOutOfRangeError
 from rmq_store.format.gather import repeated
 from rmq_store.format.schema import MESSAGE_SCHEMA
 
@@ -18,7 +18,8 @@ PULL_BYTES_MAX = 256 << 10
 FILTERED_ENTRIES_MAX = 16_000
 # A read costs the same for a row and for a thousand: 1,024 rows of 4 KiB share one.
 PULL_BATCH_BYTES_MAX = 4 << 20
-_FILTER_STEP = 256
+# Entries per read where it is not known how many of them will do: few match a filter, or bodies were compressed.
+_STEP = 256
 _BROKER_NAME = MESSAGE_SCHEMA.get_field_index("brokerName")
 
 
@@ -31,37 +32,62 @@ class LocalPull:
         self._answers = answers
 
     def pull_batch(
-        self, group: str, queue: MessageQueue, offset: int, max_count: int, tags: str | None, bytes_max: int
+        self,
+        group: str,
+        queue: MessageQueue,
+        offset: int,
+        max_count: int,
+        tags: str | None,
+        bytes_max: int,
+        room: int = 0,
     ) -> PullBatchResult:
-        """See `Broker.pull_batch`. At most `bytes_max` of stored messages, but at least one; a filter looks at
-        FILTERED_ENTRIES_MAX entries at most. Raises what `Store.read` raises, and MQBrokerError.
+        """See `Broker.pull_batch`, and `Broker.pull` for `room`. At most `bytes_max` of stored messages, but at least
+        one; a filter looks at FILTERED_ENTRIES_MAX entries at most. Raises what `Store.read` raises, and MQBrokerError.
         """
         self._check(group, queue)
-        place = (queue.topic, queue.queue_id)
-        first, last = self._store.queue_range(*place)
+        first, last = self._store.queue_range(queue.topic, queue.queue_id)
         if not first <= offset <= last:
             return PullBatchResult(PullStatus.OFFSET_ILLEGAL, first if offset < first else last, first, last)
-        found: list[pa.RecordBatch] = []
-        count = size_bytes = 0
-        at, limit = offset, min(last, offset + FILTERED_ENTRIES_MAX)
+        most = max(max_count, room)
         try:
-            while at < limit and count < max_count:
-                step = max_count - count if tags is None else _FILTER_STEP
-                end = self._store.offset_after_bytes(*place, at, min(at + step, limit), bytes_max)
-                for batch in self._store.read(*place, at, end, tags=tags):
-                    found.append(batch)
-                    count += batch.num_rows
-                    size_bytes += body_bytes(batch)
-                at = end
-                if found and (tags is None or size_bytes >= bytes_max):
-                    break
+            try:
+                found, at = self._read(queue, offset, last, max_count, most, tags, bytes_max)
+            except CorruptionError:
+                if most == max_count:
+                    raise
+                # The damage may lie behind what was asked for.
+                found, at = self._read(queue, offset, last, max_count, max_count, tags, bytes_max)
         except OffsetOutOfRangeError as error:  # retention was faster
             return PullBatchResult(PullStatus.OFFSET_ILLEGAL, error.minimum, error.minimum, error.maximum)
-        if count > max_count:
-            found = _first_rows(found, max_count)
-            at = found[-1].column("queueOffset")[-1].as_py() + 1
         status = PullStatus.FOUND if found else PullStatus.NO_MATCHED_MSG if at > offset else PullStatus.NO_NEW_MSG
-        return PullBatchResult(status, at, first, last, [self._named(batch) for batch in _joined(found, size_bytes)])
+        return PullBatchResult(status, at, first, last, [self._named(batch) for batch in found])
+
+    def _read(
+        self, queue: MessageQueue, offset: int, last: int, count: int, most: int, tags: str | None, bytes_max: int
+    ) -> tuple[list[pa.RecordBatch], int]:
+        """Messages from `offset` on, and where to go on. `count` are looked for, and up to `most` taken along: without
+        a filter by reading on, as long as the bodies, decompressed, are less than `bytes_max`.
+        """
+        place = (queue.topic, queue.queue_id)
+        found: list[pa.RecordBatch] = []
+        row_count = size_bytes = 0
+        at, limit = offset, min(last, offset + FILTERED_ENTRIES_MAX)
+        while at < limit and row_count < most:
+            step = _STEP if tags is not None else min(most - row_count, max(count, _STEP))
+            wanted = min(at + step, limit)
+            end = self._store.offset_after_bytes(*place, at, wanted, bytes_max)
+            for batch in self._store.read(*place, at, end, tags=tags):
+                found.append(batch)
+                row_count += batch.num_rows
+                size_bytes += body_bytes(batch)
+            at = end
+            enough = end < wanted if tags is None else row_count >= count
+            if found and (enough or size_bytes >= bytes_max):
+                break
+        if row_count > most:
+            found = _first_rows(found, most)
+            at = found[-1].column("queueOffset")[-1].as_py() + 1
+        return _joined(found, size_bytes), at
 
     def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch with the name that the cluster has for the store, whatever it was called when it was opened."""

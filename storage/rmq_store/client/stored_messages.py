@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, make_dataclass
 from itertools import repeat
 from typing import Any
 
@@ -11,6 +12,10 @@ import pyarrow as pa
 from rmq_store.client.backend import MessageExt
 from rmq_store.format.host import Host
 from rmq_store.format.ids import offset_message_id
+
+# A MessageExt while it is made. The constructor of a frozen class sets each field by `object.__setattr__`, which takes
+# several times as long as all else that is done for a message here. So it becomes one, frozen, when it has its fields.
+_Unfrozen: Any = make_dataclass("_Unfrozen", [field.name for field in fields(MessageExt)], slots=True)
 
 
 def messages_of(batch: pa.RecordBatch, broker_name: str) -> list[MessageExt]:
@@ -25,9 +30,9 @@ def messages_of(batch: pa.RecordBatch, broker_name: str) -> list[MessageExt]:
     offsets, store_hosts = values("commitLogOffset"), values("storeHost")
     parsed = {host: Host.parse(host) for host in set(store_hosts)}
     # One call of a constructor for each row and nothing else: positions are those of MessageExt's fields.
-    return list(
+    made: list[Any] = list(
         map(
-            MessageExt,
+            _Unfrozen,
             values("topic"),
             values("body"),
             values("queueId"),
@@ -46,6 +51,9 @@ def messages_of(batch: pa.RecordBatch, broker_name: str) -> list[MessageExt]:
             map(dict, values("properties")),
         )
     )
+    for message in made:
+        message.__class__ = MessageExt
+    return made
 
 
 def _milliseconds(times: pa.TimestampArray) -> list[int]:

@@ -157,7 +157,14 @@ class FakeBroker:
         return queue[-1]
 
     def pull(
-        self, group: str, queue: MessageQueue, offset: int, max_count: int, tags: str | None = None
+        self,
+        group: str,
+        queue: MessageQueue,
+        offset: int,
+        max_count: int,
+        tags: str | None = None,
+        *,
+        room: int = 0,
     ) -> PullResult:
         self._enter("pull", group, queue, offset, max_count, tags)
         stored = self.stored[queue.topic, queue.queue_id]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from rmq_store import Message, SubscriptionGroup, TopicConfig
+from rmq_store import CorruptRecordError, Message, SubscriptionGroup, TopicConfig
 from rmq_store.client import local_pull
 from rmq_store.client.backend import MessageQueue, PullStatus
 from rmq_store.client.errors import MQBrokerError, ResponseCode
@@ -153,6 +153,50 @@ def test_rows_are_sent_back_together_or_not_at_all(broker: LocalBroker) -> None:
     broker.deliver_due()
     found = broker.pull("g", retry, 0, 32).messages
     assert sorted((m.body, m.reconsume_times) for m in found) == [(b"0", 1), (b"1", 1)]
+
+
+@pytest.mark.parametrize("room", [0, 10, 32, 33, 255, 256, 257, 500, 1000])
+def test_where_there_is_room_the_messages_of_the_next_pulls_come_along(broker: LocalBroker, room: int) -> None:
+    """A read of a store costs nearly the same for a row and for a thousand."""
+    for n in range(600):
+        send_to(broker, b"%d" % n)
+    for offset in (0, 300, 590, 600):
+        result = broker.pull("g", QUEUE, offset, 32, room=room)
+        end = min(600, offset + max(32, room))
+        assert [m.body for m in result.messages] == [b"%d" % n for n in range(offset, end)]
+        assert (result.next_begin_offset, result.max_offset) == (end, 600)
+
+
+def test_with_a_filter_only_what_was_looked_at_anyway_comes_along(broker: LocalBroker) -> None:
+    """Who consumes little of a queue is not taken farther through it, and commits no later, than by a broker's pull."""
+    for n in range(600):
+        send_to(broker, b"%d" % n, tags="TagA" if n % 2 else "TagB")
+    result = broker.pull("g", QUEUE, 0, 32, "TagA", room=1000)
+    assert [m.body for m in result.messages] == [b"%d" % n for n in range(1, 256, 2)]
+    assert result.next_begin_offset == 256
+    result = broker.pull("g", QUEUE, 0, 32, "TagA", room=50)
+    assert ([m.body for m in result.messages][49:], result.next_begin_offset) == ([b"99"], 100)
+
+
+def test_what_comes_along_is_bounded_in_bytes_too(broker: LocalBroker) -> None:
+    for _ in range(8):
+        send_to(broker, os.urandom(100_000))
+    assert len(broker.pull("g", QUEUE, 0, 1, room=1000).messages) == 2
+    for _ in range(600):
+        broker.send(Message("T", zlib.compress(bytes(2_000))), 0, 3_000, "pg", sys_flag=0x301)
+    # A read knows only afterwards how large bodies were before they were compressed.
+    assert len(broker.pull("g", QUEUE, 8, 32, room=1000).messages) == 256
+
+
+def test_damage_in_what_comes_along_keeps_nobody_from_what_is_before_it(broker: LocalBroker) -> None:
+    places = [send_to(broker, b"body of %d" % n).commit_log_offset for n in range(50)]
+    with (broker.store.path / "commitlog" / f"{0:020d}").open("r+b") as segment:
+        segment.seek(places[40] + 4)
+        segment.write(b"none")  # the frame's magic
+    assert len(broker.pull("g", QUEUE, 0, 32, room=1000).messages) == 32
+    assert len(broker.pull("g", QUEUE, 32, 8, room=1000).messages) == 8
+    with pytest.raises(CorruptRecordError):
+        broker.pull("g", QUEUE, 32, 9, room=1000)
 
 
 def test_tags_of_equal_hash_are_told_apart(broker: LocalBroker) -> None:

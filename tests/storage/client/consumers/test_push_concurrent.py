@@ -458,6 +458,40 @@ def test_time_in_the_queue_counts_for_the_timeout_if_asked_for(lab: Any, counts:
     assert [each.body for each in lab.seen if each.reconsume_times == 1] == sent_back
 
 
+def test_a_backlog_is_read_in_large_steps_and_handed_out_as_pulls_would_be(
+    lab: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pullBatchSize bounds what a listener gets at once; a read of the store is for as many as the bounds allow."""
+    lab.topic()
+    lab.send(1000)
+    reads: list[int] = []
+    read = lab.store.read
+    monkeypatch.setattr(lab.store, "read", lambda *asked, **named: reads.append(asked[3]) or read(*asked, **named))
+    sizes: list[int] = []
+    lab.concurrent(
+        lambda messages, context: sizes.append(len(messages)), consume_message_batch_max_size=100, pull_batch_size=30
+    )
+    lab.settle()
+    assert lab.bodies() == [f"m{number}" for number in range(1000)]
+    assert reads == [256, 512, 768, 1000]
+    assert sizes == [30] * 33 + [10]
+
+
+def test_what_is_read_ahead_keeps_within_the_bounds(lab: Any) -> None:
+    """broker-semantics 3.1: pulled while no more than 20 are not done, so 20 and one pull at the most."""
+    lab.topic()
+    lab.send(100)
+    by_count = lab.concurrent(group="by_count", pull_threshold_for_queue=20, pull_batch_size=8)
+    by_span = lab.concurrent(group="by_span", client_id="c2", consume_concurrently_max_span=40, pull_batch_size=8)
+    for consumer, wanted in ((by_count, [20, 28]), (by_span, [40, 48])):
+        consumer._executor.run_ready = lambda: 0  # type: ignore[method-assign]
+        counts = []
+        for _ in range(5):
+            consumer.run_once()
+            counts.append(consumer._rebalance.assignments()[0].process_queue.count)
+        assert list(dict.fromkeys(counts)) == wanted
+
+
 @pytest.mark.statement("B16")
 def test_messages_above_the_rate_wait_in_their_queue_and_are_not_retried(lab: Any) -> None:
     """Seed 000, "Do not use retry instead of throttling": the backlog stays; nothing goes to the retry topic."""
