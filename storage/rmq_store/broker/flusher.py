@@ -48,12 +48,15 @@ class Flusher:
         self._wanted_end = 0
         self._stopped = False
         self._failing = False
-        self._saved_end = log.writing_page.appended_end
+        known = log.progress.load()
+        self._saved_end = known[0].end if known is not None else 0  # dead writers may not have come to it
         self._saved_ms = self._thorough_ms = self._looked_ms = clock()
         self._thread = threading.Thread(target=self._run, name="rmq-flush", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread, which flushes at once what a writer that died has left."""
+        if self._log.writing_page.flushing:
+            self.flush_soon()
         self._thread.start()
 
     def stop(self) -> None:

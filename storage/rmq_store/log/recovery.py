@@ -114,7 +114,12 @@ def recover(log: CommitLog, create_abort: Callable[[], None], wishes: Wishes = R
         undo(log)
     if start.trust is Trust.SAME_BOOT:
         report = _verify_same_boot(log, start)
+        if report is not None and _may_flush_later(log):
+            if report.end > start.offset:
+                page.flushing = 1
+            return report
         if report is not None:
+            log.segments.rewrite(start.offset, report.end)
             last, timestamp = page.last_record, page.store_timestamp
             page.retract()
             return _publish(log, report, last, timestamp)
@@ -230,8 +235,19 @@ def _verify_same_boot(log: CommitLog, start: StartingPoint) -> RecoveryReport | 
         end, records = stretch.end, records + len(stretch.positions)
     if end != page.appended_end:
         return None
-    log.segments.rewrite(start.offset, end)
     return RecoveryReport(start.trust.name, "clean", end, end - start.offset, records, 0, None, log.kept.ranges)
+
+
+def _may_flush_later(log: CommitLog) -> bool:
+    """Whether a page that was verified can stand as it is, and `flushing` say the rest: who flushes next writes the
+    range again, because the dead writer may have been told of an error, and asks the file system for others.
+
+    Not under SYNC_FLUSH, where nobody sees what is not on disk; nor if the progress record would not lead a recovery
+    here again.
+    """
+    known = log.progress.load()
+    leads_here = known is not None and known[1] and (known[0].crc_from is not None or not log.crc_property)
+    return leads_here and not log.sync_flush
 
 
 def _scan_and_repair(log: CommitLog, start: StartingPoint, wishes: Wishes, *, on_disk: bool) -> RecoveryReport:

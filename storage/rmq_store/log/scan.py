@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
+from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +18,9 @@ from rmq_store.format.frame_walk import FRAMES_MAX, sound_frames
 from rmq_store.format.names import validate_topic
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.views import QueueKey
+
+# As many as processors are likely to be idle; each may need 2 MB for places of frames.
+SEGMENTS_AHEAD = 2
 
 
 class Stretch(NamedTuple):
@@ -45,39 +50,87 @@ def walk(log: CommitLog, start: int, limit: int | None = None) -> Iterator[Stret
     segment_bytes = log.segments.size_bytes
     offset = start
     bases = set(log.segments.bases())
-    while limit is None or offset < limit:
-        base = log.segments.base_of(offset)
-        if base not in bases:
-            resume = log.kept.skip(offset)
-            gap = resume > offset
-            stopped = "" if gap else "the next segment does not exist"
-            yield Stretch(base, np.empty(0, np.int64), np.empty(0, np.int64), resume, stopped, gap)
-            if not gap:
+    with _Ahead(log, limit) as ahead:
+        while limit is None or offset < limit:
+            base = log.segments.base_of(offset)
+            if base not in bases:
+                resume = log.kept.skip(offset)
+                gap = resume > offset
+                stopped = "" if gap else "the next segment does not exist"
+                yield Stretch(base, np.empty(0, np.int64), np.empty(0, np.int64), resume, stopped, gap)
+                if not gap:
+                    return
+                offset = resume
+                continue
+            for following in range(base, base + (SEGMENTS_AHEAD + 1) * segment_bytes, segment_bytes)[1:]:
+                if following in bases:
+                    ahead.begin(following)
+            positions, sizes = ahead.frames(offset)
+            view = memoryview(log.segments.open(base).map)
+            high = _high(log, base, limit)
+            position, stopped = int(positions[-1] + sizes[-1]) if len(positions) else offset - base, ""
+            if position < high and len(positions) < FRAMES_MAX:
+                check = _check(log, view, base, position)
+                if check.kind == "message":  # a writer has finished it since
+                    positions, sizes = np.append(positions, position), np.append(sizes, check.size)
+                    position += check.size
+                elif check.kind == "bad":
+                    stopped = check.reason
+                elif position + check.size == segment_bytes:
+                    position = segment_bytes
+                else:
+                    stopped = "a blank frame that does not end with its segment"
+            resume = _behind_kept(log, base, position) if stopped else base + position
+            gap = resume > base + position
+            stopped = "" if gap else stopped
+            yield Stretch(base, positions, sizes, resume, stopped, gap)
+            if stopped:
                 return
             offset = resume
-            continue
-        view = memoryview(log.segments.open(base).map)
-        high = segment_bytes if limit is None else min(segment_bytes, limit - base)
-        positions, sizes = sound_frames(view, offset - base, high, base, log.crc_from)
-        position, stopped = int(positions[-1] + sizes[-1]) if len(positions) else offset - base, ""
-        if position < high and len(positions) < FRAMES_MAX:
-            check = _check(log, view, base, position)
-            if check.kind == "message":  # a writer has finished it since
-                positions, sizes = np.append(positions, position), np.append(sizes, check.size)
-                position += check.size
-            elif check.kind == "bad":
-                stopped = check.reason
-            elif position + check.size == segment_bytes:
-                position = segment_bytes
-            else:
-                stopped = "a blank frame that does not end with its segment"
-        resume = _behind_kept(log, base, position) if stopped else base + position
-        gap = resume > base + position
-        stopped = "" if gap else stopped
-        yield Stretch(base, positions, sizes, resume, stopped, gap)
-        if stopped:
+
+
+class _Ahead:
+    """Sound frames of the segments that come next are found by other threads while the walk is at this one: their bytes
+    may have to come from the disk, and checksums take as long as all else.
+    """
+
+    def __init__(self, log: CommitLog, limit: int | None) -> None:
+        self._log = log
+        self._limit = limit
+        self._thread: ThreadPoolExecutor | None = None
+        self._begun: dict[int, Future[tuple[np.ndarray, np.ndarray]]] = {}
+
+    def __enter__(self) -> _Ahead:
+        return self
+
+    def begin(self, base: int) -> None:
+        """Begin with the segment at `base`, if the walk goes so far and it was not begun with."""
+        if base in self._begun or (self._limit is not None and base >= self._limit):
             return
-        offset = resume
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(SEGMENTS_AHEAD)
+        self._begun[base] = self._thread.submit(self._found, base)
+
+    def frames(self, offset: int) -> tuple[np.ndarray, np.ndarray]:
+        """As `sound_frames`, from `offset` on. Raises what opening the segment raises."""
+        begun = self._begun.pop(offset, None)
+        return begun.result() if begun is not None else self._found(offset)
+
+    def _found(self, offset: int) -> tuple[np.ndarray, np.ndarray]:
+        log, base = self._log, self._log.segments.base_of(offset)
+        view = memoryview(log.segments.open(base).map)
+        return sound_frames(view, offset - base, _high(log, base, self._limit), base, log.crc_from)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(cancel_futures=True)
+
+
+def _high(log: CommitLog, base: int, limit: int | None) -> int:
+    """The position in the segment up to which a walk goes."""
+    return log.segments.size_bytes if limit is None else min(log.segments.size_bytes, limit - base)
 
 
 def _behind_kept(log: CommitLog, base: int, position: int) -> int:

@@ -5,11 +5,13 @@
 #include "big_endian.h"
 #include "crc.h"
 #include "frames.h"
+#include "prefetch.h"
 
 #define CRC_MASK 0x7FFFFFFFu
 #define CRC_PROPERTY_BYTES 20
 #define NAME_BYTES 9
 #define DIGITS 10
+#define AHEAD_BYTES 1024
 
 static const uint8_t property_name[NAME_BYTES] = {'_', '_', 'C', 'R', 'C', '3', '2', '#', 1};
 
@@ -56,6 +58,14 @@ static int is_sound(const uint8_t *data, int64_t count, int64_t position, int64_
     return bits == 0 ? has_crc(data + position, tail) : bits > 1 && !must_have_crc;
 }
 
+/* What follows a frame lies on the next pages: the processor does not send for those by itself. */
+PREFETCHING send_for(const uint8_t *next, const uint8_t *end)
+{
+    const uint8_t *last = end - next > AHEAD_BYTES ? next + AHEAD_BYTES : end;
+    for (; next < last; next += 64)
+        PREFETCH(next);
+}
+
 static PyObject *walk_frames(PyObject *module, PyObject *arguments)
 {
     PyObject *given[3], *result = NULL;
@@ -73,6 +83,8 @@ static PyObject *walk_frames(PyObject *module, PyObject *arguments)
     Py_BEGIN_ALLOW_THREADS
     while (row < positions.count && 0 <= position && position < stop && position <= data.count - 4) {
         int64_t size = (int32_t)word_at(bytes + position);
+        if (size > 0 && size < data.count - position)
+            send_for(bytes + position + size, bytes + data.count);
         if (!is_sound(bytes, data.count, position, size, base, crc_position <= position))
             break;
         ((int64_t *)positions.view.buf)[row] = position;

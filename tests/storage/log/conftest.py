@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -59,6 +60,13 @@ class Lab:
         if known is not None and known.config != self.config:
             StoreFile(known.identity, self.config).save(self.root)  # somebody changed the settings by hand
         return Store.open(self.root, create=True, config=self.config, **options)
+
+    def wait_until_flushed(self, store: Store) -> None:
+        """Until the flush thread has flushed what a dead writer left."""
+        page, deadline_s = store._log.writing_page, time.monotonic() + 60
+        while page.flushed_end < page.appended_end and time.monotonic() < deadline_s:
+            time.sleep(0.001)
+        assert page.flushed_end == page.appended_end
 
     def sync_flush(self) -> None:
         self.config = replace(self.config, flush_disk_type="SYNC_FLUSH")

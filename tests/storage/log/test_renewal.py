@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -104,9 +105,30 @@ def test_new_files_have_their_names_on_disk_before_anything_else_is_written(lab:
     assert set(behind[:6]) == {("fsync_directory", directory) for directory in directories}
 
 
+def test_a_killed_writers_store_whose_flush_fails_is_written_no_more_and_renewed_by_the_next_opener(lab: Lab) -> None:
+    """The dead one may have been told of an error, syncfs of another: each is told only once."""
+    lab.crash(lambda store: store.append(lab.batch(40)))
+    lab.written += 40
+    fail("syncfs", "")
+    store = lab.open()
+    deadline_s = time.monotonic() + 60
+    while not store._log.writing_page.poison and time.monotonic() < deadline_s:
+        time.sleep(0.001)
+    with pytest.raises(StoreFailedError):
+        store.append(lab.batch(1))
+    with pytest.raises(StoreFailedError):
+        store.close()
+    durable.hook = None
+    before = inodes(lab)
+    with lab.open() as store:
+        assert lab.numbers(store) == list(range(40))
+        assert not set(before.values()) & set(inodes(lab).values())
+
+
 @pytest.mark.parametrize("reboot", [False, True])
 def test_a_recovery_whose_sync_fails_is_not_believed_by_the_next_one(lab: Lab, reboot: bool) -> None:
     """syncfs tells of an error that nobody had heard of; it tells only once."""
+    lab.sync_flush()
     lab.crash(lambda store: store.append(lab.batch(40)))
     lab.written += 40
     if reboot:
