@@ -19,6 +19,7 @@ from pathlib import Path
 from unittest import mock
 
 from crash.dying import Child, quiet
+from crash.flush_turns import take_turn, without_flush_thread
 from crash.operations import Points, Saved, watched
 from crash.oracle import ACK, Ledger, compare, make_body, read_body, read_queues, tell, verify
 from crash.part import Counters, Part, Trial
@@ -132,9 +133,10 @@ class Day:
         from rmq_store.log.flush import save_progress
 
         chance = random.Random(1)
-        with watched(points):
+        with watched(points), without_flush_thread():
             points.stage = "recovery"
             store = Store.open(self.root, clock=self.clock)
+            take_turn(store)
             points.stage = "append"
             traffic = Traffic(store, producer, chance, large=False)
             for call in (traffic.send, traffic.send_all, traffic.append, traffic.commit_unit, traffic.send):

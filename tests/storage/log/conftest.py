@@ -59,14 +59,17 @@ class Lab:
         known = StoreFile.load(self.root)
         if known is not None and known.config != self.config:
             StoreFile(known.identity, self.config).save(self.root)  # somebody changed the settings by hand
-        return Store.open(self.root, create=True, config=self.config, **options)
+        store = Store.open(self.root, create=True, config=self.config, **options)
+        self._let_flush(store)
+        return store
 
-    def wait_until_flushed(self, store: Store) -> None:
-        """Until the flush thread has flushed what a dead writer left."""
+    def _let_flush(self, store: Store) -> None:
+        """Wait for what the flush thread does at once behind a dead writer, so that operations can be counted again."""
+        assert store._flusher is not None
         page, deadline_s = store._log.writing_page, time.monotonic() + 60
-        while page.flushed_end < page.appended_end and time.monotonic() < deadline_s:
-            time.sleep(0.001)
-        assert page.flushed_end == page.appended_end
+        end = page.appended_end if page.flushing else 0
+        while page.flushed_end < end and not store._flusher._failing and time.monotonic() < deadline_s:
+            time.sleep(0.0005)
 
     def sync_flush(self) -> None:
         self.config = replace(self.config, flush_disk_type="SYNC_FLUSH")

@@ -450,7 +450,6 @@ def test_what_a_dead_process_left_unflushed_is_flushed_by_the_others_or_by_the_n
     operations: list[str] = []
     durable.hook = lambda operation, path: operations.append(operation)
     with lab.open() as store:
-        lab.wait_until_flushed(store)
         durable.hook = None
         assert "syncfs" in operations
         assert store._log.writing_page.flushed_end == left.appended_end

@@ -162,6 +162,64 @@ def test_a_reader_outlives_writers_that_come_go_and_die(lab: Lab) -> None:
         assert lab.numbers(reader) == list(range(25))
 
 
+def test_that_a_log_stands_still_is_said_only_while_nobody_has_appended(lab: Lab) -> None:
+    """Asked by mapped memory alone: of a live writer's page, and else of what stands behind the end."""
+    with lab.open(read_only=False) as store:
+        store.append(lab.batch(5))
+    with lab.open(read_only=True) as reader:
+        queues, end = reader._queues, reader.log_range()[1]
+        assert queues.stands_still(end)
+        assert not queues.stands_still(end - 1)
+        with lab.open() as store:
+            assert queues.stands_still(end)  # that somebody could write now is no news
+            store.append(lab.batch(1))
+            assert not queues.stands_still(end)
+        assert not queues.stands_still(end)  # nor does it become one again when the writer leaves
+        reader.refresh()
+        end = reader.log_range()[1]
+        assert queues.stands_still(end)
+        reader._log.files.clear()  # others were needed
+        assert not queues.stands_still(end)
+        reader.refresh()
+        assert queues.stands_still(end)
+        with lab.open() as store:
+            reader.refresh()
+            assert reader.log_range()[1] == end
+            assert queues.stands_still(end)
+            store.append(lab.batch(1))
+            assert not queues.stands_still(end)
+            assert store._queues.stands_still(reader.log_range()[1])
+            assert not store._queues.stands_still(end)
+
+
+def test_of_a_log_with_something_behind_its_end_nobody_says_that_it_stands_still(lab: Lab) -> None:
+    """What the next writer puts in the place of a dead one's append may begin with the same bytes."""
+    with lab.open() as store:
+        store.append(lab.batch(5))
+        end = store.log_range()[1]
+    with (lab.root / "commitlog" / f"{end - end % 8192:020d}").open("r+b") as file:
+        file.seek(end % 8192)
+        file.write(b"\0\0\0\1")
+    with lab.open(read_only=True) as reader:
+        assert reader.log_range()[1] == end
+        assert not reader._queues.stands_still(end)
+
+
+def test_what_was_appended_and_not_flushed_is_not_visible_and_moves_nothing_under_sync_flush(lab: Lab) -> None:
+    lab.sync_flush()
+    with lab.open() as store, lab.open(read_only=True) as reader:
+        store.append(lab.batch(5))
+        end = reader.log_range()[1]
+        page = store._log.writing_page
+        page.appended_end = end + 100
+        assert reader._queues.stands_still(end)
+        assert store._queues.stands_still(end)
+        page.flushed_end = end + 100
+        assert not reader._queues.stands_still(end)
+        assert not store._queues.stands_still(end)
+        page.flushed_end = page.appended_end = end
+
+
 def test_a_readers_end_never_goes_back_while_a_first_opener_takes_over(lab: Lab) -> None:
     store = lab.open()
     store.append(lab.batch(10))
