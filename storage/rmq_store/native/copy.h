@@ -3,8 +3,7 @@
 #ifndef RMQ_COPY_H
 #define RMQ_COPY_H
 
-#include <stdint.h>
-#include <string.h>
+#include "stream.h"
 
 typedef struct {
     const uint8_t *data;
@@ -20,8 +19,8 @@ typedef struct {
 /* Short slices are copied in blocks of constant size, where there is room for what that copies too much. */
 #define COPY_BLOCK_BYTES 16
 
-/* Copy `source[start:end]`. False: it does not lie there, or there is no room for it. */
-static inline int copy_slice(Target *target, const Source *source, int64_t start, int64_t end)
+/* Copy `source[start:end]`, past the caches if it `streams`. False: it does not lie there, or there is no room for it. */
+static inline int copy_slice_as(Target *target, const Source *source, int64_t start, int64_t end, int streams)
 {
     if (start < 0 || start > end || end > source->size)
         return 0;
@@ -34,12 +33,19 @@ static inline int copy_slice(Target *target, const Source *source, int64_t start
         memcpy(to, from, COPY_BLOCK_BYTES);
         if (size > COPY_BLOCK_BYTES)
             memcpy(to + COPY_BLOCK_BYTES, from + COPY_BLOCK_BYTES, COPY_BLOCK_BYTES);
+    } else if (streams && size >= STREAM_BYTES_MIN) {
+        stream(to, from, (size_t)size);
     } else {
         memcpy(to, from, (size_t)size);
     }
     target->size += size;
     *++target->offset = (int32_t)target->size;
     return 1;
+}
+
+static inline int copy_slice(Target *target, const Source *source, int64_t start, int64_t end)
+{
+    return copy_slice_as(target, source, start, end, 0);
 }
 
 #endif

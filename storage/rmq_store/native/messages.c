@@ -138,8 +138,9 @@ static int copy_message(Batch *batch, int64_t position, int64_t size, int with_p
     for (int column = 0; column < WIDE_COLUMNS; column++)
         if (batch->wide[column] != NULL)
             batch->wide[column][row] = wide_values[column];
+    Target *bodies = &batch->texts[BODIES].target;
     if (is_wanted(batch, BODIES)
-        && !copy_slice(&batch->texts[BODIES].target, &batch->source, wide[BODY_START], wide[BODY_END]))
+        && !copy_slice_as(bodies, &batch->source, wide[BODY_START], wide[BODY_END], bodies->room >= STREAM_FROM_BYTES))
         return 0;
     return copy_host(batch, BORN_HOSTS, &batch->born_host, position + BORN_HOST_POSITION)
         && copy_host(batch, STORE_HOSTS, &batch->store_host, position + STORE_HOST_POSITION)
@@ -271,6 +272,7 @@ static PyObject *copy_messages(PyObject *module, PyObject *arguments)
         if (!copy_message(&batch, position[row], size[row], with_properties, row))
             break;
     }
+    end_streams();
     Py_END_ALLOW_THREADS
     for (int column = 0; column < TEXT_COLUMNS; column++)
         ((int64_t *)end.view.buf)[column] = batch.texts[column].target.size;

@@ -99,6 +99,18 @@ def ordinary_frames(chance: random.Random) -> Frames:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("body_bytes", [600, 3000])
+def test_bodies_of_large_batches_are_copied_past_the_caches_byte_for_byte(body_bytes: int) -> None:
+    """Around the size from which they are (native/stream.h), wherever in a line they begin and end."""
+    chance = random.Random(body_bytes)
+    sizes = [*range(200, 400), 0, 1, 63, 64, 65, *(chance.randrange(2 * body_bytes) for _ in range(2000))]
+    bodies = [chance.randbytes(size) for size in sizes]
+    batch = Frames([{"body": body} for body in bodies]).ordinary(["body"])
+    assert batch is not None
+    assert batch.column("body").nbytes > 1 << 20
+    assert batch.column("body").to_pylist() == bodies
+
+
 @pytest.mark.parametrize(("body_bytes", "reserved"), [(100, 0), (1000, 5)])
 def test_beside_large_bodies_other_texts_are_given_memory_that_nobody_has_touched(
     body_bytes: int, reserved: int
