@@ -75,6 +75,11 @@ def encode_message(
     stored. OverflowError, TypeError: an argument is no number of its width, or of another type.
     """
 
+def place_message(
+    frame: bytearray, queue_offset: int, commit_log_offset: int, store_timestamp_ms: int, crc_property: bool
+) -> None:
+    """As `rmq_store.format.message.place_frame`, which see. IndexError: too short for a frame."""
+
 def patch_frames(
     frames: Bytes,
     starts: Int64,
@@ -185,7 +190,7 @@ def copy_messages(
     """
 
 def chain_one(
-    slots: Bytes, header: bytes, key_hashes: list[int], phy_offset: int, timestamp_ms: int, entry_max: int
+    slots: Int32, header: bytes, key_hashes: list[int], phy_offset: int, timestamp_ms: int, entry_max: int
 ) -> tuple[int, bytes, list[tuple[int, int]], bytes] | None:
     """As `rmq_store.format.index.chain_one`, which see; the four fields of its answer. None: refused, a record of more
     than 64 keys. ValueError: a hash is negative, or there are no slots.

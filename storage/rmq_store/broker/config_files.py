@@ -53,6 +53,7 @@ class ConfigFile:
         self._root = Path(root)
         self.path = self._root / CONFIG_DIRECTORY / name
         self.backup = self.path.with_name(f"{name}.bak")
+        self._names = str(self.path), str(self.backup)  # asked for with every message: no Path object each time
         self._clock = clock
         self._lock = lock or (lambda: OfdLock(self._root / "pyrmq" / "config.lock"))
         self._lock_timeout_ms = lock_timeout_ms
@@ -67,7 +68,19 @@ class ConfigFile:
 
     def stamp(self) -> Stamp:
         """Identity of the two files now, (inode, mtime in ns, size) each: equal stamps, equal content. UsageError."""
-        return _stamp(self.path), _stamp(self.backup)
+        return tuple(map(_stamp, self._names))
+
+    def load_stamped(self) -> tuple[Table, Stamp]:
+        """As `load`, and what `is_as_of` knows this content by: the stamp of the table alone, if it could be read."""
+        stamp = self.stamp()  # first: a change in between is read now, and once more at the next look
+        table, _, is_main = self._read()
+        return table, stamp[:1] if is_main else stamp
+
+    def is_as_of(self, stamp: Stamp) -> bool:
+        """Whether nothing that counted for this content has changed since; one stat call where the backup does not
+        count. UsageError.
+        """
+        return stamp == tuple(map(_stamp, self._names[: len(stamp)]))
 
     def update(self, mutate: Callable[[Table], bool | None]) -> None:
         """Change the table: `mutate` gets what is on disk and changes it in place; False says that it changed nothing.
@@ -170,17 +183,15 @@ class CachedView(Generic[T]):
         self._cached: tuple[Stamp, T] | None = None
 
     def get(self) -> T:
-        """Return the decoded table as of now; two stat calls if it did not change. CorruptConfigError as `load`."""
-        stamp = self._file.stamp()
+        """Return the decoded table as of now; CorruptConfigError as `load`, UsageError."""
         cached = self._cached
-        if cached is None or cached[0] != stamp:
-            # The stamp is the older of the two: a change in between is read now, and once more at the next call.
-            cached = stamp, self._decode(self._file.load())
-            self._cached = cached
+        if cached is None or not self._file.is_as_of(cached[0]):
+            table, stamp = self._file.load_stamped()
+            self._cached = cached = stamp, self._decode(table)
         return cached[1]
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def _stamp(path: str) -> tuple[int, int, int] | None:
     try:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from rmq_store.broker.config import StoreConfig
 from rmq_store.broker.parking import Parked, ParkingRules, park
@@ -17,8 +18,12 @@ from rmq_store.format.one_frame import Hosts, encode_one
 from rmq_store.format.properties import UNIQUE_KEY
 from rmq_store.log.append import OneRecord
 
-# All else in a sysFlag says what the store itself knows, or makes a record that no queue may hold.
-_CALLERS_FLAGS = SysFlag.COMPRESSED | COMPRESSION_MASK
+# All else in a sysFlag says what the store itself knows, or makes a record that no queue may hold. A plain int: the
+# operators of an IntFlag take longer than a whole frame.
+_CALLERS_FLAGS = int(SysFlag.COMPRESSED) | COMPRESSION_MASK
+
+# Asked in this order: whether something is a Mapping at all takes longer to find out.
+_MAPPINGS = (dict, MappingProxyType, Mapping)
 
 
 class OneMessageEncoder:
@@ -47,7 +52,7 @@ class OneMessageEncoder:
             raise UsageError(f"sys_flag={sys_flag:#x}: only the bits {_CALLERS_FLAGS:#x} of compression can be given")
         if not isinstance(message.body, bytes):
             raise UsageError(f"the body is {type(message.body).__name__}, not bytes")
-        if not isinstance(message.properties, Mapping):
+        if not isinstance(message.properties, _MAPPINGS):
             raise UsageError(f"the properties are {type(message.properties).__name__}, not a mapping")
         keys = message.keys
         if not (keys is None or isinstance(keys, str) or all(isinstance(key, str) for key in keys)):
@@ -56,36 +61,31 @@ class OneMessageEncoder:
             limit = self._config.max_message_size
             raise UsageError(f"the body has {len(message.body)} bytes, more than maxMessageSize={limit}")
         unique_id = self.unique_id(message, now_ms)
-        parked = self._place(message, message.stored_properties(unique_id), queue_id, now_ms)
-        born_ms = now_ms if message.born_timestamp_ms is None else message.born_timestamp_ms
-        made = encode_one(
-            parked.topic,
+        stored = message.stored_properties(unique_id)
+        topic, queue_id, properties, delay_ms, tags_code = self._place(message, stored, queue_id, now_ms)
+        frame, key_hashes, tags_hash = encode_one(
+            topic,
             message.body,
-            parked.properties,
+            properties,
             self._hosts,
-            queue_id=parked.queue_id,
+            queue_id=queue_id,
             flag=message.flag,
             sys_flag=sys_flag,
-            born_timestamp_ms=born_ms,
+            born_timestamp_ms=now_ms if message.born_timestamp_ms is None else message.born_timestamp_ms,
             crc_property=self._config.enabled_append_prop_crc,
             index_tags=self._config.message_index_tags,
         )
-        record = OneRecord(
-            topic=parked.topic,
-            queue_id=parked.queue_id,
-            frame=made.frame,
-            tags_code=parked.tags_code if parked.tags_code is not None else made.tags_hash,
-            key_hashes=made.key_hashes,
-            delay_ms=parked.delay_ms,
-        )
-        return record, unique_id
+        if tags_code is None:
+            tags_code = tags_hash
+        return OneRecord(topic, queue_id, frame, tags_code, key_hashes, delay_ms), unique_id
 
     def _place(self, message: Message, stored: dict[str, str], queue_id: int, now_ms: int) -> Parked:
         """Where the message is stored: in its own topic, or where it waits."""
-        if not isinstance(message.delay_level, int) or not isinstance(message.deliver_timestamp_ms, int | None):
+        level, deliver_ms = message.delay_level, message.deliver_timestamp_ms
+        if not isinstance(level, int) or not (deliver_ms is None or isinstance(deliver_ms, int)):
             raise UsageError("delay_level and deliver_timestamp_ms must be int")
-        if message.delay_level < 0:
-            raise UsageError(f"delay_level={message.delay_level} is no delay level; 0 means none")
+        if level < 0:
+            raise UsageError(f"delay_level={level} is no delay level; 0 means none")
         return park(stored, message.topic, queue_id, now_ms, self._rules)
 
     def _month_start(self, now_ms: int) -> int:

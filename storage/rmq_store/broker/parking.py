@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rmq_store.broker import timer
 from rmq_store.broker.config import StoreConfig, parse_delay_levels
@@ -42,8 +43,7 @@ class ParkingRules:
         return cls(parse_delay_levels(config.message_delay_level), config.timer_max_delay_sec * 1000)
 
 
-@dataclass(frozen=True, slots=True)
-class Parked:
+class Parked(NamedTuple):
     """Where one message is stored, and with what. `delay_ms` and `tags_code` as in OneRecord, for `tags_code` None the
     hash of its tag.
     """

@@ -32,6 +32,7 @@ class Router:
         self._topics = topics
         self._config = config
         self._turn: dict[str, int] = {}
+        self._counts: dict[str, int] = {}  # of topics that were asked for: they are as long the same as this object
 
     def queue_count(self, topic: str) -> int:
         """How many queues of `topic` may be written; for a topic that will be created on first use, the default.
@@ -40,11 +41,13 @@ class Router:
             UsageError: bad name, a system topic, or a topic without write permission.
             UnknownTopicError: it does not exist and autoCreateTopicEnable is off.
         """
+        if (count := self._counts.get(topic)) is not None:
+            return count
         known = self._topics.get(topic)
         if known is not None and not is_system_topic(topic):
             if not known.writable or known.write_queue_nums < 1:
                 raise UsageError(f"topic {topic!r} may not be written (perm {known.perm})")
-            return known.write_queue_nums
+            return self._counts.setdefault(topic, known.write_queue_nums)
         validate_topic(topic)
         if is_system_topic(topic):
             raise UsageError(f"{topic!r} is a system topic: only the store itself writes to it")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rmq_store.errors import CorruptIndexError
 from rmq_store.files import durable
+from rmq_store.files.link_count import LinkCount
 from rmq_store.files.segments import data_ranges
 
 _ZERO_STEP = 1 << 20
@@ -42,6 +43,7 @@ class PrefixMappedFile:
             raise
         except OSError as error:
             raise durable.translate(error, path) from error
+        self._links = LinkCount(self._fd)
         protection = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
         self.map = mmap.mmap(self._fd, prefix_bytes, prot=protection)
 
@@ -52,7 +54,7 @@ class PrefixMappedFile:
 
     def exists(self) -> bool:
         """Whether nobody unlinked the file since it was opened."""
-        return os.fstat(self._fd).st_nlink > 0
+        return self._links.get() > 0
 
     def read(self, position: int, size_bytes: int) -> bytes:
         """Bytes behind the mapped part; fewer at the end of the file."""

@@ -18,13 +18,16 @@ import os
 import stat
 import threading
 import time
+import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 
 from rmq_store.errors import CorruptionError, UsageError
 from rmq_store.files import durable
+from rmq_store.files.link_count import LinkCount
 from rmq_store.files.listing import Listing
 from rmq_store.files.lock import lock_shared_quietly, unlock_quietly
 
@@ -62,6 +65,7 @@ class OpenFile:
         actual = os.fstat(self.fd).st_size
         if actual != size_bytes:
             raise CorruptionError(path, actual, f"the file has {actual} bytes, not {size_bytes}")
+        self._links = LinkCount(self.fd)
         self._map: mmap.mmap | None = None
         self._pinned = False
         self.view: object = None
@@ -71,6 +75,10 @@ class OpenFile:
         fd = getattr(self, "fd", -1)
         if fd >= 0:
             os.close(fd)
+
+    def exists(self) -> bool:
+        """Whether nobody unlinked the file since it was opened: one of the same name may have taken its place."""
+        return self._links.get() > 0
 
     @property
     def map(self) -> mmap.mmap:
@@ -84,8 +92,10 @@ class OpenFile:
         """Bytes that may lie in a hole: to look at one through the map takes a page of some file systems (tmpfs), and
         kills the process if there is none left. StoreFailedError.
         """
-        with durable.typed(self.path):
+        try:
             return os.pread(self.fd, size_bytes, position)
+        except OSError as error:
+            raise durable.translate(error, self.path) from error
 
     def data_ranges(self, start: int, end: int) -> list[tuple[int, int]]:
         """As the function of that name. StoreFailedError."""
@@ -135,7 +145,7 @@ class OpenFiles:
         """
         with self._lock:
             file = self._files.get(path)
-            if file is not None and os.fstat(file.fd).st_nlink:
+            if file is not None and file.exists():
                 self._files.move_to_end(path)
                 if pin:
                     file.pin()
@@ -154,7 +164,7 @@ class OpenFiles:
         now_s = time.monotonic()
         if now_s >= self._next_look_s:
             self._next_look_s = now_s + _LOOK_INTERVAL_S
-            for gone in [name for name, known in self._files.items() if not os.fstat(known.fd).st_nlink]:
+            for gone in [name for name, known in self._files.items() if not known.exists()]:
                 del self._files[gone]
 
     def forget(self, path: str) -> None:
@@ -192,6 +202,9 @@ class SegmentRun:
         self._writable = writable
         self._sparse = sparse
         self._pin = pin
+        # The file that was asked for last, which is nearly always the next one, too. Weak: OpenFiles closes what it
+        # forgets all the same, at worst this one, which is opened again then. Not one that OpenFiles has to pin anew.
+        self._last: tuple[int, Callable[[], OpenFile | None]] = (-1, lambda: None)
 
     def bases(self) -> list[int]:
         """The offsets at which the files begin, ascending; [] without a directory. UsageError: no permission."""
@@ -229,12 +242,18 @@ class SegmentRun:
             CorruptionError: its size is wrong.
             StoreFailedError: it cannot be opened; nothing is known to be wrong with it.
         """
+        last_base, last = self._last
+        if base == last_base and (file := last()) is not None and file.exists():
+            return file
         try:
-            return self._files.get(self.name(base), self.size_bytes, writable=self._writable, pin=self._pin)
+            file = self._files.get(self.name(base), self.size_bytes, writable=self._writable, pin=self._pin)
         except FileNotFoundError:
             raise
         except OSError as error:
             raise durable.translate(error, self.directory) from error
+        if not self._pin:
+            self._last = base, weakref.ref(file)
+        return file
 
     def create(self, base: int) -> None:
         """Create the file that begins at `base`, filled with zeros, unless it is there; durably, but for the name
@@ -288,10 +307,10 @@ class SegmentRun:
 
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Write bytes that lie within one file, which exists. StoreFullError, StoreFailedError."""
-        base = self.base_of(offset)
-        file = self.open(base)
+        position = offset % self.size_bytes
+        file = self.open(offset - position)
         try:
-            durable.write_fully(file.fd, data, offset - base, file.path)
+            durable.write_fully(file.fd, data, position, file.path)
         except OSError as error:
             raise durable.translate(error, file.path) from error
 

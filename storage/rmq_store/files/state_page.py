@@ -53,6 +53,7 @@ WORDS = (
     "index_header_4", "last_record", "store_timestamp", "append_waiting", "append_holder", "flush_waiting",
     "flush_holder",
 )  # fmt: skip
+_WORD = np.dtype("<i8")
 _INDEX_HEADER = slice(WORDS.index("index_header_0"), WORDS.index("index_header_4") + 1)
 _APPEND_BELL = slice(WORDS.index("append_waiting"), WORDS.index("append_holder") + 1)
 _FLUSH_BELL = slice(WORDS.index("flush_waiting"), WORDS.index("flush_holder") + 1)
@@ -110,9 +111,9 @@ class StatePage:
             self._written_s = status.st_mtime
         finally:
             os.close(fd)
-        self._words = np.frombuffer(self._map, dtype="<i8", count=len(WORDS))
+        self._words = np.frombuffer(self._map, _WORD, len(WORDS))
         self._loads = memoryview(self._map).cast("q")  # the same words; makes an int without a numpy scalar
-        self._boot = np.frombuffer(boot_id(), dtype="<i8")
+        self._boot = np.frombuffer(boot_id(), _WORD)
 
     def belongs_here(self) -> bool:
         """Whether a first opener finished writing this page for this file: not a copy, not half-recovered, not rotten.
@@ -192,13 +193,13 @@ class StatePage:
     @property
     def intent(self) -> tuple[int, int] | None:
         """[start, end) of an append that has not reached its commit point, or None."""
-        start, end = self.intent_start, self.intent_end
-        return (start, end) if end > self.appended_end else None
+        end = self.intent_end
+        return (self.intent_start, end) if end > self.appended_end else None
 
     def declare(self, start: int, end: int, index_file: int, index_header: bytes) -> None:
         """Record an intent (step A3). `intent_end` makes it count, so it is written last."""
         self.index_file = index_file
-        self._words[_INDEX_HEADER] = np.frombuffer(index_header, dtype="<i8")
+        self._words[_INDEX_HEADER] = np.frombuffer(index_header, _WORD)
         self.intent_start = start
         self.intent_end = end
 

@@ -9,6 +9,7 @@ Source: MessageDecoder.java (createMessageId, decodeMessageId), MessageClientIDS
 
 from __future__ import annotations
 
+import functools
 import re
 import struct
 import threading
@@ -27,7 +28,8 @@ _UNIQUE_TAIL = struct.Struct(">HIIH")
 # The two hex digits of every byte value, as one uint16 in memory order.
 _HEX_PAIRS = np.frombuffer("".join(f"{value:02X}" for value in range(256)).encode(), np.uint16)
 _COUNTER_BITS = 16
-_SEQUENCE_MASK = (1 << 48) - 1
+_SEQUENCE_BYTES = 6
+_SEQUENCE_MASK = (1 << 8 * _SEQUENCE_BYTES) - 1
 _CLOCK_SLACK_MS = 1000
 
 UNBOUNDED_MS = (1 << 63) - 1
@@ -36,7 +38,13 @@ UNBOUNDED_MS = (1 << 63) - 1
 
 def offset_message_id(host: Host, commit_log_offset: int) -> str:
     """The id under which the broker at `host` finds the frame that starts at `commit_log_offset`."""
-    return (host.pack() + commit_log_offset.to_bytes(8, "big")).hex().upper()
+    return f"{_host_hex(host)}{commit_log_offset:016X}"
+
+
+@functools.lru_cache(maxsize=64)
+def _host_hex(host: Host) -> str:
+    """A store has one host, and so have most stores of a client."""
+    return host.pack().hex().upper()
 
 
 def parse_offset_message_id(text: str) -> tuple[Host, int]:
@@ -93,9 +101,9 @@ class UniqueIdGenerator:
 
     def __init__(self, ip: bytes, pid: int, loader_hash: int) -> None:
         assert len(ip) in (4, 16)
-        self._ip = ip
-        self._pid = pid & 0xFFFF
+        self._ip_and_pid = ip + struct.pack(">H", pid & 0xFFFF)
         self._loader_hash = loader_hash
+        self._prefix = self._prefix_now()
         self._month_start_ms: int | None = None
         self._next = 0
         self._lock = threading.Lock()
@@ -103,13 +111,13 @@ class UniqueIdGenerator:
     @property
     def text_bytes(self) -> int:
         """How long each id is."""
-        return 2 * (len(self._ip) + _UNIQUE_TAIL.size)
+        return 2 * (len(self._prefix) + _SEQUENCE_BYTES)
 
     def next_ids(self, count: int, now_ms: int, month_start_ms: int) -> pa.StringArray:
         """`count` new ids; `month_start_ms` is the local start of the month of `now_ms`."""
         prefix, start = self.reserve(count, now_ms, month_start_ms)
         sequence = (np.arange(start, start + count, dtype=np.int64) & _SEQUENCE_MASK).astype(">i8")
-        raw = np.empty((count, len(prefix) + 6), np.uint8)
+        raw = np.empty((count, len(prefix) + _SEQUENCE_BYTES), np.uint8)
         raw[:, : len(prefix)] = np.frombuffer(prefix, np.uint8)
         raw[:, len(prefix) :] = sequence.view(np.uint8).reshape(count, 8)[:, 2:]
         return _hex_strings(raw)
@@ -117,7 +125,7 @@ class UniqueIdGenerator:
     def next_id(self, now_ms: int, month_start_ms: int) -> str:
         """One new id."""
         prefix, start = self.reserve(1, now_ms, month_start_ms)
-        return (prefix + (start & _SEQUENCE_MASK).to_bytes(6, "big")).hex().upper()
+        return f"{prefix.hex().upper()}{start & _SEQUENCE_MASK:012X}"
 
     def reserve(self, count: int, now_ms: int, month_start_ms: int) -> tuple[bytes, int]:
         """Reserve `count` ids: the bytes before their last 48 bits, and what these are in the first of them; each
@@ -129,11 +137,14 @@ class UniqueIdGenerator:
             elif month_start_ms > self._month_start_ms:
                 self._month_start_ms = month_start_ms
                 self._loader_hash += 1
+                self._prefix = self._prefix_now()
                 self._next = 0
             start = max(self._next, max(0, now_ms - self._month_start_ms) << _COUNTER_BITS)
             self._next = start + count
-            prefix = self._ip + struct.pack(">HI", self._pid, self._loader_hash & 0xFFFFFFFF)
-        return prefix, start
+            return self._prefix, start
+
+    def _prefix_now(self) -> bytes:
+        return self._ip_and_pid + struct.pack(">I", self._loader_hash & 0xFFFFFFFF)
 
 
 def month_start_ms(now_ms: int) -> int:

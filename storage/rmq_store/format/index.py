@@ -248,11 +248,9 @@ def chain_one(
     (IndexFile#putKey).
     """
     if native.LOADED:
-        made = native.functions.chain_one(
-            slots.view(np.uint8), header, key_hashes, phy_offset, timestamp_ms, entry_max
-        )
+        made = native.functions.chain_one(slots, header, key_hashes, phy_offset, timestamp_ms, entry_max)
         if made is not None:
-            return OneRecordsEntries(*made)
+            return OneRecordsEntries._make(made)
     old = IndexHeader.unpack(header)
     begin_ms, first = old.begin_timestamp, old.index_count
     encoded = b""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from rmq_store.errors import CorruptRecordError, UsageError
+from rmq_store.format import native
 from rmq_store.format import properties as names
 from rmq_store.format.frame_check import (
     BLANK_MAGIC,
@@ -87,16 +88,19 @@ class Message:
         A field that is None, empty or the level 0 leaves the property of its name as it is in `properties`. A checksum
         of the frame (`__CRC32#`) is never taken from there.
         """
-        keys = self.keys if self.keys is None or isinstance(self.keys, str) else " ".join(self.keys)
-        named = {
-            names.UNIQUE_KEY: unique_id,
-            names.KEYS: keys,
-            names.TAGS: self.tags,
-            names.SHARDING_KEY: self.sharding_key,
-            names.DELAY_TIME_LEVEL: str(self.delay_level) if self.delay_level else None,
-            names.TIMER_DELIVER_MS: None if self.deliver_timestamp_ms is None else str(self.deliver_timestamp_ms),
-        }
-        stored = {name: value for name, value in named.items() if value}
+        stored: dict[str, str] = {}
+        if unique_id:
+            stored[names.UNIQUE_KEY] = unique_id
+        if keys := self.keys if self.keys is None or isinstance(self.keys, str) else " ".join(self.keys):
+            stored[names.KEYS] = keys
+        if self.tags:
+            stored[names.TAGS] = self.tags
+        if self.sharding_key:
+            stored[names.SHARDING_KEY] = self.sharding_key
+        if self.delay_level:
+            stored[names.DELAY_TIME_LEVEL] = str(self.delay_level)
+        if self.deliver_timestamp_ms is not None:
+            stored[names.TIMER_DELIVER_MS] = str(self.deliver_timestamp_ms)
         for name, value in self.properties.items():
             if name != names.CRC32:
                 stored.setdefault(name, value)
@@ -256,6 +260,9 @@ def place_frame(
     frame: bytearray, queue_offset: int, commit_log_offset: int, store_timestamp_ms: int, *, crc_property: bool
 ) -> None:
     """Fill in, in place, what `encode_frame` wrote as 0 because it was not known; `crc_property` as there."""
+    if native.LOADED:
+        native.functions.place_message(frame, queue_offset, commit_log_offset, store_timestamp_ms, crc_property)
+        return
     _OFFSETS.pack_into(frame, _OFFSETS_POSITION, queue_offset, commit_log_offset)
     born_host_bytes = IPV6_HOST_BYTES if frame[_SYS_FLAG_LAST_BYTE] & _BORN_HOST_V6 else IPV4_HOST_BYTES
     _TIMESTAMP.pack_into(frame, _BORN_HOST_POSITION + born_host_bytes, store_timestamp_ms)

@@ -25,11 +25,13 @@ class OneFrame(NamedTuple):
     tags_hash: int
 
 
-class Hosts(NamedTuple):
-    """Who made a message, and who stores it."""
+class Hosts:
+    """Who made messages, and who stores them; packed once for all that they are used for."""
 
-    born: Host
-    store: Host
+    def __init__(self, born: Host, store: Host) -> None:
+        self.born = born
+        self.store = store
+        self.packed = born.pack(), store.pack()
 
 
 def encode_one(
@@ -53,13 +55,13 @@ def encode_one(
     if native.LOADED:
         try:
             made = native.functions.encode_message(
-                topic, body, properties, queue_id, flag, sys_flag, born_timestamp_ms, hosts.born.pack(),
-                hosts.store.pack(), crc_property, index_tags,
+                topic, body, properties, queue_id, flag, sys_flag, born_timestamp_ms, *hosts.packed, crc_property,
+                index_tags,
             )  # fmt: skip
         except (OverflowError, TypeError):
             made = None  # below it is said what is wrong
         if made is not None:
-            return OneFrame(*made)
+            return OneFrame._make(made)
     frame = encode_frame(
         topic=topic,
         body=body,

@@ -115,8 +115,7 @@ class AppendLine:
         """Leave the line; False if somebody is appending the record already."""
         if not own.claimed():
             return False
-        with contextlib.suppress(ValueError):
-            self.waiting.remove(own)
+        self._remove(own)
         return True
 
     def _withdraw(self, own: _Waiting) -> None:
@@ -157,14 +156,23 @@ class AppendLine:
 
     def _leave(self) -> None:
         """Wake those that are settled, and one more, to lead."""
-        line = self.waiting
-        with contextlib.suppress(IndexError):
-            while (first := line[0]).settled:
-                # Not `popleft`: that one may have left by itself meanwhile, and another be the first.
-                with contextlib.suppress(ValueError):
-                    line.remove(first)
-                first.asleep.put(None)
+        while (first := self._first()) is not None and first.settled:
+            self._remove(first)
+            first.asleep.put(None)
         self._leader.pop(0, None)
         # Looked at after leadership was given up: who comes into the line asks the other way round.
-        with contextlib.suppress(IndexError):
-            line[0].asleep.put(None)
+        if (first := self._first()) is not None:
+            first.asleep.put(None)
+
+    def _first(self) -> _Waiting | None:
+        try:
+            return self.waiting[0]
+        except IndexError:
+            return None
+
+    def _remove(self, waiting: _Waiting) -> None:
+        """Not `popleft`: it may have left by itself meanwhile, and another be the first."""
+        try:
+            self.waiting.remove(waiting)
+        except ValueError:
+            pass

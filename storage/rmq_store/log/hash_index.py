@@ -46,6 +46,7 @@ class IndexFile:
 
     def __init__(self, path: Path, slot_count: int, entry_max: int, *, writable: bool = True) -> None:
         self.path = path
+        self.number = int(path.name)
         self.slot_count = slot_count
         self.entry_max = entry_max
         size = layout.file_size(slot_count, entry_max)
@@ -80,15 +81,15 @@ class IndexFile:
 
     def put_one(self, key_hashes: Sequence[int], log_offset: int, timestamp: int) -> int:
         """Add entries for keys of one record, as many as there is room for; returns how many (IndexFile#putKey)."""
-        new = layout.chain_one(
+        first_number, encoded, slots, header = layout.chain_one(
             self.slots, self.header_bytes, list(key_hashes), log_offset, timestamp, self.entry_max
         )
-        if new.slots:
-            self._file.write(new.encoded, layout.entry_position(self.slot_count, new.first_number))
-            for slot, number in new.slots:
+        if slots:
+            self._file.write(encoded, layout.entry_position(self.slot_count, first_number))
+            for slot, number in slots:
                 self.slots[slot] = number
-            self.write_header(new.header)
-        return len(new.slots)
+            self.write_header(header)
+        return len(slots)
 
     def read_entries(self, first_number: int, last_number: int) -> np.ndarray:
         """Entries [first_number, last_number), a copy."""
@@ -144,7 +145,7 @@ class HashIndex:
     def state(self) -> IndexState:
         """Where the index ends now; EMPTY without files."""
         newest = self.newest()
-        return IndexState(int(newest.path.name), newest.header_bytes) if newest else EMPTY
+        return IndexState(newest.number, newest.header_bytes) if newest else EMPTY
 
     def restore(self, state: IndexState) -> None:
         """Go back to `state`: newer files unlinked, the newest one cut."""
@@ -156,7 +157,7 @@ class HashIndex:
                 durable.before("unlink", self.path(name))
                 self.path(name).unlink()
         newest = self.newest()
-        if newest is not None and int(newest.path.name) == state.file:
+        if newest is not None and newest.number == state.file:
             newest.cut(state.header)
 
     def make_room(self, timestamp: int) -> None:
@@ -253,7 +254,7 @@ class HashIndex:
         """Create the next file. Its header starts from the end of the full one, as Java's does (section 3.4, quirk)."""
         name = int(index_file_name(timestamp_ms))
         if full is not None:
-            name = max(name, int(full.path.name) + 1)
+            name = max(name, full.number + 1)
         durable.make_directory(self.directory)
         file = IndexFile(self.path(name), self.slot_count, self.entry_max)
         if full is not None and full.header.end_timestamp > 0:

@@ -167,10 +167,10 @@ static PyObject *chain_one(PyObject *module, PyObject *arguments)
         Py_RETURN_NONE;
     const uint8_t *old = (const uint8_t *)header;
     int32_t used = (int32_t)word_at(old + 32), next = (int32_t)word_at(old + 36), first = next < 1 ? 1 : next;
-    if (!take_items(&mapped, given, 1, READ_ITEMS, "slots"))
+    if (!take_items(&mapped, given, 4, READ_ITEMS, "slots"))
         return NULL;
     keys.slots = mapped.view.buf;
-    keys.slot_count = mapped.count / 4;
+    keys.slot_count = mapped.count;
     if (keys.slot_count < 1 || entry_max > INT32_MAX) {
         PyErr_SetString(PyExc_ValueError, "an index file of no geometry");
         goto done;

@@ -1,4 +1,5 @@
-/* One message as a frame without its place, and what its queue and the index need. The twin is format/one_frame.py. */
+/* One message as a frame without its place, and what its queue and the index need; then its place. The twins are
+   format/one_frame.py, and `place_frame` of format/message.py. */
 
 #include "native.h"
 
@@ -8,8 +9,13 @@
 
 #define MAGIC_V1 0xDAA320A7u
 #define CRC_MASK 0x7FFFFFFFu
+#define BORN_HOST_V6 0x10u
 #define HOSTS_V6_MASK 0x30u
+#define OFFSETS_AT 20   /* queueOffset, then physicalOffset, 8 bytes each */
+#define SYS_FLAG_END 39 /* the last byte of sysFlag */
+#define BORN_HOST_AT 48 /* then storeTimestamp */
 #define HOST_BYTES 8
+#define HOST_V6_BYTES 20
 #define HEADER_BYTES 88
 #define V1_TOPIC_BYTES_MAX 127
 #define PROPERTIES_BYTES_MAX 32767
@@ -116,6 +122,15 @@ typedef struct {
     int has_crc;
 } Fields;
 
+/* The last CRC_PROPERTY_BYTES of a frame: digits, least significant first, between name and separator. */
+static void put_crc_property(uint8_t *to, uint32_t crc)
+{
+    uint8_t *digit = put_text(to, crc_property_start, sizeof crc_property_start - 1);
+    for (crc &= CRC_MASK; digit < to + CRC_PROPERTY_BYTES - 1; crc /= 10)
+        *digit++ = (uint8_t)('0' + crc % 10);
+    *digit = 2;
+}
+
 static void write_frame(uint8_t *frame, size_t size, const Fields *fields, const Text *body, const Text *topic,
                         const Properties *properties)
 {
@@ -127,7 +142,7 @@ static void write_frame(uint8_t *frame, size_t size, const Fields *fields, const
     put_word(frame + 16, (uint32_t)fields->flag);
     put_word(frame + 36, fields->sys_flag & ~HOSTS_V6_MASK);
     put_long(frame + 40, (uint64_t)fields->born_ms);
-    memcpy(frame + 48, fields->born_host, HOST_BYTES);
+    memcpy(frame + BORN_HOST_AT, fields->born_host, HOST_BYTES);
     memcpy(frame + 64, fields->store_host, HOST_BYTES);
     put_word(frame + 84, (uint32_t)body->size);
     uint8_t *to = put_text(frame + HEADER_BYTES, body->bytes, body->size);
@@ -142,11 +157,8 @@ static void write_frame(uint8_t *frame, size_t size, const Fields *fields, const
         to = put_text(to, properties->values[at].bytes, properties->values[at].size);
         *to++ = 2;
     }
-    if (fields->has_crc) {
-        to = put_text(to, crc_property_start, sizeof crc_property_start - 1);
-        memset(to, '0', (size_t)(frame + size - 1 - to));
-        frame[size - 1] = 2;
-    }
+    if (fields->has_crc)
+        put_crc_property(to, 0);
 }
 
 static int is_int32(long long value)
@@ -192,7 +204,34 @@ static PyObject *encode_message(PyObject *module, PyObject *arguments)
     return Py_BuildValue("NNi", frame, hashes, tags_hash);
 }
 
+static PyObject *place_message(PyObject *module, PyObject *arguments)
+{
+    PyObject *given;
+    long long queue_offset, log_offset, store_ms;
+    int has_crc;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "O!LLLp:place_message", &PyByteArray_Type, &given, &queue_offset, &log_offset,
+                          &store_ms, &has_crc))
+        return NULL;
+    uint8_t *frame = (uint8_t *)PyByteArray_AsString(given);
+    Py_ssize_t size = PyByteArray_Size(given);
+    if (size < HEADER_BYTES + (has_crc ? CRC_PROPERTY_BYTES : 0)) {
+        PyErr_SetString(PyExc_IndexError, "too short for a frame");
+        return NULL;
+    }
+    int host_bytes = frame[SYS_FLAG_END] & BORN_HOST_V6 ? HOST_V6_BYTES : HOST_BYTES;
+    put_long(frame + OFFSETS_AT, (uint64_t)queue_offset);
+    put_long(frame + OFFSETS_AT + 8, (uint64_t)log_offset);
+    put_long(frame + BORN_HOST_AT + host_bytes, (uint64_t)store_ms);
+    if (has_crc) {
+        size_t covered = (size_t)size - CRC_PROPERTY_BYTES;
+        put_crc_property(frame + covered, crc_extend(0, frame, covered));
+    }
+    Py_RETURN_NONE;
+}
+
 PyMethodDef one_message_methods[] = {
     {"encode_message", encode_message, METH_VARARGS, NULL},
+    {"place_message", place_message, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

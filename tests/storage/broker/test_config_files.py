@@ -237,6 +237,31 @@ def test_a_view_decodes_once_until_the_file_changes(file: ConfigFile) -> None:
     assert [view.get(), len(decoded)] == [2, 3], "the backup counts, and is the table before the last change"
 
 
+def test_a_view_looks_at_the_backup_as_long_as_that_stands_in_for_the_table(
+    file: ConfigFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    lstat = os.lstat
+    view = CachedView(file, lambda table: table.get("a"))
+    for value in (1, 2):
+        file.update(put("a", value))
+    assert view.get() == 2
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "lstat", lambda path: looked.append(path) or lstat(path))
+        assert view.get() == 2
+    assert looked == [str(file.path)], "whatever the backup holds, it does not count"
+    whole = file.path.read_bytes()
+    file.path.write_bytes(b"torn")
+    assert view.get() == 1
+    file.backup.write_bytes(whole.replace(b"2", b"3"))
+    assert view.get() == 3
+    file.backup.unlink()
+    with pytest.raises(CorruptConfigError):
+        view.get()
+    file.path.write_bytes(whole)
+    assert view.get() == 2
+
+
 def test_a_table_that_could_not_be_read_again_is_not_written(
     file: ConfigFile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

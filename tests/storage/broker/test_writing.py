@@ -168,7 +168,7 @@ def test_a_delayed_record_gets_its_store_time_plus_the_delay_into_its_queue_entr
     writer = writer_of(store)
     record, _ = writer._one.encode(Message("T", b"a", tags="x"), 0, store._log.clock())
     with append_lock(store._log):
-        append_one(store._log, replace(record, delay_ms=delay_ms))
+        append_one(store._log, record._replace(delay_ms=delay_ms))
     assert tags_codes(store) == [store._log.writing_page.store_timestamp + delay_ms if delay_ms else ord("x")]
 
 

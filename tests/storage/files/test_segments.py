@@ -259,6 +259,18 @@ def test_the_least_recently_used_file_is_closed_first(make: MakeRun) -> None:
     assert run.open(SIZE) is not second
 
 
+def test_the_file_that_was_used_last_is_not_kept_open_for_that(make: MakeRun) -> None:
+    """It would be when its store is closed, and when retention wants its space back."""
+    run = make()
+    run.create(0)
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    run.write(0, b"data")
+    run._files.clear()
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert run.open(0).map[:4] == b"data"
+
+
 def test_descriptors_are_closed_with_the_last_user(make: MakeRun) -> None:
     run = make(files=OpenFiles(1))
     for base in (0, SIZE):
@@ -280,6 +292,19 @@ def test_a_readers_segments_are_pinned_against_retention(make: MakeRun) -> None:
     reader._files.clear()
     del file
     assert cleaner.try_exclusive()
+    cleaner.close()
+
+
+def test_segments_that_a_reader_asks_for_again_are_pinned_again(make: MakeRun) -> None:
+    writer, reader = make(), make(writable=False, pin=True)
+    writer.create(0)
+    cleaner = OfdLock(writer.path(0))
+    reader.open(0)
+    reader._files.unpin()
+    assert cleaner.try_exclusive()
+    cleaner.release()
+    reader.open(0)
+    assert not cleaner.try_exclusive()
     cleaner.close()
 
 

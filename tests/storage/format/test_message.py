@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.errors import CorruptRecordError, UsageError
+from rmq_store.format import native
 from rmq_store.format.frame_check import crc_property
 from rmq_store.format.message import (
     Host,
@@ -55,9 +56,13 @@ def decode(raw: bytes) -> StoredMessage:
     return decode_frame(memoryview(raw), 0, len(raw))
 
 
+@pytest.mark.parametrize("pure", [True, False])
 @pytest.mark.parametrize("crc", [True, False])
 @pytest.mark.parametrize(("born", "store"), [(BORN, STORE), (V6, STORE), (BORN, V6), (V6, V6)])
-def test_a_frame_gets_its_place_afterwards_as_if_it_had_been_known(born: Host, store: Host, crc: bool) -> None:
+def test_a_frame_gets_its_place_afterwards_as_if_it_had_been_known(
+    born: Host, store: Host, crc: bool, pure: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "LOADED", native.LOADED and not pure)
     place = {"queue_offset": (1 << 40) + 3, "commit_log_offset": (5 << 30) + 7, "store_timestamp_ms": 1700000009999}
     rest = {"born_host": born, "store_host": store, "crc_property": crc}
     patched = bytearray(frame(**rest, queue_offset=0, commit_log_offset=0, store_timestamp_ms=0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import example, given
@@ -14,7 +14,7 @@ from rmq_store.errors import UsageError
 from rmq_store.format import native
 from rmq_store.format.host import Host
 from rmq_store.format.message import place_frame
-from rmq_store.format.one_frame import Hosts, OneFrame, encode_one
+from rmq_store.format.one_frame import Hosts, encode_one
 
 pytestmark = pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")
 
@@ -26,19 +26,22 @@ ORDINARY: dict[str, Any] = {
     "index_tags": True,
 }  # fmt: skip
 
+Made = TypeVar("Made")
+
 texts = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=12)
 names = st.sampled_from(["UNIQ_KEY", "KEYS", "TAGS", "DELAY", "a", "x__CRC32#"]) | texts
 
 
-def python_only(made: Callable[[], OneFrame]) -> OneFrame:
+def python_only(made: Callable[[], Made]) -> Made:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "LOADED", False)
         return made()
 
 
-def placed(made: OneFrame, *, crc_property: bool) -> tuple[bytes, list[int], int]:
+def placed(fields: dict[str, Any]) -> tuple[bytes, list[int], int]:
     """As it is stored somewhere."""
-    place_frame(made.frame, 7, 1 << 33, 1_700_000_000_001, crc_property=crc_property)
+    made = encode_one(**fields)
+    place_frame(made.frame, 7, 1 << 33, 1_700_000_000_001, crc_property=fields["crc_property"])
     return bytes(made.frame), made.key_hashes, made.tags_hash
 
 
@@ -63,14 +66,19 @@ def test_the_extension_makes_the_frames_that_python_makes(
         "properties": properties, "body": body, "topic": topic, "flag": flag, "crc_property": crc_property,
         "index_tags": index_tags, "sys_flag": 0x331,
     }  # fmt: skip
-    made = placed(encode_one(**fields), crc_property=crc_property)
-    assert made == placed(python_only(lambda: encode_one(**fields)), crc_property=crc_property)
+    assert placed(fields) == python_only(lambda: placed(fields))
 
 
 def test_an_ordinary_message_is_made_by_the_extension(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rmq_store.format.one_frame.encode_frame", None)
     made = encode_one(**ORDINARY)
     assert len(made.key_hashes) == 4
+
+
+@pytest.mark.parametrize(("size", "has_crc"), [(0, False), (87, False), (107, True)])
+def test_what_is_too_short_for_a_frame_gets_no_place(size: int, has_crc: bool) -> None:
+    with pytest.raises(IndexError):
+        place_frame(bytearray(size), 7, 1 << 33, 1_700_000_000_001, crc_property=has_crc)
 
 
 @pytest.mark.parametrize(
@@ -107,9 +115,7 @@ def test_what_cannot_be_stored_is_the_same_error(field: str, value: object) -> N
 def test_properties_may_take_as_much_as_there_is_room_for() -> None:
     most = {"a": "x" * (32_767 - 20 - 3)}
     fields = ORDINARY | {"properties": most}
-    assert placed(encode_one(**fields), crc_property=True) == placed(
-        python_only(lambda: encode_one(**fields)), crc_property=True
-    )
+    assert placed(fields) == python_only(lambda: placed(fields))
     with pytest.raises(UsageError):
         encode_one(**ORDINARY | {"properties": {"a": most["a"] + "x"}})
 

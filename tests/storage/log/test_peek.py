@@ -192,6 +192,33 @@ def test_that_a_log_stands_still_is_said_only_while_nobody_has_appended(lab: Lab
             assert not store._queues.stands_still(end)
 
 
+def test_a_record_that_a_broker_was_copying_when_a_reader_looked_is_seen_when_it_is_whole(lab: Lab) -> None:
+    """Its first bytes were there at both looks: the reader took that for a log where nothing had happened, for ever."""
+    with lab.open() as store:
+        store.append(lab.batch(5))
+    before = lab.save()
+    with lab.open() as store:
+        start = store.log_range()[1]
+        store.append(lab.batch(1))
+        end = store.log_range()[1]
+    segment = lab.root / "commitlog" / f"{0:020d}"
+    record = segment.read_bytes()[start:end]
+    lab.restore(before)
+    lab.broker_was_here(abort=True)
+
+    def copy(size_bytes: int) -> None:
+        with segment.open("r+b") as file:
+            file.seek(start)
+            file.write(record[:size_bytes])
+
+    copy(100)
+    with lab.open(read_only=True) as reader:
+        assert reader.log_range()[1] == start
+        copy(len(record))
+        reader.refresh()
+        assert reader.log_range()[1] == end
+
+
 def test_of_a_log_with_something_behind_its_end_nobody_says_that_it_stands_still(lab: Lab) -> None:
     """What the next writer puts in the place of a dead one's append may begin with the same bytes."""
     with lab.open() as store:
