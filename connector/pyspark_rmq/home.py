@@ -59,10 +59,18 @@ class Pin(Protocol):
         """Let retention have them; may be called again."""
 
 
+class Delivery(Protocol):
+    """What a look at the waiting messages did."""
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When the next one is due, perhaps already, by the home's clock; None: nothing waits."""
+
+
 class Schedule(Protocol):
     """The messages that wait for their time."""
 
-    def deliver_due(self, limit: int | None = None) -> object:
+    def deliver_due(self, limit: int | None = None) -> Delivery:
         """Deliver what is due, `limit` messages or a few more; cheap if nothing is."""
 
 
@@ -107,6 +115,10 @@ class Home(Protocol):
         """What tells this home from another one; "" if it has no name of its own."""
 
     @property
+    def clock(self) -> Callable[[], int]:
+        """The home's clock, ms since the epoch."""
+
+    @property
     def schedule(self) -> Schedule:
         """The waiting messages; only of a home that was opened to commit."""
 
@@ -127,6 +139,11 @@ class Home(Protocol):
 
     def log_range(self) -> tuple[int, int]:
         """The commit-log offsets `[start, end)` that exist."""
+
+    def stands_still(self, end: int) -> bool:
+        """Whether the log still ends there, as a look of a moment ago found; costs no system call. False is no
+        answer.
+        """
 
     def commit_log_offset_before(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """Commit-log offset of the message before `queue_offset`; -1 if it does not exist (any more)."""

@@ -31,7 +31,7 @@ class SlicePartition(InputPartition):
     """The part of a queue that one task reads: all of it, or just the queue offsets `rows`, (n,) int64, ascending."""
 
     def __init__(self, part: QueueSlice, rows: np.ndarray | None = None) -> None:
-        super().__init__(tuple(part))
+        super().__init__(part)
         self.part = part
         self.rows = rows
 
@@ -50,16 +50,21 @@ class RmqReader(DataSourceReader):
         """Plan the tasks. Raises `UnknownTopicError`, `UsageError`, `DataLossError` and what `Store.open` raises."""
         options = self._options
         with open_to_read(options) as home:
-            ranges = positions.subscribed(home, options.subscription)
-            start = positions.batch_start(home, options, ranges)
-            end = positions.batch_end(home, options, ranges)
-            wanted = [QueueSlice(*queue, start[queue], end[queue]) for queue in ranges]
-            kept = self._narrow(keep_or_fail(wanted, ranges, options))
+            kept = self._planned(home)
             if self._lookup is not None:
                 from pyspark_rmq.lookup import found_partitions
 
                 return found_partitions(home, options, self._lookup, kept)
+        del home  # what it knows of thousands of queues makes room for their partitions
         return [SlicePartition(part) for part in split(kept, options.min_partitions)]
+
+    def _planned(self, home: Home) -> list[QueueSlice]:
+        options = self._options
+        ranges = positions.subscribed(home, options.subscription)
+        start = positions.batch_start(home, options, ranges)
+        end = positions.batch_end(home, options, ranges)
+        wanted = [QueueSlice(*queue, start[queue], end[queue]) for queue in ranges]
+        return self._narrow(keep_or_fail(wanted, ranges, options))
 
     def _narrow(self, parts: list[QueueSlice]) -> list[QueueSlice]:
         """Leave out what is certainly not wanted."""

@@ -33,6 +33,7 @@ from pyspark.sql.types import StructType
 from pyspark_rmq import continuity, planning, positions
 from pyspark_rmq.group import GroupMember, describe_owner
 from pyspark_rmq.home import Home, Pin, Range, open_to_commit, open_to_read, place_of
+from pyspark_rmq.idle import IdleLook
 from pyspark_rmq.keeping import Place
 from pyspark_rmq.marks import marks_before
 from pyspark_rmq.offsets import Queue, QueueOffsets, StreamPosition
@@ -67,8 +68,9 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._checked: tuple[StreamPosition, ...] = ()
         self._seen: tuple[Mapping[str, object], tuple[int, int]] | None = None
         self._ranges: dict[Queue, Range] = {}
-        # Where there was nothing to read, and in which ranges: the next look is free while both are the same.
-        self._idle: tuple[dict[str, Any], dict[Queue, Range]] | None = None
+        self._idle: IdleLook | None = None
+        # What was reported of which ranges.
+        self._report: tuple[dict[Queue, Range], dict[str, Any]] | None = None
         self._latest: dict[Queue, int] = {}
         self._target: dict[Queue, int] | None = None
         # What the tasks of the batch that ends at the position are going to read.
@@ -116,12 +118,18 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end of the next batch, or `start` itself if there is nothing to read (or not enough yet).
 
         What lies before `start` has been completed by the sink: that is committed to the group here. Spark asks up to
-        60 times a second when there is nothing to do: that is what drives the delivery of waiting messages, too.
+        95 times a second when there is nothing to do: that is what drives the delivery of waiting messages, too.
         """
+        now_s = time.monotonic()
+        if self._home is not None and self._idle is not None and self._idle.holds(self._home, start, now_s):
+            return start
         home = self._opened()
-        self._deliver_due(home, _DELIVERED_AT_ONCE)
+        due_ms = self._deliver_due(home, _DELIVERED_AT_ONCE)
         ranges = self._look_at(home)
-        if self._idle is not None and self._idle[0] == start and self._idle[1] is ranges:
+        assert self._seen is not None  # _look_at has set it
+        idle = IdleLook(start, ranges, self._seen[1][1], due_ms, now_s)
+        if self._idle is not None and self._idle.start == start and self._idle.ranges is ranges:
+            self._idle = idle
             return start
         begin = StreamPosition.from_json(start)
         if self._pinned is not None and self._pinned[0] == begin:
@@ -144,7 +152,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = self._admit(home, low, available, ranges, isinstance(limit, ReadAllAvailable))
         if end == begin.next and not first and not back:
             if end == available:
-                self._idle = start, ranges
+                self._idle = idle
             return start
         if planning.backlog(low, end):
             self._last_batch_s = time.monotonic()
@@ -162,9 +170,11 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self._home is None or not self._ranges:
             return None
-        ends = {queue: limits.max_offset for queue, limits in self._ranges.items()}
-        place = {"path": self._options.path} | ({"group": self._options.group} if self._options.group else {})
-        return StreamPosition(self._home.identity, ends).to_json() | place
+        if self._report is None or self._report[0] is not self._ranges:
+            ends = {queue: limits.max_offset for queue, limits in self._ranges.items()}
+            place = {"path": self._options.path} | ({"group": self._options.group} if self._options.group else {})
+            self._report = self._ranges, StreamPosition(self._home.identity, ends).to_json() | place
+        return self._report[1]
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan the tasks of a batch, and pin what they read until it is completed or planned again.
@@ -277,18 +287,21 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _log.warning("%s, as it was, could not be closed: %s", self._options.path, error)
         self._checked, self._seen, self._idle, self._ranges = (), None, None, {}
 
-    def _deliver_due(self, home: Home, limit: int | None) -> None:
+    def _deliver_due(self, home: Home, limit: int | None) -> int | None:
+        """Returns when the next waiting message is due, if one waits that can be delivered."""
         from rmq_store.errors import StoreFullError
 
         if self._member is None:
-            return
+            return None
         try:
-            home.schedule.deliver_due(limit)
+            delivery = home.schedule.deliver_due(limit)
             self._is_full = False
+            return delivery.next_due_ms
         except StoreFullError as error:  # what is there can be read; a broker delivers nothing then, either
             if not self._is_full:
                 _log.warning("delayed messages wait for room: %s", error)
             self._is_full = True
+            return None
 
     def _closed(self, home: Home, begin: StreamPosition, ranges: Mapping[Queue, Range]) -> dict[Queue, int]:
         """The queues that are closed, and where they go on; reports what else cannot be read any more."""

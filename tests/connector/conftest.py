@@ -144,6 +144,10 @@ class FakeLease:
         self.alive = False
 
 
+class FakeDelivery(NamedTuple):
+    next_due_ms: int | None
+
+
 @dataclass
 class FakePin:
     start_offset: int
@@ -180,12 +184,13 @@ class FakeHome:
     def schedule(self) -> FakeHome:
         return self
 
-    def deliver_due(self, limit: int | None = None) -> None:
+    def deliver_due(self, limit: int | None = None) -> FakeDelivery:
         self.deliveries.append(limit)
         while self.due:
             queue = self.due.pop()
             low, high = self.queues.get(queue, (0, 0))
             self.queues[queue] = low, high + 1
+        return FakeDelivery(None)
 
     def refresh(self) -> None:
         pass
@@ -207,6 +212,9 @@ class FakeHome:
 
     def log_range(self) -> tuple[int, int]:
         return 0, self.log_end if self.log_end is not None else self.base + 100 * 10_000
+
+    def stands_still(self, end: int) -> bool:
+        return self.log_range()[1] == end
 
     def commit_log_offset_before(self, topic: str, queue_id: int, queue_offset: int) -> int:
         self.looked_up += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -16,10 +17,13 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from pyspark_rmq import group as group_module
+from pyspark_rmq import stream_reader as stream_reader_module
+from pyspark_rmq.idle import SELDOM_S
+from pyspark_rmq.keeping import Place
 from pyspark_rmq.options import source_options
 from pyspark_rmq.schema import SOURCE_SCHEMA
 from pyspark_rmq.stream_reader import RmqStreamReader
-from rmq_store import Store
+from rmq_store import ClockFile, Message, Store, StoreConfig
 from rmq_store.errors import DataLossError, LeaseHeldError, NotAStoreError, UsageError
 
 Make = Callable[..., Any]
@@ -41,6 +45,27 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     yield make
     for reader in made:
         reader.stop()
+
+
+class StreamTime:
+    """`time` of the stream reader: stands still until a test lets it pass."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def a_moment_later(self) -> None:
+        self.now_s += SELDOM_S
+
+
+@pytest.fixture(autouse=True)
+def stream_time(monkeypatch: pytest.MonkeyPatch) -> StreamTime:
+    """As if all calls of a test came within a moment: what is noticed then is noticed at once."""
+    made = StreamTime()
+    monkeypatch.setattr(stream_reader_module, "time", made)
+    return made
 
 
 def first_batch(reader: RmqStreamReader) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -68,7 +93,7 @@ def edit(path: Path, name: str, change: Callable[[dict[str, Any]], None]) -> Non
 
 
 def test_idle_polls_do_not_look_at_every_queue_and_miss_nothing(
-    make_store: Make, add_messages: Make, opened: Open, monkeypatch: pytest.MonkeyPatch
+    make_store: Make, add_messages: Make, opened: Open, stream_time: StreamTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = make_store(Orders=10)
     looks: list[str] = []
@@ -86,17 +111,83 @@ def test_idle_polls_do_not_look_at_every_queue_and_miss_nothing(
         looks.clear()
         for _ in range(5):
             assert reader.latestOffset(dict(at), LIMIT) == at
+            stream_time.a_moment_later()
         assert looks == []
-        # a message, a topic without messages, and both are seen at once
+        # a message, a topic without messages, and both are seen
         add_messages(path, "Orders", 10, 11)
         later = reader.latestOffset(at, LIMIT)
         assert len(rows(reader, at, later)) == 1
         with Store.open(path) as store:
             store.create_topic(f"Ord{len(options)}", 1)
+        stream_time.a_moment_later()
         last = reader.latestOffset(later, LIMIT)
         assert f"Ord{len(options)}" in last["topics"]
         assert reader.latestOffset(last, LIMIT) == last
         reader.stop()
+
+
+@pytest.mark.parametrize("group", [{}, {"group": "g"}])
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_between_two_whole_looks_only_the_end_of_the_log_is_looked_at_and_new_messages_are_seen_at_once(
+    tmp_path: Path, opened: Open, stream_time: StreamTime, monkeypatch: pytest.MonkeyPatch,
+    flush: str, group: dict[str, str],
+) -> None:  # fmt: skip
+    """Spark asks 95 times a second, and to look at everything each time took most of an idle query's processor time."""
+    path, config = tmp_path / "store", StoreConfig(mapped_file_size_commit_log=1 << 20, flush_disk_type=flush)
+    with Store.open(path, create=True, config=config) as store:
+        store.create_topic("Orders", 1)
+        store.send(Message("Orders", b"0"))
+    whole_looks: list[str] = []
+
+    def seen(what: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *given: (whole_looks.append(what), real(*given))[1]
+
+    monkeypatch.setattr(Place, "is_unchanged", seen("place", Place.is_unchanged))
+    monkeypatch.setattr(Store, "topics", seen("topics", Store.topics))
+    reader = opened(path, subscribe="Orders", startingOffsets="earliest", **group)
+    _, at = first_batch(reader)
+    for with_writer in (False, True):
+        writer = Store.open(path) if with_writer else None
+        stream_time.a_moment_later()
+        assert reader.latestOffset(at, LIMIT) == at
+        whole_looks.clear()
+        assert all(reader.latestOffset(at, LIMIT) == at for _ in range(20))
+        assert not whole_looks
+        for number in range(3):  # one after the other, at the same moment
+            with contextlib.nullcontext(writer) if writer else Store.open(path) as store:
+                store.send(Message("Orders", b"%d" % number))
+            at, before = reader.latestOffset(at, LIMIT), at
+            assert len(rows(reader, before, at)) == 1
+            assert reader.reportLatestOffset()["topics"] == at["topics"]  # type: ignore[index]
+            assert reader.latestOffset(at, LIMIT) == at
+        assert reader.reportLatestOffset() is reader.reportLatestOffset()
+        stream_time.a_moment_later()
+        whole_looks.clear()
+        assert reader.latestOffset(at, LIMIT) == at
+        assert set(whole_looks) == {"place", "topics"}
+        if writer:
+            writer.close()
+
+
+def test_that_there_is_nothing_behind_one_position_is_no_answer_to_another(make_store: Make, opened: Open) -> None:
+    reader = opened(make_store(Orders=4), subscribe="Orders", startingOffsets="earliest")
+    start, at = first_batch(reader)
+    assert reader.latestOffset(at, LIMIT) == at
+    assert reader.latestOffset(start, LIMIT) == at | {"began": start["topics"]}
+
+
+def test_a_message_that_is_due_is_delivered_at_the_next_look_of_an_idle_query(make_store: Make, opened: Open) -> None:
+    path = make_store(Orders=1)
+    clock = ClockFile.create(path / "pyrmq" / "clock", 1_700_000_000_000)
+    reader = opened(path, subscribe="Orders", startingOffsets="earliest", group="g")
+    with Store.open(path) as store:
+        store.send(Message("Orders", b"late", delay_level=1))
+    _, at = first_batch(reader)
+    for _ in range(3):
+        assert reader.latestOffset(at, LIMIT) == at
+        clock.advance(300)
+    clock.advance(100)
+    assert rows(reader, at, reader.latestOffset(at, LIMIT)) == [("Orders", "late")]
 
 
 def test_messages_that_came_with_a_late_topic_and_a_stale_offset_are_not_skipped(
@@ -208,7 +299,7 @@ def overwrite_each_file(path: Path, backup: Path) -> None:
     ],
 )
 def test_a_store_that_is_replaced_under_a_running_stream_is_noticed_at_the_next_look(
-    make_store: Make, add_messages: Make, opened: Open, tmp_path: Path,
+    make_store: Make, add_messages: Make, opened: Open, stream_time: StreamTime, tmp_path: Path,
     replace: Callable[[Path, Path], None], error: type[Exception], text: str, group: dict[str, str],
 ) -> None:  # fmt: skip
     """It was looked at for ever where it was moved to; or what others had written at its offsets was skipped."""
@@ -227,6 +318,7 @@ def test_a_store_that_is_replaced_under_a_running_stream_is_noticed_at_the_next_
         with Store.open(path, read_only=True) as store:
             # Not the place in the store that was there before.
             assert not any(store.committed_offsets("g").values())
+    stream_time.a_moment_later()
     for running in (reader, opened(path, subscribe="Orders", **group)):
         for _ in range(2):
             with pytest.raises(error, match=text):
@@ -236,8 +328,9 @@ def test_a_store_that_is_replaced_under_a_running_stream_is_noticed_at_the_next_
 
 @pytest.mark.parametrize("replace", [replace_each_file, overwrite_each_file])
 def test_files_that_are_replaced_where_they_lie_under_a_running_stream_are_noticed(
-    make_store: Make, add_messages: Make, opened: Open, tmp_path: Path, replace: Callable[[Path, Path], None]
-) -> None:
+    make_store: Make, add_messages: Make, opened: Open, stream_time: StreamTime, tmp_path: Path,
+    replace: Callable[[Path, Path], None],
+) -> None:  # fmt: skip
     """Where it had been, it skipped what had come instead, and forgot in its next position that there was anything."""
     path = make_store(Orders=20)
     shutil.copytree(path, tmp_path / "backup")
@@ -247,6 +340,7 @@ def test_files_that_are_replaced_where_they_lie_under_a_running_stream_are_notic
     assert reader.latestOffset(at, LIMIT) == at
     replace(path, tmp_path / "backup")
     add_messages(path, "Orders", 100, 200)
+    stream_time.a_moment_later()
     for _ in range(2):
         with pytest.raises(DataLossError, match="was rolled back or replaced") as raised:
             reader.latestOffset(at, LIMIT)

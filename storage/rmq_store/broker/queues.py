@@ -54,6 +54,15 @@ class Queues:
             return peeked.flushed_end if self._log.sync_flush else peeked.appended_end
         return peeked.end
 
+    def stands_still(self, end: int) -> bool:
+        """See `Store.stands_still`."""
+        if self._log.writable:
+            return self._log.visible_end() == end
+        peeked = self._peeked
+        if isinstance(peeked, StatePage):  # behind its last writer its words stay as they are
+            return (peeked.flushed_end if self._log.sync_flush else peeked.appended_end) == end
+        return peeked is not None and peeked.end == end and peeked.is_untouched()
+
     def range(self, topic: str, queue_id: int) -> QueueRange:
         """See `Store.queue_range`."""
         return self._range_in_log(topic, queue_id)[0]

@@ -421,6 +421,13 @@ class Store:
         """[start, end) of the commit log as this store sees it now."""
         return self._log.start(), self._reading().end()
 
+    def stands_still(self, end: int) -> bool:
+        """Whether the log still ends at `end`, as far as mapped memory tells: for who asks all the time, and looks
+        properly (`refresh`, `log_range`) now and then. What was appended is always seen; that files were replaced, or
+        that a broker took the store over from a writer of ours, only by that other look. False is no answer.
+        """
+        return self._reading().stands_still(end)
+
     def waiting(self) -> list[Backlog]:
         """What waits for each delay level, and for times of their own: as it is at the moment. CorruptionError."""
         newest_unit = None if self._writer is None else self._writer.newest_unit

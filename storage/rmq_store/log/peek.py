@@ -5,12 +5,15 @@ If a writer lives, its state page says. Otherwise the same scan as a first opene
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+import weakref
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from rmq_store.errors import NotAStoreError
+from rmq_store.files.segments import OpenFile
 from rmq_store.files.state_page import StatePage
 from rmq_store.format.consume_queue import ENTRY
 from rmq_store.log import scan
@@ -27,6 +30,9 @@ _MISSING_ENTRIES_MAX = 5_000_000
 
 _TRIES = 5
 
+# What stands behind the end of a log where nobody has begun to append: no frame begins so.
+_UNTOUCHED = bytes(8)
+
 MissingEntries = tuple[int, np.ndarray]
 """Queue offset of the first entry, and entries (dtype ENTRY) from there on."""
 
@@ -42,6 +48,18 @@ class ReadOnlyEnd:
     behind: bytes
     foreign: bool = False
     missing: dict[QueueKey, MissingEntries] = field(default_factory=dict)
+    segment: Callable[[], OpenFile | None] = lambda: None
+    """Where the end lies. A weak reference: its map goes when others are needed, and to look at it unpins nothing."""
+    position: int = 0
+
+    def is_untouched(self) -> bool:
+        """Whether nobody has appended since, as mapped memory tells: there are still zeros behind the end.
+
+        A writer's first bytes come there before its end moves, and a broker's; so what was appended is never missed.
+        Said of the file that was found: whether it is still the store's, `read_on` looks. False is no answer.
+        """
+        file = self.segment()
+        return file is not None and file.map[self.position : self.position + len(_UNTOUCHED)] == _UNTOUCHED
 
 
 def live_page(log: CommitLog) -> StatePage | None:
@@ -84,19 +102,26 @@ def read_on(log: CommitLog, found: ReadOnlyEnd) -> ReadOnlyEnd | StatePage:
     """What `read_only_end` would say now. Cheap if nobody wrote since `found`. Raises as `read_only_end`."""
     if (page := live_page(log)) is not None:
         return page
-    if _behind(log, found.end) == found.behind:
+    now = _end_at(log, found.end)
+    # A broker may have been in the middle of a record when it was found: its first bytes do not tell when it is whole.
+    if now.behind == found.behind and not (found.foreign and any(now.behind)):
+        found.segment = now.segment
         return found
     if found.foreign and lock_text(log) != OUR_LOCK_TEXT:
         return _walk(log, found.end, None, foreign=True, missing=dict(found.missing))
     return read_only_end(log)
 
 
-def _behind(log: CommitLog, end: int) -> bytes:
+def _end_at(
+    log: CommitLog, end: int, *, foreign: bool = False, missing: dict[QueueKey, MissingEntries] | None = None
+) -> ReadOnlyEnd:
     base = log.segments.base_of(end)
-    try:
-        return log.segments.open(base).map[end - base : end - base + 8]
-    except FileNotFoundError:
-        return b""
+    found = ReadOnlyEnd(end, b"", foreign, missing or {}, position=end - base)
+    with contextlib.suppress(FileNotFoundError):
+        file = log.segments.open(base)
+        found.behind = file.map[found.position : found.position + len(_UNTOUCHED)]
+        found.segment = weakref.ref(file)
+    return found
 
 
 def _page(log: CommitLog) -> StatePage | None:
@@ -114,11 +139,11 @@ def _scan(log: CommitLog) -> ReadOnlyEnd:
     start = starting_point(log, page)
     log.crc_from = start.crc_from(log)
     if start.trust is Trust.CLEAN:
-        return ReadOnlyEnd(start.offset, _behind(log, start.offset))
+        return _end_at(log, start.offset)
     if start.trust is Trust.SAME_BOOT:
         assert page is not None
         end = page.flushed_end if log.sync_flush else page.appended_end
-        return ReadOnlyEnd(end, _behind(log, end))
+        return _end_at(log, end)
     # Of this boot: what lies above its end is an append that the next writer takes back.
     limit = page.appended_end if page is not None and page.counts() and not start.foreign else None
     return _walk(log, start.offset, limit, foreign=start.foreign, missing={}, lost=start.lost)
@@ -146,7 +171,7 @@ def _walk(
         end = stretch.end
     torn = None if foreign else units.torn()
     end = torn.start if torn else end
-    found = ReadOnlyEnd(end, _behind(log, end), foreign, _still_missing(log, end, missing))
+    found = _end_at(log, end, foreign=foreign, missing=_still_missing(log, end, missing))
     believes_views = offset > log.start() and not foreign and not log.kept
     if believes_views and (rotten := [key for key, first in firsts.items() if has_gap_before(log, key, first)]):
         return _walk(log, log.start(), limit, foreign=False, missing={}, lost=rotten)

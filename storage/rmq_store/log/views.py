@@ -26,6 +26,10 @@ ConfirmRecord = Callable[[str, int, int, int, int], bool]
 """(topic, queue id, commit-log offset, size, queue offset) -> is this record really that message?"""
 
 
+# What a reader remembers of queues takes 1.2 KB each, and saves listing a directory at the next look.
+_READ_QUEUES_MAX = 1024
+
+
 class Views:
     """Consume queues by (topic, queue id), and the index if the store keeps one."""
 
@@ -58,7 +62,10 @@ class Views:
                 sparse=True,
                 pin=False,
             )
-            queue = self._queues[key] = ConsumeQueue(run, topic, queue_id)
+            queue = ConsumeQueue(run, topic, queue_id)
+            if not self._writable and len(self._queues) >= _READ_QUEUES_MAX:
+                self._queues.clear()
+            self._queues[key] = queue
         return queue
 
     def keys(self) -> list[QueueKey]:

@@ -1,0 +1,42 @@
+"""A query that has nothing to do, and how seldom it looks at what seldom changes. Control plane.
+
+Spark asks for new messages some 95 times a second. To look at everything each time took three times the processor that
+Spark itself needs to ask, most of it for system calls: each finds a cold cache after Spark's pause of 10 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark_rmq.home import Home, Range
+from pyspark_rmq.offsets import Queue
+
+SELDOM_S: Final = 0.2
+"""How late is noticed what does not show at the end of the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdleLook:
+    """A whole look, begun at `looked_s` (monotonic), that found nothing to read behind `start` in these ranges; a
+    message that waits is due at `due_ms`.
+    """
+
+    start: dict[str, Any]
+    ranges: Mapping[Queue, Range]
+    log_end: int
+    due_ms: int | None
+    looked_s: float
+
+    def holds(self, home: Home, start: dict[str, Any], now_s: float) -> bool:
+        """Whether there still is nothing behind `start`. New messages show at once, at the end of the log, and so does
+        one that is due. All else (a store in the other's place, topics, a heartbeat) waits for the next whole look: the
+        answer may be late until then, and is never wrong, because it names nothing that the last one did not find.
+        """
+        return (
+            now_s - self.looked_s < SELDOM_S
+            and home.stands_still(self.log_end)
+            and (self.due_ms is None or home.clock() < self.due_ms)
+            and start == self.start
+        )
