@@ -47,7 +47,7 @@ class Flusher:
         self._clock = clock
         self._woken = threading.Event()
         self._wanted_end = 0
-        if log.writing_page.flushing:  # what a writer that died has left is flushed at once
+        if log.writing_page.flushing:  # what a writer that died has left is flushed at once; or somebody is at it
             self.flush_soon()
         self._stopped = False
         self._failing = False

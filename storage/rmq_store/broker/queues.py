@@ -20,6 +20,7 @@ from rmq_store.format.schema import MESSAGE_SCHEMA
 from rmq_store.log import neighbours
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.peek import ReadOnlyEnd, read_on, read_only_end
+from rmq_store.log.starting_point import OUR_LOCK_TEXT, lock_text
 
 # Entries looked at per step: 20 bytes each.
 _STEP = 1 << 17
@@ -40,8 +41,11 @@ class Queues:
 
     def refresh(self) -> None:
         """Look again at a store that nobody of us writes."""
-        if isinstance(self._peeked, ReadOnlyEnd):
-            self._peeked = read_on(self._log, self._peeked)
+        peeked = self._peeked
+        if isinstance(peeked, ReadOnlyEnd):
+            self._peeked = read_on(self._log, peeked)
+        elif peeked is not None and lock_text(self._log) != OUR_LOCK_TEXT:  # a broker came behind a killed writer
+            self._peeked = None
 
     def end(self) -> int:
         """The visible end."""

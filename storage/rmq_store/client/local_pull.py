@@ -41,8 +41,9 @@ class LocalPull:
         bytes_max: int,
         room: int = 0,
     ) -> PullBatchResult:
-        """See `Broker.pull_batch`, and `Broker.pull` for `room`. At most `bytes_max` of stored messages, but at least
-        one; a filter looks at FILTERED_ENTRIES_MAX entries at most. Raises what `Store.read` raises, and MQBrokerError.
+        """See `Broker.pull_batch`, and `Broker.pull` for `room`. At most `bytes_max` of stored messages (with `room`,
+        which is read in steps, so much in each, until bodies are more), but at least one; a filter looks at
+        FILTERED_ENTRIES_MAX entries at most. Raises what `Store.read` raises, and MQBrokerError.
         """
         self._check(group, queue)
         first, last = self._store.queue_range(queue.topic, queue.queue_id)

@@ -8,7 +8,8 @@
     4     inode            another inode
     5     appended_end     the log is complete, and its views are, below it
     6     flushed_end      the log is on disk below it; stored only after an fsync
-    7     flushing         1 while an fsync runs: whoever finds it set comes after one that failed or died
+    7     flushing         1 while an fsync runs, and behind a killed writer: whoever finds it set comes after one that
+                           failed or died. 2 while syncfs runs behind that: of an error it tells once, and for all
     8     poison           not 0: a flush failed, writes are refused
     9     intent_start     where the append under way begins
     10    intent_end       where it ends; the intent counts only while intent_end > appended_end
@@ -54,6 +55,7 @@ WORDS = (
     "flush_holder",
 )  # fmt: skip
 _WORD = np.dtype("<i8")
+_SYNCING_ALL = 2
 _INDEX_HEADER = slice(WORDS.index("index_header_0"), WORDS.index("index_header_4") + 1)
 _APPEND_BELL = slice(WORDS.index("append_waiting"), WORDS.index("append_holder") + 1)
 _FLUSH_BELL = slice(WORDS.index("flush_waiting"), WORDS.index("flush_holder") + 1)
@@ -153,17 +155,17 @@ class StatePage:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether a flush failed in this boot, or a first opener was killed while it synced: perhaps after a failure.
+        """Whether a flush failed in this boot, or somebody behind a killed writer was killed while he synced: perhaps
+        after a failure.
 
         Also so after a clean stop, when nothing is in doubt: the caller knows.
         """
-        words = self._words
-        return bool((words[1:3] == self._boot).all()) and bool(self.poison or (words[0] == 0 and self.flushing))
+        return bool((self._words[1:3] == self._boot).all()) and bool(self.poison or self.flushing == _SYNCING_ALL)
 
     def doubt(self) -> None:
-        """A first opener is about to sync: `is_doubtful` until it clears `flushing`, whatever happens to it."""
+        """Somebody is about to call syncfs: `is_doubtful` until he clears `flushing`, whatever happens to him."""
         self._words[1:3] = self._boot
-        self.flushing = 1
+        self.flushing = _SYNCING_ALL
 
     def retract(self) -> None:
         """Nobody may believe the page from here on: a first opener recovers, or the last closer leaves."""

@@ -80,7 +80,7 @@ def _walk(log: CommitLog, start: StartingPoint) -> list[BadRange]:
     offset = start.offset
     while offset < start.durable_point:
         reason = ""
-        for stretch in scan.walk(log, offset, start.durable_point):
+        for stretch in scan.walk(log, offset, start.durable_point, ahead=not found):
             offset, reason = stretch.end, stretch.stopped
         if offset >= start.durable_point:
             break

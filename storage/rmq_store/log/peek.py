@@ -103,8 +103,9 @@ def read_on(log: CommitLog, found: ReadOnlyEnd) -> ReadOnlyEnd | StatePage:
     if (page := live_page(log)) is not None:
         return page
     now = _end_at(log, found.end)
-    # A broker may have been in the middle of a record when it was found: its first bytes do not tell when it is whole.
-    if now.behind == found.behind and not (found.foreign and any(now.behind)):
+    # Somebody may have been in the middle of a record when it was found, and have completed it since, or another one of
+    # its size have been written there: its first bytes do not tell.
+    if now.behind == found.behind and not any(now.behind):
         found.segment = now.segment
         return found
     if found.foreign and lock_text(log) != OUR_LOCK_TEXT:

@@ -81,7 +81,8 @@ REFUSE = Wishes()
 
 
 def recover(log: CommitLog, create_abort: Callable[[], None], wishes: Wishes = REFUSE) -> RecoveryReport:
-    """Recover and publish the state page. The caller holds byte 0 of `lock` exclusively.
+    """Recover, and publish the state page, or leave one as it is that can be believed. The caller holds byte 0 of
+    `lock` exclusively.
 
     `create_abort`, and then `wishes.describe`, is called once it is known how the store was left, and before anything
     is changed.
@@ -228,7 +229,7 @@ def _verify_same_boot(log: CommitLog, start: StartingPoint) -> RecoveryReport | 
     After a failed flush nobody knows which pages of the views reached the disk; they are written again, too.
     """
     page = log.writing_page
-    if page.poison:
+    if page.is_doubtful:
         return None
     end, records = start.offset, 0
     for stretch in scan.walk(log, start.offset, page.appended_end) if start.offset < page.appended_end else ():
@@ -243,11 +244,12 @@ def _may_flush_later(log: CommitLog) -> bool:
     range again, because the dead writer may have been told of an error, and asks the file system for others.
 
     Not under SYNC_FLUSH, where nobody sees what is not on disk; nor if the progress record would not lead a recovery
-    here again.
+    here again, or says that nothing comes behind it.
     """
     known = log.progress.load()
-    leads_here = known is not None and known[1] and (known[0].crc_from is not None or not log.crc_property)
-    return leads_here and not log.sync_flush
+    if known is None or not known[1] or known[0].clean:
+        return False
+    return (known[0].crc_from is not None or not log.crc_property) and not log.sync_flush
 
 
 def _scan_and_repair(log: CommitLog, start: StartingPoint, wishes: Wishes, *, on_disk: bool) -> RecoveryReport:

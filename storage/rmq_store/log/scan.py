@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
@@ -39,18 +40,18 @@ class Stretch(NamedTuple):
     gap: bool = False
 
 
-def walk(log: CommitLog, start: int, limit: int | None = None) -> Iterator[Stretch]:
+def walk(log: CommitLog, start: int, limit: int | None = None, *, ahead: bool = True) -> Iterator[Stretch]:
     """Walk whole frames from `start` on, a frame boundary, up to the first bad one or `limit`.
 
     Every rule of CommitLog#checkMessageAndReturnSize holds, and more: the record must know its own offset, and from
     `log.crc_from` on it must have a CRC property. Without one nothing tells whether its properties are torn, or were
     destroyed. Damage that was kept (`log.kept`) is passed over where it begins, unless a whole frame begins there: the
-    bytes may have been put back; what is still bad of them is passed over as well.
+    bytes may have been put back; what is still bad of them is passed over as well. `ahead` is for who goes far.
     """
     segment_bytes = log.segments.size_bytes
     offset = start
     bases = set(log.segments.bases())
-    with _Ahead(log, limit) as ahead:
+    with _Ahead(log, limit) as others:
         while limit is None or offset < limit:
             base = log.segments.base_of(offset)
             if base not in bases:
@@ -63,9 +64,9 @@ def walk(log: CommitLog, start: int, limit: int | None = None) -> Iterator[Stret
                 offset = resume
                 continue
             for following in range(base, base + (SEGMENTS_AHEAD + 1) * segment_bytes, segment_bytes)[1:]:
-                if following in bases:
-                    ahead.begin(following)
-            positions, sizes = ahead.frames(offset)
+                if ahead and following in bases:
+                    others.begin(following)
+            positions, sizes = others.frames(offset)
             view = memoryview(log.segments.open(base).map)
             high = _high(log, base, limit)
             position, stopped = int(positions[-1] + sizes[-1]) if len(positions) else offset - base, ""
@@ -109,7 +110,9 @@ class _Ahead:
             return
         if self._thread is None:
             self._thread = ThreadPoolExecutor(SEGMENTS_AHEAD)
-        self._begun[base] = self._thread.submit(self._found, base)
+        # No thread is to be had while the interpreter ends, or where there are too many: the walk finds them itself.
+        with contextlib.suppress(RuntimeError):
+            self._begun[base] = self._thread.submit(self._found, base)
 
     def frames(self, offset: int) -> tuple[np.ndarray, np.ndarray]:
         """As `sound_frames`, from `offset` on. Raises what opening the segment raises."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import pytest
 
@@ -13,6 +15,7 @@ from rmq_store import Store
 from rmq_store.errors import NotAStoreError
 from rmq_store.files import durable
 from rmq_store.files.state_page import StatePage
+from rmq_store.log import append as append_module
 from rmq_store.log import peek
 from rmq_store.log.append import append_lock
 from rmq_store.log.commit_log import CommitLog
@@ -215,6 +218,51 @@ def test_a_record_that_a_broker_was_copying_when_a_reader_looked_is_seen_when_it
     with lab.open(read_only=True) as reader:
         assert reader.log_range()[1] == start
         copy(len(record))
+        reader.refresh()
+        assert reader.log_range()[1] == end
+
+
+def test_a_record_of_the_size_of_one_that_was_taken_back_is_seen_by_who_saw_the_other(lab: Lab) -> None:
+    """Spark repeats a batch in just this way: a writer is killed, a reader looks, the next writer closes."""
+    with lab.open() as store:
+        store.append(lab.batch(5))
+        end = store.log_range()[1]
+
+    def die_before_the_end_moves(store: Store) -> None:
+        with patch.object(append_module, "_commit", lambda *_: os._exit(9)):
+            store.append(lab.batch(1))
+
+    assert lab.in_child(lambda: die_before_the_end_moves(lab.open())) == 9
+    with lab.open(read_only=True) as reader:
+        assert reader.log_range()[1] == end
+        with lab.open() as store:
+            store.append(lab.batch(1))
+        reader.refresh()
+        assert reader.log_range()[1] > end
+
+
+def test_a_broker_that_takes_over_from_a_killed_writer_is_noticed(lab: Lab) -> None:
+    """The page of the dead one stays as it was, and says nothing of what the broker appends."""
+    with lab.open() as store:
+        store.append(lab.batch(5))
+    before = lab.save()
+    with lab.open() as store:
+        start = store.log_range()[1]
+        store.append(lab.batch(1))
+        end = store.log_range()[1]
+    segment = lab.root / "commitlog" / f"{0:020d}"
+    record = segment.read_bytes()[start:end]
+    lab.restore(before)
+    writer = lab.open()
+    with lab.open(read_only=True) as reader:
+        assert reader.log_range()[1] == start
+        writer._flusher.stop()  # type: ignore[union-attr]
+        writer._closed = True
+        writer._log.close()
+        lab.broker_was_here(abort=True)
+        with segment.open("r+b") as file:
+            file.seek(start)
+            file.write(record)
         reader.refresh()
         assert reader.log_range()[1] == end
 

@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from rmq_store import Message, Store
 from rmq_store.broker import flusher
 from rmq_store.errors import CorruptRecordError, StoreFailedError
 from rmq_store.files import durable
+from rmq_store.files.progress import Progress
 from rmq_store.files.state_page import WORDS
 from rmq_store.format import frame_walk
 from rmq_store.format.checkpoint import Checkpoint
@@ -721,6 +723,38 @@ def test_without_a_progress_record_of_its_own_the_next_opener_writes_one(lab: La
     with lab.open() as store:
         known = store._log.progress.load()
         assert known is not None and known[1] and known[0].end == recovered(store).end == store.log_range()[1]
+
+
+def test_a_record_that_says_that_nothing_comes_behind_it_does_not_stay(lab: Lab) -> None:
+    """Of a last closer that was killed before it had removed `abort`."""
+
+    def work(store: Store) -> None:
+        store.append(lab.batch(10))
+        durable.hook = lambda operation, path: os._exit(9) if operation == "unlink" and path.endswith("abort") else None
+        store.close()
+
+    assert lab.in_child(lambda: work(lab.open())) == 9
+    path = lab.root / "pyrmq" / "progress"
+    assert Progress(path).load()[0].clean  # type: ignore[index]
+    with lab.open() as store:
+        known = store._log.progress.load()
+        assert known is not None and not known[0].clean
+
+
+def test_where_no_thread_is_to_be_had_a_walk_finds_all_frames_itself(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the interpreter ends, for example: `atexit`, and threads that outlive the main one, may open a store."""
+    lab.crash(lambda store: store.append(lab.batch(100, body_bytes=300)))
+    lab.written += 100
+
+    def refuse(*arguments: object) -> None:
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
+    with lab.open() as store:
+        assert recovered(store).record_count == 100
+        assert lab.numbers(store) == list(range(100))
 
 
 def test_progress_is_saved_although_no_writer_lives_until_it_is_due(

@@ -171,6 +171,22 @@ def test_only_a_first_opener_that_is_killed_while_it_syncs_leaves_files_in_doubt
     assert same == (set() if renewed else set(before))
 
 
+def test_a_flush_thread_that_is_killed_while_it_syncs_for_a_dead_writer_leaves_files_in_doubt(lab: Lab) -> None:
+    """Of an error that the dead writer had not heard of, it may have been told."""
+    lab.crash(lambda store: store.append(lab.batch(40)))
+    lab.written += 40
+    before = inodes(lab)
+
+    def die() -> None:
+        durable.hook = lambda name, path: os._exit(9) if name == "syncfs" else None
+        lab.open()
+
+    assert lab.in_child(die) == 9
+    with lab.open() as store:
+        assert lab.numbers(store) == list(range(40))
+        assert not set(before.values()) & set(inodes(lab).values())
+
+
 def test_a_writer_that_was_just_killed_leaves_its_files_in_use(lab: Lab) -> None:
     lab.crash(lambda store: store.append(lab.batch(40)))
     before = inodes(lab)
