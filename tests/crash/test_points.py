@@ -22,7 +22,7 @@ NAMED = {
     "offsets: rename config/consumerOffset.json", "offsets: rename config/consumerOffset.json.bak",
     "delay: write segment", "delay: rename config/delayOffset.json",
     "retention: unlink segment", "retention: unlink queue file", "retention: unlink index file",
-    "recovery: write segment", "recovery: store magic",
+    "recovery: write segment", "recovery: store flushing", "recovery: fsync segment", "recovery: store flushed_end",
 }  # fmt: skip
 
 
