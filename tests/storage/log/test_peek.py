@@ -195,8 +195,8 @@ def test_that_a_log_stands_still_is_said_only_while_nobody_has_appended(lab: Lab
             assert not store._queues.stands_still(end)
 
 
-def test_a_record_that_a_broker_was_copying_when_a_reader_looked_is_seen_when_it_is_whole(lab: Lab) -> None:
-    """Its first bytes were there at both looks: the reader took that for a log where nothing had happened, for ever."""
+def with_a_record_to_come(lab: Lab) -> tuple[int, bytes]:
+    """A store with some messages; where the next one begins, and what a broker would write there."""
     with lab.open() as store:
         store.append(lab.batch(5))
     before = lab.save()
@@ -204,22 +204,27 @@ def test_a_record_that_a_broker_was_copying_when_a_reader_looked_is_seen_when_it
         start = store.log_range()[1]
         store.append(lab.batch(1))
         end = store.log_range()[1]
-    segment = lab.root / "commitlog" / f"{0:020d}"
-    record = segment.read_bytes()[start:end]
+    record = (lab.root / "commitlog" / f"{0:020d}").read_bytes()[start:end]
     lab.restore(before)
+    return start, record
+
+
+def copy_into_log(lab: Lab, start: int, data: bytes) -> None:
+    with (lab.root / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(start)
+        file.write(data)
+
+
+def test_a_record_that_a_broker_was_copying_when_a_reader_looked_is_seen_when_it_is_whole(lab: Lab) -> None:
+    """Its first bytes were there at both looks: the reader took that for a log where nothing had happened, for ever."""
+    start, record = with_a_record_to_come(lab)
     lab.broker_was_here(abort=True)
-
-    def copy(size_bytes: int) -> None:
-        with segment.open("r+b") as file:
-            file.seek(start)
-            file.write(record[:size_bytes])
-
-    copy(100)
+    copy_into_log(lab, start, record[:100])
     with lab.open(read_only=True) as reader:
         assert reader.log_range()[1] == start
-        copy(len(record))
+        copy_into_log(lab, start, record)
         reader.refresh()
-        assert reader.log_range()[1] == end
+        assert reader.log_range()[1] == start + len(record)
 
 
 def test_a_record_of_the_size_of_one_that_was_taken_back_is_seen_by_who_saw_the_other(lab: Lab) -> None:
@@ -243,16 +248,7 @@ def test_a_record_of_the_size_of_one_that_was_taken_back_is_seen_by_who_saw_the_
 
 def test_a_broker_that_takes_over_from_a_killed_writer_is_noticed(lab: Lab) -> None:
     """The page of the dead one stays as it was, and says nothing of what the broker appends."""
-    with lab.open() as store:
-        store.append(lab.batch(5))
-    before = lab.save()
-    with lab.open() as store:
-        start = store.log_range()[1]
-        store.append(lab.batch(1))
-        end = store.log_range()[1]
-    segment = lab.root / "commitlog" / f"{0:020d}"
-    record = segment.read_bytes()[start:end]
-    lab.restore(before)
+    start, record = with_a_record_to_come(lab)
     writer = lab.open()
     with lab.open(read_only=True) as reader:
         assert reader.log_range()[1] == start
@@ -260,11 +256,9 @@ def test_a_broker_that_takes_over_from_a_killed_writer_is_noticed(lab: Lab) -> N
         writer._closed = True
         writer._log.close()
         lab.broker_was_here(abort=True)
-        with segment.open("r+b") as file:
-            file.seek(start)
-            file.write(record)
+        copy_into_log(lab, start, record)
         reader.refresh()
-        assert reader.log_range()[1] == end
+        assert reader.log_range()[1] == start + len(record)
 
 
 def test_of_a_log_with_something_behind_its_end_nobody_says_that_it_stands_still(lab: Lab) -> None:
