@@ -772,12 +772,16 @@ def test_progress_is_saved_although_no_writer_lives_until_it_is_due(
         assert store._log.progress.load()[0].end == store.log_range()[1]
 
 
-def test_a_recovery_that_cannot_sync_says_so_and_the_next_one_succeeds(lab: Lab) -> None:
-    lab.sync_flush()
+@pytest.mark.parametrize("reboot", [False, True])
+def test_a_recovery_that_cannot_sync_says_so_and_the_next_one_succeeds(lab: Lab, reboot: bool) -> None:
+    if not reboot:
+        lab.sync_flush()  # otherwise the flush thread syncs, and is told
     with lab.open() as store:
         store.append(lab.batch(10))
     lab.crash(lambda store: store.append(lab.batch(10)))
     lab.written += 10
+    if reboot:
+        lab.reboot()
     for operation in ("syncfs", "fsync", "write"):
 
         def fail(name: str, path: str, operation: str = operation) -> None:
