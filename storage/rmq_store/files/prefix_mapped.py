@@ -61,7 +61,7 @@ class PrefixMappedFile:
         return os.pread(self._fd, size_bytes, position)
 
     def write(self, data: bytes | bytearray | memoryview, position: int) -> None:
-        """Write bytes behind the mapped part. StoreFullError, StoreFailedError."""
+        """Write bytes; who looks at the mapped part sees them. StoreFullError, StoreFailedError."""
         try:
             durable.write_fully(self._fd, data, position, self.path)
         except OSError as error:

@@ -365,8 +365,9 @@ class SegmentRun:
         for low, high in reversed(file.data_ranges(start, self.size_bytes)):
             for position in range(high, low, -len(_ZEROS)):
                 first = max(low, position - len(_ZEROS))
-                if data := file.map[first:position].rstrip(b"\0"):
-                    return base + first + len(data)
+                data = file.map[first:position]
+                if data != _ZEROS[: len(data)]:  # which `rstrip` would find out thirty times as slowly
+                    return base + first + len(data.rstrip(b"\0"))
         return base + start
 
     def copy(self, start: int, end: int, target: Path) -> None:

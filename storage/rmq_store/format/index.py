@@ -275,9 +275,10 @@ def chain_one(
     )
 
 
-def rebuild_slots(entry_hashes: IntArray, slot_count: int) -> npt.NDArray[np.int32]:
-    """All slots of a file whose entries 1 .. n have these key hashes: (slot_count,) SLOT, big-endian as on disk."""
-    slots = np.zeros(slot_count, SLOT)
+def point_slots(slots: npt.NDArray[np.int32], entry_hashes: IntArray, first_number: int) -> None:
+    """Let slots (SLOT, big-endian as on disk) point at the newest of their entries: those with these key hashes, which
+    are numbered from `first_number` on, are newer than all that slots point at.
+    """
+    numbers = np.arange(first_number, first_number + len(entry_hashes))
     # With repeated slots numpy keeps the last value assigned: the newest entry.
-    slots[np.asarray(entry_hashes, np.int64) % slot_count] = np.arange(1, len(entry_hashes) + 1)
-    return slots
+    slots[np.asarray(entry_hashes, np.int64) % len(slots)] = numbers

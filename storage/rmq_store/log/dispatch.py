@@ -5,11 +5,22 @@ The same bytes at the same places, if they were there. Source: DefaultMessageSto
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from types import TracebackType
+
 from rmq_store.format.frame_decoder import DispatchColumns
 from rmq_store.log import scan
+from rmq_store.log.beside import Beside
 from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.hash_index import IndexState
 from rmq_store.log.holes import close_gap, has_gap_before
 from rmq_store.log.views import QueueKey
+
+# Stretches that may wait to be put: their columns take some 10 MB each.
+_WAITING_MAX = 2
 
 
 class RottenQueueError(Exception):
@@ -21,24 +32,71 @@ class RottenQueueError(Exception):
 
 
 class Dispatch:
-    """Of one scan. From the commit-log offset `index_from` on records are indexed. `believes_views`: entries of the
-    records before the scan are on disk.
+    """Of one scan, for a `with` block. A second thread writes, one thing behind the other, while the walk is at the
+    records that come next: all that is written comes in the same order as without it.
+
+    From the commit-log offset `index_from` on records are indexed. `believes_views`: entries of the records before the
+    scan are on disk.
     """
 
     def __init__(self, log: CommitLog, index_from: int, *, believes_views: bool) -> None:
         self.firsts: dict[QueueKey, int] = {}
-        """Queue offset of the first record of each queue."""
+        """Queue offset of the first record of each queue; complete behind `end`."""
         self._log = log
         self._index_from = index_from
         self._believes_views = believes_views
+        self._second = Beside()
+        self._begun: deque[Future[None]] = deque()
+        self._has_failed = False
 
-    def put(self, stretch: scan.Stretch, columns: DispatchColumns) -> int:
-        """Put the records of a stretch, of which there are some, into the views; returns the newest storeTimestamp.
+    def __enter__(self) -> Dispatch:
+        self._second.__enter__()
+        return self
 
-        Raises:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._has_failed |= kind is not None  # what was begun and waits is not wanted any more
+        self._second.__exit__(kind, error, trace)
+
+    def restore_index(self, state: IndexState) -> None:
+        """Put the index back to `state` before anything is put into it. Raises as `put`."""
+        self._begin(partial(self._log.views.restore_index, state))
+
+    def put(self, stretch: scan.Stretch, columns: DispatchColumns) -> None:
+        """Put the records of a stretch, of which there are some, into the views, behind what was begun before.
+
+        Raises, of this or of what was begun before:
             RottenQueueError: there is nothing to put the entries of one queue behind.
             StoreFullError, StoreFailedError
         """
+        self._begin(partial(self._put, stretch, columns))
+
+    def end(self) -> None:
+        """Wait for all that was begun. Raises as `put`."""
+        while self._begun:
+            self._begun.popleft().result()
+
+    def _begin(self, work: Callable[[], None]) -> None:
+        while len(self._begun) > _WAITING_MAX:
+            self._begun.popleft().result()
+        try:
+            self._begun.append(self._second.begin(partial(self._unless_failed, work)))
+        except RuntimeError:  # no thread is to be had
+            self.end()
+            self._unless_failed(work)
+
+    def _unless_failed(self, work: Callable[[], None]) -> None:
+        """Nothing is put behind what could not be put."""
+        if self._has_failed:
+            return
+        try:
+            work()
+        except BaseException:
+            self._has_failed = True
+            raise
+
+    def _put(self, stretch: scan.Stretch, columns: DispatchColumns) -> None:
         log = self._log
         for key, first, entries in scan.entries_by_queue(columns, stretch):
             if log.kept:
@@ -55,4 +113,3 @@ class Dispatch:
                 columns.key_hashes[skipped:], columns.key_counts[wanted], offsets[wanted],
                 columns.store_timestamp[wanted],
             )  # fmt: skip
-        return int(columns.store_timestamp[-1])

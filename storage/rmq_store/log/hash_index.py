@@ -25,6 +25,7 @@ _NAME_DIGITS = 17
 NO_FILE = 0
 UNKNOWN = -1
 _INDEX_COUNT = slice(36, 40)  # of the header
+_CUT_ENTRIES = 1 << 19  # looked at together: 10 MB
 
 
 class IndexState(NamedTuple):
@@ -103,9 +104,13 @@ class IndexFile:
         Does not rely on what the slots hold now: after a power cut any part of the file may be old or new.
         """
         count = layout.IndexHeader.unpack(header).index_count
-        hashes = self.read_entries(1, count)["key_hash"]
-        # Slots first: a reader that finds a zeroed entry through an old slot would miss the chain behind it.
-        self.slots[:] = layout.rebuild_slots(hashes, self.slot_count)
+        slots = np.zeros(self.slot_count, layout.SLOT)
+        for first in range(1, count, _CUT_ENTRIES):
+            hashes = self.read_entries(first, min(first + _CUT_ENTRIES, count))["key_hash"]
+            layout.point_slots(slots, hashes, first)
+        # Slots first: a reader that finds a zeroed entry through an old slot would miss the chain behind it. Written,
+        # not stored through the map: the kernel would read every page of old slots from the disk.
+        self._file.write(slots.view(np.uint8).data, layout.slot_position(0))
         self.write_header(header)
         self._file.zero_from(layout.entry_position(self.slot_count, count))
 

@@ -254,22 +254,25 @@ def _may_flush_later(log: CommitLog) -> bool:
 
 def _scan_and_repair(log: CommitLog, start: StartingPoint, wishes: Wishes, *, on_disk: bool) -> RecoveryReport:
     """`on_disk`: the bytes of the log come from there, and need not be written again."""
-    first, index_from = _prepare_index(log, start)
+    first, index_from, index_state = _prepare_index(log, start)
     end, records = first, 0
     files_end = max(log.segments.bases(), default=0) + log.segments.size_bytes
     last_record = start.record.last_record if start.record else -1
     timestamp = start.record.timestamp if start.record else 0
-    units, dispatch = UnitScan(), Dispatch(log, index_from, believes_views=start.trust is Trust.OWN)
-    before_unit = last_record, timestamp
-    for stretch in scan.walk(log, first):
-        for piece, columns, opened in units.split(log, stretch):
-            if opened is not None:
-                before_unit = last_record, timestamp
-            timestamp = dispatch.put(piece, columns)
-            last_record = piece.base + int(piece.positions[-1])
-            records += len(piece.positions)
-        end = stretch.end
-        wishes.progress(records, end - first, max(files_end, end) - first)
+    before_unit, units = (last_record, timestamp), UnitScan()
+    with Dispatch(log, index_from, believes_views=start.trust is Trust.OWN) as dispatch:
+        if index_state is not None:
+            dispatch.restore_index(index_state)
+        for stretch in scan.walk(log, first):
+            for piece, columns, opened in units.split(log, stretch):
+                if opened is not None:
+                    before_unit = last_record, timestamp
+                dispatch.put(piece, columns)
+                last_record, timestamp = piece.base + int(piece.positions[-1]), int(columns.store_timestamp[-1])
+                records += len(piece.positions)
+            end = stretch.end
+            wishes.progress(records, end - first, max(files_end, end) - first)
+        dispatch.end()
     torn = units.torn()
     case = decide(_what_follows(log, end), durable=False, in_unit=torn is not None, foreign=start.foreign)
     cut_from = end
@@ -305,29 +308,26 @@ def _scan_and_repair(log: CommitLog, start: StartingPoint, wishes: Wishes, *, on
     return report
 
 
-def _prepare_index(log: CommitLog, start: StartingPoint) -> tuple[int, int]:
-    """Put the index into a state that records can be added to.
-
-    Returns the frame boundary to walk from and the offset from which on records must be indexed.
+def _prepare_index(log: CommitLog, start: StartingPoint) -> tuple[int, int, IndexState | None]:
+    """How records can be added to the index: the frame boundary to walk from, the offset from which on records must be
+    indexed, and the state that the index has to be put back to before, if it has to.
     """
     if log.views.index is None:
-        return start.offset, start.offset
+        return start.offset, start.offset, None
     if start.trust is Trust.OWN:
         record = start.record
         assert record is not None
-        log.views.restore_index(IndexState(record.index_file, record.index_header))
-        return start.offset, start.offset
+        return start.offset, start.offset, IndexState(record.index_file, record.index_header)
     if start.trust is Trust.COPY:
-        log.views.restore_index(EMPTY)
-        return start.offset, start.offset
+        return start.offset, start.offset, EMPTY
     if start.trust is Trust.BROKER_CLEAN:
         # A clean stop guarantees that everything was indexed, unless the broker did so only for a time.
         last = log.views.index.end_offset()
         if log.store_timestamp(last) is None:
-            return start.offset, start.offset
+            return start.offset, start.offset, None
     elif (last := keep_whole_entries(log)) < 0:
-        return log.start(), log.start()
-    return min(start.offset, last), last + 1
+        return log.start(), log.start(), None
+    return min(start.offset, last), last + 1, None
 
 
 def _what_follows(log: CommitLog, end: int) -> Follows:

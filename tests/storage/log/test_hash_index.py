@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rmq_store.errors import CorruptIndexError
 from rmq_store.format.index import IndexHeader, file_size
+from rmq_store.log import hash_index
 from rmq_store.log.hash_index import EMPTY, HashIndex, IndexFile
 
 SLOTS, ENTRIES = 5, 12
@@ -138,7 +139,11 @@ def rows_of(count: int, first: int = 0) -> list[Row]:
     return [(number * 7, 100 * number, 10**12 + 1000 * number) for number in range(first, first + count)]
 
 
-def test_a_cut_does_not_rely_on_slots_that_a_power_cut_made_old_or_new(tmp_path: Path) -> None:
+@pytest.mark.parametrize("looked_at_together", [1, 2, 4, 100])
+def test_a_cut_does_not_rely_on_slots_that_a_power_cut_made_old_or_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked_at_together: int
+) -> None:
+    monkeypatch.setattr(hash_index, "_CUT_ENTRIES", looked_at_together)
     index = index_at(tmp_path)
     put(index, rows_of(5))
     before, state = contents(index), index.state()

@@ -741,12 +741,15 @@ def test_a_record_that_says_that_nothing_comes_behind_it_does_not_stay(lab: Lab)
         assert known is not None and not known[0].clean
 
 
-def test_where_no_thread_is_to_be_had_a_walk_finds_all_frames_itself(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("reboot", [False, True])
+def test_where_no_thread_is_to_be_had_a_recovery_does_all_itself(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, reboot: bool
 ) -> None:
     """While the interpreter ends, for example: `atexit`, and threads that outlive the main one, may open a store."""
     lab.crash(lambda store: store.append(lab.batch(100, body_bytes=300)))
     lab.written += 100
+    if reboot:
+        lab.reboot()
 
     def refuse(*arguments: object) -> None:
         raise RuntimeError("cannot schedule new futures after interpreter shutdown")
