@@ -1,7 +1,8 @@
 """A process killed at every point of a day's work: recovery, appends of all kinds, rolls, flush, progress, group
-offsets, delivery of delayed messages, retention, close. See `operations` for what a point is.
+offsets, delivery of delayed messages, retention, close. And at every point of a shorter life: recovery after a reboot,
+some appends, close. See `operations` for what a point is.
 
-The day is the same each time, so its points are known after it was once lived to its end. Cycle after cycle takes the
+Each life is the same each time, so its points are known after it was once lived to its end. Cycle after cycle takes the
 next point, each at a random one of its occurrences.
 """
 
@@ -12,22 +13,24 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
+from typing import NamedTuple
 from unittest import mock
 
 from crash.dying import Child, quiet
 from crash.flush_turns import take_turn, without_flush_thread
+from crash.kill import forget_boot
 from crash.operations import Points, Saved, watched
 from crash.oracle import ACK, Ledger, compare, make_body, read_body, read_queues, tell, verify
 from crash.part import Counters, Part, Trial
 from crash.protections import protection
 from crash.traffic import QUEUES, TOPIC, Traffic, tiny_config
 
-# Producers. What the first one sent is what retention may take.
-OLD, YESTERDAY, DIRECT, LEVEL, TIMER = range(5)
+# Producers. What the first three sent is what retention may take; `EARLIER` is there after the reboot only.
+OLD, YESTERDAY, DIRECT, LEVEL, TIMER, EARLIER = range(6)
 # Told like producers: how far a group has got.
 GROUP, GROUP_OFFSET = "readers", 100
 
@@ -43,9 +46,7 @@ def run(trial: Trial) -> Counters:
     points = in_turn(day.points, random.Random(trial.seed))
     for cycle in range(trial.cycles):
         point = points[cycle % len(points)]
-        occurrence = random.Random(f"{trial.seed}/{cycle}").randrange(day.points[point])
-        found = day.die(point, occurrence)
-        found.first = found.first and f"{point}, number {occurrence}: {found.first}"
+        found = day.die(point, random.Random(f"{trial.seed}/{cycle}"))
         counters.add(found)
         trial.tick(1)
     return counters
@@ -61,36 +62,66 @@ def in_turn(points: Iterable[str], chance: random.Random) -> list[str]:
     return [point for turn in zip_longest(*by_stage.values()) for point in turn if point is not None]
 
 
+class _Life(NamedTuple):
+    """What a process does with the store. `before`: how it finds it, and `acknowledged` what was by then, by producer;
+    `points`: how often which one comes; `rebooted`: whether the machine was started again in between.
+    """
+
+    live: Callable[[Points, int], None]
+    before: Saved
+    acknowledged: dict[int, int]
+    points: Counter[str]
+    rebooted: bool
+
+
 class Day:
-    """A store as a killed process left it, and what is done with it until it is closed."""
+    """A store as a killed process left it, and what is done with it until it is closed; and the same store after a
+    reboot in the middle of that day.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.root = directory / "store"
         self._notes = directory / "error"
         self._start_ms = int(time.time() * 1000)
         self._now_ms = self._start_ms
+        self._acknowledged: dict[int, int] = {}
+        # Where in the log what retention may take lies: offsets by producer and sequence.
+        self._places: dict[int, list[int]] = {}
         self._make()
-        self._saved = Saved(self.root)
-        self.points, self._places = self._rehearse()
-        self._saved.restore()
+        day = self._rehearse(self._live)
+        self._make_reboot(day)
+        self._lives = (day, self._rehearse(self._live_after_reboot, rebooted=True))
+        self.points = sum((life.points for life in self._lives), Counter())
 
-    def die(self, point: str, occurrence: int) -> Counters:
-        """Live the day up to a point, and look what is left of it."""
+    def die(self, point: str, chance: random.Random) -> Counters:
+        """Live up to some occurrence of a point, and look what is left.
+
+        Who looks after a recovery that was killed comes in its boot, and finds a page that was doubted or half
+        written, perhaps a published one to be believed; or after one more reboot, and has only the files to believe.
+        """
+        [life] = (each for each in self._lives if point in each.points)
+        self._begin(life)
+        occurrence = chance.randrange(life.points[point])
+        again = life.rebooted and chance.random() < 0.5
         found = Counters(cycles=1)
-        child = Child(partial(self._live, Points(self.root, point, occurrence), DIRECT), self._notes)
+        child = Child(partial(life.live, Points(self.root, point, occurrence)), self._notes)
         ended = child.wait()
         if ended == 0 or child.error:
             found.broken += 1
             found.note(child.error or "the point was not reached")
         found.seen[_SEEN + point] += ended < 0
-        ledger = Ledger({OLD: len(self._places[OLD])})
+        ledger = Ledger(dict(life.acknowledged))
         found.acknowledged = ledger.note(child.told)
+        if again:
+            forget_boot(self.root)
+            ledger.torn.add(DIRECT)
         try:
             self._look(ledger, found)
         except Exception as error:
             found.broken += 1
             found.note(f"{type(error).__name__}: {error}")
-        self._saved.restore()
+        where = f"{point}, number {occurrence}{', and a reboot' if again else ''}"
+        found.first = found.first and f"{where}: {found.first}"
         return found
 
     def _make(self) -> None:
@@ -105,30 +136,55 @@ class Day:
             old = Traffic(store, OLD, random.Random(0), large=False)
             while store.log_range()[1] < 46 << 10:
                 old.send()
-        points = Points(self.root, "append: store appended_end", 1)
-        assert Child(partial(self._live, points, YESTERDAY), self._notes).wait() < 0
+        self._acknowledged[OLD] = old.sent
+        self._kill("append: store appended_end", 1, YESTERDAY)
 
-    def _rehearse(self) -> tuple[Counter[str], dict[int, list[int]]]:
-        """How often which point comes, and where in the log what retention may take lies: offsets by producer and
-        sequence. They are the same whenever the day is lived.
+    def _make_reboot(self, day: _Life) -> None:
+        """What a reboot may leave of the day: all of the log, up to a unit that lacks its last bytes. But nobody waits
+        for the state page to reach the disk: it is as it was while the first flush was under way. So its ends are too
+        low, and recovery writes again what it finds in the log.
         """
+        page = self.root / "pyrmq" / "state"
+        self._begin(day)
+        self._kill("recovery: fsync segment", 0, EARLIER)
+        early = page.read_bytes()
+        self._begin(day)
+        # The last one is of the message behind the unit.
+        self._kill("append: write segment", day.points["append: write segment"] - 2, EARLIER)
+        page.write_bytes(early)
+
+    def _kill(self, point: str, occurrence: int, producer: int) -> None:
+        """Live the day up to a point, to find the store as it then is."""
+        child = Child(partial(self._live, Points(self.root, point, occurrence), producer=producer), self._notes)
+        assert child.wait() < 0, child.error
+        self._acknowledged |= child.told.acknowledged
+
+    def _rehearse(self, live: Callable[[Points, int], None], *, rebooted: bool = False) -> _Life:
+        """A life with the store as it now is. Its points, and `_places`, are the same whenever it is lived."""
         notes = self._notes.with_name("rehearsal")
-        places: dict[int, list[int]] = {OLD: [], DIRECT: []}
+        life = _Life(live, Saved(self.root), dict(self._acknowledged), Counter(), rebooted)
 
-        def live(pipe: int) -> None:
+        def rehearse(pipe: int) -> None:
             points = Points(self.root)
-            self._live(points, DIRECT, pipe, places)
-            notes.write_text(json.dumps([points.counts, [*places.items()]]), encoding="utf-8")
+            live(points, pipe)
+            notes.write_text(json.dumps([points.counts, [*self._places.items()]]), encoding="utf-8")
 
-        child = Child(live, self._notes)
+        self._begin(life)
+        child = Child(rehearse, self._notes)
         assert child.wait() == 0, child.error
         counts, known = json.loads(notes.read_text(encoding="utf-8"))
-        return Counter(counts), dict(known)
+        self._places = dict(known)
+        return life._replace(points=Counter(counts))
+
+    def _begin(self, life: _Life) -> None:
+        life.before.restore()
+        if life.rebooted:
+            forget_boot(self.root)
 
     def clock(self) -> int:
         return self._now_ms
 
-    def _live(self, points: Points, producer: int, pipe: int, places: dict[int, list[int]] | None = None) -> None:
+    def _live(self, points: Points, pipe: int, producer: int = DIRECT) -> None:
         from rmq_store import Store
         from rmq_store.log.flush import save_progress
 
@@ -157,12 +213,29 @@ class Day:
             store.schedule.save_progress()
             points.stage = "looking"
             # In every day: what was looked at is open, so that the points to come are the same.
-            _find(store, {OLD: [], DIRECT: []} if places is None else places)
+            self._places = _find(store, (OLD, YESTERDAY, DIRECT))
             points.stage = "retention"
             self._now_ms += _DAY_MS
             report = store.retention.run(manual=True, file_reserved_time=0)
             assert report.removed, report
             points.stage = "close"
+            store.close()
+
+    def _live_after_reboot(self, points: Points, pipe: int) -> None:
+        from rmq_store import Store
+
+        with watched(points), without_flush_thread():
+            points.stage = "recovery after a reboot"
+            store = Store.open(self.root, clock=self.clock)
+            take_turn(store)
+            report = store.recovery
+            assert report is not None and report.trust == "OWN" and report.dropped_unit, report
+            points.stage = "append after a reboot"
+            traffic = Traffic(store, DIRECT, random.Random(1), large=False)
+            for call in (traffic.send, traffic.send_all):
+                call()
+                tell(pipe, ACK, DIRECT, traffic.sent)
+            points.stage = "close after a reboot"
             store.close()
 
     def _park(self, store: object, pipe: int) -> None:
@@ -199,8 +272,9 @@ class Day:
         verify(self.root, found)
 
 
-def _find(store: object, places: dict[int, list[int]]) -> None:
-    """Fill in where the messages of the given producers lie."""
+def _find(store: object, producers: Iterable[int]) -> dict[int, list[int]]:
+    """Where the messages of the given producers lie."""
+    places: dict[int, list[int]] = {producer: [] for producer in producers}
     for queue_id, limits in store.queue_ranges(TOPIC).items():  # type: ignore[attr-defined]
         for batch in store.read(TOPIC, queue_id, *limits, columns=["body", "commitLogOffset"]):  # type: ignore[attr-defined]
             for row in batch.to_pylist():
@@ -210,6 +284,7 @@ def _find(store: object, places: dict[int, list[int]]) -> None:
                     places[sent.producer].append(row["commitLogOffset"])
     for offsets in places.values():
         offsets.sort()
+    return places
 
 
 @protection("in_place", "overwrites its JSON files instead of replacing them")
@@ -256,7 +331,7 @@ def no_index_undo() -> Iterator[None]:
 PARTS = (
     Part(
         "points", "4", "a kill at every operation on a file, in every write, before every store into a mapped word",
-        "kills", harness=260, crash=1500, soak=5000, chunk=500, run=run,
+        "kills", harness=390, crash=2000, soak=5000, chunk=500, run=run,
         protections=("in_place", "no_index_undo", "early_end"), bites_within=75,
     ),
 )  # fmt: skip
