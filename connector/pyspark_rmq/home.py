@@ -174,8 +174,11 @@ class Home(Protocol):
         tags: str | None,
         raw_body: bool,
         only: np.ndarray | None = None,
+        two_threads: bool,
     ) -> Iterator[pa.RecordBatch]:
-        """The messages `[start, end)`, in order; of these just the queue offsets `only`, (n,) int64, ascending."""
+        """The messages `[start, end)`, in order; of these just the queue offsets `only`, (n,) int64, ascending.
+        `two_threads`: a second one helps.
+        """
 
     @property
     def query(self) -> Query:

@@ -160,7 +160,10 @@ def _read_what_exists(
     from rmq_store.errors import OffsetOutOfRangeError
 
     def read(part: QueueSlice, only: np.ndarray | None) -> Iterator[pa.RecordBatch]:
-        return home.read(*part, columns=columns, tags=options.tags, raw_body=options.raw_body, only=only)
+        return home.read(
+            *part, columns=columns, tags=options.tags, raw_body=options.raw_body, only=only,
+            two_threads=False,  # Spark runs a task for each processor
+        )  # fmt: skip
 
     rest = [part]
     while rest:

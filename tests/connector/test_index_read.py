@@ -266,6 +266,7 @@ def test_only_the_messages_that_were_found_are_read(shop: Shop, monkeypatch: pyt
     entries: list[int] = []
 
     def watched(store: Store, *place: Any, only: Any = None, **options: Any) -> Any:
+        assert not options["two_threads"], "Spark runs a task for each processor"
         entries.append(place[-1] - place[-2] if only is None else len(only))
         return read(store, *place, only=only, **options)
 

@@ -6,7 +6,9 @@ queue and queue offset before it is believed: an entry is not checksummed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +18,7 @@ from rmq_store.errors import CorruptQueueError, CorruptRecordError, OffsetOutOfR
 from rmq_store.format.consume_queue import ENTRY_BYTES, PRE_BLANK_SIZE
 from rmq_store.format.frame_decoder import BatchTooLargeError, NotOwnedError, Owner, decode_frames
 from rmq_store.format.schema import MESSAGE_SCHEMA
+from rmq_store.log.beside import two_by_two
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.holes import hole_around
 
@@ -24,6 +27,19 @@ from rmq_store.log.holes import hole_around
 # came to 230 MB, and one of 50 MB to 110; with these to 100 and 90, and a twentieth slower.
 BATCH_ROWS = 32_768
 BATCH_BYTES = 8 << 20
+
+
+class _Frames(NamedTuple):
+    """Frames of one segment, with their commit-log offsets and sizes, (n,) each, and whose they must be."""
+
+    offsets: np.ndarray
+    sizes: np.ndarray
+    owner: Owner
+
+    def part(self, low: int, high: int) -> _Frames:
+        """Those of [low, high)."""
+        owner = self.owner._replace(queue_offsets=self.owner.queue_offsets[low:high])
+        return _Frames(self.offsets[low:high], self.sizes[low:high], owner)
 
 
 class QueueReader:
@@ -48,9 +64,10 @@ class QueueReader:
         batch_bytes: int = BATCH_BYTES,
         over_holes: bool = False,
         rows: np.ndarray | None = None,
+        two_threads: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the messages of `entries` (dtype ENTRY) in queue order: their queue offsets are `rows` (n,) int64,
-        ascending, or without them those from `start` on.
+        ascending, or without them those from `start` on. `two_threads` as `Store.read`.
 
         Raises:
             CorruptQueueError: an entry and the record it points at disagree, or it points nowhere.
@@ -77,16 +94,20 @@ class QueueReader:
             offsets, sizes, queue_offsets = offsets[wanted], sizes[wanted], queue_offsets[wanted]
         decoded = list(dict.fromkeys([*columns, *(["tags"] if tags is not None else [])]))
         schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
-        for first, last in self._batches(offsets, sizes, batch_rows, batch_bytes):
-            owner = Owner(topic, queue_id, queue_offsets[first:last])
+        decode = partial(self._decode, columns=decoded, raw_body=raw_body)
+        wanted_frames = _Frames(offsets, sizes, Owner(topic, queue_id, queue_offsets))
+        pieces = (wanted_frames.part(*cut) for cut in self._batches(offsets, sizes, batch_rows, batch_bytes))
+        for frames, made in (two_by_two if two_threads else _one_by_one)(pieces, decode):
             try:
-                for batch in self._decode(offsets[first:last], sizes[first:last], owner, decoded, raw_body):
+                for batch in _whole_or_halves(frames, made, decode):
                     if tags is not None:
                         batch = batch.filter(tags.matches(batch.column("tags")))
+                    if decoded != [*columns]:
+                        batch = pa.RecordBatch.from_arrays([batch.column(name) for name in columns], schema=schema)
                     if batch.num_rows:
-                        yield pa.RecordBatch.from_arrays([batch.column(name) for name in columns], schema=schema)
+                        yield batch
             except FileNotFoundError as error:
-                missed = int(queue_offsets[first]), int(offsets[first]), int(sizes[first])
+                missed = int(frames.owner.queue_offsets[0]), int(frames.offsets[0]), int(frames.sizes[0])
                 raise self._missing_segment(topic, queue_id, *missed, end) from error
         if hole is not None:
             raise hole
@@ -120,14 +141,13 @@ class QueueReader:
             yield first, last
             first = last
 
-    def _decode(
-        self, offsets: np.ndarray, sizes: np.ndarray, owner: Owner, columns: list[str], raw_body: bool
-    ) -> Iterator[pa.RecordBatch]:
-        """One batch; several if the bodies turn out to be too large together once they are decompressed."""
+    def _decode(self, frames: _Frames, columns: list[str], raw_body: bool) -> pa.RecordBatch:
+        """One batch. BatchTooLargeError: the bodies turn out to be too large together once they are decompressed."""
+        offsets, sizes, owner = frames
         base = self._log.segments.base_of(int(offsets[0]))
         buffer = self._log.segments.open(base).buffer
         try:
-            yield decode_frames(
+            return decode_frames(
                 buffer,
                 offsets - base,
                 sizes,
@@ -138,11 +158,6 @@ class QueueReader:
                 body_limit_bytes=self._body_limit_bytes,
                 owner=owner,
             )
-        except BatchTooLargeError:
-            half = len(offsets) // 2
-            for part in (slice(None, half), slice(half, None)):
-                rest = owner._replace(queue_offsets=owner.queue_offsets[part])
-                yield from self._decode(offsets[part], sizes[part], rest, columns, raw_body)
         except CorruptRecordError as error:
             raise CorruptRecordError(str(self._log.segments.path(base)), error.offset, error.reason) from error
         except NotOwnedError as error:
@@ -160,6 +175,27 @@ class QueueReader:
             return self._log.missing_segment(offset)
         what = f"{topic}-{queue_id}: retention removed messages from {queue_offset} on while they were read"
         return OffsetOutOfRangeError(what, queue_offset, end, end)
+
+
+_Decode = Callable[[_Frames], pa.RecordBatch]
+
+
+def _one_by_one(
+    pieces: Iterator[_Frames], decode: _Decode
+) -> Iterator[tuple[_Frames, Callable[[], pa.RecordBatch]]]:
+    return ((frames, partial(decode, frames)) for frames in pieces)
+
+
+def _whole_or_halves(
+    frames: _Frames, made: Callable[[], pa.RecordBatch], decode: _Decode
+) -> Iterator[pa.RecordBatch]:
+    """What `made` gives; if that is too large for one batch, what halves of the frames give, one after the other."""
+    try:
+        yield made()
+    except BatchTooLargeError:
+        half = len(frames.offsets) // 2
+        for part in (frames.part(0, half), frames.part(half, len(frames.offsets))):
+            yield from _whole_or_halves(part, partial(decode, part), decode)
 
 
 def damaged_entry(log: CommitLog, topic: str, queue_id: int, queue_offset: int, what: str) -> CorruptQueueError:

@@ -114,6 +114,7 @@ class Queues:
         tags: str | None,
         raw_body: bool,
         only: np.ndarray | None = None,
+        two_threads: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """See `Store.read`."""
         unknown = [name for name in columns if name not in MESSAGE_SCHEMA.names]
@@ -124,7 +125,7 @@ class Queues:
         if only is not None:
             only = only[np.searchsorted(only, start) : np.searchsorted(only, end)]
             return self._read_rows(topic, queue_id, only, columns, tag_filter, raw_body)
-        return self._read(topic, queue_id, start, end, columns, tag_filter, raw_body)
+        return self._read(topic, queue_id, start, end, columns, tag_filter, raw_body, two_threads)
 
     def _read(
         self,
@@ -135,11 +136,14 @@ class Queues:
         columns: Sequence[str],
         tags: TagFilter | None,
         raw_body: bool,
+        two_threads: bool,
     ) -> Iterator[pa.RecordBatch]:
         for first in range(start, end, _STEP):
             entries = self._entries(topic, queue_id, first, min(first + _STEP, end))
             try:
-                yield from self._reader.read(topic, queue_id, first, entries, columns, tags=tags, raw_body=raw_body)
+                yield from self._reader.read(
+                    topic, queue_id, first, entries, columns, tags=tags, raw_body=raw_body, two_threads=two_threads
+                )
             except OffsetOutOfRangeError as error:
                 raise self._record_is_gone(topic, queue_id, error.requested) from error
 

@@ -348,19 +348,24 @@ class Store:
         tags: str | None = None,
         raw_body: bool = False,
         only: np.ndarray | None = None,
+        two_threads: bool = True,
     ) -> Iterator[pa.RecordBatch]:
         """Yield messages [start, end) of a queue as batches, in queue order; schema MESSAGE_SCHEMA restricted to
         `columns`.
 
         `tags` ("TagA || TagB") leaves out messages with other tags. Compressed bodies are decompressed unless
         `raw_body`. `only`: of the range, just these queue offsets, (n,) int64, ascending; nothing else is touched.
+        `two_threads`: a second thread makes every other batch, before the one in front of it is yielded; not for who
+        has a reader for each processor. It holds one batch more (8 MiB of stored bytes; one message if that is larger).
 
         Raises:
             OffsetOutOfRangeError: [start, end) is not within the queue's range.
             CorruptionError: a record or entry is damaged; what was yielded before is right.
             UsageError: unknown column.
         """
-        return self._reading().read(topic, queue_id, start, end, columns, tags=tags, raw_body=raw_body, only=only)
+        return self._reading().read(
+            topic, queue_id, start, end, columns, tags=tags, raw_body=raw_body, only=only, two_threads=two_threads
+        )
 
     def queue_entries(self, topic: str, queue_id: int, start: int, end: int) -> np.ndarray:
         """Entries [start, end) of a queue, dtype ENTRY: commit_log_offset, frame_size, tags_code.

@@ -92,7 +92,8 @@ def _text(name: str, count: int, room: int) -> _Text:
 def _pieces(count: int, room: int) -> _Pieces:
     """How many pieces there are before each row, then offsets and bytes of names and of values."""
     most = min(room // _PIECE_BYTES_MIN, _ROW_PIECES_MAX * count)
-    names, values = [(np.empty(most + 1, np.int32), _reserve(room, count)) for _ in range(2)]
+    offsets_bytes = 4 * (most + 1)
+    names, values = [(_reserve(offsets_bytes, count).view(np.int32), _reserve(room, count)) for _ in range(2)]
     return np.empty(count + 1, np.int32), *names, *values
 
 

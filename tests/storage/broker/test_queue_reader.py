@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from rmq_store import CorruptQueueError, CorruptRecordError, Store, StoreConfig
+from rmq_store.broker import queue_reader
 from rmq_store.broker.queue_reader import QueueReader
 from rmq_store.broker.tags import TagFilter
 from rmq_store.format import frame_decoder
@@ -18,6 +22,13 @@ from rmq_store.format.consume_queue import ENTRY, PRE_BLANK_SIZE
 from rmq_store.format.message import Host, encode_frame
 
 COUNT = 300
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["one thread", "two threads"])
+def two_threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setitem(QueueReader.read.__kwdefaults__, "two_threads", request.param)
+    return bool(request.param)
 
 
 @pytest.fixture
@@ -63,6 +74,21 @@ def test_limits_cut_batches_but_one_message_always_fits(store: Store, rows: int,
     assert numbers(batches) == list(range(COUNT))
     size = int(entries["frame_size"][0])
     assert max(batch.num_rows for batch in batches) == min(rows, max(bytes_max // size, 1), 1 << 20)
+
+
+def test_a_second_thread_makes_batches_only_if_it_is_wished(
+    store: Store, two_threads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    decode = queue_reader.decode_frames
+
+    def watched(*arguments: Any, **options: Any) -> pa.RecordBatch:
+        seen.append(threading.current_thread() is threading.main_thread())
+        return decode(*arguments, **options)
+
+    monkeypatch.setattr(queue_reader, "decode_frames", watched)
+    assert len(read(store, entries_of(store)[:40], batch_rows=10)) >= 4
+    assert sorted(set(seen)) == ([False, True] if two_threads else [True])
 
 
 def test_pre_blank_entries_are_passed_over(store: Store) -> None:

@@ -348,7 +348,7 @@ def test_a_segment_that_goes_in_mid_read_is_out_of_range_with_the_new_minimum(sh
         assert next(reading).column("queueOffset")[0].as_py() == 0  # the whole first segment
         store.retention.run(manual=True)
         with pytest.raises(OffsetOutOfRangeError) as caught:
-            next(reading)
+            list(reading)  # a second segment may have been read with the first one
         first = store.queue_range("T", 0).min_offset
         assert caught.value.minimum == first > caught.value.requested > 0
         assert caught.value.maximum == last
