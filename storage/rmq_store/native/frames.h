@@ -39,17 +39,13 @@ enum {
 
 /* Frames ahead whose bytes should be on their way: they lie anywhere, the processor cannot guess where. */
 #define FRAMES_AHEAD 8
-/* Of a longer frame the processor itself sends for the middle, when it sees where its bytes are read. */
-#define EXPECTED_BYTES 1024
-#define CACHE_LINE_BYTES 64
 
 /* Send for the bytes of a frame, at least its first and last ones. */
 PREFETCHING expect_frame(const uint8_t *data, int64_t count, int64_t position, int64_t size)
 {
     if (position < 0 || size < FRAME_BYTES_MIN || position > count - size)
         return;
-    for (int64_t at = 0; at < size && at < EXPECTED_BYTES; at += CACHE_LINE_BYTES)
-        PREFETCH(data + position + at);
+    expect_bytes(data, count, position, position + size);
     PREFETCH(data + position + size - 1);
     PREFETCH(data + position + size - 1 - CACHE_LINE_BYTES);
 }

@@ -3,11 +3,13 @@
 #include "native.h"
 
 #include "copy.h"
+#include "prefetch.h"
 #include "properties.h"
 
 #define NAME_VALUE_SEPARATOR 1
 #define PROPERTY_SEPARATOR 2
 #define NAMES_MAX 8
+#define ROWS_AHEAD 8
 
 /* -- 64 bytes at a time ------------------------------------------------------------------------------------------- */
 
@@ -214,6 +216,8 @@ static PyObject *split_pieces(PyObject *module, PyObject *arguments)
     Py_BEGIN_ALLOW_THREADS
     for (; row < starts.count && 0 <= start[row] && start[row] <= end[row] && end[row] <= data.count && !many; row++) {
         Py_ssize_t first = pieces.count;
+        if (row + ROWS_AHEAD < starts.count)
+            expect_bytes(bytes, data.count, start[row + ROWS_AHEAD], end[row + ROWS_AHEAD]);
         split_row(bytes, data.count, start[row], end[row], &names.dropped, &pieces, &high);
         many = pieces.count - first > ROW_PIECES_MAX;
         if (pieces.count <= pieces.room && !many) {
