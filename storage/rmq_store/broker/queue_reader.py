@@ -27,6 +27,8 @@ from rmq_store.log.holes import hole_around
 # came to 230 MB, and one of 50 MB to 110; with these to 100 and 90, and a twentieth slower.
 BATCH_ROWS = 32_768
 BATCH_BYTES = 8 << 20
+# And it keeps ever more, unless it is asked to give that back: who reads 20 GB needs what so many bytes need.
+_POOL_BYTES = 256 << 20
 
 
 class _Frames(NamedTuple):
@@ -49,6 +51,7 @@ class QueueReader:
         self._log = log
         self._broker_name = broker_name
         self._body_limit_bytes = body_limit_bytes
+        self._pool_bytes = 0
 
     def read(
         self,
@@ -109,6 +112,10 @@ class QueueReader:
             except FileNotFoundError as error:
                 missed = int(frames.owner.queue_offsets[0]), int(frames.offsets[0]), int(frames.sizes[0])
                 raise self._missing_segment(topic, queue_id, *missed, end) from error
+            self._pool_bytes += int(frames.sizes.sum())
+            if self._pool_bytes > _POOL_BYTES:
+                self._pool_bytes = 0
+                pa.default_memory_pool().release_unused()
         if hole is not None:
             raise hole
 

@@ -163,9 +163,10 @@ CASES = (
                 "After a kill: memory. Walking over the tail with its checksums, on all processors, is three quarters "
                 "of the time, the rest what any open takes. The flush of it, which first writes it again, because the "
                 "process that was killed may have been told of a failed fsync, goes on behind the open; as long as it "
-                "was waited for, the line stood at 0.07. After a power cut: index and columns of the records are made "
-                "again, each a third of the time; reading is beside the latter, and half of it is waited for. To send "
-                "for all of the tail at the beginning gained nothing: the processors are busy, not the disk."
+                "was waited for, the line stood at 0.07. After a power cut: both processors and the disk. Four threads "
+                "side by side find frames, make columns of them, and write index and queues; the index waits for its "
+                "own entries, which come from the same disk. A twentieth of a second more looks at files before, and "
+                "syncs behind. To send for the tail, or for the index, at the beginning gained nothing."
             ),
         )
         for power_cut in (False, True)

@@ -172,9 +172,9 @@ CASES = (
             unit="msgs/s",
             target=Target(limit),
             settings=(
-                f"{queue_read.ROWS[body_bytes]:,} messages in one queue, in order, page cache warm. Java: getMessage "
-                f"of {READ_BATCH:,}, MessageDecoder.decode of each frame with its body. {_JVM} but for larger "
-                "transfers (maxTransferCount 2,000, maxTransferBytes 64 MiB)."
+                f"{queue_read.ROWS[body_bytes]:,} messages in one queue, in order, page cache warm. Ours: two "
+                f"threads. Java: one, getMessage of {READ_BATCH:,}, MessageDecoder.decode of each frame with its body. "
+                f"{_JVM} but for larger transfers (maxTransferCount 2,000, maxTransferBytes 64 MiB)."
             ),
             prepare=partial(reading, body_bytes=body_bytes),
             limit=queue_read.LIMIT,

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -89,6 +90,18 @@ def test_a_second_thread_makes_batches_only_if_it_is_wished(
     monkeypatch.setattr(queue_reader, "decode_frames", watched)
     assert len(read(store, entries_of(store)[:40], batch_rows=10)) >= 4
     assert sorted(set(seen)) == ([False, True] if two_threads else [True])
+
+
+def test_arrows_pool_is_asked_now_and_then_for_what_it_keeps(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one reader, however short its reads are."""
+    pool = Mock()
+    entries = entries_of(store)
+    monkeypatch.setattr(pa, "default_memory_pool", lambda: pool)
+    monkeypatch.setattr(queue_reader, "_POOL_BYTES", int(entries["frame_size"].sum()) // 3)
+    reader = QueueReader(store._log, "b", body_limit_bytes=1 << 20)
+    for first in range(0, COUNT, 10):
+        list(reader.read("T", 0, first, entries[first : first + 10], ["body"], tags=None, raw_body=False))
+    assert pool.release_unused.call_count == 2
 
 
 def test_pre_blank_entries_are_passed_over(store: Store) -> None:
