@@ -159,11 +159,10 @@ def _case(name: str, title: str, yardstick: str, settings: str, *stores: Make) -
     )
 
 
-# The sizes: of a process that reads so much of one queue, and writes it to /dev/null as Spark's worker does.
 _LIMIT = (
     "Batches that are under way, Arrow's pool behind them, and 30 MB of Python, numpy, pyarrow and the engine. The "
-    "pool keeps several times what a batch needs until it has settled: a reader of 50 MB comes to 88 MB, of 1 GB to "
-    "97, of 3 GB to 102. While batches had up to 32 MiB, not 8, these were 104, 233 and 240."
+    "pool keeps several times what a batch needs, and is asked to give that back every 256 MiB: with 512 MiB 20 GB "
+    "needed 1.16 times as much as 1 GB, with a gigabyte 1.20. A second thread that makes batches needs 35 MB."
 )
 
 CASES = (
