@@ -211,8 +211,12 @@ def read(file: ArchiveFile, schema: pa.Schema, columns: list[str]) -> Iterator[p
                 schema.field(name).type
             ):
                 raise CorruptionError(str(file.path), 0, f"no column {name} as a dead-letter archive has it")
-        for number in range(parquet.num_row_groups):
-            if parquet.metadata.row_group(number).total_byte_size > _ROW_GROUP_BYTES_MAX:
+        # Pages have checksums. How many rows there are is only said twice: fewer in one place would leave some out.
+        groups = [parquet.metadata.row_group(number) for number in range(parquet.num_row_groups)]
+        if sum(group.num_rows for group in groups) != parquet.metadata.num_rows:
+            raise CorruptionError(str(file.path), 0, "its row groups do not have as many rows as the file")
+        for number, group in enumerate(groups):
+            if group.total_byte_size > _ROW_GROUP_BYTES_MAX:
                 raise CorruptionError(str(file.path), 0, f"row group {number} is too large to be one of ours")
             yield from parquet.read_row_group(number, columns=columns).to_batches()
 

@@ -5,6 +5,8 @@ Sources: docs/operations.md, section Dead letters: archive and restore; docs/des
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
 import shutil
 from collections.abc import Callable
@@ -389,6 +391,28 @@ def test_a_bit_that_flipped_in_a_file_is_noticed_or_harmless(fast: Path) -> None
             assert kept(rows) == wanted, position
             assert first == 0
     assert noticed > 50
+
+
+def test_a_bit_that_flipped_in_the_number_of_rows_is_noticed(fast: Path) -> None:
+    """The footer of a file has no checksum: with fewer rows the others would be left out, and nobody told."""
+    with open_store(fast / "store") as store:
+        bury(store, 6)
+        (name,) = archive_all(store, fast / "archive").files
+    path = fast / "archive" / name
+    good, flipped = path.read_bytes(), []
+    footer = len(good) - 8 - int.from_bytes(good[-8:-4], "little")
+    for position in range(footer, len(good) - 8):
+        data = good[:position] + bytes([good[position] ^ 0x04]) + good[position + 1 :]
+        with contextlib.suppress(OSError, pa.ArrowException):
+            found = pq.read_metadata(io.BytesIO(data))
+            if found.num_row_groups == 1 and {found.num_rows, found.row_group(0).num_rows} != {6}:
+                flipped.append(data)
+    assert flipped
+    with open_store(fast / "other") as other:
+        for data in flipped:
+            path.write_bytes(data)
+            with pytest.raises(CorruptionError):
+                other.dead_letters.restore(fast / "archive")
 
 
 def test_a_store_that_cannot_hold_a_record_says_how_many_it_left_out(fast: Path) -> None:
