@@ -1,18 +1,62 @@
-"""Memory that becomes some where it is touched, and is given back at once."""
+"""Memory of record batches: what nobody has any more is used for the next ones, and its pages are there already.
+
+From a heap each batch would come on pages that the kernel clears first, and a heap keeps several times what it gave.
+"""
 
 from __future__ import annotations
 
 import mmap
+import weakref
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 
+Area = npt.NDArray[np.uint8]
 
-def reserve(size_bytes: int) -> npt.NDArray[np.uint8]:
-    """Bytes, (size_bytes,) uint8, for more than will be used. From the heap they would lie on pages that were touched
-    before, and what is then put here and there keeps all of them. MemoryError.
-    """
-    try:
-        return np.frombuffer(mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
-    except OSError:  # a process has so many maps and not more (vm.max_map_count)
-        return np.empty(size_bytes, np.uint8)
+# One is filled while the reader has the one before; with a second thread, two are.
+_KEPT_AREAS = 3
+_KEPT_BYTES_MAX = 32 << 20
+# Smaller ones are left to the heap: somebody may have very many of them, and a process may have so many maps.
+_AREA_BYTES_MIN = 1 << 20
+_LINE_BYTES = 64
+
+
+class BatchMemory:
+    """Areas for batches, one each. Any thread may ask for them, and be the one that has a batch last."""
+
+    def __init__(self) -> None:
+        self._free: list[mmap.mmap] = []
+
+    def carve(self, sizes_bytes: Mapping[str, int]) -> dict[str, Area]:
+        """A new area in pieces of these sizes, (size,) uint8 each, whatever is in them. It may be given out again when
+        no array or buffer over any of its pieces is left. MemoryError.
+        """
+        starts, end = {}, 0
+        for name, size_bytes in sizes_bytes.items():
+            starts[name] = end
+            end += -(-size_bytes // _LINE_BYTES) * _LINE_BYTES
+        area = self._area(end)
+        return {name: area[start : start + sizes_bytes[name]] for name, start in starts.items()}
+
+    def _area(self, size_bytes: int) -> Area:
+        if size_bytes < _AREA_BYTES_MIN:
+            return np.empty(size_bytes, np.uint8)
+        try:
+            room = self._free.pop()
+        except IndexError:
+            room = None
+        if room is None or len(room) < size_bytes:
+            try:
+                room = mmap.mmap(-1, -(-size_bytes // _AREA_BYTES_MIN) * _AREA_BYTES_MIN, flags=mmap.MAP_PRIVATE)
+            except OSError:  # there are too many maps (vm.max_map_count)
+                return np.empty(size_bytes, np.uint8)
+        # All pieces are views of this array, which goes with the last of them.
+        area = np.frombuffer(room, np.uint8)
+        weakref.finalize(area, _give_back, self._free, room).atexit = False
+        return area
+
+
+def _give_back(free: list[mmap.mmap], room: mmap.mmap) -> None:
+    if len(free) < _KEPT_AREAS and len(room) <= _KEPT_BYTES_MAX:
+        free.append(room)

@@ -21,15 +21,17 @@ from rmq_store.format.schema import MESSAGE_SCHEMA
 from rmq_store.log.beside import two_by_two
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.holes import hole_around
+from rmq_store.memory import BatchMemory
 
 # Stored frames per batch: keeps the 32-bit offsets of Arrow's binary columns far from their limit, decompressed
-# bodies too. Arrow's pool keeps several times what a batch needs: with four times as many bytes a reader of a gigabyte
-# came to 230 MB, and one of 50 MB to 110; with these to 100 and 90, and a twentieth slower.
+# bodies too. What a batch needs is kept for the next ones, up to three times: a reader needs little memory.
 BATCH_ROWS = 32_768
 BATCH_BYTES = 8 << 20
-# And it keeps ever more, unless it is asked to give that back: who reads 20 GB needs what so many bytes need. Each time
-# costs 10 ms, a twentieth of a read. With twice as many bytes 20 GB needed a sixth more than 1 GB.
+# What is not ordinary comes from Arrow's pool, which keeps ever more unless it is asked now and then to give that back.
+# If nothing came from there, that costs nothing.
 _POOL_BYTES = 256 << 20
+# One for the process: Spark's workers open a store for each task.
+_memory = BatchMemory()
 
 
 class _Frames(NamedTuple):
@@ -165,6 +167,7 @@ class QueueReader:
                 raw_body=raw_body,
                 body_limit_bytes=self._body_limit_bytes,
                 owner=owner,
+                memory=_memory,
             )
         except CorruptRecordError as error:
             raise CorruptRecordError(str(self._log.segments.path(base)), error.offset, error.reason) from error

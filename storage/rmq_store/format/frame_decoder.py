@@ -27,6 +27,7 @@ from rmq_store.format.host_columns import host_message_ids, host_texts
 from rmq_store.format.native_decoder import decode_ordinary
 from rmq_store.format.property_columns import PropertyPieces
 from rmq_store.format.schema import MESSAGE_SCHEMA, TIMESTAMP_TYPE
+from rmq_store.memory import BatchMemory
 
 __all__ = [
     "BatchTooLargeError",
@@ -79,13 +80,14 @@ def decode_frames(
     raw_body: bool,
     body_limit_bytes: int,
     owner: Owner | None = None,
+    memory: BatchMemory | None = None,
 ) -> pa.RecordBatch:
     """The messages at `positions` (n,) of a mapped segment, each of `sizes` (n,) bytes; any order, repeats allowed.
 
     `columns` are names of MESSAGE_SCHEMA and the columns of the answer, in that order. `base_offset` is the commit-log
     offset of the buffer's first byte. Compressed bodies are decompressed, and the COMPRESSED bit of their `sysFlag`
     cleared as 5.x clients do, unless `raw_body`. Timestamps outside the years 1..9999 become the nearest inside.
-    The batch owns its memory: the segment may be unmapped.
+    The batch owns its memory: the segment may be unmapped. It comes from `memory`, if that is given.
 
     Raises:
         CorruptRecordError: a frame is not what its entry says, is not at its physicalOffset, or its body cannot be
@@ -101,7 +103,7 @@ def decode_frames(
         ordinary = decode_ordinary(
             np.frombuffer(buffer, np.uint8), np.ascontiguousarray(positions, np.int64),
             np.ascontiguousarray(sizes, np.int64), base_offset=base_offset, columns=columns, broker_name=broker_name,
-            raw_body=raw_body, owner=owner,
+            raw_body=raw_body, owner=owner, memory=memory or BatchMemory(),
         )  # fmt: skip
         if ordinary is not None:
             return ordinary

@@ -7,16 +7,19 @@ bodies, IPv6 hosts, several topics, malformed UTF-8, a message without UNIQ_KEY,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from rmq_store.format import native
+from rmq_store.format.frame_check import FRAME_BYTES_MIN
 from rmq_store.format.gather import Bytes, Positions, repeated
 from rmq_store.format.properties import CRC32, KEYS, TAGS, UNIQUE_KEY
 from rmq_store.format.schema import MESSAGE_SCHEMA, TIMESTAMP_TYPE
-from rmq_store.memory import reserve
+from rmq_store.memory import BatchMemory
 
 # The extension knows the order.
 _NUMBERS = (
@@ -30,10 +33,64 @@ _HOST_ROOM_BYTES = 32
 _PIECE_BYTES_MIN = 4
 _ROW_PIECES_MAX = 64
 _FRAMES_BYTES_MAX = 256 << 20
-_LARGE_FRAME_BYTES = 512
+
+# So many rows, from everywhere in a batch, tell how long texts are; a batch of few rows has the most room at once.
+_SAMPLE_ROWS = 256
+_SAMPLED_ROWS_MIN = 2048
+# Where they lie, [0, 1): spread evenly, and never in step with messages that come in turn (the golden ratio).
+_EVERYWHERE = np.arange(_SAMPLE_ROWS) * 0.6180339887498949 % 1
 
 _Text = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 _Pieces = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+class _Rooms(NamedTuple):
+    """What a copy has room for: bytes of each text, pieces of properties, bytes of their names and of their values."""
+
+    texts: Mapping[str, int]
+    pieces: int
+    names: int
+    values: int
+
+    @classmethod
+    def most(cls, count: int, frames_bytes: int) -> _Rooms:
+        """No frames of so many bytes have more."""
+        hosts = dict.fromkeys(("bornHost", "storeHost"), count * _HOST_ROOM_BYTES)
+        room = max(frames_bytes - FRAME_BYTES_MIN * count, 0)
+        pieces = min(room // _PIECE_BYTES_MIN, _ROW_PIECES_MAX * count)
+        return cls(dict.fromkeys(_TEXTS, room) | hosts, pieces, room, room)
+
+    def sizes_bytes(self, count: int, columns: Sequence[str]) -> dict[str, int]:
+        """What the columns of `count` rows need memory for."""
+        sizes = {name: np.dtype(_number_type(name)).itemsize * count for name in _NUMBERS if name in columns}
+        for name in _TEXTS:
+            if name in columns:
+                sizes |= {f"{name} offsets": 4 * (count + 1), name: self.texts[name]}
+        sizes |= {f"{name} valid": (count + 7) // 8 for name in _MAY_BE_NULL if name in columns}
+        if "properties" in columns:
+            pieces_bytes = 4 * (self.pieces + 1)
+            sizes |= {"properties offsets": 4 * (count + 1), "names offsets": pieces_bytes, "names": self.names}
+            sizes |= {"values offsets": pieces_bytes, "values": self.values}
+        return sizes
+
+    def at_most(self, ends: Sequence[int], rows: float) -> _Rooms:
+        """`rows` times what a sample needed, and a fourth more; but no more than these. Bodies are not foretold: one
+        may be as long as all the others.
+        """
+        likely = [int(1.25 * rows * end) + 4096 for end in ends]
+        texts = {name: min(likely[at], self.texts[name]) for at, name in enumerate(_TEXTS) if name != "body"}
+        most = self.pieces, self.names, self.values
+        return _Rooms({"body": self.texts["body"], **texts}, *map(min, likely[len(_TEXTS) :], most))
+
+
+class _Copied(NamedTuple):
+    """One pass over frames: the topic of all of them, columns, and how many bytes or pieces the texts came to."""
+
+    raw_topic: bytes
+    numbers: dict[str, np.ndarray]
+    texts: dict[str, _Text]
+    pieces: _Pieces | None
+    ends: list[int]
 
 
 def decode_ordinary(
@@ -46,65 +103,86 @@ def decode_ordinary(
     broker_name: str,
     raw_body: bool,
     owner: tuple[str, int, Positions] | None,
+    memory: BatchMemory,
 ) -> pa.RecordBatch | None:
     """What `decode_frames` answers, or None: something is not ordinary, or wrong."""
-    count, room = len(positions), int(sizes.sum())
-    if count == 0 or not 0 < room <= _FRAMES_BYTES_MAX:
+    count, frames_bytes = len(positions), int(sizes.sum())
+    if count == 0 or not 0 < frames_bytes <= _FRAMES_BYTES_MAX:
         return None
-    numbers = {name: _number(name, count) for name in _NUMBERS if name in columns}
-    texts = {name: _text(name, count, room) for name in _TEXTS if name in columns}
-    pieces = _pieces(count, room) if "properties" in columns else None
-    ends = np.empty(len(_TEXTS) + 3, np.int64)
+    copy = partial(_copy, data, base_offset, raw_body, columns, memory)
     asked = None if owner is None else (owner[0].encode(), owner[1], np.ascontiguousarray(owner[2], np.int64))
+    most = _Rooms.most(count, frames_bytes)
+    copied = None
+    if count >= _SAMPLED_ROWS_MIN:
+        rows = (_EVERYWHERE * count).astype(np.int64)
+        some = None if asked is None else (*asked[:2], asked[2][rows])
+        most_of_some = _Rooms.most(_SAMPLE_ROWS, int(sizes[rows].sum()))
+        sample = copy(positions[rows], sizes[rows], some, most_of_some)
+        if sample is None:
+            return None
+        copied = copy(positions, sizes, asked, most.at_most(sample.ends, count / _SAMPLE_ROWS))
+    if copied is None:
+        copied = copy(positions, sizes, asked, most)
+    return None if copied is None else _as_batch(copied, count, columns, broker_name)
+
+
+def _copy(
+    data: Bytes,
+    base_offset: int,
+    raw_body: bool,
+    columns: Sequence[str],
+    memory: BatchMemory,
+    positions: Positions,
+    sizes: Positions,
+    owner: tuple[bytes, int, Positions] | None,
+    rooms: _Rooms,
+) -> _Copied | None:
+    """All frames in one pass, or None: something is not ordinary, or wrong, or there is not room for it."""
+    areas = memory.carve(rooms.sizes_bytes(len(positions), columns))
+    numbers = {name: areas[name].view(_number_type(name)) for name in _NUMBERS if name in columns}
+    texts = {name: _text(name, areas) for name in _TEXTS if name in columns}
+    pieces = _pieces(areas) if "properties" in columns else None
+    ends = np.empty(len(_TEXTS) + 3, np.int64)
     raw_topic = native.functions.copy_messages(
-        data, positions, sizes, base_offset, raw_body, asked, _NAMES, tuple(map(numbers.get, _NUMBERS)),
+        data, positions, sizes, base_offset, raw_body, owner, _NAMES, tuple(map(numbers.get, _NUMBERS)),
         tuple(map(texts.get, _TEXTS)), pieces, ends,
     )  # fmt: skip
-    if raw_topic is None:
-        return None
+    return None if raw_topic is None else _Copied(raw_topic, numbers, texts, pieces, ends.tolist())
+
+
+def _as_batch(copied: _Copied, count: int, columns: Sequence[str], broker_name: str) -> pa.RecordBatch | None:
     try:
-        topic = raw_topic.decode()
+        topic = copied.raw_topic.decode()
     except UnicodeDecodeError:
         return None
-    arrays: dict[str, pa.Array] = {name: _as_numbers(name, values) for name, values in numbers.items()}
-    arrays |= {name: _as_texts(name, count, texts[name], int(ends[_TEXTS.index(name)])) for name in texts}
-    if pieces is not None:
-        arrays["properties"] = _as_map(pieces, *ends[len(_TEXTS) :].tolist())
+    ends = copied.ends
+    arrays: dict[str, pa.Array] = {name: _as_numbers(name, values) for name, values in copied.numbers.items()}
+    arrays |= {name: _as_texts(name, count, text, ends[_TEXTS.index(name)]) for name, text in copied.texts.items()}
+    if copied.pieces is not None:
+        arrays["properties"] = _as_map(copied.pieces, *ends[len(_TEXTS) :])
     arrays |= {name: repeated(text, count) for name, text in (("topic", topic), ("brokerName", broker_name))}
     schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
     return pa.RecordBatch.from_arrays([arrays[name] for name in columns], schema=schema)
 
 
-def _number(name: str, count: int) -> np.ndarray:
-    return np.empty(count, np.int32 if MESSAGE_SCHEMA.field(name).type == pa.int32() else np.int64)
+def _number_type(name: str) -> type[np.signedinteger]:
+    return np.int32 if MESSAGE_SCHEMA.field(name).type == pa.int32() else np.int64
 
 
-def _text(name: str, count: int, room: int) -> _Text:
+def _text(name: str, areas: Mapping[str, np.ndarray]) -> _Text:
     """Offsets, bytes, and which rows are there if not all may be."""
-    if name.endswith("Host"):
-        values = np.empty(count * _HOST_ROOM_BYTES, np.uint8)
-    else:
-        values = _room(room) if name == "body" else _reserve(room, count)
-    valid = np.zeros((count + 7) // 8, np.uint8) if name in _MAY_BE_NULL else None
-    return np.empty(count + 1, np.int32), values, valid
+    valid = areas.get(f"{name} valid")
+    if valid is not None:
+        valid[:] = 0
+    return areas[f"{name} offsets"].view(np.int32), areas[name], valid
 
 
-def _pieces(count: int, room: int) -> _Pieces:
+def _pieces(areas: Mapping[str, np.ndarray]) -> _Pieces:
     """How many pieces there are before each row, then offsets and bytes of names and of values."""
-    most = min(room // _PIECE_BYTES_MIN, _ROW_PIECES_MAX * count)
-    offsets_bytes = 4 * (most + 1)
-    names, values = [(_reserve(offsets_bytes, count).view(np.int32), _reserve(room, count)) for _ in range(2)]
-    return np.empty(count + 1, np.int32), *names, *values
-
-
-def _reserve(room: int, count: int) -> np.ndarray:
-    """Bytes for the most that texts of so many frames may have. Beside large bodies they have little of it."""
-    return _room(room) if room < _LARGE_FRAME_BYTES * count else reserve(room)
-
-
-def _room(size_bytes: int) -> np.ndarray:
-    """Arrow's memory pool keeps large pieces for the next batch; numpy's would come from the kernel, page by page."""
-    return np.frombuffer(pa.allocate_buffer(size_bytes), np.uint8)
+    before, name_offsets, value_offsets = (
+        areas[f"{name} offsets"].view(np.int32) for name in ("properties", "names", "values")
+    )
+    return before, name_offsets, areas["names"], value_offsets, areas["values"]
 
 
 def _as_numbers(name: str, values: np.ndarray) -> pa.Array:

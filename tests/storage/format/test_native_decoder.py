@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import MagicMock, patch
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +17,9 @@ from rmq_store.format import native
 from rmq_store.format.compression import compress
 from rmq_store.format.frame_decoder import NotOwnedError, Owner, decode_frames
 from rmq_store.format.message import Host, SysFlag, encode_frame
-from rmq_store.format.native_decoder import decode_ordinary
+from rmq_store.format.native_decoder import _EVERYWHERE, decode_ordinary
 from rmq_store.format.schema import MESSAGE_SCHEMA
-from rmq_store.memory import reserve
+from rmq_store.memory import BatchMemory
 
 pytestmark = pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")
 
@@ -71,7 +71,7 @@ class Frames:
     ) -> pa.RecordBatch | None:
         return decode_ordinary(
             np.frombuffer(bytes(self.data), np.uint8), self.positions, self.sizes, base_offset=BASE, columns=columns,
-            broker_name="b", raw_body=raw_body, owner=self.owner,
+            broker_name="b", raw_body=raw_body, owner=self.owner, memory=BatchMemory(),
         )  # fmt: skip
 
     def answer(self, columns: Sequence[str], *, raw_body: bool, owner: Owner | None) -> pa.RecordBatch | str:
@@ -111,23 +111,44 @@ def test_bodies_of_large_batches_are_copied_past_the_caches_byte_for_byte(body_b
     assert batch.column("body").to_pylist() == bodies
 
 
-@pytest.mark.parametrize(("body_bytes", "reserved"), [(100, 0), (1000, 5)])
-def test_beside_large_bodies_other_texts_are_given_memory_that_nobody_has_touched(
-    body_bytes: int, reserved: int
-) -> None:
-    """msgId, tags, keys, and names and values of properties might each be as long as all frames are."""
-    frames = Frames([{"body": b"." * body_bytes}] * 8)
-    with patch("rmq_store.format.native_decoder.reserve", wraps=reserve) as made:
-        assert frames.ordinary() is not None
-    assert [call.args for call in made.call_args_list] == [(len(frames.data),)] * reserved
+@contextmanager
+def passes() -> Iterator[MagicMock]:
+    """Counts how often the extension goes through frames."""
+    copy = native.functions.copy_messages
+    with patch.object(native.functions, "copy_messages", wraps=copy) as made:
+        yield made
 
 
-def test_a_process_that_may_have_no_more_maps_decodes_as_well() -> None:
-    frames = Frames([{"body": b"." * 1000}] * 8)
-    found = frames.ordinary()
-    with patch("rmq_store.memory.mmap.mmap", side_effect=OSError(12, "Cannot allocate memory")):
-        assert found is not None
-        assert found.equals(frames.ordinary())
+LONG = UNIQUE + b"TAGS\x01" + b"t" * 90 + b"\x02KEYS\x01" + b"k" * 900 + b"\x02name\x01" + b"v" * 900 + b"\x02"
+
+
+@pytest.mark.parametrize("turn", [1, 2, 3, 8, 16, 17])
+def test_rows_from_everywhere_tell_how_much_room_texts_need(turn: int) -> None:
+    """Also where messages of several kinds come in turn. One pass over the sample, one over all."""
+    frames = Frames([{"properties": UNIQUE if row % turn else LONG} for row in range(4096)])
+    with passes() as made:
+        found = frames.ordinary()
+    assert made.call_count == 2
+    with python_only():
+        assert found is not None and found.equals(frames.answer(MESSAGE_SCHEMA.names, raw_body=False, owner=None))
+
+
+def test_texts_that_are_longer_than_those_of_the_sample_cost_another_pass() -> None:
+    """All that are long come at the end, between the last two rows that were asked."""
+    last, end = sorted((_EVERYWHERE * 2**15).astype(int).tolist())[-1], 2**15
+    frames = Frames([{"properties": LONG if last < row < end else UNIQUE} for row in range(end)])
+    with passes() as made:
+        found = frames.ordinary()
+    assert made.call_count == 3
+    with python_only():
+        assert found is not None and found.equals(frames.answer(MESSAGE_SCHEMA.names, raw_body=False, owner=None))
+
+
+def test_a_batch_is_left_to_python_as_soon_as_a_row_of_the_sample_is_not_ordinary() -> None:
+    frames = Frames([{"born_host": V6}] * 4096)
+    with passes() as made:
+        assert frames.ordinary() is None
+    assert made.call_count == 1
 
 
 @pytest.mark.parametrize("seed", range(50))
