@@ -5,6 +5,7 @@ From a heap each batch would come on pages that the kernel clears first, and a h
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import weakref
 from collections.abc import Mapping
@@ -14,8 +15,8 @@ import numpy.typing as npt
 
 Area = npt.NDArray[np.uint8]
 
-# One is filled while the reader has the one before; with a second thread, two are.
-_KEPT_AREAS = 3
+# Two threads fill one each, while the reader has one, and one that was read is not let go yet.
+_KEPT_AREAS = 4
 _KEPT_BYTES_MAX = 32 << 20
 # Smaller ones are left to the heap: somebody may have very many of them, and a process may have so many maps.
 _AREA_BYTES_MIN = 1 << 20
@@ -42,11 +43,8 @@ class BatchMemory:
     def _area(self, size_bytes: int) -> Area:
         if size_bytes < _AREA_BYTES_MIN:
             return np.empty(size_bytes, np.uint8)
-        try:
-            room = self._free.pop()
-        except IndexError:
-            room = None
-        if room is None or len(room) < size_bytes:
+        room = self._take(size_bytes)
+        if room is None:
             try:
                 room = mmap.mmap(-1, -(-size_bytes // _AREA_BYTES_MIN) * _AREA_BYTES_MIN, flags=mmap.MAP_PRIVATE)
             except OSError:  # there are too many maps (vm.max_map_count)
@@ -56,7 +54,19 @@ class BatchMemory:
         weakref.finalize(area, _give_back, self._free, room).atexit = False
         return area
 
+    def _take(self, size_bytes: int) -> mmap.mmap | None:
+        for room in sorted(self._free, key=len):
+            if len(room) >= size_bytes:
+                with contextlib.suppress(ValueError):  # another thread has it by now
+                    self._free.remove(room)
+                    return room
+        return None
+
 
 def _give_back(free: list[mmap.mmap], room: mmap.mmap) -> None:
-    if len(free) < _KEPT_AREAS and len(room) <= _KEPT_BYTES_MAX:
+    """No lock: it may be called in the midst of anything, also of what it would be taken for."""
+    if len(room) <= _KEPT_BYTES_MAX:
         free.append(room)
+    if len(free) > _KEPT_AREAS:
+        with contextlib.suppress(ValueError):
+            free.remove(min(free, key=len))
