@@ -160,9 +160,9 @@ def _case(name: str, title: str, yardstick: str, settings: str, *stores: Make) -
 
 
 _LIMIT = (
-    "Batches that are under way, Arrow's pool behind them, and 30 MB of Python, numpy, pyarrow and the engine. The "
-    "pool keeps several times what a batch needs, and is asked to give that back every 256 MiB: with 512 MiB 20 GB "
-    "needed 1.16 times as much as 1 GB, with a gigabyte 1.20. A second thread that makes batches needs 35 MB."
+    "Batches that are under way, up to four areas of memory that are kept for the next ones, and 30 MB of Python, "
+    "numpy, pyarrow and the engine. Arrow's pool, where batches came from before, kept several times what one needs: "
+    "20 GB needed 1.20 times as much as 1 GB."
 )
 
 CASES = (

@@ -69,9 +69,10 @@ def reading(scratch: Scratch, body_bytes: int) -> Iterator[Pair]:
 LIMIT = (
     "One pass over the frames in C is three quarters of the time: copying bodies at 1 KiB, taking properties apart and "
     "copying them at 100 B. The rest looks at queue entries and makes columns of what was found. Bodies go past the "
-    "caches, as memory can take them: through the caches a read of messages of 1 KiB took a third longer. A second "
-    "thread, which makes every other batch, gains 10 to 30 %: Python lets one of them at a time do the rest, and at "
-    "1 KiB memory is what both wait for."
+    "caches, as memory can take them: through the caches a read of messages of 1 KiB took a third longer. A batch "
+    "lies in memory that earlier ones had: on pages that the kernel has to clear first, a read took a sixth longer. "
+    "A second thread, which makes every other batch, gains up to 30 %: Python lets one of them at a time do the rest, "
+    "and at 1 KiB memory is what both wait for."
 )
 
 CASES = tuple(

@@ -142,8 +142,8 @@ CASES = (
     _case(
         "read-20-gb", "memory of a stream that reads 20 GB", "the same with 1 GB",
         f"AvailableNow, all columns, 2 KiB bodies, {TASKS} tasks.",
-        "A batch at a time, as Spark holds it, Arrow's pool behind it, and 30 MB of Python, numpy, pyarrow and the "
-        "engine. With 1 GB a task has 50 MB to read, and ends before the pool has settled at what it keeps.",
+        "A batch at a time, as Spark holds it, memory that is kept for the next ones, and 30 MB of Python, numpy, "
+        "pyarrow and the engine.",
         scan, large, medium,
     ),
     _case(
