@@ -24,7 +24,7 @@ from rmq_store.log.holes import hole_around
 from rmq_store.memory import BatchMemory
 
 # Stored frames per batch: keeps the 32-bit offsets of Arrow's binary columns far from their limit, decompressed
-# bodies too. What a batch needs is kept for the next ones, up to three times: a reader needs little memory.
+# bodies too. A few times what a batch needs is kept for the next ones.
 BATCH_ROWS = 32_768
 BATCH_BYTES = 8 << 20
 # What is not ordinary comes from Arrow's pool, which keeps ever more unless it is asked now and then to give that back.

@@ -37,6 +37,7 @@ _FRAMES_BYTES_MAX = 256 << 20
 # So many rows, from everywhere in a batch, tell how long texts are; a batch of few rows has the most room at once.
 _SAMPLE_ROWS = 256
 _SAMPLED_ROWS_MIN = 2048
+_SAMPLED = frozenset(("msgId", "tags", "keys", "properties"))
 # Where they lie, [0, 1): spread evenly, and never in step with messages that come in turn (the golden ratio).
 _EVERYWHERE = np.arange(_SAMPLE_ROWS) * 0.6180339887498949 % 1
 
@@ -113,7 +114,7 @@ def decode_ordinary(
     asked = None if owner is None else (owner[0].encode(), owner[1], np.ascontiguousarray(owner[2], np.int64))
     most = _Rooms.most(count, frames_bytes)
     copied = None
-    if count >= _SAMPLED_ROWS_MIN:
+    if count >= _SAMPLED_ROWS_MIN and not _SAMPLED.isdisjoint(columns):
         rows = (_EVERYWHERE * count).astype(np.int64)
         some = None if asked is None else (*asked[:2], asked[2][rows])
         most_of_some = _Rooms.most(_SAMPLE_ROWS, int(sizes[rows].sum()))

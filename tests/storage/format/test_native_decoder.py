@@ -144,6 +144,16 @@ def test_texts_that_are_longer_than_those_of_the_sample_cost_another_pass() -> N
         assert found is not None and found.equals(frames.answer(MESSAGE_SCHEMA.names, raw_body=False, owner=None))
 
 
+@pytest.mark.parametrize("column", ["msgId", "tags", "keys", "properties"])
+def test_only_who_wants_texts_from_properties_needs_a_sample(column: str) -> None:
+    frames = Frames([{"properties": LONG}] * 4096)
+    with passes() as made:
+        assert frames.ordinary(["body", "storeHost", "queueOffset"]) is not None
+        assert made.call_count == 1
+        assert frames.ordinary([column]) is not None
+        assert made.call_count == 3
+
+
 def test_a_batch_is_left_to_python_as_soon_as_a_row_of_the_sample_is_not_ordinary() -> None:
     frames = Frames([{"born_host": V6}] * 4096)
     with passes() as made:
