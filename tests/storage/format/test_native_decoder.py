@@ -125,7 +125,7 @@ LONG = UNIQUE + b"TAGS\x01" + b"t" * 90 + b"\x02KEYS\x01" + b"k" * 900 + b"\x02n
 @pytest.mark.parametrize("turn", [1, 2, 3, 8, 16, 17])
 def test_rows_from_everywhere_tell_how_much_room_texts_need(turn: int) -> None:
     """Also where messages of several kinds come in turn. One pass over the sample, one over all."""
-    frames = Frames([{"properties": UNIQUE if row % turn else LONG} for row in range(4096)])
+    frames = Frames([{"properties": LONG if row % turn == turn - 1 else UNIQUE} for row in range(4096)])
     with passes() as made:
         found = frames.ordinary()
     assert made.call_count == 2
