@@ -27,7 +27,7 @@ LAYERS: dict[str, set[str]] = {
     "memory": set(),
     "log": {"errors", "clock", "format", "files"},
     "verify": {"errors", "clock", "format", "files", "log"},
-    "broker": {"errors", "clock", "threads", "format", "files", "log", "verify"},
+    "broker": {"errors", "clock", "threads", "memory", "format", "files", "log", "verify"},
     "staging": {"errors", "clock", "format", "files", "log", "broker"},
     "client": {"errors", "clock", "format", "files", "log", "broker", "staging"},
 }
