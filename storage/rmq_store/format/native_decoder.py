@@ -122,7 +122,7 @@ def decode_ordinary(
         if sample is None:
             return None
         copied = copy(positions, sizes, asked, most.at_most(sample.ends, count / _SAMPLE_ROWS))
-    if copied is None:
+    if copied is None:  # there was no sample, or its texts were shorter, or another row is not ordinary
         copied = copy(positions, sizes, asked, most)
     return None if copied is None else _as_batch(copied, count, columns, broker_name)
 
