@@ -103,25 +103,23 @@ class CountDown:
 def run_case(root: Path, case: Case, seed: int, counters: Counters) -> int:
     """One life with the hook; returns how many operations what may fail had."""
     from crash.failing_life import SCENARIOS, Life
-    from crash.flush_turns import without_flush_thread
     from rmq_store.files import durable
 
     hook = CountDown(case.k, case.failure, sticky=case.sticky)
     quiet = CountDown()
     life = Life(root, random.Random(seed), counters, lambda: hook.fired, name=f"{case.name}, seed {seed}")
     life.count_fsyncs = lambda: hook.fsyncs + quiet.fsyncs
-    with without_flush_thread():
-        try:
-            durable.hook = quiet
-            body = SCENARIOS[case.scenario](life)
-            durable.hook = hook
-            body()
-            durable.hook = quiet
-            life.finish()
-        finally:
-            durable.hook = None
-            if life.store is not None:
-                life.abandon()
+    try:
+        durable.hook = quiet
+        body = SCENARIOS[case.scenario](life)
+        durable.hook = hook
+        body()
+        durable.hook = quiet
+        life.finish()
+    finally:
+        durable.hook = None
+        if life.store is not None:
+            life.abandon()
     counters.seen["calls that failed"] += hook.fired is not None or case.failure == "MemoryError"
     return hook.count
 

@@ -20,7 +20,6 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from crash.flush_turns import take_turn
 from crash.kill import forget_boot
 from crash.oracle import make_body, read_body
 from crash.part import Counters
@@ -54,7 +53,7 @@ class Doomed:
 
 @dataclass
 class Life:
-    """One run, `without_flush_thread`; `fired` says what has failed so far."""
+    """One run; `fired` says what has failed so far."""
 
     root: Path
     chance: random.Random
@@ -90,7 +89,6 @@ class Life:
         flush_disk_type = "SYNC_FLUSH" if self.sync else "ASYNC_FLUSH"
         config = replace(self.config, flush_disk_type=flush_disk_type)
         self.store = Store.open(self.root, create=True, config=config, clock=self.clock)
-        take_turn(self.store)  # of the flush thread: at once, if the last process died
 
     def begin(self, count: int) -> None:
         """A store with some messages, on disk."""
@@ -109,6 +107,8 @@ class Life:
         store = self.opened
         page = store._log.writing_page
         self.ends = page.flushed_end, page.appended_end
+        assert store._flusher is not None
+        store._flusher.stop()
         store._closed = True
         store._log.close()
         self.store = None

@@ -184,7 +184,6 @@ def _suffer(life: Life, chance: random.Random, room: Tmpfs | SizeLimit) -> None:
 def _victim(root: Path, case: str, room: Tmpfs | SizeLimit, chance: random.Random) -> Counters:
     """In the child."""
     from crash.failing_life import TINY, Life
-    from crash.flush_turns import without_flush_thread
 
     segment_bytes = chance.choice(room.segment_bytes)
     config = replace(
@@ -193,8 +192,7 @@ def _victim(root: Path, case: str, room: Tmpfs | SizeLimit, chance: random.Rando
     )  # fmt: skip
     life = Life(root, chance, Counters(), lambda: None, config, min(segment_bytes // 2, room.body_bytes_max), name=case)
     life.sync = chance.random() < 0.3
-    with without_flush_thread():
-        _suffer(life, chance, room)
+    _suffer(life, chance, room)
     return life.counters
 
 

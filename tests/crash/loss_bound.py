@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any, ClassVar
 from unittest.mock import patch
 
-from crash.flush_turns import take_turn
 from crash.part import Part
 from crash.protections import protection
 from crash.simulated_disk import run_lives
@@ -54,7 +53,6 @@ class FlushedLife(Life):
     def open(self) -> Store:
         with patch.object(store_module, "Flusher", partial(Flusher, clock=lambda: self.now_ms)):
             store = super().open()
-        take_turn(store)  # at once, if somebody was killed
         self.turn_ms = self.now_ms
         self.end_on_disk = store._log.writing_page.appended_end
         return store
@@ -63,7 +61,9 @@ class FlushedLife(Life):
         """The thread that looks again and again has its turn now, if it is time."""
         self.written.append((self.now_ms, store._log.writing_page.appended_end))
         if self.now_ms - self.turn_ms >= CONFIG.flush_interval_commit_log:
-            take_turn(store)
+            assert store._flusher is not None
+            store._flusher.flush_if_due()
+            store._flusher._save_progress_if_due()
             self.turn_ms = self.now_ms
             self.end_on_disk = max(self.end_on_disk, self._old(), self._far())
         return self.end_on_disk

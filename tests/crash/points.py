@@ -21,7 +21,6 @@ from typing import NamedTuple
 from unittest import mock
 
 from crash.dying import Child, quiet
-from crash.flush_turns import take_turn, without_flush_thread
 from crash.kill import forget_boot
 from crash.operations import Points, Saved, watched
 from crash.oracle import ACK, Ledger, compare, make_body, read_body, read_queues, tell, verify
@@ -140,13 +139,13 @@ class Day:
         self._kill("append: store appended_end", 1, YESTERDAY)
 
     def _make_reboot(self, day: _Life) -> None:
-        """What a reboot may leave of the day: all of the log, up to a unit that lacks its last bytes. But nobody waits
-        for the state page to reach the disk: it is as it was while the first flush was under way. So its ends are too
-        low, and recovery writes again what it finds in the log.
+        """What a reboot may leave of the day: the log up to a unit that lacks its last bytes, and the state page as it
+        was while the first flush was under way. So its flushed end is too low, and recovery writes again what it finds
+        in the log.
         """
         page = self.root / "pyrmq" / "state"
         self._begin(day)
-        self._kill("recovery: fsync segment", 0, EARLIER)
+        self._kill("flush: fsync segment", 0, EARLIER)
         early = page.read_bytes()
         self._begin(day)
         # The last one is of the message behind the unit.
@@ -189,10 +188,9 @@ class Day:
         from rmq_store.log.flush import save_progress
 
         chance = random.Random(1)
-        with watched(points), without_flush_thread():
+        with watched(points):
             points.stage = "recovery"
             store = Store.open(self.root, clock=self.clock)
-            take_turn(store)
             points.stage = "append"
             traffic = Traffic(store, producer, chance, large=False)
             for call in (traffic.send, traffic.send_all, traffic.append, traffic.commit_unit, traffic.send):
@@ -224,10 +222,9 @@ class Day:
     def _live_after_reboot(self, points: Points, pipe: int) -> None:
         from rmq_store import Store
 
-        with watched(points), without_flush_thread():
+        with watched(points):
             points.stage = "recovery after a reboot"
             store = Store.open(self.root, clock=self.clock)
-            take_turn(store)
             report = store.recovery
             assert report is not None and report.trust == "OWN" and report.dropped_unit, report
             points.stage = "append after a reboot"

@@ -21,10 +21,10 @@ import pyarrow as pa
 
 from crash.disk_image import Image
 from crash.dying import BEFORE_BOOT
-from crash.flush_turns import without_flush_thread
 from crash.pieces import write_in_small_pieces
 from crash.recorded_disk import IDENTITIES, Recorder
 from rmq_store import Message, Store, StoreConfig
+from rmq_store.broker.flusher import Flusher
 from rmq_store.files import state_page
 from rmq_store.log import append as append_module
 from rmq_store.log import flush as flush_module
@@ -244,7 +244,8 @@ def engine(place: Workplace, seed: str) -> Iterator[None]:
     level, state = log.level, random.getstate()
     random.seed(seed)
     with (
-        without_flush_thread(),
+        patch.object(Flusher, "start", lambda self: None),
+        patch.object(Flusher, "stop", lambda self: None),
         patch.object(state_page, "boot_id", place.boot_id),
         patch.object(os, "getpid", lambda: 4242),  # a part of unique ids, and so of places in the index
     ):

@@ -22,7 +22,7 @@ NAMED = {
     "offsets: rename config/consumerOffset.json", "offsets: rename config/consumerOffset.json.bak",
     "delay: write segment", "delay: rename config/delayOffset.json",
     "retention: unlink segment", "retention: unlink queue file", "retention: unlink index file",
-    "recovery: write segment", "recovery: store flushing", "recovery: fsync segment", "recovery: store flushed_end",
+    "recovery: write segment", "recovery: store magic", "recovery: syncfs .", "recovery: write pyrmq/progress",
     "recovery after a reboot: store magic", "recovery after a reboot: store appended_end",
     "recovery after a reboot: write segment", "recovery after a reboot: syncfs .",
     "recovery after a reboot: unlink index file", "recovery after a reboot: write queue file",

@@ -15,7 +15,6 @@ from collections.abc import Callable
 
 from rmq_store.broker.config import StoreConfig
 from rmq_store.errors import StoreLockedError
-from rmq_store.files import durable
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.flush import PROGRESS_INTERVAL_BYTES, PROGRESS_INTERVAL_MS, flush, save_progress
 
@@ -47,13 +46,9 @@ class Flusher:
         self._clock = clock
         self._woken = threading.Event()
         self._wanted_end = 0
-        if log.writing_page.flushing:  # what a writer that died has left is flushed at once; or somebody is at it
-            self.flush_soon()
         self._stopped = False
         self._failing = False
-        with durable.typed(log.root):
-            known = log.progress.load()
-        self._saved_end = known[0].end if known is not None else 0  # dead writers may not have come to it
+        self._saved_end = log.writing_page.appended_end
         self._saved_ms = self._thorough_ms = self._looked_ms = clock()
         self._thread = threading.Thread(target=self._run, name="rmq-flush", daemon=True)
 

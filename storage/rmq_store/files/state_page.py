@@ -8,8 +8,8 @@
     4     inode            another inode
     5     appended_end     the log is complete, and its views are, below it
     6     flushed_end      the log is on disk below it; stored only after an fsync
-    7     flushing         1 while an fsync runs, and behind a killed writer: whoever finds it set comes after one that
-                           failed or died. 2 while syncfs runs behind that: of an error it tells once, and for all
+    7     flushing         1 while an fsync runs: whoever finds it set comes after one that failed or died. 2 while
+                           syncfs runs behind that, or in a recovery: of an error it tells once, and for all
     8     poison           not 0: a flush failed, writes are refused
     9     intent_start     where the append under way begins
     10    intent_end       where it ends; the intent counts only while intent_end > appended_end

@@ -1,9 +1,8 @@
 """Making the log durable: the flushed end, the progress record, and what happens when an fsync fails.
 
 An fsync that failed is reported once; the kernel then takes the pages for clean although they never reached the
-disk. So the word `flushing` is set around every fsync: who finds it set comes after one that failed or was killed, or
-is the first behind a killed writer (log/recovery.py), and first writes the range again.
-Source: CommitLog.GroupCommitService, FlushRealTimeService, StoreCheckpoint.
+disk. So the word `flushing` is set around every fsync: who finds it set comes after one that failed or was killed,
+and first writes the range again. Source: CommitLog.GroupCommitService, FlushRealTimeService, StoreCheckpoint.
 """
 
 from __future__ import annotations

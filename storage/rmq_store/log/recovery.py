@@ -81,8 +81,7 @@ REFUSE = Wishes()
 
 
 def recover(log: CommitLog, create_abort: Callable[[], None], wishes: Wishes = REFUSE) -> RecoveryReport:
-    """Recover, and publish the state page, or leave one as it is that can be believed. The caller holds byte 0 of
-    `lock` exclusively.
+    """Recover and publish the state page; everything is on disk then. The caller holds byte 0 of `lock` exclusively.
 
     `create_abort`, and then `wishes.describe`, is called once it is known how the store was left, and before anything
     is changed.
@@ -115,10 +114,6 @@ def recover(log: CommitLog, create_abort: Callable[[], None], wishes: Wishes = R
         undo(log)
     if start.trust is Trust.SAME_BOOT:
         report = _verify_same_boot(log, start)
-        if report is not None and _may_flush_later(log):
-            if report.end > start.offset:
-                page.flushing = 1
-            return report
         if report is not None:
             log.segments.rewrite(start.offset, report.end)
             last, timestamp = page.last_record, page.store_timestamp
@@ -237,19 +232,6 @@ def _verify_same_boot(log: CommitLog, start: StartingPoint) -> RecoveryReport | 
     if end != page.appended_end:
         return None
     return RecoveryReport(start.trust.name, "clean", end, end - start.offset, records, 0, None, log.kept.ranges)
-
-
-def _may_flush_later(log: CommitLog) -> bool:
-    """Whether a page that was verified can stand as it is, and `flushing` say the rest: who flushes next writes the
-    range again, because the dead writer may have been told of an error, and asks the file system for others.
-
-    Not under SYNC_FLUSH, where nobody sees what is not on disk; nor if the progress record would not lead a recovery
-    here again, or says that nothing comes behind it.
-    """
-    known = log.progress.load()
-    if known is None or not known[1] or known[0].clean:
-        return False
-    return (known[0].crc_from is not None or not log.crc_property) and not log.sync_flush
 
 
 def _scan_and_repair(log: CommitLog, start: StartingPoint, wishes: Wishes, *, on_disk: bool) -> RecoveryReport:

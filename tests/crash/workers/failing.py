@@ -13,7 +13,6 @@ from typing import Any
 
 from crash.failing_calls import Case
 from crash.failing_life import SCENARIOS, Life
-from crash.flush_turns import without_flush_thread
 from crash.part import Counters
 from crash.protections import remove_as_told
 from rmq_store.files import durable
@@ -64,10 +63,9 @@ def run(root: str, case: Case, seed: int) -> dict[str, Any]:
 def main() -> None:
     logging.disable(logging.CRITICAL)
     remove_as_told()
-    with without_flush_thread():
-        for line in sys.stdin:
-            job = json.loads(line)
-            print(json.dumps(run(job["root"], Case(*job["case"]), job["seed"])), flush=True)
+    for line in sys.stdin:
+        job = json.loads(line)
+        print(json.dumps(run(job["root"], Case(*job["case"]), job["seed"])), flush=True)
 
 
 if __name__ == "__main__":

@@ -451,8 +451,9 @@ def test_what_a_dead_process_left_unflushed_is_flushed_by_the_others_or_by_the_n
     durable.hook = lambda operation, path: operations.append(operation)
     with lab.open() as store:
         durable.hook = None
+        page = store._log.writing_page
         assert "syncfs" in operations
-        assert store._log.writing_page.flushed_end == left.appended_end
+        assert page.flushed_end == page.appended_end == left.appended_end
         assert lab.numbers(store) == list(range(6))
 
 

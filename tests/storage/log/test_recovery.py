@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -21,7 +19,6 @@ import numpy as np
 import pytest
 
 from rmq_store import Message, Store
-from rmq_store.broker import flusher
 from rmq_store.errors import CorruptRecordError, StoreFailedError
 from rmq_store.files import durable
 from rmq_store.files.progress import Progress
@@ -173,8 +170,7 @@ def test_a_killed_writers_store_is_trusted_in_the_same_boot_and_only_the_unflush
     with lab.open() as store:
         durable.hook = None
         # An fsync may have failed unheard: what was never flushed is made dirty again, and then synced.
-        wanted = ["write commitlog", f"syncfs {lab.root.parent.name}", "fsync commitlog"]
-        assert sorted(wanted, key=operations.index) == wanted
+        assert operations.index("write commitlog") < operations.index(f"syncfs {lab.root.parent.name}")
         report = recovered(store)
         assert (report.trust, report.case, report.record_count, report.removed_bytes) == ("SAME_BOOT", "clean", 20, 0)
         assert 0 < report.scanned_bytes < report.end / 2
@@ -689,31 +685,6 @@ def test_a_close_killed_at_its_kth_operation_loses_nothing(
     assert trusts == {"SAME_BOOT", "CLEAN"}
 
 
-@pytest.mark.parametrize("is_sync", [False, True])
-def test_only_under_sync_flush_the_next_opener_of_a_killed_writers_store_waits_for_the_disk(
-    lab: Lab, is_sync: bool
-) -> None:
-    """What is seen under SYNC_FLUSH is on disk. Under ASYNC_FLUSH the flush thread sees to it."""
-    if is_sync:
-        lab.sync_flush()
-    with lab.open() as store:
-        store.append(lab.batch(10))
-    lab.crash(lambda store: store.send(Message("Alpha", b"00000010", properties={"WAIT": "false"})))
-    record = (lab.root / "pyrmq" / "progress").read_bytes()
-    waited: list[str] = []
-
-    def note(operation: str, path: str) -> None:
-        if threading.current_thread() is threading.main_thread():
-            waited.append(operation)
-
-    durable.hook = note
-    with lab.open() as store:
-        durable.hook = None
-        assert ("syncfs" in waited) is is_sync
-        assert ((lab.root / "pyrmq" / "progress").read_bytes() == record) is not is_sync
-        assert lab.numbers(store) == list(range(11))
-
-
 @pytest.mark.parametrize("damage", [b"", b"\xff"])
 def test_without_a_progress_record_of_its_own_the_next_opener_writes_one(lab: Lab, damage: bytes) -> None:
     """It is where a recovery begins after the next power cut."""
@@ -760,25 +731,8 @@ def test_where_no_thread_is_to_be_had_a_recovery_does_all_itself(
         assert lab.numbers(store) == list(range(100))
 
 
-def test_progress_is_saved_although_no_writer_lives_until_it_is_due(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Or a recovery after a power cut would have ever more to scan."""
-    monkeypatch.setattr(flusher, "PROGRESS_INTERVAL_BYTES", 6000)  # of each writer less than a half
-    for _ in range(3):
-        lab.crash(lambda store: store.append(lab.batch(10)))
-        lab.written += 10
-    with lab.open() as store:
-        deadline_s = time.monotonic() + 60
-        while store._log.progress.load()[0].end < store.log_range()[1] and time.monotonic() < deadline_s:
-            time.sleep(0.001)
-        assert store._log.progress.load()[0].end == store.log_range()[1]
-
-
 @pytest.mark.parametrize("reboot", [False, True])
 def test_a_recovery_that_cannot_sync_says_so_and_the_next_one_succeeds(lab: Lab, reboot: bool) -> None:
-    if not reboot:
-        lab.sync_flush()  # otherwise the flush thread syncs, and is told
     with lab.open() as store:
         store.append(lab.batch(10))
     lab.crash(lambda store: store.append(lab.batch(10)))

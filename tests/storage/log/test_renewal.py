@@ -104,28 +104,9 @@ def test_new_files_have_their_names_on_disk_before_anything_else_is_written(lab:
     assert set(behind[:6]) == {("fsync_directory", directory) for directory in directories}
 
 
-def test_a_killed_writers_store_whose_flush_fails_is_written_no_more_and_renewed_by_the_next_opener(lab: Lab) -> None:
-    """The dead one may have been told of an error, syncfs of another: each is told only once."""
-    lab.crash(lambda store: store.append(lab.batch(40)))
-    lab.written += 40
-    fail("syncfs", "")
-    store = lab.open()
-    with pytest.raises(StoreFailedError):
-        store.append(lab.batch(1))
-    with pytest.raises(StoreFailedError):
-        store.close()
-    durable.hook = None
-    before = inodes(lab)
-    with lab.open() as store:
-        assert lab.numbers(store) == list(range(40))
-        assert not set(before.values()) & set(inodes(lab).values())
-
-
 @pytest.mark.parametrize("reboot", [False, True])
 def test_a_recovery_whose_sync_fails_is_not_believed_by_the_next_one(lab: Lab, reboot: bool) -> None:
     """syncfs tells of an error that nobody had heard of; it tells only once."""
-    if not reboot:
-        lab.sync_flush()  # otherwise the flush thread syncs, and is told
     lab.crash(lambda store: store.append(lab.batch(40)))
     lab.written += 40
     if reboot:
@@ -172,17 +153,29 @@ def test_only_a_first_opener_that_is_killed_while_it_syncs_leaves_files_in_doubt
     assert same == (set() if renewed else set(before))
 
 
-def test_a_flush_thread_that_is_killed_while_it_syncs_for_a_dead_writer_leaves_files_in_doubt(lab: Lab) -> None:
-    """Of an error that the dead writer had not heard of, it may have been told."""
-    lab.crash(lambda store: store.append(lab.batch(40)))
+def test_who_is_killed_while_he_syncs_for_a_writer_that_died_in_its_fsync_leaves_files_in_doubt(lab: Lab) -> None:
+    """Of an error that the dead writer had not heard of, he may have been told."""
+
+    def die_in(operation: str) -> None:
+        durable.hook = lambda name, path: os._exit(9) if name == operation else None
+
+    def leave_unsynced() -> None:
+        store = lab.open()
+        store.append(lab.batch(40))
+        die_in("fsync")
+        store.flush()
+
+    def live_on() -> None:
+        store = lab.open()
+        assert lab.in_child(leave_unsynced) == 9
+        die_in("syncfs")
+        store.flush()
+
+    with lab.open() as store:
+        store.append(lab.batch(0))
+    assert lab.in_child(live_on) == 9
     lab.written += 40
     before = inodes(lab)
-
-    def die() -> None:
-        durable.hook = lambda name, path: os._exit(9) if name == "syncfs" else None
-        lab.open()
-
-    assert lab.in_child(die) == 9
     with lab.open() as store:
         assert lab.numbers(store) == list(range(40))
         assert not set(before.values()) & set(inodes(lab).values())
