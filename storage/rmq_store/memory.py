@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -33,12 +33,7 @@ class BatchMemory:
         """A new area in pieces of these sizes, (size,) uint8 each, whatever is in them. It may be given out again when
         no array or buffer over any of its pieces is left. MemoryError.
         """
-        starts, end = {}, 0
-        for name, size_bytes in sizes_bytes.items():
-            starts[name] = end
-            end += -(-size_bytes // _LINE_BYTES) * _LINE_BYTES
-        area = self._area(end)
-        return {name: area[start : start + sizes_bytes[name]] for name, start in starts.items()}
+        return _in_pieces(self._area, sizes_bytes)
 
     def _area(self, size_bytes: int) -> Area:
         if size_bytes < _AREA_BYTES_MIN:
@@ -61,6 +56,20 @@ class BatchMemory:
                     self._free.remove(room)
                     return room
         return None
+
+
+def from_heap(sizes_bytes: Mapping[str, int]) -> dict[str, Area]:
+    """As `BatchMemory.carve`, of memory that goes back at once."""
+    return _in_pieces(lambda size_bytes: np.empty(size_bytes, np.uint8), sizes_bytes)
+
+
+def _in_pieces(new: Callable[[int], Area], sizes_bytes: Mapping[str, int]) -> dict[str, Area]:
+    starts, end = {}, 0
+    for name, size_bytes in sizes_bytes.items():
+        starts[name] = end
+        end += -(-size_bytes // _LINE_BYTES) * _LINE_BYTES
+    area = new(end)
+    return {name: area[start : start + sizes_bytes[name]] for name, start in starts.items()}
 
 
 def _give_back(free: list[mmap.mmap], room: mmap.mmap) -> None:

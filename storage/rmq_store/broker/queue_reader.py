@@ -17,16 +17,17 @@ from rmq_store.broker.tags import TagFilter
 from rmq_store.errors import CorruptQueueError, CorruptRecordError, OffsetOutOfRangeError
 from rmq_store.format.consume_queue import ENTRY_BYTES, PRE_BLANK_SIZE
 from rmq_store.format.frame_decoder import BatchTooLargeError, NotOwnedError, Owner, decode_frames
-from rmq_store.format.schema import MESSAGE_SCHEMA
+from rmq_store.format.schema import message_schema
 from rmq_store.log.beside import two_by_two
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.holes import hole_around
 from rmq_store.memory import BatchMemory
 
 # Stored frames per batch: keeps the 32-bit offsets of Arrow's binary columns far from their limit, decompressed
-# bodies too. A few times what a batch needs is kept for the next ones.
+# bodies too. A few times what a batch needs is kept for the next ones. Somewhat more than an eighth of a segment: what
+# queues have in one mostly comes to an even number of equal parts, for two threads.
 BATCH_ROWS = 32_768
-BATCH_BYTES = 8 << 20
+BATCH_BYTES = 9 << 20
 # What is not ordinary comes from Arrow's pool, which keeps ever more unless it is asked now and then to give that back.
 # If nothing came from there, that costs nothing.
 _POOL_BYTES = 256 << 20
@@ -99,7 +100,7 @@ class QueueReader:
         if not wanted.all():
             offsets, sizes, queue_offsets = offsets[wanted], sizes[wanted], queue_offsets[wanted]
         decoded = list(dict.fromkeys([*columns, *(["tags"] if tags is not None else [])]))
-        schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
+        schema = message_schema(tuple(columns))
         decode = partial(self._decode, columns=decoded, raw_body=raw_body)
         wanted_frames = _Frames(offsets, sizes, Owner(topic, queue_id, queue_offsets))
         pieces = (wanted_frames.part(*cut) for cut in self._batches(offsets, sizes, batch_rows, batch_bytes))
@@ -137,17 +138,23 @@ class QueueReader:
     def _batches(
         self, offsets: np.ndarray, sizes: np.ndarray, batch_rows: int, batch_bytes: int
     ) -> Iterator[tuple[int, int]]:
-        """Cut rows into runs that lie in one segment and keep to the limits."""
-        segments = offsets // self._log.segments.size_bytes
-        ends = np.cumsum(sizes, dtype=np.int64)
+        """Cut rows into runs that lie in one segment and keep to the limits. What lies there in a row is cut into equal
+        parts: two threads have the same to do.
+        """
+        segment_bytes = self._log.segments.size_bytes
+        ends = np.cumsum(sizes.astype(np.int64))
         first, count = 0, len(offsets)
         while first < count:
+            base = self._log.segments.base_of(int(offsets[first]))
+            here = first + max(int(np.searchsorted(offsets[first:], base + segment_bytes)), 1)
             before = int(ends[first - 1]) if first else 0
-            last = int(np.searchsorted(ends, before + batch_bytes, side="right"))
-            last = min(max(last, first + 1), first + batch_rows, count)
-            changes = np.flatnonzero(segments[first:last] != segments[first])
-            if len(changes):
-                last = first + int(changes[0])
+            most_bytes = _equal_share(int(ends[here - 1]) - before, batch_bytes)
+            last = int(np.searchsorted(ends, before + most_bytes, side="right"))
+            last = min(max(last, first + 1), first + _equal_share(here - first, batch_rows), here)
+            # Entries that are damaged may be in no order.
+            elsewhere = (offsets[first:last] - base).view(np.uint64) >= segment_bytes
+            if elsewhere.any():
+                last = first + int(elsewhere.argmax())
             yield first, last
             first = last
 
@@ -186,6 +193,11 @@ class QueueReader:
             return self._log.missing_segment(offset)
         what = f"{topic}-{queue_id}: retention removed messages from {queue_offset} on while they were read"
         return OffsetOutOfRangeError(what, queue_offset, end, end)
+
+
+def _equal_share(whole: int, limit: int) -> int:
+    """How much each of as few equal parts has as keep to the limit."""
+    return -(-whole // max(-(-whole // limit), 1))
 
 
 _Decode = Callable[[_Frames], pa.RecordBatch]

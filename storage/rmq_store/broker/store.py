@@ -356,7 +356,7 @@ class Store:
         `tags` ("TagA || TagB") leaves out messages with other tags. Compressed bodies are decompressed unless
         `raw_body`. `only`: of the range, just these queue offsets, (n,) int64, ascending; nothing else is touched.
         `two_threads`: a second thread makes every other batch, before the one in front of it is yielded; not for who
-        has a reader for each processor. It holds one batch more (8 MiB of stored bytes; one message if that is larger).
+        has a reader for each processor. It holds one batch more (9 MiB of stored bytes; one message if that is larger).
 
         Raises:
             OffsetOutOfRangeError: [start, end) is not within the queue's range.

@@ -26,7 +26,7 @@ from rmq_store.format.gather import SLICES_BYTES_MAX, all_are, repeated
 from rmq_store.format.host_columns import host_message_ids, host_texts
 from rmq_store.format.native_decoder import decode_ordinary
 from rmq_store.format.property_columns import PropertyPieces
-from rmq_store.format.schema import MESSAGE_SCHEMA, TIMESTAMP_TYPE
+from rmq_store.format.schema import MESSAGE_SCHEMA, TIMESTAMP_TYPE, message_schema
 from rmq_store.memory import BatchMemory
 
 __all__ = [
@@ -113,7 +113,7 @@ def decode_frames(
     decoding = _Decoding(headers, broker_name, None if raw_body else body_limit_bytes)
     return pa.RecordBatch.from_arrays(
         [_MAKERS[name](decoding) for name in columns],
-        schema=pa.schema([MESSAGE_SCHEMA.field(name) for name in columns]),
+        schema=message_schema(tuple(columns)),
     )
 
 

@@ -7,9 +7,9 @@ bodies, IPv6 hosts, several topics, malformed UTF-8, a message without UNIQ_KEY,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,26 +18,28 @@ from rmq_store.format import native
 from rmq_store.format.frame_check import FRAME_BYTES_MIN
 from rmq_store.format.gather import Bytes, Positions, repeated
 from rmq_store.format.properties import CRC32, KEYS, TAGS, UNIQUE_KEY
-from rmq_store.format.schema import MESSAGE_SCHEMA, TIMESTAMP_TYPE
-from rmq_store.memory import BatchMemory
+from rmq_store.format.schema import MESSAGE_SCHEMA, PROPERTY_COLUMNS, message_schema
+from rmq_store.memory import Area, BatchMemory, from_heap
 
 # The extension knows the order.
-_NUMBERS = (
-    "queueId", "reconsumeTimes", "flag", "sysFlag", "queueOffset", "commitLogOffset", "bornTimestamp", "storeTimestamp",
-)  # fmt: skip
+_NUMBERS: Mapping[str, np.dtype[Any]] = {
+    **dict.fromkeys(("queueId", "reconsumeTimes", "flag", "sysFlag"), np.dtype(np.int32)),
+    **dict.fromkeys(("queueOffset", "commitLogOffset", "bornTimestamp", "storeTimestamp"), np.dtype(np.int64)),
+}
 _TEXTS = ("body", "bornHost", "storeHost", "msgId", "tags", "keys")
 _NAMES = tuple(name.encode() for name in (UNIQUE_KEY, CRC32, TAGS, KEYS))
 _MAY_BE_NULL = ("tags", "keys")
+
+_TYPES = {field.name: field.type for field in MESSAGE_SCHEMA}
 
 _HOST_ROOM_BYTES = 32
 _PIECE_BYTES_MIN = 4
 _ROW_PIECES_MAX = 64
 _FRAMES_BYTES_MAX = 256 << 20
 
-# So many rows, from everywhere in a batch, tell how long texts are; a batch of few rows has the most room at once.
+# So many rows, from everywhere in a batch, tell how long texts are; a batch of few bytes has the most room at once.
 _SAMPLE_ROWS = 256
-_SAMPLED_ROWS_MIN = 2048
-_SAMPLED = frozenset(("msgId", "tags", "keys", "properties"))
+_SAMPLED_BYTES_MIN = 512 << 10
 # Where they lie, [0, 1): spread evenly, and never in step with messages that come in turn (the golden ratio).
 _EVERYWHERE = np.arange(_SAMPLE_ROWS) * 0.6180339887498949 % 1
 
@@ -63,7 +65,7 @@ class _Rooms(NamedTuple):
 
     def sizes_bytes(self, count: int, columns: Sequence[str]) -> dict[str, int]:
         """What the columns of `count` rows need memory for."""
-        sizes = {name: np.dtype(_number_type(name)).itemsize * count for name in _NUMBERS if name in columns}
+        sizes = {name: number.itemsize * count for name, number in _NUMBERS.items() if name in columns}
         for name in _TEXTS:
             if name in columns:
                 sizes |= {f"{name} offsets": 4 * (count + 1), name: self.texts[name]}
@@ -79,9 +81,9 @@ class _Rooms(NamedTuple):
         may be as long as all the others.
         """
         likely = [int(1.25 * rows * end) + 4096 for end in ends]
-        texts = {name: min(likely[at], self.texts[name]) for at, name in enumerate(_TEXTS) if name != "body"}
+        texts = {name: min(likely[at], self.texts[name]) for at, name in enumerate(_TEXTS) if name in PROPERTY_COLUMNS}
         most = self.pieces, self.names, self.values
-        return _Rooms({"body": self.texts["body"], **texts}, *map(min, likely[len(_TEXTS) :], most))
+        return _Rooms({**self.texts, **texts}, *map(min, likely[len(_TEXTS) :], most))
 
 
 class _Copied(NamedTuple):
@@ -110,20 +112,23 @@ def decode_ordinary(
     count, frames_bytes = len(positions), int(sizes.sum())
     if count == 0 or not 0 < frames_bytes <= _FRAMES_BYTES_MAX:
         return None
-    copy = partial(_copy, data, base_offset, raw_body, columns, memory)
+    copy = partial(_copy, data, base_offset, raw_body)
     asked = None if owner is None else (owner[0].encode(), owner[1], np.ascontiguousarray(owner[2], np.int64))
     most = _Rooms.most(count, frames_bytes)
     copied = None
-    if count >= _SAMPLED_ROWS_MIN and not _SAMPLED.isdisjoint(columns):
-        rows = (_EVERYWHERE * count).astype(np.int64)
+    sampled = [name for name in columns if name in PROPERTY_COLUMNS]
+    if sampled and frames_bytes >= _SAMPLED_BYTES_MIN:
+        rows = np.arange(count) if count <= _SAMPLE_ROWS else (_EVERYWHERE * count).astype(np.int64)
         some = None if asked is None else (*asked[:2], asked[2][rows])
-        most_of_some = _Rooms.most(_SAMPLE_ROWS, int(sizes[rows].sum()))
-        sample = copy(positions[rows], sizes[rows], some, most_of_some)
+        most_of_some = _Rooms.most(len(rows), int(sizes[rows].sum()))
+        sample = copy(sampled, from_heap, positions[rows], sizes[rows], some, most_of_some)
         if sample is None:
             return None
-        copied = copy(positions, sizes, asked, most.at_most(sample.ends, count / _SAMPLE_ROWS))
+        likely = most.at_most(sample.ends, count / len(rows))
+        del sample
+        copied = copy(columns, memory.carve, positions, sizes, asked, likely)
     if copied is None:  # there was no sample, or its texts were shorter, or another row is not ordinary
-        copied = copy(positions, sizes, asked, most)
+        copied = copy(columns, memory.carve, positions, sizes, asked, most)
     return None if copied is None else _as_batch(copied, count, columns, broker_name)
 
 
@@ -132,15 +137,15 @@ def _copy(
     base_offset: int,
     raw_body: bool,
     columns: Sequence[str],
-    memory: BatchMemory,
+    carve: Callable[[Mapping[str, int]], dict[str, Area]],
     positions: Positions,
     sizes: Positions,
     owner: tuple[bytes, int, Positions] | None,
     rooms: _Rooms,
 ) -> _Copied | None:
     """All frames in one pass, or None: something is not ordinary, or wrong, or there is not room for it."""
-    areas = memory.carve(rooms.sizes_bytes(len(positions), columns))
-    numbers = {name: areas[name].view(_number_type(name)) for name in _NUMBERS if name in columns}
+    areas = carve(rooms.sizes_bytes(len(positions), columns))
+    numbers = {name: areas[name].view(number) for name, number in _NUMBERS.items() if name in columns}
     texts = {name: _text(name, areas) for name in _TEXTS if name in columns}
     pieces = _pieces(areas) if "properties" in columns else None
     ends = np.empty(len(_TEXTS) + 3, np.int64)
@@ -162,12 +167,7 @@ def _as_batch(copied: _Copied, count: int, columns: Sequence[str], broker_name: 
     if copied.pieces is not None:
         arrays["properties"] = _as_map(copied.pieces, *ends[len(_TEXTS) :])
     arrays |= {name: repeated(text, count) for name, text in (("topic", topic), ("brokerName", broker_name))}
-    schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
-    return pa.RecordBatch.from_arrays([arrays[name] for name in columns], schema=schema)
-
-
-def _number_type(name: str) -> type[np.signedinteger]:
-    return np.int32 if MESSAGE_SCHEMA.field(name).type == pa.int32() else np.int64
+    return pa.RecordBatch.from_arrays([arrays[name] for name in columns], schema=message_schema(tuple(columns)))
 
 
 def _text(name: str, areas: Mapping[str, np.ndarray]) -> _Text:
@@ -187,14 +187,13 @@ def _pieces(areas: Mapping[str, np.ndarray]) -> _Pieces:
 
 
 def _as_numbers(name: str, values: np.ndarray) -> pa.Array:
-    array = pa.array(values)
-    return array.view(TIMESTAMP_TYPE) if name.endswith("Timestamp") else array
+    return pa.Array.from_buffers(_TYPES[name], len(values), [None, pa.py_buffer(values)])
 
 
 def _as_texts(name: str, count: int, text: _Text, size: int) -> pa.Array:
     offsets, values, valid = text
     buffers = [None if valid is None else pa.py_buffer(valid), pa.py_buffer(offsets), pa.py_buffer(values[:size])]
-    return pa.Array.from_buffers(MESSAGE_SCHEMA.field(name).type, count, buffers)
+    return pa.Array.from_buffers(_TYPES[name], count, buffers)
 
 
 def _as_map(pieces: _Pieces, count: int, names_size: int, values_size: int) -> pa.MapArray:

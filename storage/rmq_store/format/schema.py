@@ -7,6 +7,7 @@ client shows: UNIQ_KEY, else the offset id; `tags` and `keys` are null when abse
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 import pyarrow as pa
@@ -35,6 +36,13 @@ MESSAGE_SCHEMA: Final[pa.Schema] = pa.schema(
         ("brokerName", pa.string()),
     ]
 )
+
+
+@functools.cache
+def message_schema(columns: tuple[str, ...]) -> pa.Schema:
+    """MESSAGE_SCHEMA restricted to `columns`, in their order. KeyError."""
+    return pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
+
 
 # What only a look at the property string answers; a read without any of them does not touch it.
 PROPERTY_COLUMNS: Final = frozenset(("msgId", "tags", "keys", "properties"))

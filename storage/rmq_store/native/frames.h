@@ -39,6 +39,8 @@ enum {
 
 /* Frames ahead whose bytes should be on their way: they lie anywhere, the processor cannot guess where. */
 #define FRAMES_AHEAD 8
+/* Most messages have no more. */
+#define PROPERTIES_EXPECTED_BYTES 256
 
 /* Send for the bytes of a frame, at least its first and last ones. */
 PREFETCHING expect_frame(const uint8_t *data, int64_t count, int64_t position, int64_t size)
@@ -48,6 +50,16 @@ PREFETCHING expect_frame(const uint8_t *data, int64_t count, int64_t position, i
     expect_bytes(data, count, position, position + size);
     PREFETCH(data + position + size - 1);
     PREFETCH(data + position + size - 1 - CACHE_LINE_BYTES);
+}
+
+/* As `expect_frame`, where nobody looks at the body: send for what is before it, and for the properties behind it. */
+PREFETCHING expect_ends(const uint8_t *data, int64_t count, int64_t position, int64_t size)
+{
+    if (position < 0 || size < FRAME_BYTES_MIN || position > count - size)
+        return;
+    int64_t behind = size - PROPERTIES_EXPECTED_BYTES;
+    expect_bytes(data, count, position, position + FRAME_BYTES_MIN);
+    expect_bytes(data, count, position + (behind < FRAME_BYTES_MIN ? FRAME_BYTES_MIN : behind), position + size);
 }
 
 /* Read the frame of `size` bytes at `position` of `count` bytes of data into row `row` of the fields, which have `rows`

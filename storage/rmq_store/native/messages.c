@@ -264,11 +264,14 @@ static PyObject *copy_messages(PyObject *module, PyObject *arguments)
     const int64_t *position = positions.view.buf, *size = sizes.view.buf;
     int with_properties = batch.map.name.data != NULL || is_wanted(&batch, MSG_IDS) || is_wanted(&batch, TAGS)
                        || is_wanted(&batch, KEYS);
+    int with_bodies = is_wanted(&batch, BODIES);
     Py_ssize_t row = 0;
     Py_BEGIN_ALLOW_THREADS
     for (; row < rows; row++) {
-        if (row + FRAMES_AHEAD < rows)
+        if (row + FRAMES_AHEAD < rows && with_bodies)
             expect_frame(batch.source.data, batch.source.size, position[row + FRAMES_AHEAD], size[row + FRAMES_AHEAD]);
+        else if (row + FRAMES_AHEAD < rows)
+            expect_ends(batch.source.data, batch.source.size, position[row + FRAMES_AHEAD], size[row + FRAMES_AHEAD]);
         if (!copy_message(&batch, position[row], size[row], with_properties, row))
             break;
     }

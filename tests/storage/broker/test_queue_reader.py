@@ -74,7 +74,26 @@ def test_limits_cut_batches_but_one_message_always_fits(store: Store, rows: int,
     batches = read(store, entries, batch_rows=rows, batch_bytes=bytes_max)
     assert numbers(batches) == list(range(COUNT))
     size = int(entries["frame_size"][0])
-    assert max(batch.num_rows for batch in batches) == min(rows, max(bytes_max // size, 1), 1 << 20)
+    assert max(batch.num_rows for batch in batches) <= min(rows, max(bytes_max // size, 1))
+
+
+@pytest.mark.parametrize("limit", [{"batch_rows": 13}, {"batch_bytes": 2000}])
+def test_what_lies_in_one_segment_is_cut_into_equal_parts_as_few_as_the_limits_allow(
+    store: Store, limit: dict[str, int]
+) -> None:
+    entries = entries_of(store)
+    sizes, segment_bytes = entries["frame_size"].astype(int), store._log.segments.size_bytes
+    segments = entries["commit_log_offset"].astype(int) // segment_bytes
+    ends = np.cumsum([batch.num_rows for batch in read(store, entries, **limit)])
+    parts = np.split(sizes, ends[:-1])
+    assert ends[-1] == COUNT
+    for segment in set(segments.tolist()):
+        here = [part for part, end in zip(parts, ends, strict=True) if segments[end - 1] == segment]
+        rows, size_bytes = sum(map(len, here)), sum(int(part.sum()) for part in here)
+        assert rows == np.count_nonzero(segments == segment)
+        needed = max(-(-rows // limit.get("batch_rows", COUNT)), -(-size_bytes // limit.get("batch_bytes", 1 << 20)))
+        assert needed <= len(here) <= needed + 1  # frames cannot be cut
+        assert max(abs(part.sum() - size_bytes / len(here)) for part in here) <= sizes.max()
 
 
 def test_a_second_thread_makes_batches_only_if_it_is_wished(
@@ -146,6 +165,14 @@ def test_entries_that_point_beside_records_or_nowhere_are_errors(store: Store, f
     entries = entries_of(store)
     entries[field][9] = value
     with pytest.raises(CorruptRecordError):
+        read(store, entries)
+
+
+def test_an_entry_that_points_into_another_segment_is_found_out(store: Store) -> None:
+    """Between two of one segment: nothing that lies elsewhere is taken for a part of it."""
+    entries = entries_of(store)
+    entries[7] = entries[COUNT - 1]
+    with pytest.raises(CorruptQueueError, match=r"at byte 140: entry 7 .*points at .*'T', 0, 299"):
         read(store, entries)
 
 

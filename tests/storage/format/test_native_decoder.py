@@ -67,11 +67,11 @@ class Frames:
         self.owner = Owner("Topic", 3, 100 + np.arange(len(frames)))
 
     def ordinary(
-        self, columns: Sequence[str] = MESSAGE_SCHEMA.names, *, raw_body: bool = False
+        self, columns: Sequence[str] = MESSAGE_SCHEMA.names, *, raw_body: bool = False, memory: Any = None
     ) -> pa.RecordBatch | None:
         return decode_ordinary(
             np.frombuffer(bytes(self.data), np.uint8), self.positions, self.sizes, base_offset=BASE, columns=columns,
-            broker_name="b", raw_body=raw_body, owner=self.owner, memory=BatchMemory(),
+            broker_name="b", raw_body=raw_body, owner=self.owner, memory=memory or BatchMemory(),
         )  # fmt: skip
 
     def answer(self, columns: Sequence[str], *, raw_body: bool, owner: Owner | None) -> pa.RecordBatch | str:
@@ -131,6 +131,21 @@ def test_rows_from_everywhere_tell_how_much_room_texts_need(turn: int) -> None:
     assert made.call_count == 2
     with python_only():
         assert found is not None and found.equals(frames.answer(MESSAGE_SCHEMA.names, raw_body=False, owner=None))
+
+
+@pytest.mark.parametrize(
+    ("count", "body_bytes"), [(20_000, 10), (1500, 2000), (256, 9000), (40, 100_000), (3, 1 << 20)]
+)
+def test_a_batch_takes_one_area_hardly_larger_than_its_bodies_and_texts(count: int, body_bytes: int) -> None:
+    """However few messages it has. What the sample needed is no part of it, and is not kept."""
+    properties = UNIQUE + b"TAGS\x01TagA\x02KEYS\x01k1\x02"
+    frames = Frames([{"body": bytes(body_bytes), "properties": properties}] * count)
+    memory = MagicMock(wraps=BatchMemory())
+    found = frames.ordinary(memory=memory)
+    assert found is not None
+    texts_bytes = sum(found.column(name).nbytes for name in MESSAGE_SCHEMA.names if name != "body")
+    [call] = memory.carve.call_args_list
+    assert sum(call.args[0].values()) < len(frames.data) + 1.5 * texts_bytes + 50_000
 
 
 def test_texts_that_are_longer_than_those_of_the_sample_cost_another_pass() -> None:
