@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.case import Case, Pair, Target
 from bench.crew import Crew
 from bench.scratch import Scratch
-from bench.stores import append_rows, large, of_size, read_log, rows_of
+from bench.stores import append_rows, large, log_pieces, of_size, read_log, rows_of
 from rmq_store import Store
 
 TAIL_BYTES = 256 << 20
@@ -90,9 +90,26 @@ def killed(root: Path, tail_bytes: int, *, power_cut: bool) -> tuple[int, int]:
     return start, end
 
 
+def write_log_again(root: Path, start: int, end: int) -> int:
+    """Write [start, end) of the log over itself and sync it: what anybody has to do who finds it in the page cache, and
+    wants it on the disk. Returns how many bytes there were.
+    """
+    done = 0
+    for path, position, size in log_pieces(root, start, end):
+        with path.open("r+b", buffering=0) as file:
+            file.seek(position)
+            content = file.read(size)
+            file.seek(position)
+            done += file.write(content)
+            os.fdatasync(file.fileno())
+    return done
+
+
 @contextlib.contextmanager
-def recovering(scratch: Scratch, made: Callable[[Path, Scratch], Path], *, power_cut: bool) -> Iterator[Pair]:
-    """MB of the tail per second."""
+def recovering(
+    scratch: Scratch, made: Callable[[Path, Scratch], Path], *, power_cut: bool, beside: Callable[[Path, int, int], int]
+) -> Iterator[Pair]:
+    """MB of the tail per second; `beside` is the yardstick."""
     root = scratch.once(made)
     tail_bytes = TAIL_BYTES // 16 if scratch.quick else TAIL_BYTES
     scratch.touch_memory(4 * tail_bytes)
@@ -112,7 +129,7 @@ def recovering(scratch: Scratch, made: Callable[[Path, Scratch], Path], *, power
         if power_cut:
             forget_pages(root)
         begin = time.perf_counter()
-        done = read_log(root, *tail[0])
+        done = beside(root, *tail[0])
         return done / (time.perf_counter() - begin) / 1e6
 
     ours()
@@ -122,6 +139,24 @@ def recovering(scratch: Scratch, made: Callable[[Path, Scratch], Path], *, power
 def _age(made: Callable[[Path, Scratch], Path]) -> str:
     return "20 GB" if made is large else "100 MB"
 
+
+TAIL = f"The tail has {TAIL_BYTES >> 20} MiB of messages of {TAIL_BODY_BYTES} B."
+KILL = "None of it was flushed; page cache warm."
+POWER_CUT = (
+    "The state page is of another boot, so views are made again from the tail; it is on disk and not in the page "
+    "cache, for both."
+)
+LIMIT = (
+    "After a kill: the disk. The open writes the tail again, because the process that was killed may have been told "
+    "of a failed fsync, and waits until it is synced: what is read then must not be gone after a power cut. Of 155 ms "
+    "the sync is 97, writing 36, and the walk over the tail with its checksums 17, as long as the yardstick reads. An "
+    "open that left the sync to the flush thread stood at 0.68 and 0.85, but four tests of the crash suites had to be "
+    "changed for it; it was taken back. Writers with the default settings flush every 500 ms, so that a tail is what "
+    "was written since. After a power cut: both processors and the disk. Four threads side by side find frames, make "
+    "columns of them, and write index and queues; the index waits for its own entries, which come from the same disk. "
+    "A twentieth of a second more looks at files before, and syncs behind. To send for the tail, or for the index, at "
+    "the beginning gained nothing."
+)
 
 CASES = (
     Case(
@@ -149,27 +184,23 @@ CASES = (
             yardstick="a sequential read of the tail that must be scanned",
             unit="MB/s",
             target=Target(0.5),
-            settings=(
-                f"the tail has {TAIL_BYTES >> 20} MiB of messages of {TAIL_BODY_BYTES} B. "
-                + (
-                    "The state page is of another boot, so views are made again from the tail; it is on disk and not "
-                    "in the page cache, for both."
-                    if power_cut
-                    else "None of it was flushed: the open begins with that, and does not wait for it; page cache warm."
-                )
-            ),
-            prepare=partial(recovering, made=made, power_cut=power_cut),
-            limit=(
-                "After a kill: memory. Walking over the tail with its checksums, on all processors, is three quarters "
-                "of the time, the rest what any open takes. The flush of it, which first writes it again, because the "
-                "process that was killed may have been told of a failed fsync, goes on behind the open; as long as it "
-                "was waited for, the line stood at 0.07. After a power cut: both processors and the disk. Four threads "
-                "side by side find frames, make columns of them, and write index and queues; the index waits for its "
-                "own entries, which come from the same disk. A twentieth of a second more looks at files before, and "
-                "syncs behind. To send for the tail, or for the index, at the beginning gained nothing."
-            ),
+            settings=f"{TAIL} {POWER_CUT if power_cut else KILL}",
+            prepare=partial(recovering, made=made, power_cut=power_cut, beside=read_log),
+            limit=LIMIT,
         )
         for power_cut in (False, True)
         for made in (small, large)
+    ),
+    Case(
+        name="open-kill-beside-disk",
+        title="open after kill -9 of a store of 100 MB",
+        group="open",
+        body_bytes=None,
+        yardstick="the tail written over itself and synced",
+        unit="MB/s",
+        target=None,
+        settings=f"{TAIL} {KILL} The yardstick: a file of the log at a time, read whole, written, fdatasync.",
+        prepare=partial(recovering, made=small, power_cut=False, beside=write_log_again),
+        limit=LIMIT,
     ),
 )
