@@ -32,6 +32,8 @@ class Executor:
         self._later: list[tuple[int, int, Task]] = []
         self._numbers = itertools.count()
         self._threads: list[threading.Thread] = []
+        self._waiting = 0  # threads that nobody has woken yet
+        self._is_waking = False
         self._stopped = False
 
     def submit(self, task: Task) -> None:
@@ -39,7 +41,7 @@ class Executor:
         with self._turn:
             if not self._stopped:
                 self._ready.append(task)
-                self._turn.notify()
+                self._wake_one()
 
     def submit_later(self, task: Task, delay_ms: int) -> None:
         """Run the task when the clock has moved on by `delay_ms`."""
@@ -53,7 +55,7 @@ class Executor:
             now_ms = self._clock()
             while self._later and self._later[0][0] <= now_ms:
                 self._ready.append(heapq.heappop(self._later)[2])
-                self._turn.notify()
+                self._wake_one()
 
     def run_ready(self) -> int:
         """Run on this thread what is ready, and what becomes so; returns how many tasks ran. Raises their error."""
@@ -85,14 +87,27 @@ class Executor:
             thread.join(max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in others)
 
+    def _wake_one(self) -> None:
+        """One at a time, who wakes the next one if there is more to do when it has a task: until then, a thread that is
+        awake may have done all, and those that came for nothing only take the interpreter from it.
+        """
+        if self._waiting and not self._is_waking:
+            self._waiting -= 1
+            self._is_waking = True
+            self._turn.notify()
+
     def _work(self) -> None:
         while True:
             with self._turn:
                 while not self._ready and not self._stopped:
+                    self._waiting += 1
                     self._turn.wait()
+                    self._is_waking = False
                 if self._stopped:
                     return
                 task = self._ready.popleft()
+                if self._ready:
+                    self._wake_one()
             try:
                 task()
             except BaseException as error:
