@@ -58,6 +58,35 @@ def write_frames(
     what was measured.
     """
 
+def copy_frames(
+    data: Bytes,
+    positions: Int64,
+    sizes: Int64,
+    topics: tuple[Int32, Int64, Bytes, UInt32],
+    queue_ids: Int32,
+    sys_flags: Int32,
+    reconsume_times: Int32 | None,
+    store_host: bytes | None,
+    properties: tuple[Int64, Bytes] | None,
+    crc_property: bool,
+    index_tags: bool,
+    offsets: Int64,
+    frames: Bytes | pa.Buffer,
+    crcs: UInt32,
+    tags_codes: Int64,
+    hash_offsets: Int32,
+    hashes: Int32,
+) -> int | None:
+    """Into the last six: copies of the frames `data[positions[i]:positions[i] + sizes[i]]`, as `frame_copy` makes them.
+    How many index hashes they have; if that is more than there is room for, only their number is right. None: refused,
+    some frame is not ordinary, or none at all.
+
+    `topics`: codes (n,), offsets (k + 1,) and bytes of the names, hashes (k,) of the names with "#" behind them.
+    `reconsume_times` (n,), `store_host` (8 bytes) and `properties`, offsets (n + 1,) and bytes, replace what the frames
+    have. `offsets` and `hash_offsets` (n + 1,), `crcs` and `tags_codes` (n,). IndexError, too, where `frames` has no
+    room.
+    """
+
 def encode_message(
     topic: str,
     body: bytes,

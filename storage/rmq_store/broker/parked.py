@@ -13,6 +13,7 @@ nothing can be added is put off: its copy waits in our timer topic.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -54,7 +55,7 @@ _CRC_BYTES_MAX = 1 + CRC_PROPERTY_BYTES
 # Copied at a time by one thread; the arrays that this needs stay in the processor's cache.
 _RUN_ROWS = 16_384
 
-_QUEUE_ID = "^[0-9]{1,9}$"
+_QUEUE_ID = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 # How long a message waits on whose queue takes none: bounds what the copies of a queue that is never repaired take.
 PUT_OFF_MS = 600_000
@@ -250,13 +251,15 @@ class ParkedReader:
     def _targets(self, headers: FrameHeaders, rows: ParkedRows) -> tuple[Rows, pa.DictionaryArray, Int32]:
         """Which of the rows say where they belong, and their real topics and queue ids."""
         pieces = headers.properties((names.REAL_TOPIC, names.REAL_QUEUE_ID))
-        topics = pieces.column(names.REAL_TOPIC).fill_null("").dictionary_encode()
-        queue_texts = pieces.column(names.REAL_QUEUE_ID).fill_null("")
+        # Each different text is looked at once: there are few.
+        topics, queues = (
+            pieces.column(name).fill_null("").dictionary_encode() for name in (names.REAL_TOPIC, names.REAL_QUEUE_ID)
+        )
         known = topics.dictionary.to_pylist()
         codes = topics.indices.to_numpy()
         usable = np.array([_is_target(name) for name in known], np.bool_)[codes]
-        is_number = pc.match_substring_regex(queue_texts, _QUEUE_ID)
-        queue_ids = pc.if_else(is_number, queue_texts, str(QUEUE_COUNT_MAX)).cast(pa.int32()).to_numpy()
+        numbers = np.array([_queue_id(text) for text in queues.dictionary.to_pylist()], np.int32)
+        queue_ids = numbers[queues.indices.to_numpy()]
         usable &= queue_ids < QUEUE_COUNT_MAX
         usable &= rows.sizes + np.array([len(name) for name in known], np.int64)[codes] <= self._copy_bytes_max
         room = names.PROPERTIES_BYTES_MAX - self._options.crc_property * _CRC_BYTES_MAX
@@ -265,10 +268,12 @@ class ParkedReader:
         usable[full] &= ends - starts - crc_property_bytes(headers.data, starts, ends) <= room
         half = np.array([name == HALF_TOPIC for name in known], np.bool_)[codes]
         for row in np.flatnonzero(~usable & ~half).tolist():
-            target = f"{topics[row].as_py()[:300]!r}, queue {queue_texts[row].as_py()[:20]!r}"
+            target = f"{topics[row].as_py()[:300]!r}, queue {queues[row].as_py()[:20]!r}"
             self._drop(rows, row, f"it is too large, or cannot go to {target}")
         good = np.flatnonzero(usable & ~half)
-        return good, topics.take(pa.array(good)), queue_ids[good]
+        if len(good) < len(rows):
+            topics, queue_ids = topics.take(pa.array(good)), queue_ids[good]
+        return good, topics, queue_ids
 
     @property
     def _copy_bytes_max(self) -> int:
@@ -297,3 +302,8 @@ def _is_target(name: str) -> bool:
     except UsageError:
         return False
     return True
+
+
+def _queue_id(text: str) -> int:
+    """QUEUE_COUNT_MAX, of which there is no queue, if it is no number."""
+    return int(text) if _QUEUE_ID.fullmatch(text) else QUEUE_COUNT_MAX

@@ -15,17 +15,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.errors import UsageError
+from rmq_store.format import native
 from rmq_store.format import properties as names
 from rmq_store.format.crc import slice_crcs
 from rmq_store.format.encode_input import refuse_over
 from rmq_store.format.frame_check import CRC_PROPERTY_BYTES, HOSTS_V6_MASK, TRANSACTION_MASK, SysFlag
 from rmq_store.format.frame_fields import FrameHeaders, header_dtype
-from rmq_store.format.frame_parts import CRC_RESERVED, fixed_width, hash_lists, topic_heads
+from rmq_store.format.frame_parts import CRC_RESERVED, encoded_rows, fixed_width, hash_lists, topic_heads
 from rmq_store.format.gather import gather_fields, take_slices, value_bytes
 from rmq_store.format.hashing import java_hashes
 from rmq_store.format.host import IPV4_HOST_BYTES, IPV6_HOST_BYTES, Host
 from rmq_store.format.index_keys import index_key_hashes, topic_hashes
 from rmq_store.format.names import validate_topic
+from rmq_store.format.native_copy import copy_natively
 from rmq_store.format.property_changes import crc_property_bytes, without_crc
 from rmq_store.format.property_columns import split_properties
 from rmq_store.format.property_encoder import no_separator
@@ -77,11 +79,38 @@ def copy_frames(
     if count == 0:
         return pa.RecordBatch.from_pylist([], ENCODED_SCHEMA)
     _check_places(topics, queue_ids)
+    places = np.ascontiguousarray(queue_ids, np.int32)
+    flags = _sys_flags(headers, sys_flags, store_host)
+    copied = None
+    if native.LOADED:
+        copied = copy_natively(
+            headers, topics=topics, queue_ids=places, sys_flags=flags, properties=properties,
+            reconsume_times=reconsume_times, store_host=store_host, crc_property=options.crc_property,
+            index_tags=options.index_tags,
+        )  # fmt: skip
+    if copied is None:
+        copied = _copy(headers, topics, places, flags, options, properties, reconsume_times, store_host)
+    if delay_ms is None:
+        return copied
+    place = ENCODED_SCHEMA.get_field_index("delay_ms")
+    return copied.set_column(place, ENCODED_SCHEMA.field(place), pa.array(np.asarray(delay_ms, np.int64)))
+
+
+def _copy(
+    headers: FrameHeaders,
+    topics: pa.DictionaryArray,
+    queue_ids: Int32,
+    flags: Int32,
+    options: CopyOptions,
+    properties: pa.LargeBinaryArray | None,
+    reconsume_times: Int32 | None,
+    store_host: Host | None,
+) -> pa.RecordBatch:
+    """As `copy_frames`, of messages that are not delayed; `flags` (n,) are those that the copies get."""
     strings = _stored_properties(headers) if properties is None else without_crc(properties)
     pieces = split_properties(strings)
     if options.crc_property:
         strings = _ended(strings)
-    flags = _sys_flags(headers, sys_flags, store_host)
     bodies = headers.bodies()
     heads, magics = topic_heads(topics)
 
@@ -102,38 +131,28 @@ def copy_frames(
     if options.crc_property:
         parts.append(pa.scalar(CRC_RESERVED, pa.large_binary()))
     frames = pc.binary_join_element_wise(*parts, no_separator())
-    crcs = np.zeros(count, np.uint32)
+    crcs = np.zeros(len(frames), np.uint32)
     if options.crc_property:
         offsets, data = value_bytes(frames)
         crcs = slice_crcs(data, offsets[:-1], offsets[1:] - CRC_PROPERTY_BYTES)
 
     tags = pieces.column(names.TAGS)
-    transaction = flags & np.int32(TRANSACTION_MASK)
     hashes = index_key_hashes(
         topic_hashes(topics),
         pieces.column(names.UNIQUE_KEY),
         pieces.column(names.KEYS),
-        transaction != int(SysFlag.TRANSACTION_ROLLBACK),
+        flags & np.int32(TRANSACTION_MASK) != int(SysFlag.TRANSACTION_ROLLBACK),
         tags if options.index_tags else None,
     )
-    return pa.RecordBatch.from_arrays(
-        [
-            frames,
-            topics,
-            pa.array(np.asarray(queue_ids, np.int32)),
-            pa.array((transaction == 0) | (transaction == int(SysFlag.TRANSACTION_COMMIT))),
-            pa.array(crcs),
-            pa.array(java_hashes(tags.dictionary_encode()).astype(np.int64)),
-            pa.array(np.zeros(count, np.int64) if delay_ms is None else np.asarray(delay_ms, np.int64)),
-            hash_lists(hashes),
-        ],
-        schema=ENCODED_SCHEMA,
-    )
+    tags_codes = java_hashes(tags.dictionary_encode()).astype(np.int64)
+    return encoded_rows(frames, topics, queue_ids, flags, crcs, tags_codes, hash_lists(hashes))
 
 
 def _check_places(topics: pa.DictionaryArray, queue_ids: Int32) -> None:
     """The names come from property strings, and become names of directories."""
-    for code in np.unique(topics.indices.to_numpy()).tolist():
+    is_used = np.zeros(len(topics.dictionary), np.bool_)
+    is_used[topics.indices.to_numpy()] = True
+    for code in np.flatnonzero(is_used).tolist():
         try:
             validate_topic(topics.dictionary[code].as_py())
         except UsageError as error:

@@ -6,62 +6,26 @@
    (`put_properties`). A batch that breaks a rule is refused as a whole: Python encodes it then, and says what is wrong. */
 
 #include "crc.h"
-#include "rows.h"
-#include "text.h"
+#include "frame_parts.h"
 
-/* Where the fields lie that differ from row to row; the last two are counted from the end of the header. */
-enum { TOTAL_SIZE = 0, MAGIC = 4, BODY_CRC = 8, QUEUE_ID = 12, FLAG = 16, SYS_FLAG = 36, BORN_TIMESTAMP = 40 };
-enum { RECONSUME_TIMES = -16, BODY_LENGTH = -4 };
-#define MAGIC_V1 0xDAA320A7u
-#define MAGIC_V2 0xDAA320ABu
-#define TOPIC_BYTES_MAX_V1 127
 #define CRC_MASK 0x7FFFFFFFu
-#define TRANSACTION_MASK 0x00Cu
-#define TRANSACTION_ROLLBACK 0x00Cu
 /* From here on it is cheaper to put a frame's CRC together than to read the body a second time. */
 #define COMBINED_BODY_BYTES_MIN 512
 
-static const uint8_t CRC_RESERVED[] = "__CRC32#\x01" "0000000000\x02";
-#define CRC_PROPERTY_BYTES 20
 #define UNIQUE_KEY_PREFIX "UNIQ_KEY\x01"
 #define UNIQUE_KEY_PREFIX_BYTES 9
 #define SEQUENCE_DIGITS 12
 
-static void set_int32(uint8_t *place, uint32_t value)
+static uint32_t sys_flag_of(const Rows *rows, Py_ssize_t row)
 {
-    for (int byte = 3; byte >= 0; byte--, value >>= 8)
-        place[byte] = (uint8_t)value;
-}
-
-/* The next piece of KEYS between spaces; null after the last one. */
-static Slice next_key(Slice *keys)
-{
-    while (keys->size && *keys->text == ' ')
-        keys->text++, keys->size--;
-    const uint8_t *space = keys->size ? memchr(keys->text, ' ', keys->size) : NULL;
-    Slice key = {keys->size ? keys->text : NULL, space ? (size_t)(space - keys->text) : keys->size};
-    keys->text += key.size;
-    keys->size -= key.size;
-    return key;
-}
-
-/* Compilers clear 48 bytes by an instruction that takes as long as a short CRC. */
-static void set_none(Slice *seen)
-{
-    for (int name = 0; name < SEEN; name++)
-        seen[name].text = NULL;
-}
-
-static int is_indexed(const Rows *rows, Py_ssize_t row)
-{
-    return (((const uint32_t *)rows->sys_flags.view.buf)[row] & TRANSACTION_MASK) != TRANSACTION_ROLLBACK;
+    return ((const uint32_t *)rows->sys_flags.view.buf)[row];
 }
 
 /* `new_keys[row]`: the how-manieth new unique key the row gets, or -1. Returns how many there are; -1: refused. */
 static Py_ssize_t measure(Rows *rows, int64_t *offsets, int32_t *hash_offsets, int64_t *new_keys)
 {
     Py_ssize_t new_count = 0;
-    int64_t hashes = 0;
+    Hashes hashes = {0};
     offsets[0] = hash_offsets[0] = 0;
     for (Py_ssize_t row = 0; row < rows->count; row++) {
         Slice topic, body, seen[SEEN];
@@ -69,7 +33,7 @@ static Py_ssize_t measure(Rows *rows, int64_t *offsets, int32_t *hash_offsets, i
         int32_t code;
         set_none(seen);
         if (!topic_and_body(rows, row, &code, &topic, &body) || (Py_ssize_t)body.size > rows->body_bytes_max
-            || topic.size > 255 || !put_properties(rows, row, &out, seen, 0))
+            || topic.size > TOPIC_BYTES_MAX || !put_properties(rows, row, &out, seen, 0))
             return -1;
         int is_new = rows->unique_key_bytes && seen[UNIQUE_KEY].text == NULL;
         new_keys[row] = is_new ? new_count++ : -1;
@@ -79,17 +43,15 @@ static Py_ssize_t measure(Rows *rows, int64_t *offsets, int32_t *hash_offsets, i
             out.size += CRC_PROPERTY_BYTES;
         if (out.size > PROPERTIES_BYTES_MAX)
             return -1;
-        offsets[row + 1] = offsets[row] + rows->header.count + (int64_t)body.size + (topic.size > TOPIC_BYTES_MAX_V1 ? 2 : 1)
-                         + (int64_t)topic.size + 2 + out.size;
-        if (is_indexed(rows, row)) {
-            hashes += is_new || seen[UNIQUE_KEY].text != NULL;
-            while (seen[KEYS].text != NULL && next_key(&seen[KEYS]).text != NULL)
-                hashes++;
-            hashes += rows->indexes_tags && seen[TAGS].text != NULL;
+        offsets[row + 1] = offsets[row] + rows->header.count + (int64_t)body.size + topic_head_bytes(topic) + 2
+                         + out.size;
+        if (is_indexed(sys_flag_of(rows, row))) {
+            hashes.count += is_new;
+            put_hashes(&hashes, 0, seen, rows->indexes_tags);
         }
-        if (hashes > INT32_MAX)
+        if (hashes.count > INT32_MAX)
             return -1;
-        hash_offsets[row + 1] = (int32_t)hashes;
+        hash_offsets[row + 1] = (int32_t)hashes.count;
     }
     return new_count;
 }
@@ -115,47 +77,39 @@ static int put_unique_key(Out *out, const Items *prefix, uint64_t sequence, uint
 }
 
 static void set_header(const Rows *rows, const Target *target, Py_ssize_t row, uint8_t *header, uint32_t frame_bytes,
-                       uint32_t body_bytes, uint32_t body_crc, int is_v2)
+                       uint32_t body_bytes, uint32_t body_crc, Slice topic)
 {
     uint8_t *end = header + rows->header.count;
-    set_int32(header + TOTAL_SIZE, frame_bytes);
-    set_int32(header + MAGIC, is_v2 ? MAGIC_V2 : MAGIC_V1);
-    set_int32(header + BODY_CRC, body_crc & CRC_MASK);
-    set_int32(header + QUEUE_ID, ((const uint32_t *)target->queue_ids.view.buf)[row]);
-    set_int32(end + BODY_LENGTH, body_bytes);
-    set_int32(header + FLAG, ((const uint32_t *)target->flags.view.buf)[row]);
-    set_int32(header + SYS_FLAG, ((const uint32_t *)rows->sys_flags.view.buf)[row]);
-    set_int32(end + RECONSUME_TIMES, ((const uint32_t *)target->reconsume_times.view.buf)[row]);
-    uint64_t born = ((const uint64_t *)target->born_timestamps.view.buf)[row];
-    set_int32(header + BORN_TIMESTAMP, (uint32_t)(born >> 32));
-    set_int32(header + BORN_TIMESTAMP + 4, (uint32_t)born);
+    put_word(header + TOTAL_SIZE_AT, frame_bytes);
+    put_word(header + MAGIC_AT, magic_of(topic));
+    put_word(header + BODY_CRC_AT, body_crc & CRC_MASK);
+    put_word(header + QUEUE_ID_AT, ((const uint32_t *)target->queue_ids.view.buf)[row]);
+    put_word(end + BODY_LENGTH_AT, body_bytes);
+    put_word(header + FLAG_AT, ((const uint32_t *)target->flags.view.buf)[row]);
+    put_word(header + SYS_FLAG_AT, sys_flag_of(rows, row));
+    put_word(end + RECONSUME_TIMES_AT, ((const uint32_t *)target->reconsume_times.view.buf)[row]);
+    put_long(header + BORN_TIMESTAMP_AT, ((const uint64_t *)target->born_timestamps.view.buf)[row]);
 }
 
 /* The index hashes of a row, in the order of its entries. False if there are not as many as were measured. */
-static int set_hashes(const Rows *rows, Target *target, Py_ssize_t row, int32_t code, const uint8_t *digits, Slice *seen)
+static int set_hashes(const Rows *rows, Target *target, Py_ssize_t row, int32_t code, const uint8_t *digits,
+                      const Slice *seen)
 {
     const int32_t *bounds = (const int32_t *)target->hash_offsets.view.buf + row;
     if (bounds[0] < 0 || bounds[1] < bounds[0] || bounds[1] > target->hashes.count)
         return 0;
-    if (!is_indexed(rows, row))
-        return bounds[0] == bounds[1];
-    uint32_t *next = (uint32_t *)target->hashes.view.buf + bounds[0];
-    uint32_t *end = (uint32_t *)target->hashes.view.buf + bounds[1];
+    Hashes hashes = {(uint32_t *)target->hashes.view.buf + bounds[0], 0, bounds[1] - bounds[0]};
+    if (!is_indexed(sys_flag_of(rows, row)))
+        return hashes.room == 0;
     uint32_t topic_hash = ((const uint32_t *)rows->topic_hashes.view.buf)[code];
     if (digits != NULL && code != target->prefix_topic) {
         target->prefix_topic = code;
         target->prefix_hash = java_hash(topic_hash, target->key_prefix.view.buf, (size_t)target->key_prefix.count);
     }
-    if (digits != NULL && next < end)
-        *next++ = index_hash(java_hash(target->prefix_hash, digits, SEQUENCE_DIGITS));
-    else if (seen[UNIQUE_KEY].text != NULL && next < end)
-        *next++ = index_hash(java_hash(topic_hash, seen[UNIQUE_KEY].text, seen[UNIQUE_KEY].size));
-    for (Slice key; seen[KEYS].text != NULL && (key = next_key(&seen[KEYS])).text != NULL && next < end;)
-        *next++ = index_hash(java_hash(topic_hash, key.text, key.size));
-    /* IndexService since 5.4.0: topic + "#T#" + tag. */
-    if (rows->indexes_tags && seen[TAGS].text != NULL && next < end)
-        *next++ = index_hash(java_hash(topic_hash * (31 * 31) + 'T' * 31 + '#', seen[TAGS].text, seen[TAGS].size));
-    return next == end;
+    if (digits != NULL)
+        put_hash(&hashes, target->prefix_hash, digits, SEQUENCE_DIGITS);
+    put_hashes(&hashes, topic_hash, seen, rows->indexes_tags);
+    return hashes.count == hashes.room;
 }
 
 /* False if the row is not what was measured, or is refused. */
@@ -172,12 +126,8 @@ static int write_row(Rows *rows, Target *target, Py_ssize_t row)
         return 0;
     uint8_t *frame = (uint8_t *)target->frames.view.buf + bounds[0];
     Out out = {.next = frame, .end = (uint8_t *)target->frames.view.buf + bounds[1]};
-    int is_v2 = topic.size > TOPIC_BYTES_MAX_V1;
-    /* Put below with a size that the compiler knows: for another it takes an instruction as slow. */
-    uint8_t topic_length[2] = {(uint8_t)(topic.size >> 8), (uint8_t)topic.size};
     if (!put(&out, rows->header.view.buf, (size_t)rows->header.count) || !put(&out, body.text, body.size)
-        || !(is_v2 ? put(&out, topic_length, 2) : put(&out, topic_length + 1, 1))
-        || !put(&out, topic.text, topic.size) || !put(&out, "\0\0", 2))
+        || !put_topic_head(&out, topic) || !put(&out, "\0\0", 2))
         return 0;
     uint8_t *properties = out.next;
     if ((new_key >= 0 && !put_unique_key(&out, &target->key_prefix, target->first_sequence + (uint64_t)new_key, digits))
@@ -189,7 +139,7 @@ static int write_row(Rows *rows, Target *target, Py_ssize_t row)
 
     uint8_t *stored_body = frame + rows->header.count;
     uint32_t body_crc = crc_extend(0, stored_body, body.size);
-    set_header(rows, target, row, frame, (uint32_t)(out.end - frame), (uint32_t)body.size, body_crc, is_v2);
+    set_header(rows, target, row, frame, (uint32_t)(out.end - frame), (uint32_t)body.size, body_crc, topic);
     uint32_t crc = 0;
     if (rows->has_crc) {
         uint8_t *from = frame;
@@ -200,8 +150,7 @@ static int write_row(Rows *rows, Target *target, Py_ssize_t row)
         crc = crc_extend(crc, from, (size_t)(out.end - CRC_PROPERTY_BYTES - from));
     }
     ((uint32_t *)target->crcs.view.buf)[row] = crc;
-    uint32_t tags_hash = seen[TAGS].text != NULL ? java_hash(0, seen[TAGS].text, seen[TAGS].size) : 0;
-    ((int64_t *)target->tags_codes.view.buf)[row] = (int32_t)tags_hash;
+    ((int64_t *)target->tags_codes.view.buf)[row] = tags_code(seen);
     return set_hashes(rows, target, row, code, new_key >= 0 ? digits : NULL, seen);
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.errors import CorruptRecordError, UsageError
+from rmq_store.format import native
 from rmq_store.format.frame_copy import CopyOptions, copy_frames
 from rmq_store.format.frame_decoder import dispatch_columns
 from rmq_store.format.frame_fields import frame_columns
@@ -55,6 +57,16 @@ frames = st.fixed_dictionaries(
         "crc_property": st.booleans(),
     }
 )
+
+
+@pytest.fixture(scope="module", params=["extension", "Python"], autouse=True)
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Who copies: native/copies.c where frames are ordinary, or Python all of them."""
+    if request.param == "extension" and not native.LOADED:
+        pytest.skip("the extension was not built, or RMQ_PURE=1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "LOADED", request.param == "extension")
+        yield
 
 
 class Source:
