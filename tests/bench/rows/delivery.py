@@ -58,8 +58,11 @@ def delivering(scratch: Scratch, body_bytes: int) -> Iterator[Pair]:
 
 
 LIMIT = (
-    "Two thirds is checking the frames' checksums and making their copies, on all processors; a fifth is writing these "
-    "into the page cache. A plain append has neither to read nor to check."
+    "Of 0.86 us of processor time for a message of 100 B the copy in C is 0.16, checking the frames 0.13, finding "
+    "where they belong 0.14, which looks at their properties before the copy does, and the append 0.34, half of that "
+    "for queues and index. Frames are checked and copied on all processors, the append has a second thread. As long "
+    "as copies were made by Arrow's kernels, in some twenty passes, they took 0.6. A plain append has neither to read "
+    "nor to check."
 )
 
 CASES = tuple(
