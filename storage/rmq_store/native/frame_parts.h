@@ -5,6 +5,7 @@
 #define RMQ_FRAME_PARTS_H
 
 #include "big_endian.h"
+#include "frames.h"
 #include "rows.h"
 #include "text.h"
 
@@ -12,15 +13,12 @@
 enum { TOTAL_SIZE_AT = 0, MAGIC_AT = 4, BODY_CRC_AT = 8, QUEUE_ID_AT = 12, FLAG_AT = 16, QUEUE_OFFSET_AT = 20 };
 enum { PHYSICAL_OFFSET_AT = 28, SYS_FLAG_AT = 36, BORN_TIMESTAMP_AT = 40 };
 enum { RECONSUME_TIMES_AT = -16, PREPARED_OFFSET_AT = -12, BODY_LENGTH_AT = -4 };
-#define MAGIC_V1 0xDAA320A7u
-#define MAGIC_V2 0xDAA320ABu
 #define TOPIC_BYTES_MAX_V1 127
 #define TOPIC_BYTES_MAX 255
 #define TRANSACTION_MASK 0x00Cu
 #define TRANSACTION_ROLLBACK 0x00Cu
 
 static const uint8_t CRC_RESERVED[] = "__CRC32#\x01" "0000000000\x02";
-#define CRC_PROPERTY_BYTES 20
 
 /* -- topic and its length ----------------------------------------------------------------------------------------- */
 

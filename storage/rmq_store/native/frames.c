@@ -5,8 +5,6 @@
 #include "big_endian.h"
 #include "frames.h"
 
-#define MAGIC_V1 0xDAA320A7u
-#define MAGIC_V2 0xDAA320ABu
 #define IPV6_MORE_BYTES 12
 
 int read_frame(const uint8_t *data, int64_t count, int64_t position, int64_t size, const int64_t *base, int32_t *narrow,

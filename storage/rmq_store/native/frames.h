@@ -11,6 +11,9 @@
 /* With IPv4 hosts, up to the body; and a topic of no bytes with both its lengths. */
 #define FRAME_HEADER_BYTES 88
 #define FRAME_BYTES_MIN (FRAME_HEADER_BYTES + 1 + 2)
+#define MAGIC_V1 0xDAA320A7u
+#define MAGIC_V2 0xDAA320ABu
+#define CRC_PROPERTY_BYTES 20
 
 #define FRAME_COMPRESSED 0x1u
 #define BORN_HOST_V6 0x10u

@@ -5,21 +5,18 @@
 
 #include "big_endian.h"
 #include "crc.h"
+#include "frames.h"
 #include "text.h"
 
-#define MAGIC_V1 0xDAA320A7u
 #define CRC_MASK 0x7FFFFFFFu
-#define BORN_HOST_V6 0x10u
 #define HOSTS_V6_MASK 0x30u
 #define OFFSETS_AT 20   /* queueOffset, then physicalOffset, 8 bytes each */
 #define SYS_FLAG_END 39 /* the last byte of sysFlag */
 #define BORN_HOST_AT 48 /* then storeTimestamp */
 #define HOST_BYTES 8
 #define HOST_V6_BYTES 20
-#define HEADER_BYTES 88
 #define V1_TOPIC_BYTES_MAX 127
 #define PROPERTIES_BYTES_MAX 32767
-#define CRC_PROPERTY_BYTES 20
 /* Of a message with more of them Python makes the frame. */
 #define PROPERTIES_MAX 64
 
@@ -134,7 +131,7 @@ static void put_crc_property(uint8_t *to, uint32_t crc)
 static void write_frame(uint8_t *frame, size_t size, const Fields *fields, const Text *body, const Text *topic,
                         const Properties *properties)
 {
-    memset(frame, 0, HEADER_BYTES);
+    memset(frame, 0, FRAME_HEADER_BYTES);
     put_word(frame, (uint32_t)size);
     put_word(frame + 4, MAGIC_V1);
     put_word(frame + 8, crc_extend(0, body->bytes, body->size) & CRC_MASK);
@@ -145,7 +142,7 @@ static void write_frame(uint8_t *frame, size_t size, const Fields *fields, const
     memcpy(frame + BORN_HOST_AT, fields->born_host, HOST_BYTES);
     memcpy(frame + 64, fields->store_host, HOST_BYTES);
     put_word(frame + 84, (uint32_t)body->size);
-    uint8_t *to = put_text(frame + HEADER_BYTES, body->bytes, body->size);
+    uint8_t *to = put_text(frame + FRAME_HEADER_BYTES, body->bytes, body->size);
     *to++ = (uint8_t)topic->size;
     to = put_text(to, topic->bytes, topic->size);
     size_t properties_size = properties->size + (fields->has_crc ? CRC_PROPERTY_BYTES : 0);
@@ -185,7 +182,7 @@ static PyObject *encode_message(PyObject *module, PyObject *arguments)
         || !take_properties(&properties, stored) || value_of(&properties, "__CRC32#") != NULL)
         Py_RETURN_NONE;
     size_t properties_size = properties.size + (has_crc ? CRC_PROPERTY_BYTES : 0);
-    size_t size = HEADER_BYTES + (size_t)body_size + 1 + topic.size + 2 + properties_size;
+    size_t size = FRAME_HEADER_BYTES + (size_t)body_size + 1 + topic.size + 2 + properties_size;
     if (properties_size > PROPERTIES_BYTES_MAX || body_size > INT32_MAX || size > INT32_MAX)
         Py_RETURN_NONE;
     frame = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)size);
@@ -215,7 +212,7 @@ static PyObject *place_message(PyObject *module, PyObject *arguments)
         return NULL;
     uint8_t *frame = (uint8_t *)PyByteArray_AsString(given);
     Py_ssize_t size = PyByteArray_Size(given);
-    if (size < HEADER_BYTES + (has_crc ? CRC_PROPERTY_BYTES : 0)) {
+    if (size < FRAME_HEADER_BYTES + (has_crc ? CRC_PROPERTY_BYTES : 0)) {
         PyErr_SetString(PyExc_IndexError, "too short for a frame");
         return NULL;
     }

@@ -6,13 +6,12 @@
 
 #include "big_endian.h"
 #include "crc.h"
+#include "frames.h"
 
 #define OFFSETS_AT 20       /* queueOffset, then physicalOffset, 8 bytes each */
 #define SYS_FLAG_END 39     /* the last byte of sysFlag */
-#define BORN_HOST_V6 0x10
 #define BORN_HOST_AT 48     /* 8 bytes, or 20 with the flag; then storeTimestamp */
 #define FIXED_BYTES 76      /* up to the end of storeTimestamp behind the longer host */
-#define CRC_PROPERTY_BYTES 20
 #define DIGITS 10           /* least significant first; one more byte ends the frame */
 #define CRC_MASK 0x7FFFFFFFu
 

@@ -8,7 +8,6 @@
 #include "prefetch.h"
 
 #define CRC_MASK 0x7FFFFFFFu
-#define CRC_PROPERTY_BYTES 20
 #define NAME_BYTES 9
 #define DIGITS 10
 #define AHEAD_BYTES 1024
