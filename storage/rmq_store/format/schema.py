@@ -38,7 +38,7 @@ MESSAGE_SCHEMA: Final[pa.Schema] = pa.schema(
 )
 
 
-@functools.cache
+@functools.lru_cache(maxsize=256)  # orders of columns, if somebody asks for very many
 def message_schema(columns: tuple[str, ...]) -> pa.Schema:
     """MESSAGE_SCHEMA restricted to `columns`, in their order. KeyError."""
     return pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])

@@ -159,6 +159,7 @@ def test_an_entry_that_points_at_another_message_of_its_queue_is_found_out(store
         ("frame_size", -1),
         ("commit_log_offset", 1),
         ("commit_log_offset", 1 << 50),
+        ("commit_log_offset", (1 << 63) - 1),
     ],
 )
 def test_entries_that_point_beside_records_or_nowhere_are_errors(store: Store, field: str, value: int) -> None:
