@@ -30,12 +30,16 @@ from rmq_store.files import durable
 from rmq_store.files.link_count import LinkCount
 from rmq_store.files.listing import Listing
 from rmq_store.files.lock import lock_shared_quietly, unlock_quietly
+from rmq_store.files.new_files import NewFiles
 
 # Java formats file names with 20 digits (UtilAll#offset2FileName).
 NAME_DIGITS = 20
 
 # Open files, and maps, that one store keeps. vm.max_map_count is 65,530 and `ulimit -n` often 1,024 for everybody.
 OPEN_FILES_MAX = 256
+
+# Smaller files are full before a thread has its turn.
+_AHEAD_BYTES_MIN = 16 << 20
 
 # Between two looks for open files that are gone, when another one is opened.
 _LOOK_INTERVAL_S = 1.0
@@ -187,8 +191,9 @@ class OpenFiles:
 class SegmentRun:
     """The files of one directory; `size_bytes` each.
 
-    `sparse=True` (consume queues) leaves holes in new files; otherwise their blocks are allocated (posix_fallocate), so
-    that a full disk shows at creation. `pin=True` (commit log) makes retention pass over files that are mapped here.
+    `sparse=True` (consume queues) leaves holes in new files; otherwise their blocks are allocated, so that a full disk
+    shows at creation, and who creates one behind the other has the next ones made ahead. `pin=True` (commit log) makes
+    retention pass over files that are mapped here.
     """
 
     def __init__(
@@ -205,6 +210,8 @@ class SegmentRun:
         # The file that was asked for last, which is nearly always the next one, too. Weak: OpenFiles closes what it
         # forgets all the same, at worst this one, which is opened again then. Not one that OpenFiles has to pin anew.
         self._last: tuple[int, Callable[[], OpenFile | None]] = (-1, lambda: None)
+        self._new_files = NewFiles(directory, size_bytes, sparse=sparse)
+        self._filled_to = -1  # where the file ends that was created here last
 
     def bases(self) -> list[int]:
         """The offsets at which the files begin, ascending; [] without a directory. UsageError: no permission."""
@@ -256,8 +263,8 @@ class SegmentRun:
         return file
 
     def create(self, base: int) -> None:
-        """Create the file that begins at `base`, filled with zeros, unless it is there; durably, but for the name
-        of a sparse one.
+        """Create the file that begins at `base`, filled with zeros, unless it is there; the file durably, its name only
+        if it is the first of a run of files that are not sparse, and `sync` the others.
 
         The file appears under its name at full size. StoreFullError: nothing is left of it.
         """
@@ -265,36 +272,21 @@ class SegmentRun:
             return
         path = self.path(base)
         self._make_directories()
-        # Built under a name that the listing ignores, but outside this directory: Java's load fails on foreign names.
-        temporary = self._root() / f"new-{os.getpid()}-{threading.get_ident()}"
+        new = self._new_files.take(path)
+        follows_own = base == self._filled_to
         try:
-            fd = durable.open_nofollow(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-            try:
-                durable.before("allocate", path)
-                if self._sparse:
-                    os.ftruncate(fd, self.size_bytes)
-                else:
-                    os.posix_fallocate(fd, 0, self.size_bytes)
-                # Synced before it gets its name: a power cut must not leave a short file, which Java refuses to load.
-                durable.fsync_file(fd, path)
-            finally:
-                os.close(fd)
             durable.before("rename", path)
-            temporary.rename(path)
-            if not self._sparse:
-                # Before the next one is made: a log that had lost its first segment, and not the second, would look
-                # like one that retention has shortened.
+            new.rename(path)
+            # A log that had lost its first segment, and not the second, would look like one that retention has
+            # shortened. Without one behind it, it just ends there: nobody was told that it is on disk.
+            if not self._sparse and not follows_own:
                 durable.fsync_directory(self.directory)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
+            new.unlink(missing_ok=True)
             raise durable.translate(error, path) from error
-
-    def _root(self) -> Path:
-        """`<root>/pyrmq`, on the same file system as everything else of the store."""
-        directory = self.directory
-        while not (directory / "pyrmq").is_dir():
-            directory = directory.parent
-        return directory / "pyrmq"
+        self._filled_to = base + self.size_bytes
+        if follows_own and not self._sparse and self.size_bytes >= _AHEAD_BYTES_MIN:
+            self._new_files.make_ahead()
 
     def _make_directories(self) -> None:
         missing = []
@@ -427,6 +419,11 @@ class SegmentRun:
         bases = self.bases()
         if bases and self.path(bases[-1]).stat().st_size == 0:
             self.remove(bases[-1])
+
+    def stop_making_ahead(self) -> None:
+        """Remove the files that were made ahead and are not needed. StoreFailedError."""
+        with durable.typed(self.directory):
+            self._new_files.close()
 
     def remove(self, base: int) -> None:
         """Unlink one file; maps of it stay valid."""

@@ -175,7 +175,8 @@ def append(
         while True:
             with _writing_records(log, part, now, used, write_back, beside):
                 if before is not None:
-                    _dispatch(log, before, groups.keys, now)
+                    _put_entries(log, before, groups.keys, now)
+                _put_keys(log, part, now)
                 following = next(placed, None)
             if places:
                 offsets.append(part.layout.offsets)
@@ -183,7 +184,7 @@ def append(
             if following is None:
                 break
             before, part = part, following
-        _dispatch(log, part, groups.keys, now)
+        _put_entries(log, part, groups.keys, now)
     assert part.layout.end == end
     _commit(page, end, int(part.layout.offsets[-1]), now)
     own = slice(1, -1) if unit else slice(None)
@@ -348,8 +349,8 @@ def _write_piece(log: CommitLog, layout: Layout, piece: Piece) -> None:
         row, number = last, number + 1
 
 
-def _dispatch(log: CommitLog, part: _Part, keys: Sequence[QueueKey], now: int) -> None:
-    """A5, A6: queue entries, one write per queue and file; then index entries in log order."""
+def _put_entries(log: CommitLog, part: _Part, keys: Sequence[QueueKey], now: int) -> None:
+    """A5: queue entries, one write per queue and file."""
     offsets, numbered = part.layout.offsets, part.numbered
     tags_codes = np.concatenate([_tags_codes(batch, now) for batch in part.batches])
     entries = encode_entries(offsets[numbered.rows], part.sizes[numbered.rows], tags_codes[numbered.rows])
@@ -358,6 +359,10 @@ def _dispatch(log: CommitLog, part: _Part, keys: Sequence[QueueKey], now: int) -
         if count:
             log.views.queue(*key).put(first, entries[done : done + count])
             done += count
+
+
+def _put_keys(log: CommitLog, part: _Part, now: int) -> None:
+    """A6: index entries, in log order."""
     if log.views.index is None:
         return
     row = 0
@@ -365,7 +370,7 @@ def _dispatch(log: CommitLog, part: _Part, keys: Sequence[QueueKey], now: int) -
         hashes = batch.column("key_hashes")
         counts = np.diff(np.frombuffer(hashes.buffers()[1], np.int32, len(hashes) + 1, 4 * hashes.offset))
         log.views.put_keys(
-            hashes.flatten().to_numpy(zero_copy_only=False), counts, offsets[row : row + len(counts)],
+            hashes.flatten().to_numpy(zero_copy_only=False), counts, part.layout.offsets[row : row + len(counts)],
             np.array([now], np.int64),
         )  # fmt: skip
         row += len(counts)

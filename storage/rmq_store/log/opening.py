@@ -114,6 +114,7 @@ def close(log: CommitLog) -> None:
     """
     log.refuse_reentry()
     try:
+        log.segments.stop_making_ahead()
         if log.store_lock.held == "shared":
             with durable.typed(log.root):
                 _flush_and_leave(log)

@@ -282,7 +282,7 @@ def test_the_second_thread_does_not_go_on_when_the_views_of_the_part_before_cann
         raise MemoryError("no room for entries")
 
     monkeypatch.setattr(filling, "patch_frames", patch)
-    monkeypatch.setattr("rmq_store.log.append._dispatch", dispatch)
+    monkeypatch.setattr("rmq_store.log.append._put_entries", dispatch)
     with lab.open() as store:
         (batch,) = encoded(store, lab, [200])
         with pytest.raises(MemoryError, match="entries"), append_lock(store._log):

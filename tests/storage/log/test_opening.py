@@ -17,7 +17,7 @@ import pytest
 
 from rmq_store import Store
 from rmq_store.errors import StoreError, StoreFailedError, StoreLockedError
-from rmq_store.files import durable
+from rmq_store.files import durable, segments
 from rmq_store.files.lock import OfdLock
 from rmq_store.format.checkpoint import Checkpoint
 from rmq_store.log import opening
@@ -325,3 +325,21 @@ def test_a_writer_closes_without_a_trace_when_another_store_has_taken_the_place_
     with pytest.raises(StoreFailedError, match="was deleted or replaced while it was open"):
         old.close()
     assert {path: path.read_bytes() for path in lab.root.rglob("*") if path.is_file()} == before
+
+
+def test_a_closer_leaves_no_files_that_were_made_ahead(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "_AHEAD_BYTES_MIN", 0)
+    store = lab.open()
+    store.append(lab.batch(60, body_bytes=300))
+    makers = [thread for thread in threading.enumerate() if thread.name == "rmq-files"]
+    for thread in makers:
+        thread.join()
+    ahead = list((lab.root / "pyrmq").glob("new-*"))
+    assert ahead
+    store.append(lab.batch(60, body_bytes=300))
+    assert not any(path.exists() for path in ahead)  # they have become segments
+    store.close()
+    assert not list((lab.root / "pyrmq").glob("new-*"))
+    assert lab.verify().status == "clean"
+    with lab.open() as store:
+        assert lab.numbers(store) == list(range(120))

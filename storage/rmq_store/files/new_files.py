@@ -1,0 +1,106 @@
+"""Files that have their full size before they get their names, the next ones of a long append made ahead of it.
+
+    <root>/pyrmq/new-<pid>-<n>      being made, or ready: rename(2) gives it its name
+
+A thread makes files ahead for who fills one after the other. On a disk that is busy with what he wrote before, each of
+them would take as long as a tenth of a second. Source: AllocateMappedFileService.java, which makes the next two of a
+broker's log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import threading
+from collections import deque
+from pathlib import Path
+
+from rmq_store.errors import StoreError
+from rmq_store.files import durable
+
+AHEAD = 2
+
+_numbers = itertools.count()
+
+
+class NewFiles:
+    """Files for one directory, `size_bytes` each, filled with zeros; thread-safe.
+
+    `sparse` leaves holes in them; otherwise their blocks are allocated (posix_fallocate). What a killed process has not
+    used, the next first opener removes.
+    """
+
+    def __init__(self, directory: Path, size_bytes: int, *, sparse: bool) -> None:
+        self._directory = directory
+        self._size_bytes = size_bytes
+        self._sparse = sparse
+        self._ready: deque[Path] = deque()
+        self._maker: threading.Thread | None = None
+
+    def take(self, path: Path) -> Path:
+        """A file that is the caller's, to be renamed to `path`; durable, but for its name.
+
+        Raises:
+            StoreFullError, StoreFailedError, UsageError: as `durable.translate`; nothing is left of it.
+        """
+        with contextlib.suppress(IndexError):
+            return self._ready.popleft()
+        return self._made(1, path)[0]
+
+    def make_ahead(self) -> None:
+        """Have the thread make those that are missing to AHEAD. What stands in its way, no thread to be had or a full
+        disk, `take` will meet by itself.
+        """
+        if len(self._ready) < AHEAD and (self._maker is None or not self._maker.is_alive()):
+            maker = threading.Thread(target=self._make_ahead, name="rmq-files", daemon=True)
+            with contextlib.suppress(RuntimeError):
+                maker.start()
+                self._maker = maker
+
+    def close(self) -> None:
+        """Wait for the thread, and remove what nobody took; can be repeated. OSError as unlink(2)."""
+        if self._maker is not None:
+            self._maker.join()
+        while self._ready:
+            self._ready.popleft().unlink(missing_ok=True)
+
+    def _make_ahead(self) -> None:
+        with contextlib.suppress(StoreError, OSError, MemoryError):
+            self._ready.extend(self._made(AHEAD - len(self._ready), self._directory))
+
+    def _made(self, count: int, path: Path) -> list[Path]:
+        """So many at once: the first fsync makes the sizes of all of them durable, on file systems with a journal.
+
+        Not in the directory of the names that they will get: Java's load fails on foreign names there.
+        """
+        made: dict[Path, int] = {}
+        try:
+            for _ in range(count):
+                new = self._root() / f"new-{os.getpid()}-{next(_numbers)}"
+                made[new] = fd = durable.open_nofollow(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+                durable.before("allocate", path)
+                if self._sparse:
+                    os.ftruncate(fd, self._size_bytes)
+                else:
+                    os.posix_fallocate(fd, 0, self._size_bytes)
+            # Before they get their names: a power cut must not leave a short file, which Java refuses to load.
+            for fd in made.values():
+                durable.fsync_file(fd, path)
+        except BaseException as error:
+            for new in made:
+                new.unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                raise durable.translate(error, path) from error
+            raise
+        finally:
+            for fd in made.values():
+                os.close(fd)
+        return list(made)
+
+    def _root(self) -> Path:
+        """`<root>/pyrmq`, on the same file system as everything else of the store."""
+        directory = self._directory
+        while not (directory / "pyrmq").is_dir():
+            directory = directory.parent
+        return directory / "pyrmq"
