@@ -63,7 +63,9 @@ class NewFiles:
         if self._maker is not None:
             self._maker.join()
         while self._ready:
-            self._ready.popleft().unlink(missing_ok=True)
+            left = self._ready.popleft()
+            durable.before("unlink", left)
+            left.unlink(missing_ok=True)
 
     def _make_ahead(self) -> None:
         with contextlib.suppress(StoreError, OSError, MemoryError):
