@@ -79,7 +79,8 @@ def _open_first(log: CommitLog, wishes: Wishes) -> RecoveryReport:
     _map_page(log)
     had_abort = (root / "abort").exists()
     for leftover in log.own.glob("new-*"):
-        leftover.unlink()  # of a process that was killed while it created a segment
+        durable.before("unlink", leftover)
+        leftover.unlink()  # of a process that was killed while it created a segment, or had some made ahead
     for written in (root / "checkpoint", *(log.own / name for name in _WRITTEN_BY_WRITERS)):
         durable.remove_leftovers(written)
     report = recover(log, lambda: _create_abort(root) if not had_abort else None, wishes)
