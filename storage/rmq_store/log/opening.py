@@ -78,12 +78,17 @@ def _open_first(log: CommitLog, wishes: Wishes) -> RecoveryReport:
     log.segments.drop_empty_newest()
     _map_page(log)
     had_abort = (root / "abort").exists()
-    for leftover in log.own.glob("new-*"):
-        durable.before("unlink", leftover)
-        leftover.unlink()  # of a process that was killed while it created a segment, or had some made ahead
     for written in (root / "checkpoint", *(log.own / name for name in _WRITTEN_BY_WRITERS)):
         durable.remove_leftovers(written)
-    report = recover(log, lambda: _create_abort(root) if not had_abort else None, wishes)
+
+    def begin() -> None:
+        for leftover in log.own.glob("new-*"):
+            durable.before("unlink", leftover)
+            leftover.unlink()  # of a process that was killed while it created a segment, or had some made ahead
+        if not had_abort:
+            _create_abort(root)
+
+    report = recover(log, begin, wishes)
     log.store_lock.downgrade()
     return report
 

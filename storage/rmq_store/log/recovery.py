@@ -80,10 +80,10 @@ class Wishes:
 REFUSE = Wishes()
 
 
-def recover(log: CommitLog, create_abort: Callable[[], None], wishes: Wishes = REFUSE) -> RecoveryReport:
+def recover(log: CommitLog, begin: Callable[[], None], wishes: Wishes = REFUSE) -> RecoveryReport:
     """Recover and publish the state page; everything is on disk then. The caller holds byte 0 of `lock` exclusively.
 
-    `create_abort`, and then `wishes.describe`, is called once it is known how the store was left, and before anything
+    `begin`, and then `wishes.describe`, is called once it is known how the store was left, and before anything
     is changed.
 
     Raises:
@@ -105,7 +105,7 @@ def recover(log: CommitLog, create_abort: Callable[[], None], wishes: Wishes = R
     kept = _judge(log, start, wishes, cut_as_java=not interrupted)
     in_doubt = page.is_doubtful and (log.root / "abort").exists()
     on_disk = page.is_of_another_boot()
-    create_abort()
+    begin()
     wishes.describe()
     _remember(log, kept)
     if start.trust is not Trust.CLEAN:

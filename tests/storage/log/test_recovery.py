@@ -279,8 +279,11 @@ def test_a_missing_segment_below_the_durable_point_is_refused(lab: Lab) -> None:
         segment.unlink()
         if segment != segments[-1]:
             shutil.rmtree(lab.root / "consumequeue")  # so that the log is walked from its beginning
+        leftover = lab.root / "pyrmq" / "new-1-1"  # of a killed process: a refusal changes nothing
+        leftover.write_bytes(bytes(8192))
         with pytest.raises(CorruptRecordError):
             lab.open()
+        assert leftover.exists()
 
 
 def test_a_progress_record_that_retention_has_overtaken_starts_the_walk_at_the_oldest_segment(lab: Lab) -> None:
