@@ -102,17 +102,24 @@ class LocalBroker:
         """See `Broker.pull`. At most 256 KiB of stored messages (1 MiB with `room`), but at least one; a filter looks
         at 16,000 at most.
         """
-        with self._answers.trying():
-            found = self._pull.pull_batch(group, queue, offset, max_count, tags, PULL_BYTES_MAX, room)
+        found = self.pull_batch(group, queue, offset, max_count, tags, room=room)
         messages = [message for batch in found.batches for message in messages_of(batch, self.name)]
         return PullResult(found.status, found.next_begin_offset, found.min_offset, found.max_offset, messages)
 
     def pull_batch(
-        self, group: str, queue: MessageQueue, offset: int, max_count: int, tags: str | None = None
+        self,
+        group: str,
+        queue: MessageQueue,
+        offset: int,
+        max_count: int,
+        tags: str | None = None,
+        *,
+        room: int | None = None,
     ) -> PullBatchResult:
-        """See `Broker.pull_batch`. As `pull`, but at most 4 MiB of stored messages."""
+        """See `Broker.pull_batch`. As `pull`; without `room` at most 4 MiB of stored messages."""
+        bytes_max = PULL_BATCH_BYTES_MAX if room is None else PULL_BYTES_MAX
         with self._answers.trying():
-            return self._pull.pull_batch(group, queue, offset, max_count, tags, PULL_BATCH_BYTES_MAX)
+            return self._pull.pull_batch(group, queue, offset, max_count, tags, bytes_max, room or 0)
 
     def min_offset(self, queue: MessageQueue) -> int:
         """See `Broker.min_offset`."""
