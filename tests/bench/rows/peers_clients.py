@@ -181,7 +181,7 @@ CASES = (
             limit=(
                 "Reading, which one thread does, and threads that take turns. Of the time for a message half is the "
                 "read of the store, a tenth to make its columns ready for objects, a quarter to make the object, with "
-                "17 values and a dict of its own, by the extension, and the rest what is done around each call of a "
+                "15 values and a dict of its own, by the extension, and the rest what is done around each call of a "
                 "listener. Messages that wait are rows, so Python's garbage collection has little to do with them; "
                 "when they waited as objects, made by Python, with a note for each, a message took more than twice as "
                 "long. A listener that is called for each message adds what is done around a call to each of them. "
