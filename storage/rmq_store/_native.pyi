@@ -6,6 +6,7 @@ them, IndexError for a slice outside of its data.
 """
 
 import mmap
+from typing import Any
 
 import pyarrow as pa
 
@@ -216,6 +217,26 @@ def copy_messages(
     body, bornHost, storeHost, msgId, tags, keys, each offsets (n + 1,), bytes, and a bitmap of zeros if some may be
     null. `properties`: how many pieces there are before each row (n + 1,), offsets and bytes of names and of values.
     Into `ends` (9,): bytes of the six texts; pieces, bytes of their names, of their values.
+    """
+
+def make_messages(
+    made_class: type,
+    fields: tuple[object, ...],
+    columns: tuple[Int64 | tuple[Int32, list[Any]] | tuple[Int32, Bytes | pa.Buffer | bytes, bool], ...],
+    properties: tuple[
+        Int32, tuple[Int32, list[Any]], tuple[Int32, Bytes | pa.Buffer | bytes, bool]
+    ],
+    count: int,
+    first: int,
+    behind: int,
+    added: dict[str, str],
+) -> list[Any]:
+    """Objects of the rows [first, behind) of `count` = n. `fields` are slots of `made_class`, one for each column and
+    one for a dict of its own with the properties and with what is `added` to them.
+
+    A column: numbers (n,); or codes (n,) and what they stand for; or where the values lie (n + 1,), bytes, and whether
+    these are text. `properties`: where the entries of each row lie (n + 1,), names and values of the entries, both as
+    columns. UnicodeDecodeError: no UTF-8. TypeError: the class is no plain one with slots.
     """
 
 def chain_one(

@@ -171,9 +171,18 @@ class Broker(Protocol):
         """
 
     def pull_batch(
-        self, group: str, queue: MessageQueue, offset: int, max_count: int, tags: str | None = None
+        self,
+        group: str,
+        queue: MessageQueue,
+        offset: int,
+        max_count: int,
+        tags: str | None = None,
+        *,
+        room: int | None = None,
     ) -> PullBatchResult:
-        """As `pull`, with rows for messages; `brokerName` is the name of this broker."""
+        """As `pull`, with rows for messages; `brokerName` is the name of this broker. `room` None: a batch for somebody
+        who wants rows, which may be larger than any `pull`.
+        """
 
     def min_offset(self, queue: MessageQueue) -> int:
         """The first offset that can be read; 0 for an unknown queue."""

@@ -18,9 +18,10 @@ from rmq_store.client.consumer_config import MessageModel, PushConsumerConfig
 from rmq_store.client.executor import Executor
 from rmq_store.client.listener import ConsumeConcurrentlyContext, MessageListenerConcurrently
 from rmq_store.client.offset_store import OffsetStore
-from rmq_store.client.process_queue import NOTHING, ProcessQueue
+from rmq_store.client.process_queue import Batch, ProcessQueue
 from rmq_store.client.rebalance import Assignment
-from rmq_store.client.send_back import MessageSender, reset_retry_topic
+from rmq_store.client.send_back import MessageSender
+from rmq_store.client.stored_messages import MessageRows
 from rmq_store.format.properties import CONSUME_START_TIME
 
 _log = logging.getLogger(__name__)
@@ -48,15 +49,19 @@ class ConsumeConcurrentlyService:
         self._clock = backend.clock
         self._is_clustering = config.message_model is MessageModel.CLUSTERING
 
-    def submit(self, assignment: Assignment[ProcessQueue], messages: Sequence[MessageExt]) -> None:
-        """Consume messages that were just pulled, in batches."""
-        queue, process_queue = assignment.queue, assignment.process_queue
-        process_queue.put(messages)
-        if self._config.consume_timeout_includes_queueing:
-            process_queue.mark_started((message.queue_offset for message in messages), self._clock())
-        size = self._config.consume_message_batch_max_size
-        for start in range(0, len(messages), size):
-            self._executor.submit(partial(self._wait_turn, queue, process_queue, messages[start : start + size]))
+    def submit(self, assignment: Assignment[ProcessQueue], messages: Sequence[MessageRows]) -> None:
+        """Consume messages that were just pulled, in batches, which are of one pull of pull_batch_size each."""
+        process_queue, config = assignment.process_queue, self._config
+        now_ms = self._clock()
+        for rows in messages:
+            for first in range(0, len(rows), config.pull_batch_size):
+                behind = min(first + config.pull_batch_size, len(rows))
+                for start in range(first, behind, config.consume_message_batch_max_size):
+                    batch = Batch.of(rows, start, min(start + config.consume_message_batch_max_size, behind))
+                    process_queue.put(batch)
+                    if config.consume_timeout_includes_queueing:
+                        batch.started_ms = now_ms
+                    self._executor.submit(partial(self._wait_turn, assignment.queue, process_queue, batch))
 
     def clean_expired(self, assignments: Iterable[Assignment[ProcessQueue]]) -> None:
         """Send back the first messages of each queue that a listener has had for too long; it is not interrupted."""
@@ -66,30 +71,30 @@ class ConsumeConcurrentlyService:
             process_queue = assignment.process_queue
             for _ in range(EXPIRED_MAX):
                 with process_queue.settle_lock:
-                    message = process_queue.first_expired(self._config.consume_timeout_ms, self._clock())
-                    if message is None or process_queue.dropped:
+                    batch = process_queue.first_expired(self._config.consume_timeout_ms, self._clock())
+                    if batch is None or process_queue.dropped:
                         break
-                    shown = reset_retry_topic(message, self._group, {})
-                    if not self._sender.send_back(shown, EXPIRED_DELAY_LEVEL):
+                    message, *others = process_queue.left(batch, {})
+                    if not self._sender.send_back(message, EXPIRED_DELAY_LEVEL):
                         break
-                    self._done(assignment.queue, process_queue, [message])
+                    self._settle(assignment.queue, process_queue, batch, others)
 
-    def _wait_turn(self, queue: MessageQueue, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
+    def _wait_turn(self, queue: MessageQueue, process_queue: ProcessQueue, batch: Batch) -> None:
         """Let the rate limiter decide when the batch is consumed; until then it stays in its queue."""
-        if not process_queue.dropped:
-            work = partial(self._consume, queue, process_queue, messages)
-            run_at_rate(self._executor, self._config.rate_limiter, len(messages), work)
+        if batch.count and not process_queue.dropped:
+            work = partial(self._consume, queue, process_queue, batch)
+            run_at_rate(self._executor, self._config.rate_limiter, batch.count, work)
 
-    def _consume(self, queue: MessageQueue, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
-        # Some may have waited for so long that they were sent back already.
-        batch = [message for message in messages if process_queue.holds(message.queue_offset)]
-        if process_queue.dropped or not batch:
+    def _consume(self, queue: MessageQueue, process_queue: ProcessQueue, batch: Batch) -> None:
+        if process_queue.dropped:
             return
         now_ms = self._clock()
+        shown = process_queue.left(batch, {CONSUME_START_TIME: str(now_ms)})
+        # Some may have waited for so long that they were sent back already.
+        if not shown:
+            return
         if not self._config.consume_timeout_includes_queueing:
-            process_queue.mark_started((message.queue_offset for message in batch), now_ms)
-        started = {CONSUME_START_TIME: str(now_ms)}
-        shown = [reset_retry_topic(message, self._group, started) for message in batch]
+            batch.started_ms = now_ms
         context = ConsumeConcurrentlyContext(queue)
         call = partial(self._listener.consume_message, shown, context)
         done = done_count(call, context, len(shown), self._group, partial(_names, shown))
@@ -97,39 +102,31 @@ class ConsumeConcurrentlyService:
             if process_queue.dropped:
                 _log.warning("group %s: %s went to another member; its result is void", self._group, queue)
                 return
-            given_back = self._give_back(queue, process_queue, shown[done:], context)
-            self._done(queue, process_queue, [*shown[:done], *given_back])
+            if not batch.count:
+                return
+            # The first ones may have taken too long, and were sent back while the listener had them: once is enough.
+            failed = [message for message in shown[done:] if message.queue_offset >= batch.begin]
+            kept = self._give_back(failed, context)
+            self._settle(queue, process_queue, batch, kept)
+            if kept:
+                self._executor.submit_later(partial(self._wait_turn, queue, process_queue, batch), RESUBMIT_MS)
 
     def _give_back(
-        self,
-        queue: MessageQueue,
-        process_queue: ProcessQueue,
-        failed: Sequence[MessageExt],
-        context: ConsumeConcurrentlyContext,
+        self, failed: Sequence[MessageExt], context: ConsumeConcurrentlyContext
     ) -> list[MessageExt]:
-        """Send failed messages back; returns those that need not be kept here."""
+        """Send failed messages back; returns those that must be kept here, one retry older."""
         if not self._is_clustering:
             if failed:
                 _log.warning("group %s: broadcasting, so these are dropped: %s", self._group, _names(failed))
-            return list(failed)
-        gone: list[MessageExt] = []
-        kept: list[MessageExt] = []
-        for message in failed:
-            # A message that took too long was sent back while its listener still had it: once is enough.
-            taken = not process_queue.holds(message.queue_offset) or self._sender.send_back(
-                message, context.delay_level_when_next_consume
-            )
-            (gone if taken else kept).append(message)
-        if kept:
-            again = [replace(message, reconsume_times=message.reconsume_times + 1) for message in kept]
-            process_queue.replace(again)
-            self._executor.submit_later(partial(self._wait_turn, queue, process_queue, again), RESUBMIT_MS)
-        return gone
+            return []
+        delay_level = context.delay_level_when_next_consume
+        kept = (message for message in failed if not self._sender.send_back(message, delay_level))
+        return [replace(message, reconsume_times=message.reconsume_times + 1) for message in kept]
 
-    def _done(self, queue: MessageQueue, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
-        offset = process_queue.remove(message.queue_offset for message in messages)
-        if offset != NOTHING:
-            self._offsets.update(queue, offset, increase_only=True)
+    def _settle(
+        self, queue: MessageQueue, process_queue: ProcessQueue, batch: Batch, left: Sequence[MessageExt]
+    ) -> None:
+        self._offsets.update(queue, process_queue.settle(batch, left), increase_only=True)
 
 
 def _names(messages: Sequence[MessageExt]) -> str:

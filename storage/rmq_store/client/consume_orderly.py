@@ -23,7 +23,7 @@ from rmq_store.client.consumer_config import MessageModel, PushConsumerConfig
 from rmq_store.client.executor import Executor
 from rmq_store.client.listener import ConsumeOrderlyContext, ConsumeOrderlyStatus, MessageListenerOrderly
 from rmq_store.client.offset_store import OffsetStore
-from rmq_store.client.process_queue import NOTHING, ProcessQueue
+from rmq_store.client.ordered_process_queue import NOTHING, OrderedProcessQueue
 from rmq_store.client.rebalance import Assignment
 from rmq_store.client.send_back import MessageSender, reset_retry_topic
 
@@ -59,12 +59,12 @@ class ConsumeOrderlyService:
         self._max_reconsume_times = MAX_RECONSUME_TIMES_ORDERED if times == -1 else times
         self._sender = MessageSender(backend, group, self._max_reconsume_times)
 
-    def submit(self, assignment: Assignment[ProcessQueue], messages: Sequence[MessageExt]) -> None:
+    def submit(self, assignment: Assignment[OrderedProcessQueue], messages: Sequence[MessageExt]) -> None:
         """Add messages that were just pulled; begins to consume unless that is under way."""
         if assignment.process_queue.put(messages):
             self._executor.submit(partial(self._run, assignment.queue, assignment.process_queue))
 
-    def _run(self, queue: MessageQueue, process_queue: ProcessQueue, reserved: bool = False) -> None:
+    def _run(self, queue: MessageQueue, process_queue: OrderedProcessQueue, reserved: bool = False) -> None:
         """Consume what is there until nothing is, or something has to be waited for."""
         begin_ms = self._clock()
         while not process_queue.dropped:
@@ -96,11 +96,11 @@ class ConsumeOrderlyService:
         limiter = self._config.rate_limiter
         return 0 if limiter is None else limiter.wait_ms(count)
 
-    def _again(self, queue: MessageQueue, process_queue: ProcessQueue, delay_ms: int) -> None:
+    def _again(self, queue: MessageQueue, process_queue: OrderedProcessQueue, delay_ms: int) -> None:
         self._executor.submit_later(partial(self._run, queue, process_queue), delay_ms)
 
     def _consume(
-        self, queue: MessageQueue, process_queue: ProcessQueue, messages: Sequence[MessageExt]
+        self, queue: MessageQueue, process_queue: OrderedProcessQueue, messages: Sequence[MessageExt]
     ) -> int | None:
         """Give the batch to the listener and do what it answers; returns the pause in ms before it comes again."""
         context = ConsumeOrderlyContext(queue)
@@ -138,7 +138,7 @@ class ConsumeOrderlyService:
         return status
 
     def _not_exhausted(
-        self, process_queue: ProcessQueue, shown: Sequence[MessageExt], taken: Sequence[MessageExt]
+        self, process_queue: OrderedProcessQueue, shown: Sequence[MessageExt], taken: Sequence[MessageExt]
     ) -> list[MessageExt]:
         """Send away what came too often; returns what must come again, one retry older (checkReconsumeTimes)."""
         again: list[MessageExt] = []

@@ -27,7 +27,7 @@ from rmq_store.client.errors import ClientError, ClientErrorCode, MQClientError
 from rmq_store.client.local import StorePlaces, backend_of
 from rmq_store.client.membership import Membership
 from rmq_store.client.offset_store import open_offset_store
-from rmq_store.client.process_queue import ProcessQueue
+from rmq_store.client.ordered_process_queue import OrderedProcessQueue
 from rmq_store.client.pull_service import PULL_AFTER_ERROR_MS, with_bounds
 from rmq_store.client.rebalance import Assignment, Rebalance
 from rmq_store.client.start_offset import pull_from_where
@@ -69,7 +69,7 @@ class LitePullConsumer:
         )
         self._turn = threading.RLock()
         self._subscriptions: dict[str, Subscription] = {}
-        self._assigned: dict[MessageQueue, Assignment[ProcessQueue]] | None = None
+        self._assigned: dict[MessageQueue, Assignment[OrderedProcessQueue]] | None = None
         # Behind the last message that `poll` has returned, by queue.
         self._polled: dict[MessageQueue, int] = {}
         self._paused: set[MessageQueue] = set()
@@ -84,7 +84,7 @@ class LitePullConsumer:
             self.client_id,
             self.config,
             self._offsets,
-            ProcessQueue,
+            OrderedProcessQueue,
             ordered=False,
             on_removed=lambda assignment: self._forget(assignment.queue),
         )
@@ -132,7 +132,9 @@ class LitePullConsumer:
             known, wanted = self._assigned or {}, sorted(set(queues))
             for queue in known.keys() - set(wanted):
                 self._forget(queue)
-            self._assigned = {queue: known.get(queue) or Assignment(queue, ProcessQueue(), -1) for queue in wanted}
+            self._assigned = {
+                queue: known.get(queue) or Assignment(queue, OrderedProcessQueue(), -1) for queue in wanted
+            }
 
     def set_sub_expression_for_assign(self, topic: str, selector: str | MessageSelector) -> None:
         """Filter the assigned queues of a topic. UsageError: a bad expression, or started already."""
@@ -285,7 +287,7 @@ class LitePullConsumer:
                 return messages
         return []
 
-    def _pull(self, assignment: Assignment[ProcessQueue]) -> list[MessageExt]:
+    def _pull(self, assignment: Assignment[OrderedProcessQueue]) -> list[MessageExt]:
         queue, now_ms = assignment.queue, self._backend.clock()
         if queue in self._paused or now_ms < assignment.not_before_ms:
             return []
@@ -321,10 +323,10 @@ class LitePullConsumer:
             except ClientError as error:
                 _log.warning("group %s: progress is not stored yet: %s", self.consumer_group, error)
 
-    def _assignments(self) -> Collection[Assignment[ProcessQueue]]:
+    def _assignments(self) -> Collection[Assignment[OrderedProcessQueue]]:
         return self._rebalance.assignments() if self._assigned is None else self._assigned.values()
 
-    def _find(self, queue: MessageQueue) -> Assignment[ProcessQueue]:
+    def _find(self, queue: MessageQueue) -> Assignment[OrderedProcessQueue]:
         for assignment in self._assignments():
             if assignment.queue == queue:
                 return assignment

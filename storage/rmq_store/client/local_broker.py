@@ -19,7 +19,7 @@ from rmq_store.client.backend import MessageExt, MessageQueue, PoppedMessage, Pu
 from rmq_store.client.errors import ResponseCode
 from rmq_store.client.local_answers import Answers
 from rmq_store.client.local_groups import LocalGroups
-from rmq_store.client.local_pull import PULL_BATCH_BYTES_MAX, PULL_BYTES_MAX, LocalPull
+from rmq_store.client.local_pull import PULL_BATCH_BYTES_MAX, PULL_BYTES_MAX, PULL_ROOM_BYTES_MAX, LocalPull
 from rmq_store.client.stored_messages import messages_of
 from rmq_store.client.subscription import Subscription
 from rmq_store.format.frame_check import TRANSACTION_MASK
@@ -99,20 +99,26 @@ class LocalBroker:
         *,
         room: int = 0,
     ) -> PullResult:
-        """See `Broker.pull`. At most 256 KiB of stored messages (1 MiB with `room`), but at least one; a filter looks
-        at 16,000 at most.
-        """
+        """See `Broker.pull`. At most 256 KiB of stored messages, but at least one; a filter looks at 16,000 at most."""
         with self._answers.trying():
             found = self._pull.pull_batch(group, queue, offset, max_count, tags, PULL_BYTES_MAX, room)
         messages = [message for batch in found.batches for message in messages_of(batch, self.name)]
         return PullResult(found.status, found.next_begin_offset, found.min_offset, found.max_offset, messages)
 
     def pull_batch(
-        self, group: str, queue: MessageQueue, offset: int, max_count: int, tags: str | None = None
+        self,
+        group: str,
+        queue: MessageQueue,
+        offset: int,
+        max_count: int,
+        tags: str | None = None,
+        *,
+        room: int | None = None,
     ) -> PullBatchResult:
-        """See `Broker.pull_batch`. As `pull`, but at most 4 MiB of stored messages."""
+        """See `Broker.pull_batch`. As `pull`, but at most 4 MiB of stored messages, with `room` 1 MiB."""
+        bytes_max = PULL_BATCH_BYTES_MAX if room is None else PULL_ROOM_BYTES_MAX
         with self._answers.trying():
-            return self._pull.pull_batch(group, queue, offset, max_count, tags, PULL_BATCH_BYTES_MAX)
+            return self._pull.pull_batch(group, queue, offset, max_count, tags, bytes_max, room or 0)
 
     def min_offset(self, queue: MessageQueue) -> int:
         """See `Broker.min_offset`."""

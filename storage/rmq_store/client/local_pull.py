@@ -15,6 +15,8 @@ from rmq_store.format.schema import MESSAGE_SCHEMA
 
 # MessageStoreConfig.java: maxTransferBytesOnMessageInMemory, maxFilterMessageSize.
 PULL_BYTES_MAX = 256 << 10
+# Of rows for which a consumer has room: as much as four pulls, for a read of them costs little more than that of one.
+PULL_ROOM_BYTES_MAX = 1 << 20
 FILTERED_ENTRIES_MAX = 16_000
 # A read costs the same for a row and for a thousand: 1,024 rows of 4 KiB share one.
 PULL_BATCH_BYTES_MAX = 4 << 20
@@ -74,7 +76,11 @@ class LocalPull:
         row_count = size_bytes = 0
         at, limit = offset, min(last, offset + FILTERED_ENTRIES_MAX)
         while at < limit and row_count < most:
-            step = _STEP if tags is not None else min(most - row_count, max(count, _STEP))
+            step = _STEP
+            if tags is None:
+                # What the first step has found says how many rows are not too many.
+                fitting = (bytes_max - size_bytes) * row_count // size_bytes + 1 if size_bytes else count
+                step = min(most - row_count, max(fitting, _STEP))
             wanted = min(at + step, limit)
             end = self._store.offset_after_bytes(*place, at, wanted, bytes_max)
             for batch in self._store.read(*place, at, end, tags=tags):

@@ -1,50 +1,64 @@
 """The messages of one queue that were pulled and are not done yet: where the progress of a queue comes from.
 
 The offset that may be committed is the smallest one still in here, or the one behind the last message when all are
-done: one message that is stuck holds the progress back, however many behind it are done. Source: ProcessQueue.java.
+done: one message that is stuck holds the progress back, however many behind it are done.
+
+Notes are kept for what a listener gets at once, not for each message. A batch stands for the messages of a range of
+offsets, perhaps with gaps; ranges are disjoint and ascend, so the first batch that is left has the smallest offset that
+is not done, in whatever order batches end. `batch_process_queue` is the same for rows. Source: ProcessQueue.java.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from rmq_store.client.backend import MessageExt
+from rmq_store.client.backend import MessageExt, add_properties
 from rmq_store.client.held_queue import HeldQueue
+from rmq_store.client.stored_messages import MessageRows
 
-NOTHING = -1
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Messages for one call of a listener; [begin, end) are queue offsets of those that are not done.
+
+    They are `rows` [first, behind) of a pull until objects are asked for, and then `messages`: what a listener has
+    holds no pull. `started_ms`: when a listener got them.
+    """
+
+    rows: MessageRows | None
+    first: int
+    behind: int
+    begin: int
+    end: int
+    count: int
+    size_bytes: int
+    messages: Sequence[MessageExt] = ()
+    started_ms: int | None = None
+
+    @classmethod
+    def of(cls, rows: MessageRows, first: int, behind: int) -> Batch:
+        """The rows [first, behind), at least one."""
+        begin, end = rows.queue_offset(first), rows.queue_offset(behind - 1) + 1
+        return cls(rows, first, behind, begin, end, behind - first, rows.body_bytes(first, behind))
 
 
 class ProcessQueue(HeldQueue):
-    """Unfinished messages by queue offset. Safe for threads."""
+    """Unfinished batches in queue order. Safe for threads."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._messages: dict[int, MessageExt] = {}
-        # Offsets in order; those that are no longer in _messages are skipped when they come to the front.
-        self._order: deque[int] = deque()
-        self._taken: dict[int, MessageExt] = {}
-        self._started_ms: dict[int, int] = {}
+        # Unlike a dict it finds its first batch at once when many before it have gone.
+        self._batches: OrderedDict[Batch, None] = OrderedDict()
+        self._count = 0
         self._size_bytes = 0
-        self._last_offset = NOTHING
-        self._consuming = False
-
-    # -- filling ----------------------------------------------------------------------------------------------------
-
-    def put(self, messages: Sequence[MessageExt]) -> bool:
-        """Add messages, in queue order and behind all before; True if somebody must start to consume in order."""
-        with self._lock:
-            for message in messages:
-                self._messages[message.queue_offset] = message
-                self._order.append(message.queue_offset)
-                self._size_bytes += len(message.body)
-                self._last_offset = message.queue_offset
-            return self._begin()
+        self._end = 0
 
     @property
     def count(self) -> int:
         """Messages pulled and not done."""
-        return len(self._messages) + len(self._taken)
+        return self._count
 
     @property
     def size_bytes(self) -> int:
@@ -53,108 +67,54 @@ class ProcessQueue(HeldQueue):
 
     @property
     def max_span(self) -> int:
-        """Distance between the first and the last offset not done and not taken."""
+        """Distance between the first and the last offset not done."""
         with self._lock:
-            first = self._first()
-            return 0 if first is None else self._last_held() - first
+            if not self._batches:
+                return 0
+            return next(reversed(self._batches)).end - 1 - self._first().begin
 
-    # -- concurrent consumption -------------------------------------------------------------------------------------
-
-    def holds(self, queue_offset: int) -> bool:
-        """Whether the message is still to be done; not so if it was sent back because it took too long."""
-        return queue_offset in self._messages
-
-    def mark_started(self, queue_offsets: Iterable[int], now_ms: int) -> None:
-        """Note when the time for handling the messages began."""
+    def put(self, batch: Batch) -> None:
+        """Add a batch behind all before."""
         with self._lock:
-            for offset in queue_offsets:
-                self._started_ms[offset] = now_ms
+            self._batches[batch] = None
+            self._count += batch.count
+            self._size_bytes += batch.size_bytes
+            self._end = batch.end
 
-    def replace(self, messages: Iterable[MessageExt]) -> None:
-        """Put changed messages in the place of those with their offsets."""
+    def left(self, batch: Batch, added: Mapping[str, str]) -> list[MessageExt]:
+        """The messages of a batch that are not done, with properties `added`; [] if all are, or were sent back because
+        they took too long.
+        """
         with self._lock:
-            for message in messages:
-                if message.queue_offset in self._messages:
-                    self._messages[message.queue_offset] = message
+            if batch.rows is not None:
+                batch.messages, batch.rows = batch.rows.take(batch.first, batch.behind, added), None
+            else:
+                for message in batch.messages:
+                    add_properties(message, added)
+            return list(batch.messages)
 
-    def remove(self, queue_offsets: Iterable[int]) -> int:
-        """Take done messages out; returns the offset to commit, NOTHING if there was nothing in here before."""
+    def settle(self, batch: Batch, left: Sequence[MessageExt]) -> int:
+        """Of an unfinished batch only `left` is not done, none or some of its messages, perhaps changed; returns the
+        offset to commit.
+        """
+        size_bytes = sum(len(message.body) for message in left)
         with self._lock:
-            if not self._messages:
-                return NOTHING
-            for offset in queue_offsets:
-                message = self._messages.pop(offset, None)
-                self._started_ms.pop(offset, None)
-                if message is not None:
-                    self._size_bytes -= len(message.body)
-            first = self._first()
-            return self._last_offset + 1 if first is None else first
+            self._count += len(left) - batch.count
+            self._size_bytes += size_bytes - batch.size_bytes
+            batch.rows, batch.messages, batch.count, batch.size_bytes = None, left, len(left), size_bytes
+            if left:
+                batch.begin, batch.end = left[0].queue_offset, left[-1].queue_offset + 1
+            else:
+                del self._batches[batch]
+            return self._first().begin if self._batches else self._end
 
-    def first_expired(self, limit_ms: int, now_ms: int) -> MessageExt | None:
-        """The first message, if a listener has had it for more than `limit_ms`."""
+    def first_expired(self, limit_ms: int, now_ms: int) -> Batch | None:
+        """The first batch, if a listener has had it for more than `limit_ms`."""
         with self._lock:
-            first = self._first()
-            if first is None or now_ms - self._started_ms.get(first, now_ms) <= limit_ms:
+            if not self._batches:
                 return None
-            return self._messages[first]
+            first = self._first()
+            return None if first.started_ms is None or now_ms - first.started_ms <= limit_ms else first
 
-    # -- ordered consumption ----------------------------------------------------------------------------------------
-
-    def take(self, count: int) -> list[MessageExt]:
-        """Take the next messages in order; none: consumption ends, and the next `put` says when to start again."""
-        with self._lock:
-            taken: list[MessageExt] = []
-            while len(taken) < count and (first := self._first()) is not None:
-                self._order.popleft()
-                self._taken[first] = self._messages.pop(first)
-                taken.append(self._taken[first])
-            self._consuming = bool(taken)
-            return taken
-
-    def commit(self) -> int:
-        """All taken messages are done; returns the offset to commit, NOTHING if none were taken."""
-        with self._lock:
-            if not self._taken:
-                return NOTHING
-            offset = max(self._taken) + 1
-            self._size_bytes -= sum(len(message.body) for message in self._taken.values())
-            self._taken.clear()
-            return offset
-
-    def consume_again(self, messages: Iterable[MessageExt] | None = None) -> None:
-        """Put taken messages (None: all of them) back to the front, as they are given."""
-        with self._lock:
-            back = sorted(self._taken.values() if messages is None else messages, key=lambda each: each.queue_offset)
-            for message in reversed(back):
-                self._taken.pop(message.queue_offset, None)
-                self._messages[message.queue_offset] = message
-                self._order.appendleft(message.queue_offset)
-
-    def forget_taken(self, message: MessageExt) -> None:
-        """A taken message went elsewhere while others of its batch are consumed again."""
-        with self._lock:
-            if self._taken.pop(message.queue_offset, None) is not None:
-                self._size_bytes -= len(message.body)
-
-    def start_consuming(self) -> bool:
-        """True if there is something to consume in order and nobody does it."""
-        with self._lock:
-            return self._begin()
-
-    def _begin(self) -> bool:
-        if self._consuming or not self._messages:
-            return False
-        self._consuming = True
-        return True
-
-    def _first(self) -> int | None:
-        while self._order:
-            if self._order[0] in self._messages:
-                return self._order[0]
-            self._order.popleft()
-        return None
-
-    def _last_held(self) -> int:
-        while self._order[-1] not in self._messages:
-            self._order.pop()
-        return self._order[-1]
+    def _first(self) -> Batch:
+        return next(iter(self._batches))

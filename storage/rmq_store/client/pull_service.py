@@ -33,6 +33,8 @@ from rmq_store.client.consumer_config import MessageModel, PushConsumerConfig
 from rmq_store.client.errors import ClientError, MQBrokerError, ResponseCode
 from rmq_store.client.offset_store import OffsetStore
 from rmq_store.client.rebalance import Assignment, Held, Rebalance
+from rmq_store.client.send_back import reset_retry_topics
+from rmq_store.client.stored_messages import MessageRows
 from rmq_store.client.subscription import Subscription
 from rmq_store.format.properties import MAX_OFFSET, MIN_OFFSET
 
@@ -60,7 +62,8 @@ class ConsumeService(Protocol[Held, Wanted]):
 
 
 class PullService(Generic[Held, Wanted]):
-    """The pull loop's work. `fetch` is `pull_messages` or `pull_batches`, as the service wants it. `on_removed` is
+    """The pull loop's work. `fetch` is `pull_messages`, `pull_rows` or `pull_batches`, as the service
+    wants it. `on_removed` is
     called when a queue was given up and should be taken anew.
     """
 
@@ -162,6 +165,16 @@ def pull_messages(
     return result, with_bounds((each for each in result.messages if subscription.matches(each.properties)), result)
 
 
+def pull_rows(
+    broker: Broker, group: str, queue: MessageQueue, offset: int, max_count: int, room: int, subscription: Subscription
+) -> tuple[Pulled, list[MessageRows]]:
+    """Pull rows of which the messages are made when a listener is called, as it is to see them."""
+    result = broker.pull_batch(group, queue, offset, max_count, subscription.tags, room=room)
+    wanted = (subscription.select(batch) for batch in result.batches)
+    shown = (reset_retry_topics(batch, queue.topic, group) for batch in wanted if batch.num_rows)
+    return result, [MessageRows(batch, queue.broker_name, _bounds(result)) for batch in shown]
+
+
 def pull_batches(
     broker: Broker, group: str, queue: MessageQueue, offset: int, max_count: int, room: int, subscription: Subscription
 ) -> tuple[Pulled, list[pa.RecordBatch]]:
@@ -175,8 +188,12 @@ def pull_batches(
 
 def with_bounds(messages: Iterable[MessageExt], result: PullResult) -> list[MessageExt]:
     """Messages with the queue's bounds at the time of the pull, which the client adds to their properties."""
-    bounds = {MIN_OFFSET: str(result.min_offset), MAX_OFFSET: str(result.max_offset)}
+    bounds = _bounds(result)
     bounded = list(messages)
     for message in bounded:
         add_properties(message, bounds)
     return bounded
+
+
+def _bounds(result: Pulled) -> dict[str, str]:
+    return {MIN_OFFSET: str(result.min_offset), MAX_OFFSET: str(result.max_offset)}

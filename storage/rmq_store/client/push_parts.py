@@ -1,8 +1,8 @@
 """The parts of a push consumer: which of them go together is decided by the kind of its listener.
 
-    MessageListenerConcurrently    objects, any order          ProcessQueue         ConsumeConcurrentlyService
-    MessageListenerArrow           batches, any order          BatchProcessQueue    ConsumeArrowService
-    MessageListenerOrderly         objects, one after another  ProcessQueue         ConsumeOrderlyService, queues locked
+    MessageListenerConcurrently   objects, any order          ProcessQueue          ConsumeConcurrentlyService
+    MessageListenerArrow          batches, any order          BatchProcessQueue     ConsumeArrowService
+    MessageListenerOrderly        objects, one after another  OrderedProcessQueue   ConsumeOrderlyService, queues locked
 
 Source: DefaultMQPushConsumerImpl.java (start).
 """
@@ -19,11 +19,13 @@ from rmq_store.client.consume_concurrently import ConsumeConcurrentlyService
 from rmq_store.client.consume_orderly import ConsumeOrderlyService
 from rmq_store.client.consumer_config import PushConsumerConfig
 from rmq_store.client.executor import Executor
+from rmq_store.client.held_queue import HeldQueue
 from rmq_store.client.listener import MessageListener, MessageListenerArrow, MessageListenerOrderly
 from rmq_store.client.membership import Membership
 from rmq_store.client.offset_store import OffsetStore, open_offset_store
+from rmq_store.client.ordered_process_queue import OrderedProcessQueue
 from rmq_store.client.process_queue import ProcessQueue
-from rmq_store.client.pull_service import PullService, pull_batches, pull_messages
+from rmq_store.client.pull_service import Fetch, PullService, pull_batches, pull_messages, pull_rows
 from rmq_store.client.rebalance import Rebalance
 from rmq_store.client.subscription import Subscription
 
@@ -50,11 +52,14 @@ def make_parts(
 ) -> PushParts:
     """Parts that know each other; nothing runs yet, and no broker is asked."""
     ordered = isinstance(listener, MessageListenerOrderly)
-    is_arrow = isinstance(listener, MessageListenerArrow)
+    make_queue: type[HeldQueue] = ProcessQueue
+    fetch: Fetch[Any] = pull_rows
+    if ordered:
+        make_queue, fetch = OrderedProcessQueue, pull_messages
+    elif isinstance(listener, MessageListenerArrow):
+        make_queue, fetch = BatchProcessQueue, pull_batches
     offsets = open_offset_store(backend, group, client_id, config, lock_owner=client_id if ordered else None)
-    rebalance: Rebalance[Any] = Rebalance(
-        backend, group, client_id, config, offsets, BatchProcessQueue if is_arrow else ProcessQueue, ordered=ordered
-    )
+    rebalance: Rebalance[Any] = Rebalance(backend, group, client_id, config, offsets, make_queue, ordered=ordered)
     membership = Membership(backend, group, client_id, rebalance, subscriptions)
     service: ConsumeConcurrentlyService | ConsumeArrowService | ConsumeOrderlyService
     if isinstance(listener, MessageListenerOrderly):
@@ -69,7 +74,6 @@ def make_parts(
         service = concurrent
         membership.every(config.consume_timeout_ms, lambda: concurrent.clean_expired(rebalance.assignments()))
     pulls: PullService[Any, Any] = PullService(
-        backend, group, config, rebalance, offsets, pull_batches if is_arrow else pull_messages, service,
-        ordered=ordered, on_removed=membership.hurry,
-    )  # fmt: skip
+        backend, group, config, rebalance, offsets, fetch, service, ordered=ordered, on_removed=membership.hurry
+    )
     return PushParts(offsets, rebalance, membership, pulls)

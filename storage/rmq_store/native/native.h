@@ -22,6 +22,7 @@ extern PyMethodDef frame_methods[];
 extern PyMethodDef host_methods[];
 extern PyMethodDef index_methods[];
 extern PyMethodDef message_methods[];
+extern PyMethodDef message_object_methods[];
 extern PyMethodDef one_message_methods[];
 extern PyMethodDef property_methods[];
 extern PyMethodDef slice_methods[];

@@ -188,6 +188,18 @@ def test_what_comes_along_is_bounded_in_bytes_too(broker: LocalBroker) -> None:
     assert len(broker.pull("g", QUEUE, 8, 32, room=1000).messages) == 256
 
 
+def test_rows_for_which_there_is_room_are_read_in_steps_of_a_size_that_was_seen(broker: LocalBroker) -> None:
+    """1 MiB of bodies: so much stored, and of those that were compressed about so much."""
+    for _ in range(12):
+        send_to(broker, os.urandom(100_000))
+    (batch,) = broker.pull_batch("g", QUEUE, 0, 1, room=1000).batches
+    assert batch.num_rows == 10
+    for _ in range(900):
+        broker.send(Message("T", zlib.compress(bytes(2_000))), 0, 3_000, "pg", sys_flag=0x301)
+    (batch,) = broker.pull_batch("g", QUEUE, 12, 32, room=1000).batches
+    assert batch.num_rows == (1 << 20) // 2_000 + 1
+
+
 def test_damage_in_what_comes_along_keeps_nobody_from_what_is_before_it(broker: LocalBroker) -> None:
     places = [send_to(broker, b"body of %d" % n).commit_log_offset for n in range(50)]
     with (broker.store.path / "commitlog" / f"{0:020d}").open("r+b") as segment:

@@ -1,0 +1,85 @@
+"""The messages of one queue that were pulled and are not done yet, for those who want them in order: they are taken
+from the front, and committed or put back. Source: ProcessQueue.java.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from rmq_store.client.backend import MessageExt
+from rmq_store.client.held_queue import HeldQueue
+
+NOTHING = -1
+
+
+class OrderedProcessQueue(HeldQueue):
+    """Unfinished messages: those that wait, and those taken, by queue offset. Safe for threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: deque[MessageExt] = deque()
+        self._taken: dict[int, MessageExt] = {}
+        self._size_bytes = 0
+        self._consuming = False
+
+    def put(self, messages: Sequence[MessageExt]) -> bool:
+        """Add messages, in queue order and behind all before; True if somebody must start to consume in order."""
+        with self._lock:
+            self._waiting.extend(messages)
+            self._size_bytes += sum(len(message.body) for message in messages)
+            return self._begin()
+
+    @property
+    def count(self) -> int:
+        """Messages pulled and not done."""
+        return len(self._waiting) + len(self._taken)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of their bodies."""
+        return self._size_bytes
+
+    @property
+    def max_span(self) -> int:
+        """Distance between the first and the last offset not done and not taken."""
+        with self._lock:
+            return self._waiting[-1].queue_offset - self._waiting[0].queue_offset if self._waiting else 0
+
+    def take(self, count: int) -> list[MessageExt]:
+        """Take the next messages in order; none: consumption ends, and the next `put` says when to start again."""
+        with self._lock:
+            taken = [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
+            self._taken.update((message.queue_offset, message) for message in taken)
+            self._consuming = bool(taken)
+            return taken
+
+    def commit(self) -> int:
+        """All taken messages are done; returns the offset to commit, NOTHING if none were taken."""
+        with self._lock:
+            if not self._taken:
+                return NOTHING
+            offset = max(self._taken) + 1
+            self._size_bytes -= sum(len(message.body) for message in self._taken.values())
+            self._taken.clear()
+            return offset
+
+    def consume_again(self, messages: Iterable[MessageExt] | None = None) -> None:
+        """Put taken messages (None: all of them) back to the front, as they are given."""
+        with self._lock:
+            back = sorted(self._taken.values() if messages is None else messages, key=lambda each: each.queue_offset)
+            for message in reversed(back):
+                self._taken.pop(message.queue_offset, None)
+                self._waiting.appendleft(message)
+
+    def forget_taken(self, message: MessageExt) -> None:
+        """A taken message went elsewhere while others of its batch are consumed again."""
+        with self._lock:
+            if self._taken.pop(message.queue_offset, None) is not None:
+                self._size_bytes -= len(message.body)
+
+    def _begin(self) -> bool:
+        if self._consuming or not self._waiting:
+            return False
+        self._consuming = True
+        return True
