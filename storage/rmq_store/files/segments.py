@@ -15,7 +15,6 @@ import ctypes
 import errno
 import mmap
 import os
-import stat
 import threading
 import time
 import weakref
@@ -28,7 +27,7 @@ import pyarrow as pa
 from rmq_store.errors import CorruptionError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.link_count import LinkCount
-from rmq_store.files.listing import Listing
+from rmq_store.files.listing import Listing, kept_listing
 from rmq_store.files.lock import lock_shared_quietly, unlock_quietly
 
 # Java formats file names with 20 digits (UtilAll#offset2FileName).
@@ -189,15 +188,17 @@ class SegmentRun:
 
     `sparse=True` (consume queues) leaves holes in new files; otherwise their blocks are allocated (posix_fallocate), so
     that a full disk shows at creation. `pin=True` (commit log) makes retention pass over files that are mapped here.
+    `keep_names`: what the directory holds is known to the next run over it in this process, too (`kept_listing`).
     """
 
     def __init__(
-        self, directory: Path, size_bytes: int, files: OpenFiles, *, writable: bool, sparse: bool, pin: bool
-    ) -> None:
+        self, directory: Path, size_bytes: int, files: OpenFiles, *, writable: bool, sparse: bool, pin: bool,
+        keep_names: bool = False,
+    ) -> None:  # fmt: skip
         self.directory = directory
         self.size_bytes = size_bytes
         self._prefix = f"{directory}/"  # names are made for every read and write: no Path object each time
-        self._listing = Listing(directory, _bases)
+        self._listing = (kept_listing if keep_names else Listing)(str(directory), _bases)
         self._files = files
         self._writable = writable
         self._sparse = sparse
@@ -464,31 +465,4 @@ def data_ranges(fd: int, start: int, end: int) -> list[tuple[int, int]]:
     return ranges
 
 
-def size_of_files(directory: Path) -> int | None:
-    """The one size that all numbered files of a directory have; None if there is none.
-
-    Raises:
-        CorruptionError: they differ (a zero-length newest file, as a dying Java broker leaves it, is passed over).
-    """
-    run = SegmentRun(directory, 1, OpenFiles(1), writable=False, sparse=True, pin=False)
-    sizes = []
-    for path in map(run.name, run.bases()):
-        try:
-            status = os.lstat(path)
-        except FileNotFoundError:
-            continue  # taken by retention meanwhile
-        if not stat.S_ISREG(status.st_mode):
-            raise CorruptionError(path, 0, "expected a regular file, found something else")
-        sizes.append((path, status.st_size))
-    if sizes and sizes[-1][1] == 0:
-        sizes.pop()
-    if not sizes:
-        return None
-    expected = sizes[0][1]
-    for path, size in sizes:
-        if size != expected or size == 0:
-            raise CorruptionError(path, size, f"the file has {size} bytes, its neighbours {expected}")
-    return expected
-
-
-__all__ = ["FsyncError", "OpenFile", "OpenFiles", "SegmentRun", "data_ranges", "size_of_files"]
+__all__ = ["FsyncError", "OpenFile", "OpenFiles", "SegmentRun", "data_ranges"]

@@ -74,7 +74,7 @@ class CommitLog:
         self.files = OpenFiles()
         self.segments = SegmentRun(
             root / "commitlog", geometry.mapped_file_size_commit_log, self.files,
-            writable=writable, sparse=False, pin=not writable,
+            writable=writable, sparse=False, pin=not writable, keep_names=True,
         )  # fmt: skip
         index = None
         if index_enabled:

@@ -15,7 +15,7 @@ import pytest
 from rmq_store.errors import CorruptionError, NotAStoreError, StoreFailedError, StoreFullError
 from rmq_store.files import durable
 from rmq_store.files.lock import OfdLock
-from rmq_store.files.segments import FsyncError, OpenFiles, SegmentRun, data_ranges, size_of_files
+from rmq_store.files.segments import FsyncError, OpenFiles, SegmentRun, data_ranges
 
 SIZE = 8192
 
@@ -318,19 +318,6 @@ def test_a_newest_file_of_no_bytes_is_dropped(make: MakeRun) -> None:
     run.path(SIZE).write_bytes(b"")
     run.drop_empty_newest()
     assert run.bases() == [0]
-
-
-def test_the_one_size_of_the_files_is_told_or_refused(make: MakeRun) -> None:
-    run = make()
-    assert size_of_files(run.directory) is None
-    run.create(0)
-    run.create(SIZE)
-    assert size_of_files(run.directory) == SIZE
-    run.path(2 * SIZE).write_bytes(b"")
-    assert size_of_files(run.directory) == SIZE
-    os.truncate(run.path(0), 0)
-    with pytest.raises(CorruptionError):
-        size_of_files(run.directory)
 
 
 def test_an_extent_that_cannot_be_looked_up_is_no_hole(make: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
