@@ -105,8 +105,7 @@ class CommitLog:
 
     def start(self) -> int:
         """Where the log begins: the first segment's offset; 0 for an empty log."""
-        bases = self.segments.bases()
-        return bases[0] if bases else 0
+        return self.segments.first() or 0
 
     def visible_end(self) -> int:
         """Where the log ends for readers of a store whose state page counts."""
