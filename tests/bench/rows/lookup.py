@@ -126,7 +126,7 @@ ONE_LIMIT = (
     "kernel takes as long as for ten reads. In memory that the processor has at hand it is 0.5 us the other way round. "
     "What is left of the difference between the stores is memory: of 10 M messages each look-up meets lines and pages "
     "that the processor does not have. And the index is mapped: a new process meets four such places with each of its "
-    "first 2,000 look-ups by key, one with each of the next, and in the end none."
+    "first 2,000 look-ups by key, two with three of the next, and in the end none."
 )
 AT_ONCE_LIMIT = (
     "Places that are far from each other: each key touches a slot and an entry or more in each of eight index files, "
