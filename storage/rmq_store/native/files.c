@@ -2,10 +2,10 @@
 
 #include "native.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #define NAME_BYTES 20
 
@@ -32,13 +32,13 @@ static PyObject *common_size(PyObject *module, PyObject *arguments)
     const char *name = PyBytes_AsString(path);
     const int64_t *number = numbers.view.buf;
     Py_BEGIN_ALLOW_THREADS
-    int directory = open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (directory >= 0) {
+    DIR *directory = opendir(name);
+    if (directory != NULL) {
         for (Py_ssize_t row = 0; row < numbers.count && (row == 0 || size != 0); row++) {
-            int64_t found = size_of(directory, number[row]);
+            int64_t found = size_of(dirfd(directory), number[row]);
             size = row == 0 || found == size ? found : 0;
         }
-        close(directory);
+        closedir(directory);
     }
     Py_END_ALLOW_THREADS
     result = PyLong_FromLongLong(size);
