@@ -289,3 +289,8 @@ def walk_frames(
     """Into `positions` and `sizes` (n,): the sound frames that lie one behind another from `position` up to `stop`, or
     as many as there is room for. How many that are. From `crc_position` on a frame must have a CRC property.
     """
+
+def common_size(directory: str, numbers: Int64) -> int:
+    """The size of the files in the directory that are named by these numbers, in 20 digits. 0: they are not regular
+    files of one size, or empty, or cannot be looked at; or there are no numbers.
+    """

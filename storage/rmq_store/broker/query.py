@@ -177,7 +177,7 @@ class Query:
             place, size, _ = self._log.views.queue(topic, queue_id).entry(offset)
             if not 0 < size != PRE_BLANK_SIZE:
                 return None
-            found = message_at(self._log, self._queues.end(), place)
+            found = message_at(self._log, self._queues.end(), place, size)
         except (FileNotFoundError, UsageError, CorruptionError):
             return None
         return found if (found.topic, found.queue_id, found.queue_offset) == (topic, queue_id, offset) else None

@@ -55,12 +55,12 @@ from rmq_store.errors import (
 )
 from rmq_store.files import durable
 from rmq_store.files.pin import Pin
-from rmq_store.files.segments import size_of_files
 from rmq_store.format.message import Message, StoredMessage
 from rmq_store.format.names import is_system_topic, validate_topic
 from rmq_store.format.schema import MESSAGE_SCHEMA
 from rmq_store.log import opening
 from rmq_store.log.commit_log import LOCK_TIMEOUT_MS, Clock, CommitLog, leaves_no_lock
+from rmq_store.log.file_sizes import size_of_files
 from rmq_store.log.geometry import infer
 from rmq_store.log.index_repair import indexes_tags
 from rmq_store.log.recovery import RecoveryReport, Wishes

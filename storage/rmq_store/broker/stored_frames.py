@@ -30,7 +30,7 @@ from rmq_store.format.property_columns import KEYS_AND_TAGS, PropertyPieces
 from rmq_store.log.commit_log import CommitLog
 
 _SEPARATORS = "[\x01\x02]"
-_START = struct.Struct(">4xi20xq")  # magic and physical offset of HEADER
+_START = struct.Struct(">ii20xq")  # total size, magic and physical offset of HEADER
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
@@ -41,6 +41,12 @@ _RUN_ROWS = 32_768
 _RUN_BYTES = 32 << 20
 # Segments of which less is asked for share a run: to copy that much is less work than a run of its own.
 _SCATTERED_BYTES = 256 << 10
+
+# A single record is read, not looked at through the map: where a process has not touched the map before, which in a
+# large log is nearly everywhere, the kernel takes 10 us or more to put 16 pages of it there, and for a read 1. Of a
+# larger record that is little beside the rest.
+_PROBABLE_BYTES = 2 << 10
+_READ_BYTES_MAX = 64 << 10
 
 
 def crc_required_from(log: CommitLog) -> int | None:
@@ -55,29 +61,34 @@ def crc_required_from(log: CommitLog) -> int | None:
     return known[0].crc_from if known is not None else None
 
 
-def message_at(log: CommitLog, end: int, offset: int) -> StoredMessage:
-    """The message whose record begins at `offset` of a log that ends at `end`; its CRCs were checked.
+def message_at(log: CommitLog, end: int, offset: int, size: int = _PROBABLE_BYTES) -> StoredMessage:
+    """The message whose record begins at `offset` of a log that ends at `end`; its CRCs were checked. `size`: how large
+    the record probably is.
 
     Raises:
         UsageError: no message begins there (any more).
         CorruptRecordError: one does, but it is damaged; or its segment is missing.
+        StoreFailedError: it cannot be read.
     """
     if not log.start() <= offset < end:
         raise UsageError(f"{log.root}: no message at {offset}: the log holds [{log.start()}, {end})")
     base = log.segments.base_of(offset)
     try:
-        view = memoryview(log.segments.open(base).map)
+        file = log.segments.open(base)
     except FileNotFoundError as error:
         raise log.missing_segment(offset) from error
-    position, limit = offset - base, min(end - base, len(view))
-    magic, own_offset = _START.unpack_from(view, position) if _START.size <= limit - position else (0, -1)
+    position, limit = offset - base, min(end - base, file.size_bytes)
+    view: bytes | memoryview = file.read(position, min(limit - position, max(size, _START.size), _READ_BYTES_MAX))
+    total_size, magic, own_offset = _START.unpack_from(view) if _START.size <= len(view) else (0, 0, -1)
+    if total_size <= len(view):
+        position, limit = 0, len(view)
+    else:
+        view = memoryview(file.map)
     if magic not in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2) or own_offset != offset:
         raise UsageError(f"{log.root}: no message begins at {offset}")
     crc_from = crc_required_from(log)
     must_have_crc = crc_from is not None and offset >= crc_from
-    check = check_frame(
-        view, position, limit, expect_offset=offset, check_crc=True, force_prop_crc=must_have_crc
-    )
+    check = check_frame(view, position, limit, expect_offset=offset, check_crc=True, force_prop_crc=must_have_crc)
     if check.kind != "message":
         raise CorruptRecordError(str(log.segments.path(base)), offset, check.reason)
     return decode_checked(view, position)
@@ -144,9 +155,7 @@ class StoredFrames:
         ends = np.flatnonzero(np.diff(segments[order])) + 1
         return np.split(rows[order], ends) if len(rows) else []
 
-    def runs(
-        self, offsets: Int64, sizes: Int32, noted: tuple[str, ...] = KEYS_AND_TAGS
-    ) -> Iterator[FrameRun]:
+    def runs(self, offsets: Int64, sizes: Int32, noted: tuple[str, ...] = KEYS_AND_TAGS) -> Iterator[FrameRun]:
         """The frames at `offsets` (n,) with `sizes` (n,): by segments, within a segment in the order of the rows.
         `noted`: properties that will be asked for, as `split_property_slices` takes them.
 
@@ -197,9 +206,7 @@ class StoredFrames:
             return None
         return FrameRun(rows, buffer, sizes[rows], headers, headers.properties(noted))
 
-    def _run(
-        self, rows: Rows, offsets: Int64, sizes: Int32, noted: tuple[str, ...], crc_from: int | None
-    ) -> FrameRun:
+    def _run(self, rows: Rows, offsets: Int64, sizes: Int32, noted: tuple[str, ...], crc_from: int | None) -> FrameRun:
         base = self._log.segments.base_of(int(offsets[rows[0]]))
         buffer = self._log.segments.open(base).buffer
         path = str(self._log.segments.path(base))

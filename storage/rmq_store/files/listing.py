@@ -4,10 +4,10 @@ message and every look, and a large one has thousands of them.
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 # A directory may change twice within one tick of its file system's clock (2 s on FAT): until so much later its time
 # says nothing.
@@ -17,19 +17,29 @@ _SETTLED_NS = 3_000_000_000
 class Listing:
     """One directory. `parse` makes the numbers that are asked for out of the names in it."""
 
-    def __init__(self, directory: Path, parse: Callable[[list[str]], Sequence[int]]) -> None:
-        self._directory = str(directory)
+    def __init__(self, directory: str, parse: Callable[[list[str]], Sequence[int]]) -> None:
+        self._directory = directory
         self._parse = parse
-        self._known: tuple[tuple[int, int, int], Sequence[int]] | None = None
+        self._known: tuple[tuple[int, ...], Sequence[int]] | None = None
 
     def get(self) -> Sequence[int]:
         """What `parse` makes of the names that are there now. OSError as listdir(3)."""
         now_ns = time.time_ns()  # first: what changes from here on has a later time than the one that is compared
         status = os.stat(self._directory)  # noqa: PTH116 - polled: no Path object each time
-        stamp = status.st_dev, status.st_ino, status.st_mtime_ns
+        # Two times: the second one nobody can set, as those do who put a directory back as it was (rsync, tar).
+        stamp = status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
         known = self._known
         if known is not None and known[0] == stamp:
             return known[1]
         found = self._parse(os.listdir(self._directory))  # noqa: PTH208
         self._known = (stamp, found) if now_ns - status.st_mtime_ns > _SETTLED_NS else None
         return found
+
+
+@functools.lru_cache(maxsize=16)
+def kept_listing(directory: str, parse: Callable[[list[str]], Sequence[int]]) -> Listing:
+    """The one listing of this directory that all of the process share who ask by this: to open a store is to ask for
+    its segments several times, before and behind the moment when it is known how large they are; and tasks of Spark
+    open one store after another.
+    """
+    return Listing(directory, parse)

@@ -15,12 +15,11 @@ import ctypes
 import errno
 import mmap
 import os
-import stat
 import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,7 +27,7 @@ import pyarrow as pa
 from rmq_store.errors import CorruptionError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.link_count import LinkCount
-from rmq_store.files.listing import Listing
+from rmq_store.files.listing import Listing, kept_listing
 from rmq_store.files.lock import lock_shared_quietly, unlock_quietly
 from rmq_store.files.new_files import NewFiles
 
@@ -72,6 +71,8 @@ class OpenFile:
         self._links = LinkCount(self.fd)
         self._map: mmap.mmap | None = None
         self._pinned = False
+        self.is_used = False
+        """Whether somebody was given it who did not ask `OpenFiles`, since that last looked."""
         self.view: object = None
         """What its reader has made of the map, for the next look; nothing in it may refer to this object."""
 
@@ -160,8 +161,16 @@ class OpenFiles:
                 file.pin()
             self._files[path] = file
             if len(self._files) > self._limit:
-                self._files.popitem(last=False)
+                self._forget_oldest()
             return file
+
+    def _forget_oldest(self) -> None:
+        """Of those that nobody was given meanwhile; what was used comes last again."""
+        path, file = self._files.popitem(last=False)
+        while file.is_used:
+            file.is_used = False
+            self._files[path] = file
+            path, file = self._files.popitem(last=False)
 
     def _let_go(self) -> None:
         """Now and then: what retention unlinked keeps its space on the disk as long as somebody has it open."""
@@ -193,32 +202,42 @@ class SegmentRun:
 
     `sparse=True` (consume queues) leaves holes in new files; otherwise their blocks are allocated, so that a full disk
     shows at creation, and who creates one behind the other has the next ones made ahead. `pin=True` (commit log) makes
-    retention pass over files that are mapped here.
+    retention pass over files that are mapped here. `keep_names`: what the directory holds is known to the next run over
+    it in this process, too (`kept_listing`).
     """
 
     def __init__(
-        self, directory: Path, size_bytes: int, files: OpenFiles, *, writable: bool, sparse: bool, pin: bool
-    ) -> None:
+        self, directory: Path, size_bytes: int, files: OpenFiles, *, writable: bool, sparse: bool, pin: bool,
+        keep_names: bool = False,
+    ) -> None:  # fmt: skip
         self.directory = directory
         self.size_bytes = size_bytes
         self._prefix = f"{directory}/"  # names are made for every read and write: no Path object each time
-        self._listing = Listing(directory, _bases)
+        self._listing = (kept_listing if keep_names else Listing)(str(directory), _parsed)
         self._files = files
         self._writable = writable
         self._sparse = sparse
         self._pin = pin
-        # The file that was asked for last, which is nearly always the next one, too. Weak: OpenFiles closes what it
-        # forgets all the same, at worst this one, which is opened again then. Not one that OpenFiles has to pin anew.
-        self._last: tuple[int, Callable[[], OpenFile | None]] = (-1, lambda: None)
+        # Files that were asked for before: look-ups in a large store take them by turns, and the way through OpenFiles
+        # is 1 us longer. Weak: that closes what it forgets all the same. Not those that it has to pin anew.
+        self._known: dict[int, Callable[[], OpenFile | None]] = {}
         self._new_files = NewFiles(directory, size_bytes, sparse=sparse)
         self._filled_to = -1  # where the file ends that was created here last
 
     def bases(self) -> list[int]:
         """The offsets at which the files begin, ascending; [] without a directory. UsageError: no permission."""
+        return list(self._bases())
+
+    def first(self) -> int | None:
+        """The first of `bases`; None if there is none."""
+        bases = self._bases()
+        return bases[0] if bases else None
+
+    def _bases(self) -> Sequence[int]:
         try:
-            return list(self._listing.get())
+            return self._listing.get()
         except FileNotFoundError:
-            return []
+            return ()
         except NotADirectoryError as error:
             reason = "a file where a directory is expected; see `rmq repair`"
             raise CorruptionError(str(self.directory), 0, reason) from error
@@ -249,8 +268,9 @@ class SegmentRun:
             CorruptionError: its size is wrong.
             StoreFailedError: it cannot be opened; nothing is known to be wrong with it.
         """
-        last_base, last = self._last
-        if base == last_base and (file := last()) is not None and file.exists():
+        known = self._known.get(base)
+        if known is not None and (file := known()) is not None and file.exists():
+            file.is_used = True
             return file
         try:
             file = self._files.get(self.name(base), self.size_bytes, writable=self._writable, pin=self._pin)
@@ -259,7 +279,9 @@ class SegmentRun:
         except OSError as error:
             raise durable.translate(error, self.directory) from error
         if not self._pin:
-            self._last = base, weakref.ref(file)
+            if len(self._known) >= OPEN_FILES_MAX:  # of which OpenFiles has no more either
+                self._known.clear()
+            self._known[base] = weakref.ref(file)
         return file
 
     def create(self, base: int) -> None:
@@ -434,7 +456,7 @@ class SegmentRun:
             path.unlink(missing_ok=True)
 
 
-def _bases(names: list[str]) -> tuple[int, ...]:
+def _parsed(names: list[str]) -> tuple[int, ...]:
     found = (int(name) for name in names if len(name) == NAME_DIGITS and name.isascii() and name.isdigit())
     return tuple(sorted(found))
 
@@ -461,31 +483,4 @@ def data_ranges(fd: int, start: int, end: int) -> list[tuple[int, int]]:
     return ranges
 
 
-def size_of_files(directory: Path) -> int | None:
-    """The one size that all numbered files of a directory have; None if there is none.
-
-    Raises:
-        CorruptionError: they differ (a zero-length newest file, as a dying Java broker leaves it, is passed over).
-    """
-    run = SegmentRun(directory, 1, OpenFiles(1), writable=False, sparse=True, pin=False)
-    sizes = []
-    for path in map(run.name, run.bases()):
-        try:
-            status = os.lstat(path)
-        except FileNotFoundError:
-            continue  # taken by retention meanwhile
-        if not stat.S_ISREG(status.st_mode):
-            raise CorruptionError(path, 0, "expected a regular file, found something else")
-        sizes.append((path, status.st_size))
-    if sizes and sizes[-1][1] == 0:
-        sizes.pop()
-    if not sizes:
-        return None
-    expected = sizes[0][1]
-    for path, size in sizes:
-        if size != expected or size == 0:
-            raise CorruptionError(path, size, f"the file has {size} bytes, its neighbours {expected}")
-    return expected
-
-
-__all__ = ["FsyncError", "OpenFile", "OpenFiles", "SegmentRun", "data_ranges", "size_of_files"]
+__all__ = ["FsyncError", "OpenFile", "OpenFiles", "SegmentRun", "data_ranges"]

@@ -102,7 +102,7 @@ _INT8 = struct.Struct(">b")
 
 
 def check_frame(
-    view: memoryview,
+    view: bytes | memoryview,
     position: int,
     limit: int,
     *,
@@ -110,7 +110,7 @@ def check_frame(
     check_crc: bool,
     force_prop_crc: bool = False,
 ) -> FrameCheck:
-    """Judge the frame at `view[position:limit]` (one mapped segment, format "B") without copying it; never raises.
+    """Judge the frame at `view[position:limit]` (bytes, or a view of format "B"); never raises.
 
     Stricter than Java where that loses nothing: the physical offset must be `expect_offset` (None: not compared), the
     queue id and offset must not be negative. With `check_crc` the body's CRC must fit, and that of the whole frame if
@@ -170,7 +170,7 @@ def check_frame(
     return FrameCheck("message", total_size, "")
 
 
-def _stored_crc(view: memoryview, end: int) -> int | None:
+def _stored_crc(view: bytes | memoryview, end: int) -> int | None:
     """The value of the CRC property that ends at `end`, -1 if it is damaged, None if other properties end there."""
     tail = bytes(view[end - CRC_PROPERTY_BYTES : end])
     if tail[:9] != CRC_PROPERTY_PREFIX or tail[19] != 2:

@@ -289,7 +289,7 @@ def decode_frame(view: memoryview, position: int, limit: int) -> StoredMessage:
     return decode_checked(view, position)
 
 
-def decode_checked(view: memoryview, position: int) -> StoredMessage:
+def decode_checked(view: bytes | memoryview, position: int) -> StoredMessage:
     """As `decode_frame`, of a frame that `check_frame` has taken for a message."""
     header = _HEADERS[view[position + _SYS_FLAG_LAST_BYTE] >> 4 & 3]
     (

@@ -74,7 +74,7 @@ class CommitLog:
         self.files = OpenFiles()
         self.segments = SegmentRun(
             root / "commitlog", geometry.mapped_file_size_commit_log, self.files,
-            writable=writable, sparse=False, pin=not writable,
+            writable=writable, sparse=False, pin=not writable, keep_names=True,
         )  # fmt: skip
         index = None
         if index_enabled:
@@ -105,8 +105,7 @@ class CommitLog:
 
     def start(self) -> int:
         """Where the log begins: the first segment's offset; 0 for an empty log."""
-        bases = self.segments.bases()
-        return bases[0] if bases else 0
+        return self.segments.first() or 0
 
     def visible_end(self) -> int:
         """Where the log ends for readers of a store whose state page counts."""

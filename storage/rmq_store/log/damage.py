@@ -52,7 +52,8 @@ def refusal(log: CommitLog, bad: BadRange, follows: Follows) -> CorruptRecordErr
 def _missing_segments(log: CommitLog, durable_point: int) -> list[BadRange]:
     """Segments that are missing between two others. One missing behind all others is met by the walk."""
     size = log.segments.size_bytes
-    gaps = pairwise(log.segments.bases()) if durable_point else ()
+    neighbours = pairwise(log.segments.bases()) if durable_point else ()
+    gaps = [(low, high) for low, high in neighbours if high - low > size]
     missing = [base for low, high in gaps for base in range(low + size, min(high, durable_point), size)]
     return [_bad(log, base, base + size, "the segment is missing") for base in missing if not log.kept.covering(base)]
 

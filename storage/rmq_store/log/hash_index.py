@@ -128,7 +128,7 @@ class HashIndex:
         self.entry_max = entry_max
         self._newest: IndexFile | None = None
         self._prefix = f"{directory}/"
-        self._listing = Listing(directory, _numbers)
+        self._listing = Listing(str(directory), _numbers)
 
     def names(self) -> Sequence[int]:
         """File names as numbers, ascending; foreign names are passed over. The same object says that no file came or

@@ -55,10 +55,10 @@ static int add_parts(PyObject *module)
     if (PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0)
         return -1;
     crc_prepare();
-    PyMethodDef *parts[] = {chain_methods,   copy_methods,           crc_methods,         encoder_methods, frame_methods,
-                            host_methods,    index_methods,          message_methods,     message_object_methods,
-                            one_message_methods, patch_methods,      property_methods,    slice_methods,
-                            text_methods,    walk_methods};
+    PyMethodDef *parts[] = {chain_methods,       copy_methods,    crc_methods,      encoder_methods, file_methods,
+                            frame_methods,       host_methods,    index_methods,    message_methods, message_object_methods,
+                            one_message_methods, patch_methods,   property_methods, slice_methods,   text_methods,
+                            walk_methods};
     for (size_t part = 0; part < sizeof parts / sizeof parts[0]; part++)
         if (PyModule_AddFunctions(module, parts[part]) < 0)
             return -1;

@@ -18,6 +18,7 @@
 extern PyMethodDef chain_methods[];
 extern PyMethodDef copy_methods[];
 extern PyMethodDef crc_methods[];
+extern PyMethodDef file_methods[];
 extern PyMethodDef frame_methods[];
 extern PyMethodDef host_methods[];
 extern PyMethodDef index_methods[];

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from rmq_store import CorruptRecordError, Message, ResponseError, Store, UsageError
+from rmq_store import CorruptRecordError, Message, ResponseError, Store, StoreFailedError, UsageError
 from rmq_store.broker import stored_frames
 from rmq_store.broker.stored_frames import StoredFrames, message_at, stored_text
 
@@ -34,6 +35,49 @@ def test_sizes_of_records_below_the_end_and_0_for_everything_else(store: Store) 
     assert not found[4:].any()
     assert StoredFrames(store._log).sizes(asked[:4], end - 1).tolist()[:3] == found[:3].tolist()
     assert StoredFrames(store._log).sizes(asked[:4], end - 1)[3] == 0
+
+
+@pytest.mark.parametrize("probable_bytes", [0, 1, 40, 300, 2_000, 1 << 40])
+def test_a_record_is_the_same_however_large_it_is_thought_to_be(store: Store, probable_bytes: int) -> None:
+    offsets = [send(store, b"x" * size) for size in (0, 1, 1_700, 1_900, 2_000, 2_048, 30_000, 64_000)]
+    end = store.log_range()[1]
+    for offset, size in zip(offsets, (0, 1, 1_700, 1_900, 2_000, 2_048, 30_000, 64_000), strict=True):
+        found = message_at(store._log, end, offset, probable_bytes)
+        assert (found.commit_log_offset, found.body) == (offset, b"x" * size)
+
+
+@pytest.mark.parametrize("body_bytes", [3, 30_000])
+def test_of_a_record_nothing_counts_that_lies_behind_the_end(store: Store, body_bytes: int) -> None:
+    offset = send(store, b"x" * body_bytes)
+    end = store.log_range()[1]
+    assert message_at(store._log, end, offset).total_size == end - offset
+    with pytest.raises(CorruptRecordError, match=f"more than the {end - 1 - offset} bytes left"):
+        message_at(store._log, end - 1, offset)
+
+
+def test_one_look_at_a_record_does_not_map_its_segment(store: Store) -> None:
+    """The kernel would take longer to put its pages there than all the rest takes."""
+    sent = store.send(Message("T", b"tea", keys="k"))
+    store.query.by_key("T", "k")  # the first one looks whether the index is whole
+    file = store._log.segments.open(0)
+    file._map = None
+    assert store.message_at(sent.commit_log_offset).body == b"tea"
+    assert [found.body for found in store.query.by_key("T", "k")] == [b"tea"]
+    assert store.query.by_queue_offset("T", sent.queue_id, sent.queue_offset).body == b"tea"
+    assert store._log.segments.open(0) is file
+    assert file._map is None
+
+
+def test_a_record_that_the_disk_does_not_give_back_is_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through the map it would be the end of the process."""
+    offset = send(store, b"tea")
+
+    def fail(fd: int, size: int, position: int) -> bytes:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr("os.pread", fail)
+    with pytest.raises(StoreFailedError, match="broken"):
+        store.message_at(offset)
 
 
 def test_a_frame_inside_a_body_is_no_record(store: Store) -> None:

@@ -6,8 +6,10 @@ import errno
 import gc
 import os
 import stat
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ import pytest
 from rmq_store.errors import CorruptionError, NotAStoreError, StoreFailedError, StoreFullError
 from rmq_store.files import durable
 from rmq_store.files.lock import OfdLock
-from rmq_store.files.segments import FsyncError, OpenFiles, SegmentRun, data_ranges, size_of_files
+from rmq_store.files.segments import FsyncError, OpenFiles, SegmentRun, data_ranges
 
 SIZE = 8192
 
@@ -252,11 +254,32 @@ def test_the_least_recently_used_file_is_closed_first(make: MakeRun) -> None:
     run = make(files=OpenFiles(2))
     for base in (0, SIZE, 2 * SIZE):
         run.create(base)
-    first, second = run.open(0), run.open(SIZE)
+    first, second = run.open(0), weakref.ref(run.open(SIZE))
     assert run.open(0) is first
     run.open(2 * SIZE)
     assert run.open(0) is first
-    assert run.open(SIZE) is not second
+    assert second() is None
+
+
+def test_files_that_are_used_by_turns_are_asked_for_once(make: MakeRun) -> None:
+    """The way through OpenFiles made a look-up in a log of many files longer than in one of a single file."""
+    run = make()
+    bases = (0, SIZE, 2 * SIZE)
+    for base in bases:
+        run.create(base)
+    files = [run.open(base) for base in bases]
+    with mock.patch.object(run._files, "get") as asked:
+        assert [run.open(base) for base in bases] == files
+    asked.assert_not_called()
+
+
+def test_of_more_files_than_may_be_open_none_is_remembered_for_ever(make: MakeRun) -> None:
+    run = make(files=OpenFiles(2))
+    with mock.patch("rmq_store.files.segments.OPEN_FILES_MAX", 2):
+        for base in range(0, 5 * SIZE, SIZE):
+            run.create(base)
+            run.open(base)
+            assert len(run._known) <= 2
 
 
 def test_the_file_that_was_used_last_is_not_kept_open_for_that(make: MakeRun) -> None:
@@ -318,19 +341,6 @@ def test_a_newest_file_of_no_bytes_is_dropped(make: MakeRun) -> None:
     run.path(SIZE).write_bytes(b"")
     run.drop_empty_newest()
     assert run.bases() == [0]
-
-
-def test_the_one_size_of_the_files_is_told_or_refused(make: MakeRun) -> None:
-    run = make()
-    assert size_of_files(run.directory) is None
-    run.create(0)
-    run.create(SIZE)
-    assert size_of_files(run.directory) == SIZE
-    run.path(2 * SIZE).write_bytes(b"")
-    assert size_of_files(run.directory) == SIZE
-    os.truncate(run.path(0), 0)
-    with pytest.raises(CorruptionError):
-        size_of_files(run.directory)
 
 
 def test_an_extent_that_cannot_be_looked_up_is_no_hole(make: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
