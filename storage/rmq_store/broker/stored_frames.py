@@ -8,6 +8,7 @@ vouch for damage). Source: DefaultMessageStore#lookMessageByOffset.
 from __future__ import annotations
 
 import functools
+import mmap
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,7 +46,6 @@ _SCATTERED_BYTES = 256 << 10
 # A single record is read, not looked at through the map: where a process has not touched the map before, which in a
 # large log is nearly everywhere, the kernel takes 10 us or more to put 16 pages of it there, and for a read 1. Of a
 # larger record that is little beside the rest.
-_PROBABLE_BYTES = 2 << 10
 _READ_BYTES_MAX = 64 << 10
 
 
@@ -61,9 +61,9 @@ def crc_required_from(log: CommitLog) -> int | None:
     return known[0].crc_from if known is not None else None
 
 
-def message_at(log: CommitLog, end: int, offset: int, size: int = _PROBABLE_BYTES) -> StoredMessage:
+def message_at(log: CommitLog, end: int, offset: int, size: int | None = None) -> StoredMessage:
     """The message whose record begins at `offset` of a log that ends at `end`; its CRCs were checked. `size`: how large
-    the record probably is.
+    the record probably is; None: unknown, and what its first page does not hold is read when it has said so itself.
 
     Raises:
         UsageError: no message begins there (any more).
@@ -78,8 +78,11 @@ def message_at(log: CommitLog, end: int, offset: int, size: int = _PROBABLE_BYTE
     except FileNotFoundError as error:
         raise log.missing_segment(offset) from error
     position, limit = offset - base, min(end - base, file.size_bytes)
-    view: bytes | memoryview = file.read(position, min(limit - position, max(size, _START.size), _READ_BYTES_MAX))
+    first_bytes = mmap.PAGESIZE - position % mmap.PAGESIZE if size is None else min(size, _READ_BYTES_MAX)
+    view: bytes | memoryview = file.read(position, min(limit - position, max(first_bytes, _START.size)))
     total_size, magic, own_offset = _START.unpack_from(view) if _START.size <= len(view) else (0, 0, -1)
+    if len(view) < total_size <= min(limit - position, _READ_BYTES_MAX):
+        view = file.read(position, total_size)
     if total_size <= len(view):
         position, limit = 0, len(view)
     else:

@@ -91,7 +91,7 @@ LIMIT = (
     "file at a time; one of them writes the index before, beside the other one's records. Queue entries come behind "
     "the records. The disk is what it was before: 64 MiB take it 0.1 s while a flush keeps it busy, and each new "
     "segment waited for that, with its name once more. With segments that a thread makes ahead, and names that a "
-    "flush syncs, an append took 0.75 of its time at 1 KiB and 0.85 at 100 B (five pairs of processes beside the "
+    "flush syncs, an append took 0.75 of its time at 1 KiB and 0.8 at 100 B (five pairs of processes beside the "
     "commit before). Smaller parts, which would put more of the queues beside, were tried with three threads, and "
     "were slower. What `pwrite` alone costs changes more from one machine to the next, and from one hour to the next, "
     "than all of this: between 1 and 7 GB/s were seen, and ratios between 0.2 and 0.5 for the same code."
