@@ -159,9 +159,9 @@ class OpenFiles:
             file = OpenFile(path, size_bytes, writable=writable)
             if pin:
                 file.pin()
-            self._files[path] = file
-            if len(self._files) > self._limit:
+            if len(self._files) >= self._limit:  # before it is one of them: it is not the one to be forgotten
                 self._forget_oldest()
+            self._files[path] = file
             return file
 
     def _forget_oldest(self) -> None:

@@ -356,3 +356,14 @@ def test_an_extent_that_cannot_be_looked_up_is_no_hole(make: MakeRun, monkeypatc
     for look in (lambda: run.data_beyond(0), lambda: run.data_end(0, 0), lambda: run.zero(0, SIZE)):
         with pytest.raises(StoreFailedError, match=r"00000: Input/output error"):
             look()
+
+
+def test_a_new_file_is_not_forgotten_for_others_that_were_used(tmp_path: Path) -> None:
+    for base in (0, SIZE):
+        (tmp_path / f"{base:020d}").write_bytes(bytes(SIZE))
+    run = SegmentRun(tmp_path, SIZE, OpenFiles(1), writable=False, sparse=True, pin=False)
+    run.open(0)
+    assert run.open(0).is_used
+    newest = weakref.ref(run.open(SIZE))
+    assert newest() is not None
+    assert newest() is run.open(SIZE)
