@@ -1,45 +1,46 @@
-"""Messages to a concurrent listener, and what its answer does. Source: ConsumeMessageConcurrentlyService.java.
+"""Batches to a concurrent listener, on several threads, and what its answer does.
 
-What an answer means is in `consume_rules`. A failed message is sent back to the broker (CLUSTERING) or dropped
-(BROADCASTING). One that nobody takes back counts one more retry in memory and goes to the listener again after five
-seconds; until then it holds the progress back.
+    CONSUME_SUCCESS                               messages up to the context's ackIndex are done, the others failed
+    RECONSUME_LATER, None, an exception, else     all failed
+
+What failed is sent back to the broker (CLUSTERING) or dropped (BROADCASTING). What nobody takes back counts one more
+retry in memory and goes to the listener again after five seconds; until then it holds the progress back.
+
+`consume_messages` does this with objects, `consume_arrow` with rows. Source: ConsumeMessageConcurrentlyService.java
+(ConsumeRequest#run, processConsumeResult, cleanExpireMsg).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Generic
 
-from rmq_store.client.backend import Backend, MessageExt, MessageQueue
-from rmq_store.client.consume_rules import EXPIRED_DELAY_LEVEL, EXPIRED_MAX, RESUBMIT_MS, done_count, run_at_rate
+from rmq_store.client.backend import Backend, MessageQueue
 from rmq_store.client.consumer_config import MessageModel, PushConsumerConfig
 from rmq_store.client.executor import Executor
-from rmq_store.client.listener import ConsumeConcurrentlyContext, MessageListenerConcurrently
+from rmq_store.client.listener import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
 from rmq_store.client.offset_store import OffsetStore
-from rmq_store.client.process_queue import Batch, ProcessQueue
+from rmq_store.client.process_queue import Batch, Left, ProcessQueue
 from rmq_store.client.rebalance import Assignment
 from rmq_store.client.send_back import MessageSender
-from rmq_store.client.stored_messages import MessageRows
-from rmq_store.format.properties import CONSUME_START_TIME
+
+RESUBMIT_MS = 5000
+EXPIRED_DELAY_LEVEL = 3
+EXPIRED_MAX = 16
 
 _log = logging.getLogger(__name__)
 
 
-class ConsumeConcurrentlyService:
+class ConsumeConcurrentlyService(ABC, Generic[Left]):
     """Runs a listener on batches of any queue, as many at a time as the executor has threads."""
 
     def __init__(
-        self,
-        listener: MessageListenerConcurrently,
-        group: str,
-        config: PushConsumerConfig,
-        executor: Executor,
-        backend: Backend,
-        offsets: OffsetStore,
+        self, group: str, config: PushConsumerConfig, executor: Executor, backend: Backend, offsets: OffsetStore
     ) -> None:
-        self._listener = listener
         self._group = group
         self._config = config
         self._executor = executor
@@ -49,22 +50,32 @@ class ConsumeConcurrentlyService:
         self._clock = backend.clock
         self._is_clustering = config.message_model is MessageModel.CLUSTERING
 
-    def submit(self, assignment: Assignment[ProcessQueue], messages: Sequence[MessageRows]) -> None:
-        """Consume messages that were just pulled, in batches, which are of one pull of pull_batch_size each."""
-        process_queue, config = assignment.process_queue, self._config
-        now_ms = self._clock()
-        for rows in messages:
-            for first in range(0, len(rows), config.pull_batch_size):
-                behind = min(first + config.pull_batch_size, len(rows))
-                for start in range(first, behind, config.consume_message_batch_max_size):
-                    batch = Batch.of(rows, start, min(start + config.consume_message_batch_max_size, behind))
-                    process_queue.put(batch)
-                    if config.consume_timeout_includes_queueing:
-                        batch.started_ms = now_ms
-                    self._executor.submit(partial(self._wait_turn, assignment.queue, process_queue, batch))
+    # -- what objects and rows do each in their way -----------------------------------------------------------------
 
-    def clean_expired(self, assignments: Iterable[Assignment[ProcessQueue]]) -> None:
-        """Send back the first messages of each queue that a listener has had for too long; it is not interrupted."""
+    @abstractmethod
+    def _call(self, shown: Left, context: ConsumeConcurrentlyContext) -> object:
+        """Give messages to the listener; returns its answer."""
+
+    @abstractmethod
+    def _failed(self, shown: Left, done: int, batch: Batch[Left]) -> Left:
+        """Of messages that were `shown` and of which the first `done` are done, those that are still in the batch."""
+
+    @abstractmethod
+    def _send_back(self, failed: Left, queue: MessageQueue, delay_level: int) -> Left:
+        """Send messages of the queue back; returns those that nobody took, one retry older."""
+
+    @abstractmethod
+    def _send_expired_back(self, late: Left, queue: MessageQueue) -> tuple[Left, bool]:
+        """Send the first of the messages back, or more of them; returns what is left, and whether all were taken."""
+
+    @abstractmethod
+    def _name(self, messages: Left, queue: MessageQueue) -> str:
+        """The messages of the queue, for the log."""
+
+    # -- what is the same for both ----------------------------------------------------------------------------------
+
+    def clean_expired(self, assignments: Iterable[Assignment[ProcessQueue[Left]]]) -> None:
+        """Send back what comes first in each queue and a listener has had for too long; it is not interrupted."""
         if not self._is_clustering:
             return
         for assignment in assignments:
@@ -74,60 +85,90 @@ class ConsumeConcurrentlyService:
                     batch = process_queue.first_expired(self._config.consume_timeout_ms, self._clock())
                     if batch is None or process_queue.dropped:
                         break
-                    message, *others = process_queue.left(batch, {})
-                    if not self._sender.send_back(message, EXPIRED_DELAY_LEVEL):
+                    left, all_taken = self._send_expired_back(batch.left(), assignment.queue)
+                    self._settle(assignment, batch, left)
+                    if not all_taken:
                         break
-                    self._settle(assignment.queue, process_queue, batch, others)
 
-    def _wait_turn(self, queue: MessageQueue, process_queue: ProcessQueue, batch: Batch) -> None:
+    def _add(self, assignment: Assignment[ProcessQueue[Left]], batch: Batch[Left]) -> None:
+        """Consume a batch that lies behind all before, when a thread is free."""
+        assignment.process_queue.put(batch)
+        if self._config.consume_timeout_includes_queueing:
+            batch.started_ms = self._clock()
+        self._executor.submit(partial(self._wait_turn, assignment, batch))
+
+    def _wait_turn(self, assignment: Assignment[ProcessQueue[Left]], batch: Batch[Left]) -> None:
         """Let the rate limiter decide when the batch is consumed; until then it stays in its queue."""
-        if batch.count and not process_queue.dropped:
-            work = partial(self._consume, queue, process_queue, batch)
-            run_at_rate(self._executor, self._config.rate_limiter, batch.count, work)
+        if not batch.count or assignment.process_queue.dropped:
+            return
+        limiter = self._config.rate_limiter
+        wait_ms = 0 if limiter is None else limiter.wait_ms(batch.count)
+        if wait_ms > 0:
+            self._executor.submit_later(partial(self._consume, assignment, batch), wait_ms)
+        else:
+            self._consume(assignment, batch)
 
-    def _consume(self, queue: MessageQueue, process_queue: ProcessQueue, batch: Batch) -> None:
+    def _consume(self, assignment: Assignment[ProcessQueue[Left]], batch: Batch[Left]) -> None:
+        queue, process_queue = assignment.queue, assignment.process_queue
         if process_queue.dropped:
             return
         now_ms = self._clock()
-        shown = process_queue.left(batch, {CONSUME_START_TIME: str(now_ms)})
-        # Some may have waited for so long that they were sent back already.
-        if not shown:
+        shown = batch.left(now_ms)
+        # It may have waited for so long that it was sent back already.
+        if not len(shown):
             return
         if not self._config.consume_timeout_includes_queueing:
             batch.started_ms = now_ms
         context = ConsumeConcurrentlyContext(queue)
-        call = partial(self._listener.consume_message, shown, context)
-        done = done_count(call, context, len(shown), self._group, partial(_names, shown))
+        call = partial(self._call, shown, context)
+        done = done_count(call, context, len(shown), self._group, partial(self._name, shown, queue))
         with process_queue.settle_lock:
             if process_queue.dropped:
                 _log.warning("group %s: %s went to another member; its result is void", self._group, queue)
                 return
             if not batch.count:
                 return
-            # The first ones may have taken too long, and were sent back while the listener had them: once is enough.
-            failed = [message for message in shown[done:] if message.queue_offset >= batch.begin]
-            kept = self._give_back(failed, context)
-            self._settle(queue, process_queue, batch, kept)
-            if kept:
-                self._executor.submit_later(partial(self._wait_turn, queue, process_queue, batch), RESUBMIT_MS)
+            # Some may have taken too long, and were sent back while the listener had them: once is enough.
+            failed = self._failed(shown, done, batch)
+            self._settle(assignment, batch, self._give_back(failed, queue, context.delay_level_when_next_consume))
+            if batch.count:
+                self._executor.submit_later(partial(self._wait_turn, assignment, batch), RESUBMIT_MS)
 
-    def _give_back(
-        self, failed: Sequence[MessageExt], context: ConsumeConcurrentlyContext
-    ) -> list[MessageExt]:
-        """Send failed messages back; returns those that must be kept here, one retry older."""
-        if not self._is_clustering:
-            if failed:
-                _log.warning("group %s: broadcasting, so these are dropped: %s", self._group, _names(failed))
-            return []
-        delay_level = context.delay_level_when_next_consume
-        kept = (message for message in failed if not self._sender.send_back(message, delay_level))
-        return [replace(message, reconsume_times=message.reconsume_times + 1) for message in kept]
+    def _give_back(self, failed: Left, queue: MessageQueue, delay_level: int) -> Left:
+        """What must be kept of failed messages."""
+        if not len(failed):
+            return failed
+        if self._is_clustering:
+            return self._send_back(failed, queue, delay_level)
+        _log.warning("group %s: broadcasting, so these are dropped: %s", self._group, self._name(failed, queue))
+        return failed[len(failed) :]
 
-    def _settle(
-        self, queue: MessageQueue, process_queue: ProcessQueue, batch: Batch, left: Sequence[MessageExt]
-    ) -> None:
-        self._offsets.update(queue, process_queue.settle(batch, left), increase_only=True)
+    def _settle(self, assignment: Assignment[ProcessQueue[Left]], batch: Batch[Left], left: Left) -> None:
+        offset = assignment.process_queue.settle(batch, left)
+        self._offsets.update(assignment.queue, offset, increase_only=True)
 
 
-def _names(messages: Sequence[MessageExt]) -> str:
-    return ", ".join(f"{each.msg_id} ({each.topic} {each.queue_id}:{each.queue_offset})" for each in messages)
+def done_count(
+    call: Callable[[], object],
+    context: ConsumeConcurrentlyContext,
+    count: int,
+    group: str,
+    what: Callable[[], str],
+) -> int:
+    """Call the listener with `count` messages, and return how many of them it has done: the first ones, [0, n).
+
+    Never raises what the listener raises; only what ends a process (SystemExit) passes. `what` names the messages for
+    the log.
+    """
+    try:
+        status = call()
+        ack_index = operator.index(context.ack_index)
+    except Exception:
+        _log.warning("group %s: the listener failed on %s", group, what(), exc_info=True)
+        return 0
+    if not isinstance(status, ConsumeConcurrentlyStatus):
+        _log.warning("group %s: the listener returned %r for %s, so all of them failed", group, status, what())
+        return 0
+    if status is not ConsumeConcurrentlyStatus.CONSUME_SUCCESS:
+        return 0
+    return max(0, min(ack_index + 1, count))

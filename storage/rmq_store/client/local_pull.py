@@ -32,6 +32,8 @@ class LocalPull:
         self._name = name
         self._store = store
         self._answers = answers
+        # Of the bodies that the last pull of a queue has found, on average: how many are not too many for the next one.
+        self._body_bytes: dict[tuple[str, int], float] = {}
 
     def pull_batch(
         self,
@@ -43,9 +45,8 @@ class LocalPull:
         bytes_max: int,
         room: int = 0,
     ) -> PullBatchResult:
-        """See `Broker.pull_batch`, and `Broker.pull` for `room`. At most `bytes_max` of stored messages (with `room`,
-        which is read in steps, so much in each, until bodies are more), but at least one; a filter looks at
-        FILTERED_ENTRIES_MAX entries at most. Raises what `Store.read` raises, and MQBrokerError.
+        """See `Broker.pull_batch`, and `Broker.pull` for `room`. At most `bytes_max` of stored messages, but at least
+        one; a filter looks at FILTERED_ENTRIES_MAX entries at most. Raises what `Store.read` raises, and MQBrokerError.
         """
         self._check(group, queue)
         first, last = self._store.queue_range(queue.topic, queue.queue_id)
@@ -78,19 +79,23 @@ class LocalPull:
         while at < limit and row_count < most:
             step = _STEP
             if tags is None:
-                # What the first step has found says how many rows are not too many.
-                fitting = (bytes_max - size_bytes) * row_count // size_bytes + 1 if size_bytes else count
-                step = min(most - row_count, max(fitting, _STEP))
+                row_bytes = size_bytes / row_count if row_count else self._body_bytes.get(place, bytes_max)
+                step = min(most - row_count, max(int((bytes_max - size_bytes) / max(row_bytes, 1)) + 1, _STEP))
             wanted = min(at + step, limit)
             end = self._store.offset_after_bytes(*place, at, wanted, bytes_max)
             for batch in self._store.read(*place, at, end, tags=tags):
                 found.append(batch)
                 row_count += batch.num_rows
                 size_bytes += body_bytes(batch)
+                if size_bytes >= bytes_max:  # a few of these bodies fill a batch
+                    end = batch.column("queueOffset")[-1].as_py() + 1
+                    break
             at = end
             enough = end < wanted if tags is None else row_count >= count
             if found and (enough or size_bytes >= bytes_max):
                 break
+        if row_count:
+            self._body_bytes[place] = size_bytes / row_count
         if row_count > most:
             found = _first_rows(found, most)
             at = found[-1].column("queueOffset")[-1].as_py() + 1

@@ -5,52 +5,59 @@ done: one message that is stuck holds the progress back, however many behind it 
 
 Notes are kept for what a listener gets at once, not for each message. A batch stands for the messages of a range of
 offsets, perhaps with gaps; ranges are disjoint and ascend, so the first batch that is left has the smallest offset that
-is not done, in whatever order batches end. `batch_process_queue` is the same for rows. Source: ProcessQueue.java.
+is not done, in whatever order batches end. Source: ProcessQueue.java.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Generic, Protocol, Self, TypeVar
 
-from rmq_store.client.backend import MessageExt, add_properties
 from rmq_store.client.held_queue import HeldQueue
-from rmq_store.client.stored_messages import MessageRows
 
 
-@dataclass(slots=True, eq=False)
-class Batch:
-    """Messages for one call of a listener; [begin, end) are queue offsets of those that are not done.
+class Messages(Protocol):
+    """Objects or rows."""
 
-    They are `rows` [first, behind) of a pull until objects are asked for, and then `messages`: what a listener has
-    holds no pull. `started_ms`: when a listener got them.
+    def __len__(self) -> int: ...
+    def __getitem__(self, which: slice, /) -> Self: ...
+
+
+Left = TypeVar("Left", bound=Messages)
+
+
+class Batch(ABC, Generic[Left]):
+    """Messages for one call of a listener, of which some are not done: a `Left`, objects or rows.
+
+    `count` of them, with bodies of `size_bytes`, have queue offsets in [begin, end). `started_ms`: when a listener got
+    them.
     """
 
-    rows: MessageRows | None
-    first: int
-    behind: int
-    begin: int
-    end: int
-    count: int
-    size_bytes: int
-    messages: Sequence[MessageExt] = ()
-    started_ms: int | None = None
+    __slots__ = ("begin", "count", "end", "size_bytes", "started_ms")
 
-    @classmethod
-    def of(cls, rows: MessageRows, first: int, behind: int) -> Batch:
-        """The rows [first, behind), at least one."""
-        begin, end = rows.queue_offset(first), rows.queue_offset(behind - 1) + 1
-        return cls(rows, first, behind, begin, end, behind - first, rows.body_bytes(first, behind))
+    def __init__(self, begin: int, end: int, count: int, size_bytes: int) -> None:
+        self.begin, self.end, self.count, self.size_bytes = begin, end, count, size_bytes
+        self.started_ms: int | None = None
+
+    @abstractmethod
+    def left(self, shown_ms: int | None = None) -> Left:
+        """What is not done; empty if all is, or was sent back because it took too long. `shown_ms`: the time at which
+        a listener gets it.
+        """
+
+    @abstractmethod
+    def keep(self, left: Left) -> None:
+        """Only `left` is not done from now on, none or some of what was, perhaps changed."""
 
 
-class ProcessQueue(HeldQueue):
+class ProcessQueue(HeldQueue, Generic[Left]):
     """Unfinished batches in queue order. Safe for threads."""
 
     def __init__(self) -> None:
         super().__init__()
         # Unlike a dict it finds its first batch at once when many before it have gone.
-        self._batches: OrderedDict[Batch, None] = OrderedDict()
+        self._batches: OrderedDict[Batch[Left], None] = OrderedDict()
         self._count = 0
         self._size_bytes = 0
         self._end = 0
@@ -73,7 +80,7 @@ class ProcessQueue(HeldQueue):
                 return 0
             return next(reversed(self._batches)).end - 1 - self._first().begin
 
-    def put(self, batch: Batch) -> None:
+    def put(self, batch: Batch[Left]) -> None:
         """Add a batch behind all before."""
         with self._lock:
             self._batches[batch] = None
@@ -81,34 +88,19 @@ class ProcessQueue(HeldQueue):
             self._size_bytes += batch.size_bytes
             self._end = batch.end
 
-    def left(self, batch: Batch, added: Mapping[str, str]) -> list[MessageExt]:
-        """The messages of a batch that are not done, with properties `added`; [] if all are, or were sent back because
-        they took too long.
-        """
+    def settle(self, batch: Batch[Left], left: Left) -> int:
+        """Of an unfinished batch only `left` is not done; returns the offset to commit."""
         with self._lock:
-            if batch.rows is not None:
-                batch.messages, batch.rows = batch.rows.take(batch.first, batch.behind, added), None
-            else:
-                for message in batch.messages:
-                    add_properties(message, added)
-            return list(batch.messages)
-
-    def settle(self, batch: Batch, left: Sequence[MessageExt]) -> int:
-        """Of an unfinished batch only `left` is not done, none or some of its messages, perhaps changed; returns the
-        offset to commit.
-        """
-        size_bytes = sum(len(message.body) for message in left)
-        with self._lock:
-            self._count += len(left) - batch.count
-            self._size_bytes += size_bytes - batch.size_bytes
-            batch.rows, batch.messages, batch.count, batch.size_bytes = None, left, len(left), size_bytes
-            if left:
-                batch.begin, batch.end = left[0].queue_offset, left[-1].queue_offset + 1
-            else:
+            self._count -= batch.count
+            self._size_bytes -= batch.size_bytes
+            batch.keep(left)
+            self._count += batch.count
+            self._size_bytes += batch.size_bytes
+            if not batch.count:
                 del self._batches[batch]
             return self._first().begin if self._batches else self._end
 
-    def first_expired(self, limit_ms: int, now_ms: int) -> Batch | None:
+    def first_expired(self, limit_ms: int, now_ms: int) -> Batch[Left] | None:
         """The first batch, if a listener has had it for more than `limit_ms`."""
         with self._lock:
             if not self._batches:
@@ -116,5 +108,5 @@ class ProcessQueue(HeldQueue):
             first = self._first()
             return None if first.started_ms is None or now_ms - first.started_ms <= limit_ms else first
 
-    def _first(self) -> Batch:
+    def _first(self) -> Batch[Left]:
         return next(iter(self._batches))

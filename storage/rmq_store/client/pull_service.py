@@ -6,7 +6,7 @@
     the broker refuses                                                    not pulled for 3 s (flow control: 20 ms)
 
 A pull is of pullBatchSize messages. A store answers with more, up to these bounds, because a read of it costs nearly
-the same for a row and for a thousand; listeners get them as they would from so many pulls.
+the same for a row and for two thousand; listeners get them as they would from so many pulls.
 
 Source: DefaultMQPushConsumerImpl.java (pullMessage). A round comes every 50 ms, which is Java's pause for flow control.
 """
@@ -40,8 +40,8 @@ from rmq_store.format.properties import MAX_OFFSET, MIN_OFFSET
 
 PULL_AFTER_ERROR_MS = 3000
 PULL_AFTER_FLOW_CONTROL_MS = 20
-# A read of so many rows costs each of them next to nothing.
-ROOM_MAX = 1024
+# A read costs as much as some thousand rows of it do. More would hardly be pulled: consumeConcurrentlyMaxSpan is 2,000.
+ROOM_MAX = 2048
 _MIB = 1 << 20
 _NO_PULL = -1
 
@@ -62,9 +62,8 @@ class ConsumeService(Protocol[Held, Wanted]):
 
 
 class PullService(Generic[Held, Wanted]):
-    """The pull loop's work. `fetch` is `pull_messages`, `pull_rows` or `pull_batches`, as the service
-    wants it. `on_removed` is
-    called when a queue was given up and should be taken anew.
+    """The pull loop's work. `fetch` is `pull_messages`, `pull_rows` or `pull_batches`, as the service wants it.
+    `on_removed` is called when a queue was given up and should be taken anew.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The parts of a push consumer: which of them go together is decided by the kind of its listener.
 
-    MessageListenerConcurrently   objects, any order          ProcessQueue          ConsumeConcurrentlyService
-    MessageListenerArrow          batches, any order          BatchProcessQueue     ConsumeArrowService
+    MessageListenerConcurrently   objects, any order          ProcessQueue          ConsumeMessagesService
+    MessageListenerArrow          batches, any order          ProcessQueue          ConsumeArrowService
     MessageListenerOrderly        objects, one after another  OrderedProcessQueue   ConsumeOrderlyService, queues locked
 
 Source: DefaultMQPushConsumerImpl.java (start).
@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from rmq_store.client.backend import Backend
-from rmq_store.client.batch_process_queue import BatchProcessQueue
 from rmq_store.client.consume_arrow import ConsumeArrowService
-from rmq_store.client.consume_concurrently import ConsumeConcurrentlyService
+from rmq_store.client.consume_messages import ConsumeMessagesService
 from rmq_store.client.consume_orderly import ConsumeOrderlyService
 from rmq_store.client.consumer_config import PushConsumerConfig
 from rmq_store.client.executor import Executor
@@ -57,20 +56,20 @@ def make_parts(
     if ordered:
         make_queue, fetch = OrderedProcessQueue, pull_messages
     elif isinstance(listener, MessageListenerArrow):
-        make_queue, fetch = BatchProcessQueue, pull_batches
+        fetch = pull_batches
     offsets = open_offset_store(backend, group, client_id, config, lock_owner=client_id if ordered else None)
     rebalance: Rebalance[Any] = Rebalance(backend, group, client_id, config, offsets, make_queue, ordered=ordered)
     membership = Membership(backend, group, client_id, rebalance, subscriptions)
-    service: ConsumeConcurrentlyService | ConsumeArrowService | ConsumeOrderlyService
+    service: ConsumeMessagesService | ConsumeArrowService | ConsumeOrderlyService
     if isinstance(listener, MessageListenerOrderly):
         service = ConsumeOrderlyService(listener, group, config, executor, backend, offsets, rebalance.lock)
         membership.every(LOCK_MS, rebalance.lock_all, first_ms=LOCK_FIRST_MS)
     else:
-        concurrent: ConsumeConcurrentlyService | ConsumeArrowService
+        concurrent: ConsumeMessagesService | ConsumeArrowService
         if isinstance(listener, MessageListenerArrow):
             concurrent = ConsumeArrowService(listener, group, config, executor, backend, offsets)
         else:
-            concurrent = ConsumeConcurrentlyService(listener, group, config, executor, backend, offsets)
+            concurrent = ConsumeMessagesService(listener, group, config, executor, backend, offsets)
         service = concurrent
         membership.every(config.consume_timeout_ms, lambda: concurrent.clean_expired(rebalance.assignments()))
     pulls: PullService[Any, Any] = PullService(

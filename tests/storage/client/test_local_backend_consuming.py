@@ -20,6 +20,7 @@ from rmq_store.client.errors import MQBrokerError, ResponseCode
 from rmq_store.client.local import LocalBackend
 from rmq_store.client.local_broker import LocalBroker
 from rmq_store.client.stored_messages import messages_of
+from rmq_store.format import frame_decoder
 from rmq_store.format.schema import MESSAGE_SCHEMA
 
 from .conftest import QUEUE, START_MS, advance, create_store, send_to
@@ -198,6 +199,37 @@ def test_rows_for_which_there_is_room_are_read_in_steps_of_a_size_that_was_seen(
         broker.send(Message("T", zlib.compress(bytes(2_000))), 0, 3_000, "pg", sys_flag=0x301)
     (batch,) = broker.pull_batch("g", QUEUE, 12, 32, room=1000).batches
     assert batch.num_rows == (1 << 20) // 2_000 + 1
+
+
+def test_how_large_bodies_are_is_known_from_the_last_pull_of_their_queue(
+    broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(1200):
+        send_to(broker, b"%d" % n)
+    reads: list[tuple[int, int]] = []
+    read = broker.store.read
+    monkeypatch.setattr(broker.store, "read", lambda *asked, **named: reads.append(asked[2:]) or read(*asked, **named))
+    broker.pull_batch("g", QUEUE, 0, 32, room=600)
+    assert reads == [(0, 256), (256, 600)]
+    (batch,) = broker.pull_batch("g", QUEUE, 600, 32, room=600).batches
+    assert reads[2:] == [(600, 1200)]
+    assert batch.column("body").to_pylist() == [b"%d" % n for n in range(600, 1200)]
+
+
+def test_bodies_of_which_a_few_fill_a_batch_are_not_read_all_at_once(
+    broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frame_decoder, "DECOMPRESSED_BYTES_MAX", 200_000)
+    for n in range(250):
+        broker.send(Message("T", zlib.compress(b"%d" % n + bytes(20_000))), 0, 3_000, "pg", sys_flag=0x301)
+    offset, firsts = 0, []
+    while offset < 250:
+        result = broker.pull_batch("g", QUEUE, offset, 32, room=1000)
+        bodies = [body for batch in result.batches for body in batch.column("body").to_pylist()]
+        assert sum(map(len, bodies)) < (1 << 20) + 200_000
+        firsts += [int(body.split(b"\0")[0]) for body in bodies]
+        offset = result.next_begin_offset
+    assert firsts == list(range(250))
 
 
 def test_damage_in_what_comes_along_keeps_nobody_from_what_is_before_it(broker: LocalBroker) -> None:

@@ -1,14 +1,19 @@
-"""What was pulled and is not done: the minimum-offset rule, for batches of which objects are made late."""
+"""What was pulled and is not done: the minimum-offset rule, for batches of objects and of rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from rmq_store.client.backend import MessageExt
+from rmq_store.client.message_batch import MessageBatch
 from rmq_store.client.process_queue import Batch, ProcessQueue
+from rmq_store.client.row_batch import RowBatch
 
 
 def message(offset: int, body: bytes = b"x") -> MessageExt:
@@ -19,7 +24,7 @@ def message(offset: int, body: bytes = b"x") -> MessageExt:
     )  # fmt: skip
 
 
-class Rows:
+class Pull:
     """What a pull has found at these offsets; knows of which rows objects were made."""
 
     def __init__(self, offsets: Sequence[int], body: bytes = b"x") -> None:
@@ -32,7 +37,7 @@ class Rows:
     def body_bytes(self, first: int, behind: int) -> int:
         return len(self.body) * (behind - first)
 
-    def take(self, first: int, behind: int, added: dict[str, str]) -> list[MessageExt]:
+    def take(self, first: int, behind: int, added: Mapping[str, str]) -> list[MessageExt]:
         self.taken += range(first, behind)
         made = [message(offset, self.body) for offset in self.offsets[first:behind]]
         for each in made:
@@ -40,93 +45,115 @@ class Rows:
         return made
 
 
-def put(queue: ProcessQueue, offsets: Sequence[int], size: int, body: bytes = b"x") -> list[Batch]:
-    """Batches of `size` messages of one pull."""
-    rows = Rows(offsets, body)
-    batches = [Batch.of(rows, at, min(at + size, len(offsets))) for at in range(0, len(offsets), size)]  # type: ignore[arg-type]
-    for batch in batches:
-        queue.put(batch)
-    return batches
+def of_messages(offsets: Sequence[int], body: bytes = b"x") -> MessageBatch:
+    return MessageBatch(Pull(offsets, body), 0, len(offsets))  # type: ignore[arg-type]
 
 
-def offsets_left(queue: ProcessQueue, batch: Batch) -> list[int]:
-    return [each.queue_offset for each in queue.left(batch, {})]
+def of_rows(offsets: Sequence[int], body: bytes = b"x") -> RowBatch:
+    bodies = pa.array([body] * len(offsets), pa.binary())
+    return RowBatch(pa.RecordBatch.from_pydict({"queueOffset": pa.array(offsets, pa.int64()), "body": bodies}))
+
+
+def offsets_of(left: Any) -> list[int]:
+    if isinstance(left, pa.RecordBatch):
+        column: list[int] = left.column("queueOffset").to_pylist()
+        return column
+    return [each.queue_offset for each in left]
+
+
+class Queue(ProcessQueue[Any]):
+    """Filled with batches of one kind, and told which offsets of them are not done."""
+
+    def __init__(self, make: Any) -> None:
+        super().__init__()
+        self.make = make
+
+    def filled(self, *batches: Sequence[int], body: bytes = b"x") -> list[Batch[Any]]:
+        made = [self.make(offsets, body) for offsets in batches]
+        for batch in made:
+            self.put(batch)
+        return made
+
+    def only_left(self, batch: Batch[Any], *offsets: int) -> int:
+        left = batch.left()
+        if isinstance(left, pa.RecordBatch):
+            return self.settle(batch, left.filter(pc.is_in(left.column("queueOffset"), pa.array(offsets, pa.int64()))))
+        return self.settle(batch, [each for each in left if each.queue_offset in offsets])
+
+
+@pytest.fixture(params=[of_messages, of_rows])
+def queue(request: pytest.FixtureRequest) -> Queue:
+    return Queue(request.param)
 
 
 @pytest.mark.statement("G08", "G09")
 @pytest.mark.parametrize("size", [1, 3, 32])
-def test_the_smallest_unfinished_offset_is_the_progress(size: int) -> None:
+def test_the_smallest_unfinished_offset_is_the_progress(queue: Queue, size: int) -> None:
     """Seed 004, section 2.3: of 2101-2200 only 2101 is not done: 2101; then it is: 2201. ProcessQueue#removeMessage."""
-    queue = ProcessQueue()
-    first, *others = put(queue, range(2101, 2201), size)
+    first, *others = queue.filled(*(range(at, min(at + size, 2201)) for at in range(2101, 2201, size)))
     for batch in reversed(others):
-        assert queue.settle(batch, []) == 2101
-    assert queue.settle(first, queue.left(first, {})[:1]) == 2101
-    assert queue.settle(first, []) == 2201
-    assert queue.left(first, {}) == []
+        assert queue.only_left(batch) == 2101
+    assert queue.only_left(first, 2101) == 2101
+    assert queue.only_left(first) == 2201
+    assert offsets_of(first.left()) == []
 
 
-def test_what_is_left_of_a_batch_holds_back_the_progress() -> None:
+def test_what_is_left_of_a_batch_holds_back_the_progress(queue: Queue) -> None:
     """Gaps, which a filter makes, are passed with what lies before them."""
-    queue = ProcessQueue()
-    first, second = put(queue, [3, 7, 20, 21], 2)
-    assert queue.settle(second, queue.left(second, {})[1:]) == 3
-    assert offsets_left(queue, second) == [21]
-    assert queue.settle(first, queue.left(first, {})[1:]) == 7
-    assert queue.settle(first, []) == 21
-    assert queue.settle(second, []) == 22
+    first, second = queue.filled([3, 7], [20, 21])
+    assert queue.only_left(second, 21) == 3
+    assert offsets_of(second.left()) == [21]
+    assert queue.only_left(first, 7) == 7
+    assert queue.only_left(first) == 21
+    assert queue.only_left(second) == 22
 
 
-def test_count_bytes_and_span_are_those_of_what_is_not_done() -> None:
+def test_count_bytes_and_span_are_those_of_what_is_not_done(queue: Queue) -> None:
     """broker-semantics 3.1: flow control counts messages, bytes and the distance from first to last."""
-    queue = ProcessQueue()
-    first, second = put(queue, [3, 7, 20], 2, b"12345")
+    first, second = queue.filled([3, 7], [20], body=b"12345")
     assert (queue.count, queue.size_bytes, queue.max_span) == (3, 15, 17)
-    queue.settle(second, [])
+    queue.only_left(second)
     assert (queue.count, queue.size_bytes, queue.max_span) == (2, 10, 4)
-    queue.settle(first, queue.left(first, {})[1:])
+    queue.only_left(first, 7)
     assert (queue.count, queue.size_bytes, queue.max_span) == (1, 5, 0)
-    queue.settle(first, [])
+    queue.only_left(first)
     assert (queue.count, queue.size_bytes, queue.max_span) == (0, 0, 0)
 
 
-def test_only_the_first_batch_expires_and_only_after_a_listener_got_it() -> None:
+def test_only_the_first_batch_expires_and_only_after_a_listener_got_it(queue: Queue) -> None:
     """ProcessQueue#cleanExpiredMsg: from the head of the tree, by CONSUME_START_TIME; what is left of it too."""
-    queue = ProcessQueue()
-    first, second = put(queue, range(4), 2)
+    first, second = queue.filled([0, 1], [2, 3])
     second.started_ms = 0
     assert queue.first_expired(1000, 5000) is None
     first.started_ms = 100
     assert queue.first_expired(1000, 1100) is None
     assert queue.first_expired(1000, 1101) is first
-    queue.settle(first, queue.left(first, {})[1:])
+    queue.only_left(first, 1)
     assert queue.first_expired(1000, 1101) is first
-    queue.settle(first, [])
+    queue.only_left(first)
     assert queue.first_expired(1000, 1101) is second
-    queue.settle(second, [])
+    queue.only_left(second)
     assert queue.first_expired(1000, 1101) is None
 
 
-def test_objects_are_made_once_when_they_are_asked_for_and_hold_no_pull() -> None:
-    """Of messages that wait there are none; those of a listener get what is added to them again."""
-    queue = ProcessQueue()
-    first, second = put(queue, range(4), 2)
-    rows = first.rows
-    assert isinstance(rows, Rows) and rows.taken == []
-    made = queue.left(first, {"a": "1"})
-    assert rows.taken == [0, 1]
-    assert first.rows is None and second.rows is rows
-    again = queue.left(first, {"b": "2"})
+def test_objects_are_made_once_when_they_are_asked_for() -> None:
+    """Of messages that wait there are none; each listener that gets them is told when."""
+    pull = Pull(range(4))
+    first, second = [MessageBatch(pull, at, at + 2) for at in (0, 2)]  # type: ignore[arg-type]
+    assert pull.taken == []
+    made = first.left(5)
+    assert (pull.taken, made[1].properties) == ([0, 1], {"CONSUME_START_TIME": "5"})
+    again = first.left(7)
     assert all(one is other for one, other in zip(made, again, strict=True))
-    assert made[1].properties == {"a": "1", "b": "2"}
-    made.clear()  # a listener may do with its list what it likes
-    assert offsets_left(queue, first) == [0, 1]
+    assert made[1].properties == {"CONSUME_START_TIME": "7"}
+    assert second.left()[0].properties == {}
+    assert pull.taken == [0, 1, 2, 3]
 
 
 def test_what_is_put_in_the_place_of_a_message_is_what_comes_again() -> None:
-    queue = ProcessQueue()
-    (batch,) = put(queue, range(3), 3)
-    kept = [replace(each, reconsume_times=1, body=b"longer") for each in queue.left(batch, {})[1:]]
+    queue = Queue(of_messages)
+    (batch,) = queue.filled([0, 1, 2])
+    kept = [replace(each, reconsume_times=1, body=b"longer") for each in batch.left()[1:]]
     assert queue.settle(batch, kept) == 1
-    assert queue.left(batch, {}) == kept
+    assert batch.left() == kept
     assert (queue.count, queue.size_bytes) == (2, 12)

@@ -384,6 +384,21 @@ def test_a_send_back_that_fails_is_followed_by_an_ordinary_message_to_the_retry_
     assert second.properties["MAX_RECONSUME_TIMES"] == "16"
 
 
+def test_a_listener_that_empties_its_list_and_fails_gets_the_messages_again(lab: Any) -> None:
+    """Java's listener gets a list that it cannot change."""
+    lab.topic()
+    lab.send(3)
+
+    def forget(messages: list[MessageExt], context: Any) -> ConsumeConcurrentlyStatus:
+        messages.clear()
+        return LATER if len(lab.seen) <= 3 else SUCCESS
+
+    lab.concurrent(forget, consume_message_batch_max_size=3)
+    lab.settle()
+    lab.advance(10_000)
+    assert lab.bodies() == ["m0", "m1", "m2"] * 2
+
+
 @pytest.mark.statement("C01")
 def test_a_message_that_nobody_takes_back_comes_again_after_five_seconds_and_holds_the_progress(lab: Any) -> None:
     """Seed 001: its reconsumeTimes grows and it is submitted again later; broker-semantics 3.2: after 5 s, and the

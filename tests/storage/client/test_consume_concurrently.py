@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rmq_store.client.backend import MessageQueue
-from rmq_store.client.consume_rules import done_count
+from rmq_store.client.consume_concurrently import done_count
 from rmq_store.client.listener import ACK_ALL, ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
 
 

@@ -1,0 +1,47 @@
+"""A batch for a listener that takes objects."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from rmq_store.client.backend import MessageExt, add_properties
+from rmq_store.client.process_queue import Batch
+from rmq_store.client.stored_messages import MessageRows
+from rmq_store.format.properties import CONSUME_START_TIME
+
+
+class MessageBatch(Batch[Sequence[MessageExt]]):
+    """The rows [first, behind) of a pull, at least one, which become objects when somebody asks for them: what a
+    listener has holds no pull. Each is told in CONSUME_START_TIME when a listener gets it.
+    """
+
+    __slots__ = ("_behind", "_first", "_lock", "_messages", "_rows")
+
+    def __init__(self, rows: MessageRows, first: int, behind: int) -> None:
+        begin, end = rows.queue_offset(first), rows.queue_offset(behind - 1) + 1
+        super().__init__(begin, end, behind - first, rows.body_bytes(first, behind))
+        self._rows: MessageRows | None = rows
+        self._first, self._behind = first, behind
+        self._messages: Sequence[MessageExt] = ()
+        # What took too long is sent back by another thread than the one that makes objects of it.
+        self._lock = threading.Lock()
+
+    def left(self, shown_ms: int | None = None) -> Sequence[MessageExt]:
+        """The messages that are not done, the same objects each time."""
+        added = {} if shown_ms is None else {CONSUME_START_TIME: str(shown_ms)}
+        with self._lock:
+            if self._rows is not None:
+                self._messages, self._rows = self._rows.take(self._first, self._behind, added), None
+            else:
+                for message in self._messages:
+                    add_properties(message, added)
+            return self._messages
+
+    def keep(self, left: Sequence[MessageExt]) -> None:
+        """Only these are not done; they may be others than before, in the same places."""
+        with self._lock:
+            self._rows, self._messages = None, left
+        self.count, self.size_bytes = len(left), sum(len(message.body) for message in left)
+        if left:
+            self.begin, self.end = left[0].queue_offset, left[-1].queue_offset + 1

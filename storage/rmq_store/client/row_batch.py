@@ -1,0 +1,36 @@
+"""A batch for a listener that takes rows."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.client.process_queue import Batch
+
+
+class RowBatch(Batch[pa.RecordBatch]):
+    """Rows of MESSAGE_SCHEMA, at least one; nothing is added to them."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: pa.RecordBatch) -> None:
+        super().__init__(*_extent(rows))
+        self._rows = rows
+
+    def left(self, shown_ms: int | None = None) -> pa.RecordBatch:
+        """The rows that are not done."""
+        return self._rows
+
+    def keep(self, left: pa.RecordBatch) -> None:
+        """Only these are not done."""
+        self._rows = left
+        self.count, self.size_bytes = 0, 0
+        if left.num_rows:
+            self.begin, self.end, self.count, self.size_bytes = _extent(left)
+
+
+def _extent(rows: pa.RecordBatch) -> tuple[int, int, int, int]:
+    """The first queue offset, that behind the last, rows, and bytes of their bodies."""
+    offsets = rows.column("queueOffset")
+    size_bytes = int(pc.sum(pc.binary_length(rows.column("body"))).as_py() or 0)
+    return offsets[0].as_py(), offsets[len(offsets) - 1].as_py() + 1, rows.num_rows, size_bytes
