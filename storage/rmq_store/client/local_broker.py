@@ -115,7 +115,7 @@ class LocalBroker:
         *,
         room: int | None = None,
     ) -> PullBatchResult:
-        """See `Broker.pull_batch`. As `pull`, but at most 4 MiB of stored messages, with `room` 1 MiB."""
+        """See `Broker.pull_batch`. As `pull`, but at most 4 MiB of stored messages, with `room` 2 MiB."""
         bytes_max = PULL_BATCH_BYTES_MAX if room is None else PULL_ROOM_BYTES_MAX
         with self._answers.trying():
             return self._pull.pull_batch(group, queue, offset, max_count, tags, bytes_max, room or 0)

@@ -15,8 +15,8 @@ from rmq_store.format.schema import MESSAGE_SCHEMA
 
 # MessageStoreConfig.java: maxTransferBytesOnMessageInMemory, maxFilterMessageSize.
 PULL_BYTES_MAX = 256 << 10
-# Of rows for which a consumer has room: as much as four pulls, for a read of them costs little more than that of one.
-PULL_ROOM_BYTES_MAX = 1 << 20
+# Of rows for which a consumer has room: 2,000 messages of 1 KiB share a read.
+PULL_ROOM_BYTES_MAX = 2 << 20
 FILTERED_ENTRIES_MAX = 16_000
 # A read costs the same for a row and for a thousand: 1,024 rows of 4 KiB share one.
 PULL_BATCH_BYTES_MAX = 4 << 20

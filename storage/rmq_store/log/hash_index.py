@@ -26,7 +26,7 @@ NO_FILE = 0
 UNKNOWN = -1
 _INDEX_COUNT = slice(36, 40)  # of the header
 _CUT_ENTRIES = 1 << 19  # looked at together: 10 MB
-# Chained together: they and their slots, which lie anywhere in 20 MB, stay in the processor's cache until all is written.
+# Chained together: they and their slots, anywhere in 20 MB, stay in the processor's cache until all is written.
 _PUT_ENTRIES = 1 << 14
 
 

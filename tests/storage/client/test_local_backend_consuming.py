@@ -190,15 +190,15 @@ def test_what_comes_along_is_bounded_in_bytes_too(broker: LocalBroker) -> None:
 
 
 def test_rows_for_which_there_is_room_are_read_in_steps_of_a_size_that_was_seen(broker: LocalBroker) -> None:
-    """1 MiB of bodies: so much stored, and of those that were compressed about so much."""
-    for _ in range(12):
+    """2 MiB of bodies: so much stored, and of those that were compressed about so much."""
+    for _ in range(24):
         send_to(broker, os.urandom(100_000))
     (batch,) = broker.pull_batch("g", QUEUE, 0, 1, room=1000).batches
-    assert batch.num_rows == 10
+    assert batch.num_rows == 20
     for _ in range(900):
-        broker.send(Message("T", zlib.compress(bytes(2_000))), 0, 3_000, "pg", sys_flag=0x301)
-    (batch,) = broker.pull_batch("g", QUEUE, 12, 32, room=1000).batches
-    assert batch.num_rows == (1 << 20) // 2_000 + 1
+        broker.send(Message("T", zlib.compress(bytes(4_000))), 0, 3_000, "pg", sys_flag=0x301)
+    (batch,) = broker.pull_batch("g", QUEUE, 24, 32, room=1000).batches
+    assert batch.num_rows == (2 << 20) // 4_000 + 1
 
 
 def test_how_large_bodies_are_is_known_from_the_last_pull_of_their_queue(
@@ -226,7 +226,7 @@ def test_bodies_of_which_a_few_fill_a_batch_are_not_read_all_at_once(
     while offset < 250:
         result = broker.pull_batch("g", QUEUE, offset, 32, room=1000)
         bodies = [body for batch in result.batches for body in batch.column("body").to_pylist()]
-        assert sum(map(len, bodies)) < (1 << 20) + 200_000
+        assert sum(map(len, bodies)) < (2 << 20) + 200_000
         firsts += [int(body.split(b"\0")[0]) for body in bodies]
         offset = result.next_begin_offset
     assert firsts == list(range(250))
