@@ -12,12 +12,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.client.backend import Backend, MessageQueue
+from rmq_store.client.backend import MessageQueue
 from rmq_store.client.consume_concurrently import EXPIRED_DELAY_LEVEL, ConsumeConcurrentlyService
-from rmq_store.client.consumer_config import PushConsumerConfig
-from rmq_store.client.executor import Executor
-from rmq_store.client.listener import ConsumeConcurrentlyContext, MessageListenerArrow
-from rmq_store.client.offset_store import OffsetStore
 from rmq_store.client.process_queue import Batch, ProcessQueue
 from rmq_store.client.rebalance import Assignment
 from rmq_store.client.row_batch import RowBatch
@@ -26,18 +22,6 @@ from rmq_store.client.send_back import reset_retry_topics
 
 class ConsumeArrowService(ConsumeConcurrentlyService[pa.RecordBatch]):
     """For a listener that takes rows."""
-
-    def __init__(
-        self,
-        listener: MessageListenerArrow,
-        group: str,
-        config: PushConsumerConfig,
-        executor: Executor,
-        backend: Backend,
-        offsets: OffsetStore,
-    ) -> None:
-        super().__init__(group, config, executor, backend, offsets)
-        self._listener = listener
 
     def submit(
         self, assignment: Assignment[ProcessQueue[pa.RecordBatch]], messages: Sequence[pa.RecordBatch]
@@ -48,9 +32,6 @@ class ConsumeArrowService(ConsumeConcurrentlyService[pa.RecordBatch]):
             rows = reset_retry_topics(pulled, assignment.queue.topic, self._group)
             for start in range(0, rows.num_rows, size):
                 self._add(assignment, RowBatch(rows.slice(start, size)))
-
-    def _call(self, shown: pa.RecordBatch, context: ConsumeConcurrentlyContext) -> object:
-        return self._listener.consume_message(shown, context)
 
     def _failed(self, shown: pa.RecordBatch, done: int, batch: Batch[pa.RecordBatch]) -> pa.RecordBatch:
         failed, left = shown.slice(done), batch.left()

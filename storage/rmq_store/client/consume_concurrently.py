@@ -17,14 +17,14 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Generic
+from typing import Generic, Protocol, TypeVar
 
 from rmq_store.client.backend import Backend, MessageQueue
 from rmq_store.client.consumer_config import MessageModel, PushConsumerConfig
 from rmq_store.client.executor import Executor
 from rmq_store.client.listener import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
 from rmq_store.client.offset_store import OffsetStore
-from rmq_store.client.process_queue import Batch, Left, ProcessQueue
+from rmq_store.client.process_queue import Batch, Left, Messages, ProcessQueue
 from rmq_store.client.rebalance import Assignment
 from rmq_store.client.send_back import MessageSender
 
@@ -35,12 +35,29 @@ EXPIRED_MAX = 16
 _log = logging.getLogger(__name__)
 
 
+Shown = TypeVar("Shown", bound=Messages, contravariant=True)
+
+
+class Listener(Protocol[Shown]):
+    """A MessageListenerConcurrently or a MessageListenerArrow."""
+
+    def consume_message(self, shown: Shown, context: ConsumeConcurrentlyContext, /) -> object:
+        """Handle a batch; returns what it makes of it."""
+
+
 class ConsumeConcurrentlyService(ABC, Generic[Left]):
     """Runs a listener on batches of any queue, as many at a time as the executor has threads."""
 
     def __init__(
-        self, group: str, config: PushConsumerConfig, executor: Executor, backend: Backend, offsets: OffsetStore
+        self,
+        listener: Listener[Left],
+        group: str,
+        config: PushConsumerConfig,
+        executor: Executor,
+        backend: Backend,
+        offsets: OffsetStore,
     ) -> None:
+        self._listener = listener
         self._group = group
         self._config = config
         self._executor = executor
@@ -51,10 +68,6 @@ class ConsumeConcurrentlyService(ABC, Generic[Left]):
         self._is_clustering = config.message_model is MessageModel.CLUSTERING
 
     # -- what objects and rows do each in their way -----------------------------------------------------------------
-
-    @abstractmethod
-    def _call(self, shown: Left, context: ConsumeConcurrentlyContext) -> object:
-        """Give messages to the listener; returns its answer."""
 
     @abstractmethod
     def _failed(self, shown: Left, done: int, batch: Batch[Left]) -> Left:
@@ -120,7 +133,8 @@ class ConsumeConcurrentlyService(ABC, Generic[Left]):
         if not self._config.consume_timeout_includes_queueing:
             batch.started_ms = now_ms
         context = ConsumeConcurrentlyContext(queue)
-        call = partial(self._call, shown, context)
+        # A list of its own: what a listener does to it changes nothing here.
+        call = partial(self._listener.consume_message, shown[:], context)
         done = done_count(call, context, len(shown), self._group, partial(self._name, shown, queue))
         with process_queue.settle_lock:
             if process_queue.dropped:

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rmq_store.client.backend import Backend, MessageExt, MessageQueue
+from rmq_store.client.backend import MessageExt, MessageQueue
 from rmq_store.client.consume_concurrently import EXPIRED_DELAY_LEVEL, ConsumeConcurrentlyService
-from rmq_store.client.consumer_config import PushConsumerConfig
-from rmq_store.client.executor import Executor
-from rmq_store.client.listener import ConsumeConcurrentlyContext, MessageListenerConcurrently
 from rmq_store.client.message_batch import MessageBatch
-from rmq_store.client.offset_store import OffsetStore
 from rmq_store.client.process_queue import Batch, ProcessQueue
 from rmq_store.client.rebalance import Assignment
 from rmq_store.client.stored_messages import MessageRows
@@ -19,18 +15,6 @@ from rmq_store.client.stored_messages import MessageRows
 
 class ConsumeMessagesService(ConsumeConcurrentlyService[Sequence[MessageExt]]):
     """For a listener that takes objects."""
-
-    def __init__(
-        self,
-        listener: MessageListenerConcurrently,
-        group: str,
-        config: PushConsumerConfig,
-        executor: Executor,
-        backend: Backend,
-        offsets: OffsetStore,
-    ) -> None:
-        super().__init__(group, config, executor, backend, offsets)
-        self._listener = listener
 
     def submit(
         self, assignment: Assignment[ProcessQueue[Sequence[MessageExt]]], messages: Sequence[MessageRows]
@@ -42,10 +26,6 @@ class ConsumeMessagesService(ConsumeConcurrentlyService[Sequence[MessageExt]]):
                 behind = min(first + pull_size, len(rows))
                 for start in range(first, behind, size):
                     self._add(assignment, MessageBatch(rows, start, min(start + size, behind)))
-
-    def _call(self, shown: Sequence[MessageExt], context: ConsumeConcurrentlyContext) -> object:
-        # The list is the listener's; what it does to it changes nothing here.
-        return self._listener.consume_message(list(shown), context)
 
     def _failed(
         self, shown: Sequence[MessageExt], done: int, batch: Batch[Sequence[MessageExt]]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.broker.store import Store
 from rmq_store.client.backend import MessageQueue, PullBatchResult, PullStatus
 from rmq_store.client.errors import ResponseCode
 from rmq_store.client.local_answers import Answers
+from rmq_store.client.row_batch import body_bytes
 from rmq_store.errors import CorruptionError, OffsetOutOfRangeError
 from rmq_store.format.gather import repeated
 from rmq_store.format.schema import MESSAGE_SCHEMA
@@ -123,11 +123,6 @@ class LocalPull:
                 ResponseCode.SYSTEM_ERROR,
                 f"topic {queue.topic!r} has no queue {queue.queue_id}: it has {topic.read_queue_nums} queues",
             )
-
-
-def body_bytes(batch: pa.RecordBatch) -> int:
-    """Bytes of the bodies of a batch of MESSAGE_SCHEMA."""
-    return int(pc.sum(pc.binary_length(batch.column("body"))).as_py() or 0)
 
 
 def _first_rows(batches: list[pa.RecordBatch], count: int) -> list[pa.RecordBatch]:

@@ -29,8 +29,12 @@ class RowBatch(Batch[pa.RecordBatch]):
             self.begin, self.end, self.count, self.size_bytes = _extent(left)
 
 
+def body_bytes(batch: pa.RecordBatch) -> int:
+    """Bytes of the bodies of a batch of MESSAGE_SCHEMA."""
+    return int(pc.sum(pc.binary_length(batch.column("body"))).as_py() or 0)
+
+
 def _extent(rows: pa.RecordBatch) -> tuple[int, int, int, int]:
     """The first queue offset, that behind the last, rows, and bytes of their bodies."""
     offsets = rows.column("queueOffset")
-    size_bytes = int(pc.sum(pc.binary_length(rows.column("body"))).as_py() or 0)
-    return offsets[0].as_py(), offsets[len(offsets) - 1].as_py() + 1, rows.num_rows, size_bytes
+    return offsets[0].as_py(), offsets[len(offsets) - 1].as_py() + 1, rows.num_rows, body_bytes(rows)

@@ -72,18 +72,21 @@ def row_lists(draw: st.DrawFn) -> list[Row]:
     return rows
 
 
-@given(rows=row_lists(), cuts=st.lists(st.integers(0, 50), max_size=4))
+@given(rows=row_lists(), cuts=st.lists(st.integers(0, 50), max_size=4), together=st.integers(1, 50))
 @settings(max_examples=60)
 def test_bulk_and_single_puts_write_what_java_writes_one_by_one(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[Row], cuts: list[int]
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Row], cuts: list[int], together: int
 ) -> None:
+    """Also where a put goes through more entries than are chained together."""
     root = tmp_path_factory.mktemp("index")
     bulk, single = index_at(root / "bulk"), index_at(root / "single")
     for directory in (root / "bulk", root / "single"):
         directory.mkdir()
     edges = sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})
-    for low, high in pairwise(edges):
-        put(bulk, rows[low:high])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hash_index, "_PUT_ENTRIES", together)
+        for low, high in pairwise(edges):
+            put(bulk, rows[low:high])
     for key_hash, offset, timestamp in rows:
         single.put_one([key_hash], offset, timestamp)
     assert contents(bulk) == java_files(rows)
