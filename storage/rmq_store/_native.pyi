@@ -135,6 +135,13 @@ def chain_entries(
     How many that are; how many of them were empty. ValueError, too, for a hash or a number that no entry can have.
     """
 
+def chain_and_point(
+    key_hashes: Int32, log_offsets: Int64, time_diffs: Int32, slots: Bytes, first_number: int, entries: Bytes
+) -> int:
+    """As `chain_entries`, with `slots` that then have what they get. How many were empty. After ValueError for a hash
+    they have what they get of some keys.
+    """
+
 def copy_slices(
     data: Bytes | pa.Buffer, starts: Int64, ends: Int64, offsets: Int32, values: Bytes | pa.Buffer
 ) -> int:

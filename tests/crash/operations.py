@@ -122,7 +122,7 @@ def memory_counts() -> Iterator[None]:
     """Stores into mapped files are operations, too: words of the state page, slots and headers of the index."""
     from rmq_store.files import durable
     from rmq_store.files.state_page import StatePage
-    from rmq_store.log.hash_index import IndexFile
+    from rmq_store.log.index_file import IndexFile
 
     open_page, open_index, write_header = StatePage.__init__, IndexFile.__init__, IndexFile.write_header
 

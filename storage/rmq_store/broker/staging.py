@@ -24,11 +24,15 @@ from rmq_store.broker.staged_files import CONTENT_SUM_MASK, StagedFile, content_
 from rmq_store.broker.topics import TopicTable
 from rmq_store.clock import store_clock
 from rmq_store.errors import NotAStoreError
-from rmq_store.files import durable
+from rmq_store.files import blocks, durable
 from rmq_store.files.lock import lock_shared_quietly
 from rmq_store.format.crc import extend_crc
 from rmq_store.format.schema import ENCODED_SCHEMA
 from rmq_store.log.commit_log import Clock
+
+# A file that is longer gets blocks for what is written next, so many at a time; for less that is not worth it.
+_RESERVE_FROM_BYTES = 4 << 20
+_RESERVED_BYTES = 16 << 20
 
 
 class _CrcFile:
@@ -40,6 +44,7 @@ class _CrcFile:
         fd = durable.open_nofollow(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         lock_shared_quietly(fd)
         self._file = os.fdopen(fd, "wb", buffering=0)
+        self._reserved_bytes = _RESERVE_FROM_BYTES
         self.size_bytes = 0
         self.crc32 = 0
         self.closed = False
@@ -48,6 +53,9 @@ class _CrcFile:
         """Write all of `data`."""
         view = memoryview(data).cast("B")
         durable.before("write", self._path)
+        if (needed_bytes := self.size_bytes + view.nbytes) > self._reserved_bytes:
+            self._reserved_bytes = needed_bytes + _RESERVED_BYTES
+            blocks.reserve(self._file.fileno(), self.size_bytes, self._reserved_bytes - self.size_bytes)
         while view.nbytes:
             written = self._file.write(view[: durable.WRITE_BYTES])
             self.crc32 = extend_crc(self.crc32, view[:written])
@@ -59,7 +67,9 @@ class _CrcFile:
         """Nothing is buffered."""
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, whose unused blocks go back."""
+        if self._reserved_bytes > _RESERVE_FROM_BYTES:
+            os.ftruncate(self._file.fileno(), self.size_bytes)
         self._file.close()
         self.closed = True
 

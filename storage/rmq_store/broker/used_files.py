@@ -8,7 +8,6 @@ of a virtual machine, has to find first.
 from __future__ import annotations
 
 import bisect
-import ctypes
 import os
 from pathlib import Path
 
@@ -16,13 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.errors import StoreError
-from rmq_store.files import durable
+from rmq_store.files import blocks, durable
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_KEEP_SIZE, _PUNCH_HOLE = 1, 2
-
-_libc = ctypes.CDLL(None)
-_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
 class UsedFiles:
@@ -53,6 +48,6 @@ class UsedFiles:
         except (OSError, StoreError):
             return
         try:
-            _libc.fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, first, end - first)
+            blocks.give_back(fd, first, end - first)
         finally:
             os.close(fd)

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from rmq_store.errors import CorruptIndexError
-from rmq_store.files import durable
+from rmq_store.files import blocks, durable
 from rmq_store.files.link_count import LinkCount
 from rmq_store.files.segments import data_ranges
 
@@ -66,6 +66,10 @@ class PrefixMappedFile:
             durable.write_fully(self._fd, data, position, self.path)
         except OSError as error:
             raise durable.translate(error, self.path) from error
+
+    def reserve(self, start: int, size_bytes: int) -> None:
+        """Prepare for large writes (`blocks.reserve`)."""
+        blocks.reserve(self._fd, start, min(size_bytes, self.size_bytes - start))
 
     def zero_from(self, start: int) -> None:
         """Write zeros over everything from `start` on that is not a hole."""

@@ -32,6 +32,8 @@ UInt32 = npt.NDArray[np.uint32]
 _OFFSETS_POSITION = 20
 _BORN_HOST_POSITION = 48
 _DIGITS = 10
+# Of one text that is shorter, zlib says the CRC sooner than arrays for the extension are made.
+_SHORT_BYTES = 8 << 10
 
 
 def body_crc(body: bytes | memoryview) -> int:
@@ -52,7 +54,7 @@ def array_crcs(values: pa.Array) -> UInt32:
 
 def extend_crc(crc: int, data: bytes | memoryview) -> int:
     """The CRC-32 of what `crc` is the CRC of, followed by `data`, which is contiguous."""
-    if not native.LOADED:
+    if not native.LOADED or len(data) < _SHORT_BYTES:
         return zlib.crc32(data, crc)
     text, seed, found = np.frombuffer(data, np.uint8), np.array([crc], np.uint32), np.empty(1, np.uint32)
     native.functions.slice_crcs(text, np.array([0]), np.array([len(text)]), seed, found)

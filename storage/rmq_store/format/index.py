@@ -131,6 +131,11 @@ def time_diffs(store_timestamps_ms: Int64Array, header: IndexHeader) -> Int32Arr
     return result
 
 
+def seconds_after(begin_ms: int, time_ms: int) -> int:
+    """`time_diff` of an entry with this store time, counted from `begin_ms`."""
+    return min(max((time_ms - begin_ms) // 1000, 0), _INT32_MAX) if begin_ms > 0 else 0
+
+
 def encode_entries(
     key_hashes: IntArray, phy_offsets: IntArray, time_diffs_s: IntArray, previous: IntArray
 ) -> npt.NDArray[np.void]:
@@ -225,6 +230,32 @@ def chain_entries(
     return NewEntries(encoded, chain.slots, chain.values, chain.new_slots)
 
 
+def chain_and_point(
+    key_hashes: Int32Array,
+    phy_offsets: Int64Array,
+    time_diffs_s: Int32Array,
+    slots: npt.NDArray[np.int32],
+    first_number: int,
+) -> tuple[npt.NDArray[np.void], int]:
+    """As `chain_entries`, and `slots`, which are not to be those of a file, then have the values that they get. Returns
+    `encoded` and `new_slots`. A value counts as empty if no entry has that number when its slot's turn comes.
+    """
+    if native.LOADED:
+        encoded = np.empty(len(key_hashes), ENTRY)
+        new_slots = native.functions.chain_and_point(
+            np.ascontiguousarray(key_hashes, np.int32),
+            np.ascontiguousarray(phy_offsets, np.int64),
+            time_diffs_s,
+            slots.view(np.uint8),
+            first_number,
+            encoded.view(np.uint8),
+        )
+        return encoded, new_slots
+    new = chain_entries(key_hashes, phy_offsets, time_diffs_s, slots, first_number)
+    slots[new.slots] = new.values
+    return new.encoded, new.new_slots
+
+
 class OneRecordsEntries(NamedTuple):
     """Entries of one record, numbered from `first_number`, ready for the file: `encoded`; then slots get new values
     (slot, value), a later pair for a slot replacing an earlier one; then the file gets the `header`.
@@ -263,8 +294,7 @@ def chain_one(
         if not 0 < previous < number:
             previous = 0
             new_slots += 1
-        seconds = min(max((timestamp_ms - begin_ms) // 1000, 0), _INT32_MAX) if begin_ms > 0 else 0
-        encoded += _ENTRY.pack(key_hash, phy_offset, seconds, previous)
+        encoded += _ENTRY.pack(key_hash, phy_offset, seconds_after(begin_ms, timestamp_ms), previous)
         newest[slot] = number
         pairs.append((slot, number))
         if number <= 1:

@@ -24,7 +24,7 @@ Rows = tuple[object, ...]
 
 # Raised whenever a function is added or its parameters change, here and in native/module.c: what was built before is
 # not used.
-INTERFACE = 12
+INTERFACE = 13
 
 try:
     from rmq_store import _native

@@ -150,26 +150,30 @@ def append(
     if not parts:
         return Appended(start, start, page.store_timestamp, _NONE, _NONE)
 
-    def create_segments() -> None:
+    now = log.clock()
+    key_count = sum(len(batch.column("key_hashes").flatten()) for batch in all_batches)
+
+    def make_room() -> None:
         for base in range(log.segments.base_of(first), end, log.segments.size_bytes):
             log.segments.create(base)
+        if key_count:
+            log.views.make_room_for_keys(now)
 
     with (
         _AllOrNothing(log, start, end),
+        log.views.putting_keys(key_count),
         Beside() as beside,
         WriteBack(log.segments, start, wanted=log.sync_flush) as write_back,
     ):
-        now = log.clock()
         # Before the disk has anything else to do, because each file waits for it; beside what needs the processor only.
-        creating = beside.begin(create_segments) if len(parts) > 1 else None
+        making_room = beside.begin(make_room) if len(parts) > 1 else None
         groups = Groups(parts)
         groups.start_at([log.next_queue_offset(*key, start) for key in groups.keys])
-        if creating is None:
-            create_segments()
+        if making_room is None:
+            make_room()
         else:
-            creating.result()
-        has_keys = any(len(batch.column("key_hashes").flatten()) for batch in all_batches)
-        log.views.make_room(groups.ranges(), now if has_keys else None)
+            making_room.result()
+        log.views.make_room(groups.ranges())
         placed = _placed(log, parts, groups, start)
         before, part = None, next(placed)
         while True:

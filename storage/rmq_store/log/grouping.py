@@ -79,9 +79,11 @@ class Groups:
         if not pa.types.is_dictionary(topics.type):
             topics = topics.dictionary_encode()
         names = topics.dictionary.to_pylist()
-        queue_ids = batch.column("queue_id").to_numpy(zero_copy_only=False).astype(np.int64)
+        queue_ids = batch.column("queue_id").to_numpy(zero_copy_only=False)
         span = int(queue_ids.max(initial=0)) + 1
-        local = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64) * span + queue_ids
+        local = queue_ids
+        if len(names) > 1:
+            local = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64) * span + queue_ids
         codes: np.ndarray
         if len(names) * span <= 1 << 22:
             used = np.flatnonzero(np.bincount(local, minlength=1))
@@ -91,8 +93,9 @@ class Groups:
         else:  # a table of all of them would not do: queue ids may be far apart
             used, places = np.unique(local, return_inverse=True)
             codes = self._numbers_of(used, names, span, numbers)[places]
-        dispatchable = batch.column("dispatchable").to_numpy(zero_copy_only=False)
-        codes[~dispatchable] = -1
+        dispatchable = batch.column("dispatchable")
+        if dispatchable.true_count < len(codes):
+            codes[~dispatchable.to_numpy(zero_copy_only=False)] = -1
         return codes
 
     def _numbers_of(

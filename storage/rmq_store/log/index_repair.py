@@ -10,7 +10,7 @@ import numpy as np
 
 from rmq_store.format.hashing import index_hash, java_hash
 from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.hash_index import IndexFile
+from rmq_store.log.index_file import IndexFile
 from rmq_store.log.starting_point import load_checkpoint
 
 # Entries looked at to find out whether tags are indexed.

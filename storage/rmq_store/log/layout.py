@@ -61,7 +61,7 @@ def lay_out(sizes: np.ndarray, start: int, segment_bytes: int) -> Layout:
         segment_end = offset - offset % segment_bytes + segment_bytes
         last = int(np.searchsorted(ends, placed + segment_end - BLANK_BYTES - offset, side="right"))
         if last > first:
-            offsets[first:last] = ends[first:last] - sizes[first:last] - placed + offset
+            np.subtract(ends[first:last], sizes[first:last] + (placed - offset), out=offsets[first:last])
             runs.append(Run(first, last, offset))
             offset += int(ends[last - 1]) - placed
             placed = int(ends[last - 1])

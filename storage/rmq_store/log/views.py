@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -86,14 +87,19 @@ class Views:
         """The queues that this process has put entries into."""
         return [key for key, queue in self._queues.items() if queue.is_written]
 
-    def make_room(self, queues: Iterable[tuple[QueueKey, int, int]], index_from: int | None) -> None:
-        """Create files that will be needed: for (key, first queue offset, messages) of each of `queues`; and for
-        entries of the index, if any come, whose first has the timestamp `index_from` (ms).
-        """
+    def make_room(self, queues: Iterable[tuple[QueueKey, int, int]]) -> None:
+        """Create files that will be needed: for (key, first queue offset, messages) of each of `queues`."""
         for key, first, count in queues:
             self.queue(*key).make_room(first, count)
-        if self.index is not None and index_from is not None:
-            self.index.make_room(index_from)
+
+    def make_room_for_keys(self, timestamp: int) -> None:
+        """Create the file that `put_keys` begins with, if its first record has this timestamp (ms)."""
+        if self.index is not None:
+            self.index.make_room(timestamp)
+
+    def putting_keys(self, key_count: int) -> AbstractContextManager[None]:
+        """For a block that calls `put_keys` with so many keys in all; if it fails, `restore_index` is needed."""
+        return self.index.putting(key_count) if self.index is not None else nullcontext()
 
     def put_keys(
         self, key_hashes: np.ndarray, key_counts: np.ndarray, log_offsets: np.ndarray, timestamps: np.ndarray

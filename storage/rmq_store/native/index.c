@@ -1,7 +1,8 @@
 /* New entries of an index file, chained to what their slots hold and to one another. The twins are in format/index.py: of
-   `chain_one` the function of that name, of `chain_entries` `build_chain` and `encode_entries`. What these do by sorting
-   is done here one by one, as RocketMQ does it, with a table of the slots that were met in between, because entries must
-   be on the file before the slots say so. */
+   `chain_one` and `chain_and_point` the functions of that name, of `chain_entries` `build_chain` and `encode_entries`.
+   What these do by sorting is done here one by one, as RocketMQ does it. Where the slots are those of the file,
+   `chain_entries` has a table of those that were met in between, because entries must be on the file before the slots
+   say so. */
 
 #include "native.h"
 
@@ -12,6 +13,8 @@
 
 /* Slots lie anywhere in 20 MB. Asked for this many entries ahead, they are in the cache when their entry's turn comes. */
 #define AHEAD 16
+/* Whose slots are looked for at once, each division beside the next one's. */
+#define BLOCK 64
 
 static void put_entry(uint8_t *place, int32_t hash, int64_t log_offset, int32_t seconds, int32_t previous)
 {
@@ -97,6 +100,76 @@ done:
     release_items(&entries);
     release_items(&met);
     release_items(&newest);
+    return result;
+}
+
+/* Entries of `count` keys from `row` on, at most BLOCK; their slots point at them then. How many slots were empty; -1: a
+   hash is negative. */
+static Py_ssize_t chain_block(const int32_t *hash, const int64_t *offset, const int32_t *diff, Py_ssize_t count,
+                              int32_t first_number, uint8_t *slots, uint32_t slot_count, uint8_t *entries)
+{
+    uint8_t *slot[BLOCK];
+    Py_ssize_t new_count = 0;
+    for (Py_ssize_t key = 0; key < count; key++) {
+        if (hash[key] < 0)
+            return -1;
+        slot[key] = slots + 4 * (size_t)((uint32_t)hash[key] % slot_count);
+        PREFETCH(slot[key]);
+    }
+    for (Py_ssize_t key = 0; key < count; key++) {
+        int32_t number = first_number + (int32_t)key, previous = (int32_t)word_at(slot[key]);
+        if (previous <= 0 || previous >= number) {
+            previous = 0;
+            new_count++;
+        }
+        put_entry(entries + ENTRY_BYTES * key, hash[key], offset[key], diff[key], previous);
+        put_word(slot[key], (uint32_t)number);
+    }
+    return new_count;
+}
+
+static PyObject *chain_and_point(PyObject *module, PyObject *arguments)
+{
+    PyObject *given[5], *result = NULL;
+    long long first_number;
+    Items hashes = {0}, offsets = {0}, diffs = {0}, slots = {0}, entries = {0};
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "OOOOLO:chain_and_point", &given[0], &given[1], &given[2], &given[3], &first_number,
+                          &given[4]))
+        return NULL;
+    if (!take_items(&hashes, given[0], 4, READ_ITEMS, "key_hashes")
+        || !take_n_items(&offsets, given[1], 8, READ_ITEMS, "log_offsets", hashes.count)
+        || !take_n_items(&diffs, given[2], 4, READ_ITEMS, "time_diffs", hashes.count)
+        || !take_items(&slots, given[3], 1, WRITE_ITEMS, "slots")
+        || !take_n_items(&entries, given[4], 1, WRITE_ITEMS, "entries", hashes.count * ENTRY_BYTES))
+        goto done;
+    int64_t slot_count = slots.count / 4;
+    if (slot_count < 1 || slot_count > INT32_MAX || first_number < 1 || first_number > INT32_MAX - hashes.count) {
+        PyErr_SetString(PyExc_ValueError, "no slots, or numbers that no entry can have");
+        goto done;
+    }
+    const int32_t *hash = hashes.view.buf, *diff = diffs.view.buf;
+    const int64_t *offset = offsets.view.buf;
+    uint8_t *entry_bytes = entries.view.buf;
+    Py_ssize_t new_count = 0, block_count = 0;
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t row = 0; row < hashes.count && block_count >= 0; row += BLOCK) {
+        Py_ssize_t count = hashes.count - row < BLOCK ? hashes.count - row : BLOCK;
+        block_count = chain_block(hash + row, offset + row, diff + row, count, (int32_t)(first_number + row),
+                                  slots.view.buf, (uint32_t)slot_count, entry_bytes + ENTRY_BYTES * row);
+        new_count += block_count;
+    }
+    Py_END_ALLOW_THREADS
+    if (block_count < 0)
+        PyErr_SetString(PyExc_ValueError, "a key hash is negative");
+    else
+        result = PyLong_FromSsize_t(new_count);
+done:
+    release_items(&hashes);
+    release_items(&offsets);
+    release_items(&diffs);
+    release_items(&slots);
+    release_items(&entries);
     return result;
 }
 
@@ -208,6 +281,7 @@ done:
 }
 
 PyMethodDef index_methods[] = {
+    {"chain_and_point", chain_and_point, METH_VARARGS, NULL},
     {"chain_one", chain_one, METH_VARARGS, NULL},
     {"chain_entries", chain_entries, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -74,8 +74,7 @@ int put_properties(Rows *rows, Py_ssize_t row, Out *out, Slice *seen, int is_che
         has_value |= 1u << column;
         if (named->seen != UNSEEN)
             seen[named->seen] = value;
-        if (!put(out, named->name.view.buf, (size_t)named->name.count) || !put(out, "\x01", 1)
-            || !put(out, value.text, value.size) || !put(out, "\x02", 1))
+        if (!put_property(out, (Slice){named->name.view.buf, (size_t)named->name.count}, value))
             return 0;
     }
     if (rows->entry_offsets.view.obj == NULL)
@@ -98,8 +97,7 @@ int put_properties(Rows *rows, Py_ssize_t row, Out *out, Slice *seen, int is_che
             continue;
         if (entry->seen != UNSEEN)
             seen[entry->seen] = value;
-        if (!put(out, name.text, name.size) || !put(out, "\x01", 1) || !put(out, value.text, value.size)
-            || !put(out, "\x02", 1))
+        if (!put_property(out, name, value))
             return 0;
     }
     return 1;

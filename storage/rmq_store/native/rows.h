@@ -68,6 +68,23 @@ typedef struct {
     int64_t size;
 } Out;
 
+/* As memcpy, but most names and values are so short that to call it takes longer than to copy them. */
+static inline void copy_short(uint8_t *to, const uint8_t *from, size_t size)
+{
+    if (size > 32 || size < 4) {
+        memcpy(to, from, size);
+    } else if (size >= 16) {
+        memcpy(to, from, 16);
+        memcpy(to + size - 16, from + size - 16, 16);
+    } else if (size >= 8) {
+        memcpy(to, from, 8);
+        memcpy(to + size - 8, from + size - 8, 8);
+    } else {
+        memcpy(to, from, 4);
+        memcpy(to + size - 4, from + size - 4, 4);
+    }
+}
+
 static inline int put(Out *out, const void *data, size_t size)
 {
     out->size += (int64_t)size;
@@ -77,6 +94,24 @@ static inline int put(Out *out, const void *data, size_t size)
         return 0;
     memcpy(out->next, data, size);
     out->next += size;
+    return 1;
+}
+
+/* A property: name, separator, value, separator. */
+static inline int put_property(Out *out, Slice name, Slice value)
+{
+    size_t size = name.size + value.size + 2;
+    out->size += (int64_t)size;
+    if (out->next == NULL)
+        return 1;
+    if (size > (size_t)(out->end - out->next))
+        return 0;
+    uint8_t *separator = out->next + name.size;
+    copy_short(out->next, name.text, name.size);
+    *separator = 1;
+    copy_short(separator + 1, value.text, value.size);
+    out->next += size;
+    out->next[-1] = 2;
     return 1;
 }
 

@@ -5,6 +5,9 @@
 
 #include "text.h"
 
+/* The same byte eight times. */
+#define EACH(byte) ((byte) * 0x0101010101010101u)
+
 /* The code point at `text`, and its length in `size_used`; -1 if no valid UTF-8 begins there. Unicode, table 3-7. */
 static int32_t code_point(const uint8_t *text, size_t size, size_t *size_used)
 {
@@ -36,8 +39,21 @@ int is_utf8(const uint8_t *text, size_t size)
     return 1;
 }
 
+/* Whether 8 bytes are ASCII and no separators: what is below 3 borrows. */
+static int are_plain(const uint8_t *text)
+{
+    uint64_t bytes;
+    memcpy(&bytes, text, 8);
+    return !((bytes | (bytes - EACH(3))) & EACH(0x80));
+}
+
 int text_is_storable(const uint8_t *text, size_t size)
 {
+    size_t at = 0;
+    while (at + 8 < size && are_plain(text + at))
+        at += 8;
+    if (size >= 8 && at + 8 >= size && are_plain(text + size - 8))
+        return 1;
     unsigned separators = 0, high = 0;
     for (size_t at = 0; at < size; at++) {
         separators |= (uint8_t)(text[at] - 1) < 2;

@@ -20,7 +20,7 @@ from rmq_store import StoreError, StoreFailedError
 from rmq_store.broker import schedule
 from rmq_store.broker.schedule import Delivery
 from rmq_store.files import durable, state_page
-from rmq_store.log.hash_index import IndexFile
+from rmq_store.log.index_file import IndexFile
 from rmq_store.verify import verify_store
 
 # A guard against hanging only: hundreds of openings take long where the disk is busy.

@@ -27,7 +27,7 @@ from rmq_store import (
 from rmq_store.broker import staged_files
 from rmq_store.broker.staged_files import open_all_staged, open_staged
 from rmq_store.broker.staging import StagingFile
-from rmq_store.files import durable
+from rmq_store.files import blocks, durable
 from rmq_store.format.message import decode_frame
 from rmq_store.format.schema import ENCODED_SCHEMA
 
@@ -108,6 +108,29 @@ def test_a_full_disk_is_an_error_of_its_own_and_leaves_no_file(root: Path, monke
         area.write(pa.record_batch({"body": [b"a"]}))
     monkeypatch.setattr(durable, "hook", None)
     assert files_of(root) == []
+
+
+@pytest.mark.parametrize("finishes", [True, False])
+def test_blocks_are_reserved_for_long_files_and_only_what_was_needed_is_kept(
+    root: Path, monkeypatch: pytest.MonkeyPatch, finishes: bool
+) -> None:
+    reserved: list[tuple[int, int]] = []
+    monkeypatch.setattr(blocks, "reserve", lambda fd, start, size: reserved.append((start, size)))
+    rows = pa.record_batch({"body": [bytes(1 << 19)] * 6})
+    with area_of(root) as area:
+        area.write(pa.record_batch({"body": [b"a"] * 3}))
+        area.write(rows)
+        assert reserved == []
+        monkeypatch.undo()
+        area.write(rows)
+        (path,) = files_of(root)
+        assert path.stat().st_blocks * 512 > path.stat().st_size + (8 << 20)
+        staged = area.finish() if finishes else None
+    if staged is None:
+        assert files_of(root) == []
+    else:
+        assert path.stat().st_blocks * 512 < staged.size_bytes + (1 << 20)
+        assert sum(batch.num_rows for batch in open_staged(root, staged)) == 15
 
 
 def test_attempts_of_one_task_never_share_a_file(root: Path) -> None:

@@ -43,6 +43,12 @@ def test_a_crc_is_extended_by_what_follows(text: bytes, more: bytes) -> None:
     assert extend_crc(zlib.crc32(text), memoryview(more)) == zlib.crc32(text + more)
 
 
+@pytest.mark.parametrize("size", [8191, 8192, 8193, 100_000])
+def test_a_crc_is_extended_by_any_length(size: int) -> None:
+    more = bytes(range(256)) * (size // 256 + 1)
+    assert extend_crc(zlib.crc32(b"text"), memoryview(more)[:size]) == zlib.crc32(b"text" + more[:size])
+
+
 def test_slices_go_on_from_the_crc_of_what_comes_before() -> None:
     data = np.frombuffer(b"header-body-tail", np.uint8)
     starts, ends = np.array([7, 0]), np.array([16, 6])

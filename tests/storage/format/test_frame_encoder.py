@@ -105,7 +105,8 @@ def scalar_frame(row: dict[str, Any], number: int, offset: int, changes: dict[st
 
 MILLISECOND = datetime(1970, 1, 1, microsecond=1000) - datetime(1970, 1, 1)
 INT32 = st.none() | st.integers(-(1 << 31), (1 << 31) - 1)
-texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), max_size=6)
+characters = st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02")
+texts = st.text(characters, max_size=6) | st.text(characters, min_size=7, max_size=40)
 LONG_TOPICS = ["%DLQ%".ljust(length, "x") for length in (127, 128, 255)]  # V1, V2, V2
 names = st.sampled_from(["TAGS", "KEYS", "__SHARDINGKEY", "UNIQ_KEY", "a", "é"])
 rows = st.fixed_dictionaries(
@@ -380,6 +381,21 @@ def test_row_that_cannot_be_stored_is_named_with_its_column(row: dict[str, Any],
     text = refusal(batch_of([good, good, {**good, **row}, good]), max_message_bytes=1000)
     assert text.startswith(f"row 2, column {column!r}: ")
     assert re.search(reason, text)
+
+
+@pytest.mark.parametrize("separator", ["\x01", "\x02"])
+def test_a_separator_is_found_wherever_it_is(separator: str) -> None:
+    for length in range(1, 26):
+        for place in range(length):
+            text = "a" * place + separator + "\x7f" * (length - place - 1)
+            assert "separator" in refusal(batch_of([{"tags": text}]))
+
+
+@pytest.mark.parametrize("character", ["\x00", "\x03", "\x7f", "é", "\U0001f600"])
+def test_what_is_no_separator_can_be_stored_wherever_it_is(character: str) -> None:
+    texts = ["a" * place + character + "b" * behind for place in range(12) for behind in range(12)]
+    read = [dict(frame.properties)["TAGS"] for frame in stored(encode(batch_of([{"tags": text} for text in texts])))]
+    assert read == texts
 
 
 def test_properties_may_take_exactly_32767_bytes_with_the_checksum() -> None:

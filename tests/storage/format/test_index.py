@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from rmq_store.format.index import (
     HEADER,
     IndexHeader,
     build_chain,
+    chain_and_point,
     chain_entries,
     chain_one,
     encode_entries,
@@ -99,12 +101,41 @@ def test_the_extension_chains_entries_as_python_does(hashes: list[int], held: di
     assert (len(found.slots), found.new_slots) == (len(wanted.slots), wanted.new_slots)
 
 
+@pytest.mark.parametrize("loaded", [True, False], ids=["extension", "python"])
+@given(
+    st.lists(st.integers(0, (1 << 31) - 1) | st.integers(0, 20), max_size=200),
+    st.dictionaries(st.integers(0, 6), st.integers(-(1 << 31), (1 << 31) - 1) | st.integers(0, 60)),
+    st.integers(1, 50),
+)
+def test_entries_are_the_same_whether_slots_are_told_or_changed(
+    loaded: bool, hashes: list[int], held: dict[int, int], first: int
+) -> None:
+    """A number that an entry gets only now, but a damaged slot had before, is the one thing in which they differ."""
+    if loaded and not native.LOADED:
+        pytest.skip("the extension was not built, or RMQ_PURE=1")
+    slots = np.zeros(7, ">i4")
+    slots[list(held)] = [0 if first <= number < first + len(hashes) else number for number in held.values()]
+    keys, rows = np.array(hashes, np.int32), np.arange(len(hashes), dtype=np.int64)
+    columns = keys, rows * 1000 + (1 << 40), rows.astype(np.int32) * 7
+    changed = slots.copy()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "LOADED", loaded)
+        encoded, new_slots = chain_and_point(*columns, changed, first)
+        wanted = chain_entries(*columns, slots, first)
+    assert (encoded.tobytes(), new_slots) == (wanted.encoded.tobytes(), wanted.new_slots)
+    slots[wanted.slots] = wanted.values
+    assert changed.tobytes() == slots.tobytes()
+
+
 @pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")
+@pytest.mark.parametrize("chain", [chain_entries, chain_and_point])
 @pytest.mark.parametrize(("key_hash", "slot_count", "first"), [(-1, 7, 1), (1, 0, 1), (1, 7, 0), (1, 7, (1 << 31) - 1)])
-def test_what_no_index_file_can_hold_is_refused(key_hash: int, slot_count: int, first: int) -> None:
+def test_what_no_index_file_can_hold_is_refused(
+    chain: Callable[..., object], key_hash: int, slot_count: int, first: int
+) -> None:
     one = np.zeros(1, np.int64)
     with pytest.raises(ValueError, match=r"negative|no slots"):
-        chain_entries(np.array([key_hash], np.int32), one, one.astype(np.int32), np.zeros(slot_count, ">i4"), first)
+        chain(np.array([key_hash], np.int32), one, one.astype(np.int32), np.zeros(slot_count, ">i4"), first)
 
 
 small, any_int32 = st.integers(-2, 60), st.integers(-(1 << 31), (1 << 31) - 1)

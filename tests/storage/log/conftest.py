@@ -20,7 +20,7 @@ from rmq_store import Store, StoreConfig
 from rmq_store.broker.config import StoreFile
 from rmq_store.files import durable, state_page
 from rmq_store.log.append import append, append_lock
-from rmq_store.log.hash_index import IndexFile
+from rmq_store.log.index_file import IndexFile
 from rmq_store.log.units import UnitRecord
 from rmq_store.verify import Report, verify_store
 

@@ -22,7 +22,7 @@ from rmq_store import Message, Store
 from rmq_store.errors import StoreError, StoreFailedError, StoreFullError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.state_page import WORDS
-from rmq_store.log import grouping
+from rmq_store.log import grouping, hash_index
 from rmq_store.log.append import append, append_lock
 from rmq_store.log.consume_queue import ConsumeQueue
 
@@ -64,6 +64,13 @@ BATCHES = {
 }
 
 
+@pytest.fixture(params=["many keys", "few keys"])
+def keys(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slots of many keys are written in another way. Here all are many, or none are."""
+    monkeypatch.setattr(hash_index, "_MANY_SHARE", 16 if request.param == "many keys" else 1e-3)
+
+
+@pytest.mark.usefixtures("keys")
 @pytest.mark.parametrize(
     ("failure", "sticky"),
     [("full disk", False), ("broken disk", True), ("no memory", False), ("interrupt", False)],
@@ -97,6 +104,7 @@ def test_an_append_whose_kth_operation_fails_leaves_the_store_as_it_was(
     assert lab.verify().status == "clean"
 
 
+@pytest.mark.usefixtures("keys")
 def test_what_a_failing_undo_leaves_is_taken_back_by_the_next_append_to_the_byte(
     lab: Lab, fail_at: Callable[..., CountDown]
 ) -> None:
@@ -119,6 +127,7 @@ def test_what_a_failing_undo_leaves_is_taken_back_by_the_next_append_to_the_byte
         assert 20 < k < OPERATIONS_MAX - 1
 
 
+@pytest.mark.usefixtures("keys")
 @pytest.mark.parametrize("kind", BATCHES)
 @pytest.mark.statement("G12")
 def test_a_writer_killed_at_its_kth_operation_is_undone_by_the_next_one(
@@ -153,6 +162,7 @@ def test_a_writer_killed_at_its_kth_operation_is_undone_by_the_next_one(
     assert lab.verify().status == "clean"
 
 
+@pytest.mark.usefixtures("keys")
 @pytest.mark.parametrize("kind", BATCHES)
 def test_a_lone_writer_killed_at_its_kth_operation_is_undone_by_the_next_first_opener(
     lab: Lab, fail_at: Callable[..., CountDown], memory_too: None, kind: str
@@ -184,6 +194,7 @@ def test_a_lone_writer_killed_at_its_kth_operation_is_undone_by_the_next_first_o
     assert 10 < k < OPERATIONS_MAX - 1
 
 
+@pytest.mark.usefixtures("keys")
 @pytest.mark.parametrize("kind", BATCHES)
 def test_an_undo_killed_at_its_kth_operation_is_finished_by_the_next_one(
     lab: Lab, fail_at: Callable[..., CountDown], memory_too: None, kind: str
