@@ -23,6 +23,7 @@ Mask = npt.NDArray[np.bool_]
 
 # Properties that say whether a row waits.
 _COUNTED = (names.DELAY_TIME_LEVEL, *timer.TIMER_PROPERTIES, names.TIMER_OUT_MS, names.TIMER_DEL_UNIQUE_KEY)
+# Each of them has one of these in it.
 _PARTS = (b"DELAY", b"TIMER_")
 assert all(any(part in name.encode() for part in _PARTS) for name in _COUNTED)
 _NO_LEVEL = -(1 << 40)
