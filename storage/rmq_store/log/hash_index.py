@@ -105,8 +105,6 @@ class HashIndex:
                 self._newest.write_slots()
         finally:
             self._many = 0
-            if self._newest is not None:
-                self._newest.drop_slots()
 
     def put(self, key_hashes: np.ndarray, log_offsets: np.ndarray, timestamps: np.ndarray) -> None:
         """Add one entry per hash, in order; int32, int64 and int64 (ms) arrays of one length, or one timestamp for all.

@@ -61,8 +61,8 @@ class IndexFile:
         self._file.write(entries.view(np.uint8).data, layout.entry_position(self.slot_count, first_number))
 
     def hold_slots(self, entry_count: int) -> None:
-        """From now on `put` leaves the slots alone, and changes a copy in memory, until `write_slots` or `drop_slots`;
-        so many entries will come, or as many as there is room for. Nothing happens if they are held already.
+        """From now on `put` leaves the slots alone, and changes a copy in memory, until `write_slots`; so many entries
+        will come, or as many as there is room for. Nothing happens if they are held already.
 
         Many entries reach nearly every page of the slots: it is faster to write all of them, once. That is behind the
         header then, and a reader who looks in between does not find the new entries, which nobody is to see yet.
@@ -77,11 +77,7 @@ class IndexFile:
         """Write what `hold_slots` made and `put` changed, if anything; StoreFullError, StoreFailedError."""
         if self._held_slots is not None:
             self._file.write(self._held_slots.view(np.uint8).data, layout.slot_position(0))
-            self.drop_slots()
-
-    def drop_slots(self) -> None:
-        """Forget them: the slots of the file do not lead to the newest entries, and it has to be `cut`."""
-        self._held_slots = None
+            self._held_slots = None
 
     def put(self, key_hashes: np.ndarray, log_offsets: np.ndarray, timestamps: np.ndarray) -> int:
         """Add entries as `HashIndex.put`, the first ones, as many as there is room for; returns how many."""

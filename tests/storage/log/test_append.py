@@ -434,6 +434,31 @@ def test_the_files_of_an_append_are_made_before_its_first_byte_is_written(
     assert ("allocate", "consumequeue") not in done[first_write:]
 
 
+@pytest.mark.parametrize("kind", ["commitlog", "index"])
+def test_an_append_whose_files_cannot_be_made_beside_it_fails_and_nothing_is_seen_of_it(
+    lab: Lab, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if a second try would make them."""
+    monkeypatch.setattr(grouping, "PART_ROWS", 50)
+    failed = []
+
+    def fail_once(operation: str, path: str) -> None:
+        if operation == "allocate" and kind in path and not failed:
+            failed.append(path)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with lab.open() as store:
+        durable.hook = fail_once
+        with pytest.raises(StoreFullError):
+            store.append(lab.batch(120, body_bytes=300))
+        durable.hook = None
+        assert len(failed) == 1
+        assert lab.numbers(store) == []
+        store.append(lab.batch(120, body_bytes=300))
+        assert len(lab.numbers(store)) == 120
+    assert lab.is_sound()
+
+
 def test_an_append_without_keys_makes_no_index_file(lab: Lab) -> None:
     with lab.open() as store:
         assert store._writer is not None

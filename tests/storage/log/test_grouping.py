@@ -6,6 +6,7 @@ import tracemalloc
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from rmq_store.log.grouping import Groups
 
@@ -36,3 +37,14 @@ def test_queue_ids_far_apart_are_grouped_as_small_ones_are_and_take_no_table_of_
         assert grouped.keys == [("B", 0), ("B", step), ("A", 0)]
         np.testing.assert_array_equal(first.queue_offsets, [20, 30, 10, 31])
         np.testing.assert_array_equal(second.queue_offsets, [32, 21])
+
+
+@pytest.mark.parametrize("topics", [["A", "A", "A"], ["A", "B", "A"]])
+def test_rows_without_a_queue_entry_are_no_members(topics: list[str]) -> None:
+    rows = _rows(topics, [1, 0, 1])
+    rows = rows.set_column(2, "dispatchable", pa.array([False, True, True]))
+    groups = Groups([[rows]])
+    groups.start_at([5] * len(groups.keys))
+    numbered = groups.number(0)
+    assert sorted(numbered.rows.tolist()) == [1, 2]
+    np.testing.assert_array_equal(numbered.queue_offsets, [0, 5, 5])
