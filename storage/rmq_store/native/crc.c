@@ -9,6 +9,7 @@
 
 #include "native.h"
 
+#include "big_endian.h"
 #include "crc.h"
 
 #define POLYNOMIAL 0xEDB88320u
@@ -41,6 +42,16 @@ uint32_t crc_shift(uint32_t crc, uint64_t zero_bytes)
     return crc;
 }
 
+uint32_t crc_factor(uint64_t zero_bytes)
+{
+    return crc_shift(1u << 31, zero_bytes); /* x^0 */
+}
+
+uint32_t crc_multiply(uint32_t crc, uint32_t factor)
+{
+    return multiply_registers(crc, factor);
+}
+
 /* Four bytes, the first one lowest, on a machine of any byte order. */
 static uint32_t load_word(const uint8_t *data)
 {
@@ -66,6 +77,16 @@ static uint32_t register_by_tables(uint32_t value, const uint8_t *data, size_t s
 }
 
 static uint32_t (*extend_register)(uint32_t, const uint8_t *, size_t) = register_by_tables;
+
+static uint32_t longs_by_tables(uint64_t first, uint64_t second)
+{
+    uint8_t text[16];
+    put_long(text, first);
+    put_long(text + 8, second);
+    return register_by_tables(0, text, sizeof text);
+}
+
+static uint32_t (*register_of_longs)(uint64_t, uint64_t) = longs_by_tables;
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
@@ -173,6 +194,13 @@ FOLD_WIDE static uint32_t register_by_wide_clmul(uint32_t value, const uint8_t *
     return register_behind(block, (const uint8_t *)next, end);
 }
 
+/* From the numbers: what was just written byte by byte cannot be read at once as 16 bytes. */
+FOLD static uint32_t longs_by_clmul(uint64_t first, uint64_t second)
+{
+    __m128i block = _mm_set_epi64x((int64_t)__builtin_bswap64(second), (int64_t)__builtin_bswap64(first));
+    return register_behind(block, (const uint8_t *)moves, (const uint8_t *)moves);
+}
+
 FOLD static uint32_t multiply_by_clmul(uint32_t a, uint32_t b)
 {
     /* The product has 63 bits. */
@@ -196,6 +224,7 @@ static int choose_way(int fastest)
     int way = fastest < best ? fastest : best;
     extend_register = way == WIDE_CLMUL ? register_by_wide_clmul : way == CLMUL ? register_by_clmul : register_by_tables;
     multiply_registers = way == TABLES ? multiply : multiply_by_clmul;
+    register_of_longs = way == TABLES ? longs_by_tables : longs_by_clmul;
     return way;
 }
 #else
@@ -211,6 +240,11 @@ static int choose_way(int fastest)
 uint32_t crc_extend(uint32_t crc, const uint8_t *data, size_t size)
 {
     return ~extend_register(~crc, data, size);
+}
+
+uint32_t crc_of_longs(uint64_t first, uint64_t second)
+{
+    return register_of_longs(first, second);
 }
 
 void crc_prepare(void)

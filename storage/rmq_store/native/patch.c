@@ -15,28 +15,59 @@
 #define DIGITS 10           /* least significant first; one more byte ends the frame */
 #define CRC_MASK 0x7FFFFFFFu
 
-/* What `data`, in a text that is zero elsewhere, adds to the CRC register. */
-static uint32_t register_of(const uint8_t *data, size_t size)
+/* Two digits for each number below 100, the last one first. */
+static const char PAIRS[] =
+    "0010203040506070809001112131415161718191"
+    "0212223242526272829203132333435363738393"
+    "0414243444546474849405152535455565758595"
+    "0616263646566676869607172737475767778797"
+    "0818283848586878889809192939495969798999";
+
+/* What is the same in all frames of one size and one kind of host. */
+typedef struct {
+    int64_t size;
+    int timestamp_end;
+    uint32_t offsets_factor;  /* of the offsets' register, by what lies behind them */
+    uint32_t timestamp_added; /* by storeTimestamp, to the frame's register */
+} Kind;
+
+/* Sizes differ by the digits of a key, mostly. */
+#define KINDS 64
+
+typedef struct {
+    uint8_t timestamp[8];
+    uint32_t timestamp_register;
+    Kind kinds[KINDS];
+} Patch;
+
+static const Kind *kind_of(Patch *patch, int64_t size, int timestamp_end)
 {
-    return ~crc_extend(~0u, data, size);
+    Kind *kind = &patch->kinds[size % KINDS];
+    if (kind->size != size || kind->timestamp_end != timestamp_end) {
+        uint64_t behind = (uint64_t)(size - CRC_PROPERTY_BYTES - timestamp_end);
+        uint64_t between = (uint64_t)(timestamp_end - OFFSETS_AT - 16);
+        *kind = (Kind){size, timestamp_end, crc_factor(between + behind), crc_shift(patch->timestamp_register, behind)};
+    }
+    return kind;
 }
 
-static void patch_one(uint8_t *frame, int64_t size, int64_t queue_offset, int64_t physical_offset,
-                      const uint8_t *timestamp, uint32_t timestamp_register, const uint32_t *crc0)
+static void patch_one(Patch *patch, uint8_t *frame, int64_t size, int64_t queue_offset, int64_t physical_offset,
+                      const uint32_t *crc0)
 {
     int host_bytes = frame[SYS_FLAG_END] & BORN_HOST_V6 ? 20 : 8;
     int timestamp_end = BORN_HOST_AT + host_bytes + 8;
     put_long(frame + OFFSETS_AT, (uint64_t)queue_offset);
     put_long(frame + OFFSETS_AT + 8, (uint64_t)physical_offset);
-    memcpy(frame + timestamp_end - 8, timestamp, 8);
+    memcpy(frame + timestamp_end - 8, patch->timestamp, 8);
     if (crc0 == NULL)
         return;
-    uint32_t added = crc_shift(register_of(frame + OFFSETS_AT, 16), (uint64_t)(timestamp_end - OFFSETS_AT - 16));
-    added = crc_shift(added ^ timestamp_register, (uint64_t)(size - CRC_PROPERTY_BYTES - timestamp_end));
+    const Kind *kind = kind_of(patch, size, timestamp_end);
+    uint32_t offsets = crc_of_longs((uint64_t)queue_offset, (uint64_t)physical_offset);
+    uint32_t added = crc_multiply(offsets, kind->offsets_factor) ^ kind->timestamp_added;
     uint32_t value = (*crc0 ^ added) & CRC_MASK;
     uint8_t *digit = frame + size - 1 - DIGITS;
-    for (int place = 0; place < DIGITS; place++, value /= 10)
-        digit[place] = (uint8_t)('0' + value % 10);
+    for (int place = 0; place < DIGITS; place += 2, value /= 100)
+        memcpy(digit + place, PAIRS + 2 * (value % 100), 2);
 }
 
 static PyObject *patch_frames(PyObject *module, PyObject *arguments)
@@ -59,16 +90,15 @@ static PyObject *patch_frames(PyObject *module, PyObject *arguments)
     const int64_t *queue_offset = queue_offsets.view.buf, *physical_offset = physical_offsets.view.buf;
     const uint32_t *crc = crc0.view.buf;
     int64_t least = FIXED_BYTES + (crc ? CRC_PROPERTY_BYTES : 0);
-    uint8_t timestamp[8];
-    put_long(timestamp, (uint64_t)store_timestamp_ms);
-    uint32_t timestamp_register = register_of(timestamp, 8);
+    Patch patch = {0};
+    put_long(patch.timestamp, (uint64_t)store_timestamp_ms);
+    patch.timestamp_register = crc_of_longs(0, (uint64_t)store_timestamp_ms);
     Py_ssize_t row = 0;
     Py_BEGIN_ALLOW_THREADS
     for (; row < starts.count; row++) {
         if (size[row] < least || size[row] > frames.count || start[row] < 0 || start[row] > frames.count - size[row])
             break;
-        patch_one(bytes + start[row], size[row], queue_offset[row], physical_offset[row], timestamp,
-                  timestamp_register, crc ? crc + row : NULL);
+        patch_one(&patch, bytes + start[row], size[row], queue_offset[row], physical_offset[row], crc ? crc + row : NULL);
     }
     Py_END_ALLOW_THREADS
     if (row < starts.count)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from crc_ways import crc_way
 from rmq_store.format import native
 from rmq_store.format.frame_patch import patch_frames
 
@@ -16,8 +17,13 @@ pytestmark = pytest.mark.skipif(not native.LOADED, reason="the extension was not
 sizes = st.one_of(st.integers(111, 500), st.sampled_from([319, 320, 321, 575, 576, 65_631, 65_632, 70_000]))
 
 
-@given(st.lists(st.tuples(sizes, st.booleans()), min_size=1, max_size=5), st.integers(0, 1 << 32), st.booleans())
-def test_the_extension_fills_in_what_python_does(frames: list[tuple[int, bool]], seed: int, has_crc: bool) -> None:
+@pytest.mark.parametrize("way", range(3))
+@given(st.lists(st.tuples(sizes, st.booleans()), min_size=1, max_size=8), st.integers(0, 1 << 32), st.booleans())
+@example([(320, False), (320, True), (576, False), (320, False), (319, True)], 1, True)
+def test_the_extension_fills_in_what_python_does(
+    way: int, frames: list[tuple[int, bool]], seed: int, has_crc: bool
+) -> None:
+    """Whatever frames of other sizes, and with other hosts, are among them."""
     chance = np.random.default_rng(seed)
     lengths = np.array([size for size, _ in frames], np.int64)
     starts = np.cumsum(lengths) - lengths
@@ -28,7 +34,8 @@ def test_the_extension_fills_in_what_python_does(frames: list[tuple[int, bool]],
     crc0 = chance.integers(0, 1 << 32, len(frames), dtype=np.uint32) if has_crc else None
     timestamp = int(chance.integers(0, 1 << 62))
     found = data.copy()
-    patch_frames(found, starts, lengths, offsets[0], offsets[1], timestamp, crc0)
+    with crc_way(way):
+        patch_frames(found, starts, lengths, offsets[0], offsets[1], timestamp, crc0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "LOADED", False)
         patch_frames(data, starts, lengths, offsets[0], offsets[1], timestamp, crc0)

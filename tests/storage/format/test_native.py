@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,6 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crc_ways import crc_way
 from rmq_store.format import native
 from rmq_store.format.crc import slice_crcs
 from rmq_store.format.encode_input import EncodeInput, EncodeOptions
@@ -77,17 +78,6 @@ def test_the_environment_can_switch_the_extension_off() -> None:
         check=True,
     )
     assert found.stdout == "False\n"
-
-
-@contextlib.contextmanager
-def crc_way(way: int) -> Iterator[None]:
-    """The extension takes CRCs this way (native/crc.c): 0 by tables, 1 and 2 by instructions of some processors."""
-    try:
-        if native.functions.crc_way(way) != way:
-            pytest.skip("this processor does not have it")
-        yield
-    finally:
-        native.functions.crc_way(2)
 
 
 @needs_native
