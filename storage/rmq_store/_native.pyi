@@ -21,10 +21,31 @@ def crc_way(fastest: int) -> int:
 
 def slice_crcs(data: Bytes, starts: Int64, ends: Int64, seeds: UInt32 | None, crcs: UInt32) -> None:
     """Into `crcs` (n,): CRC-32 of `data[starts[i]:ends[i]]`, which continues `seeds[i]`."""
+
 def slice_hashes(data: Bytes, starts: Int64, ends: Int64, seed: int, hashes: UInt32) -> bool:
     """Into `hashes` (n,): Java's hash of a text whose hash is `seed` (32 bits) and `data[starts[i]:ends[i]]` behind it.
 
     False: refused, one of them is not valid UTF-8.
+    """
+
+def encode_frames(
+    rows: Rows,
+    queue_ids: Int32,
+    flags: Int32,
+    born_timestamps: Int64,
+    reconsume_times: Int32,
+    key_prefix: bytes,
+    first_sequence: int,
+    offsets: Int64,
+    hash_offsets: Int32,
+    frames: Bytes,
+    crcs: UInt32,
+    tags_codes: Int64,
+    hashes: Int32,
+) -> bool:
+    """What `measure_frames` and `write_frames` do, in one pass; False: refused, some row cannot be stored, or `frames`
+    or `hashes` have no room for all. Every row gets a new unique key, if keys have a length; one that brings its own
+    is refused then.
     """
 
 def measure_frames(rows: Rows, offsets: Int64, hash_offsets: Int32, new_keys: Int64) -> int | None:
@@ -142,9 +163,7 @@ def chain_and_point(
     they have what they get of some keys.
     """
 
-def copy_slices(
-    data: Bytes | pa.Buffer, starts: Int64, ends: Int64, offsets: Int32, values: Bytes | pa.Buffer
-) -> int:
+def copy_slices(data: Bytes | pa.Buffer, starts: Int64, ends: Int64, offsets: Int32, values: Bytes | pa.Buffer) -> int:
     """Into `values`: `data[starts[i]:ends[i]]`, one behind another; into `offsets` (n + 1,) where each begins and ends.
 
     How many bytes that were. IndexError, too, where `values` has no room for them, or they are 2 GiB or more.
@@ -230,9 +249,7 @@ def make_messages(
     made_class: type,
     fields: tuple[object, ...],
     columns: tuple[Int64 | tuple[Int32, list[Any]] | tuple[Int32, Bytes | pa.Buffer | bytes, bool], ...],
-    properties: tuple[
-        Int32, tuple[Int32, list[Any]], tuple[Int32, Bytes | pa.Buffer | bytes, bool]
-    ],
+    properties: tuple[Int32, tuple[Int32, list[Any]], tuple[Int32, Bytes | pa.Buffer | bytes, bool]],
     count: int,
     first: int,
     behind: int,

@@ -9,6 +9,8 @@ C compiler has. The extension is not loaded either with RMQ_PURE=1 in the enviro
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -19,12 +21,36 @@ Int64 = npt.NDArray[np.int64]
 UInt32 = npt.NDArray[np.uint32]
 Texts = tuple[npt.NDArray[np.signedinteger], pa.Buffer | bytes, pa.Buffer | None, int]
 """n texts: offsets (n + 1,) int32 into their bytes; a bitmap of those that are there, if not all are; its first bit."""
-Rows = tuple[object, ...]
-"""What `native_encoder` makes of a batch; the extension knows the order."""
+
+
+class Rows(NamedTuple):
+    """The rows of a batch, n, as the extension takes them (native/rows.h).
+
+    `topic_codes` (n,) are places among the topics, of which `topic_hashes` are the hashes with "#" behind them.
+    `named`: columns that become properties, name and texts. `entries` of the maps: offsets (n + 1,), names, values.
+    `left_out`: names of entries that are not stored. `header`: the bytes before the body, as far as all have the same.
+    """
+
+    body_offsets: Int64
+    bodies: pa.Buffer | bytes
+    topic_codes: Int32
+    topic_offsets: npt.NDArray[np.signedinteger]
+    topics: pa.Buffer | bytes
+    topic_hashes: UInt32
+    sys_flags: Int32
+    named: tuple[tuple[bytes, Texts], ...]
+    entries: tuple[Int32, Texts, Texts] | None
+    left_out: Texts
+    header: bytes
+    body_bytes_max: int
+    unique_key_bytes: int
+    has_crc: bool
+    indexes_tags: bool
+
 
 # Raised whenever a function is added or its parameters change, here and in native/module.c: what was built before is
 # not used.
-INTERFACE = 13
+INTERFACE = 14
 
 try:
     from rmq_store import _native

@@ -1,8 +1,9 @@
-"""Batches of messages as frames, by the extension (data plane): what `frame_encoder` does with Arrow, in two passes.
+"""Batches of messages as frames, by the extension (data plane): what `frame_encoder` does with Arrow, in a pass or two.
 
-The first checks and measures the rows, the second writes each frame whole while it is in the processor's cache: body,
-properties, both CRCs, and the hashes for queues and index. The extension knows the good case only. A batch that it
-refuses is left to `frame_encoder`, which says what is wrong with it, or finds it in order after all.
+Each frame is written whole while it is in the processor's cache: body, properties, both CRCs, and the hashes for queues
+and index. For several threads a pass before that measures the rows; it is also needed where only some rows get a new
+unique key, because these are counted without a gap. The extension knows the good case only. A batch that it refuses is
+left to `frame_encoder`, which says what is wrong with it, or finds it in order after all.
 """
 
 from __future__ import annotations
@@ -17,14 +18,21 @@ import pyarrow as pa
 from rmq_store.format import native
 from rmq_store.format import properties as names
 from rmq_store.format.encode_input import EncodeInput, EncodeOptions, RowFields
+from rmq_store.format.frame_check import CRC_PROPERTY_BYTES
 from rmq_store.format.frame_fields import header_dtype
 from rmq_store.format.frame_parts import encoded_rows
 from rmq_store.format.host import Host
 from rmq_store.format.ids import month_start_ms
 from rmq_store.format.index_keys import topic_hashes
-from rmq_store.format.native import Rows, Texts
+from rmq_store.format.native import Int32, Int64, Rows, Texts
 from rmq_store.format.property_encoder import NAMED_COLUMNS
 from rmq_store.threads import map_in_threads, processor_count
+
+_Fixed = tuple[Int32, Int32, Int64, Int32]
+"""Queue ids, flags, born timestamps, and how often each row was consumed before."""
+
+# Before a topic at most, and before the properties; and in a property.
+_TOPIC_LENGTH_BYTES_MAX, _LENGTH_BYTES, _SEPARATORS = 2, 2, 2
 
 # A thread costs 0.1 ms to start: as much as 0.2 MB of frames.
 _PART_BYTES_MIN = 1 << 20
@@ -43,38 +51,100 @@ def encode_natively(
     rows = columns_of(given, topics, bodies, fields, options)
     if rows is None:
         return None
-    count = given.row_count
-    offsets, hash_offsets = np.empty(count + 1, np.int64), np.empty(count + 1, np.int32)
-    new_keys = np.empty(count, np.int64)
-    new_key_count = native.functions.measure_frames(rows, offsets, hash_offsets, new_keys)
-    if new_key_count is None:
+    encoded = _Encoded(given.row_count)
+    fixed = fields.queue_ids, fields.flags, fields.born_timestamps, fields.reconsume_times
+    has_own_keys = options.unique_ids is not None and names.UNIQUE_KEY not in options.drop_properties
+    if options.in_threads or has_own_keys:
+        is_done = _encode_measured(rows, fixed, options, encoded)
+    else:
+        is_done = _encode_at_once(rows, fixed, options, encoded)
+    if not is_done:
         return None
-    raw_prefix, first_sequence = b"", 0
-    if (ids := options.unique_ids) is not None:
-        raw_prefix, first_sequence = ids.reserve(new_key_count, options.now_ms, month_start_ms(options.now_ms))
-    key_prefix = raw_prefix.hex().upper().encode()
-    # Arrow's memory pool keeps large pieces for the next batch; numpy's would come from the kernel, page by page.
-    frames = pa.allocate_buffer(int(offsets[-1]))
-    hashes = np.empty(int(hash_offsets[-1]), np.int32)
-    crcs, tags_codes = np.empty(count, np.uint32), np.empty(count, np.int64)
-
-    def write(part: tuple[int, int]) -> None:
-        native.functions.write_frames(
-            rows, *part, fields.queue_ids, fields.flags, fields.born_timestamps, fields.reconsume_times, key_prefix,
-            first_sequence, offsets, hash_offsets, new_keys, np.frombuffer(frames, np.uint8), crcs, tags_codes, hashes,
-        )  # fmt: skip
-
-    map_in_threads(write, _parts(offsets) if options.in_threads else [(0, count)])
-    buffers = [None, pa.py_buffer(offsets), frames]
+    buffers = [None, pa.py_buffer(encoded.offsets), encoded.frames]
+    hashes = encoded.hashes[: encoded.hash_offsets[-1]]
     return encoded_rows(
-        pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, buffers),
+        pa.LargeBinaryArray.from_buffers(pa.large_binary(), given.row_count, buffers),
         topics,
         fields.queue_ids,
         fields.sys_flags,
-        crcs,
-        tags_codes,
-        pa.ListArray.from_arrays(pa.array(hash_offsets), pa.array(hashes)),
+        encoded.crcs,
+        encoded.tags_codes,
+        pa.ListArray.from_arrays(pa.array(encoded.hash_offsets), pa.array(hashes)),
     )
+
+
+class _Encoded:
+    """What the extension fills: of `count` frames where they and their index hashes begin and end, (count + 1,), CRC
+    and tags code, (count,); the frames and hashes themselves, for which `make_room` is called before.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.offsets, self.hash_offsets = np.empty(count + 1, np.int64), np.empty(count + 1, np.int32)
+        self.crcs, self.tags_codes = np.empty(count, np.uint32), np.empty(count, np.int64)
+
+    def make_room(self, frames_bytes: int, hash_count: int) -> None:
+        # Arrow's memory pool keeps large pieces for the next batch; numpy's would come from the kernel, page by page.
+        self.frames = pa.allocate_buffer(frames_bytes)
+        self.hashes = np.empty(hash_count, np.int32)
+
+
+def _encode_at_once(rows: Rows, fixed: _Fixed, options: EncodeOptions, encoded: _Encoded) -> bool:
+    encoded.make_room(*_room(rows))
+    key_prefix, first_sequence = _new_keys(options, len(encoded.crcs))
+    return native.functions.encode_frames(
+        rows, *fixed, key_prefix, first_sequence, encoded.offsets, encoded.hash_offsets,
+        np.frombuffer(encoded.frames, np.uint8), encoded.crcs, encoded.tags_codes, encoded.hashes,
+    )  # fmt: skip
+
+
+def _encode_measured(rows: Rows, fixed: _Fixed, options: EncodeOptions, encoded: _Encoded) -> bool:
+    new_keys = np.empty(len(encoded.crcs), np.int64)
+    new_key_count = native.functions.measure_frames(rows, encoded.offsets, encoded.hash_offsets, new_keys)
+    if new_key_count is None:
+        return False
+    encoded.make_room(int(encoded.offsets[-1]), int(encoded.hash_offsets[-1]))
+    key_prefix, first_sequence = _new_keys(options, new_key_count)
+
+    def write(part: tuple[int, int]) -> None:
+        first, behind = part
+        native.functions.write_frames(
+            rows, first, behind, *fixed, key_prefix, first_sequence, encoded.offsets, encoded.hash_offsets, new_keys,
+            np.frombuffer(encoded.frames, np.uint8), encoded.crcs, encoded.tags_codes, encoded.hashes,
+        )  # fmt: skip
+
+    map_in_threads(write, _parts(encoded.offsets) if options.in_threads else [(0, len(new_keys))])
+    return True
+
+
+def _new_keys(options: EncodeOptions, count: int) -> tuple[bytes, int]:
+    """Of so many new unique keys the text before their last digits, and what these are in the first of them."""
+    if options.unique_ids is None:
+        return b"", 0
+    raw_prefix, first_sequence = options.unique_ids.reserve(count, options.now_ms, month_start_ms(options.now_ms))
+    return raw_prefix.hex().upper().encode(), first_sequence
+
+
+def _room(rows: Rows) -> tuple[int, int]:
+    """Bytes of frames and number of index hashes that the rows cannot exceed: nothing is left out of them."""
+    count = len(rows.topic_codes)
+    fixed_bytes = len(rows.header) + _TOPIC_LENGTH_BYTES_MAX + int(np.diff(rows.topic_offsets).max()) + _LENGTH_BYTES
+    fixed_bytes += len(names.UNIQUE_KEY) + rows.unique_key_bytes + _SEPARATORS + CRC_PROPERTY_BYTES
+    bytes_max, keys_bytes = count * fixed_bytes + _extent(rows.body_offsets), 0
+    for name, (offsets, *_) in rows.named:
+        bytes_max += count * (len(name) + _SEPARATORS) + _extent(offsets)
+        keys_bytes += _extent(offsets) if name == names.KEYS.encode() else 0
+    if rows.entries is not None:
+        places, (name_offsets, *_), (value_offsets, *_) = rows.entries
+        first, behind = int(places[0]), int(places[-1])
+        bytes_max += (behind - first) * _SEPARATORS + _extent(name_offsets[first : behind + 1])
+        bytes_max += _extent(value_offsets[first : behind + 1])
+        keys_bytes += _extent(value_offsets[first : behind + 1])
+    # A unique key and a tag; and of n bytes with spaces between them at most (n + 1) / 2 keys.
+    return bytes_max, 3 * count + keys_bytes // 2
+
+
+def _extent(offsets: npt.NDArray[np.signedinteger]) -> int:
+    return int(offsets[-1]) - int(offsets[0])
 
 
 def _parts(offsets: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
@@ -98,7 +168,7 @@ def columns_of(
         if _has_entries_under_null(properties):
             return None
         entries = properties.offsets.to_numpy(), _texts(properties.keys), _texts(properties.items)
-    return (
+    return Rows(
         _offsets(bodies, np.int64),
         bodies.buffers()[2] or b"",
         topics.indices.to_numpy(),

@@ -7,7 +7,7 @@
 #include "crc.h"
 
 /* Raised whenever a function is added or its parameters change, here and in rmq_store/format/native.py. */
-#define INTERFACE 13
+#define INTERFACE 14
 
 int take_items(Items *items, PyObject *object, size_t item_bytes, int writable, const char *name)
 {

@@ -163,11 +163,26 @@ def test_the_extension_encodes_as_python_does(
     columns = [name for name in INPUT_SCHEMA.names if name not in left]
     dropped = data.draw(st.frozensets(names))
     batch = pa.RecordBatch.from_pylist(batch_rows, INPUT_SCHEMA)[skipped:].select(columns)
-    changes |= {"index_tags": index_tags, "drop_properties": dropped}
+    changes |= {"index_tags": index_tags, "drop_properties": dropped, "in_threads": data.draw(st.booleans())}
     expected = encode_in_python(batch, unique_ids=fresh_ids() if with_ids else None, **changes)
     # Nothing in these rows is refused.
     with patch.object(frame_encoder, "_encode", side_effect=AssertionError):
         assert encode(batch, unique_ids=fresh_ids() if with_ids else None, **changes).equals(expected)
+
+
+@pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")
+@pytest.mark.parametrize("in_the_map", [False, True])
+def test_rows_that_take_all_the_room_there_can_be_are_encoded_in_one_pass(in_the_map: bool) -> None:
+    """The longest topic, a hash for every second byte of the keys, long hosts, nothing left out: in each row."""
+    named = {"keys": "a b c d e", "tags": "T" * 40, "shardingKey": "s" * 40}
+    given = [("KEYS", "a b c d e"), ("TAGS", "T" * 40), ("other", "o" * 40)]
+    row = {"topic": LONG_TOPICS[2], "body": b"b" * 100, **({"properties": given} if in_the_map else named)}
+    batch = batch_of([row] * 50).select(["topic", "body", *(["properties"] if in_the_map else named)])
+    changes = {"born_host": V6, "store_host": V6, "index_tags": True, "drop_properties": frozenset({"UNIQ_KEY"})}
+    for part in (batch, batch[10:20]):
+        expected = encode_in_python(part, unique_ids=fresh_ids(), **changes)
+        with patch.object(frame_encoder, "_encode", side_effect=AssertionError):
+            assert encode(part, unique_ids=fresh_ids(), **changes).equals(expected)
 
 
 @given(st.lists(rows, max_size=6), variants)

@@ -206,6 +206,60 @@ def test_no_number_leads_the_encoder_out_of_its_buffers(random: Random, is_far: 
 
 
 @needs_native
+@given(st.randoms(use_true_random=False), st.booleans())
+def test_no_number_leads_the_encoder_out_of_the_room_it_has(random: Random, is_far: bool) -> None:
+    """As above, in one pass, with room for all rows, or only for some of their bytes and hashes."""
+    rows, fixed = three_rows()
+    sizes = np.zeros(4, np.int64), np.zeros(4, np.int32), np.zeros(3, np.int64)
+    assert native.functions.measure_frames(rows, *sizes) == 3
+    needed_bytes, needed_hashes = int(sizes[0][-1]), int(sizes[1][-1])
+    frames_bytes = random.choice([needed_bytes, random.randrange(needed_bytes)])
+    hash_count = random.choice([needed_hashes, random.randrange(needed_hashes)])
+
+    def change(numbers: np.ndarray) -> np.ndarray:
+        changed = numbers.copy()
+        for place in range(len(changed)):
+            if random.random() < 0.2:
+                far = random.choice([-(1 << 31), -1, (1 << 31) - 1])
+                changed[place] = far if is_far and changed.dtype.kind == "i" else random.randrange(12)
+        return changed
+
+    def encoded(given: Any) -> bool:
+        frames, hashes = np.full(frames_bytes + 64, 0xEE, np.uint8), np.full(hash_count + 16, -1, np.int32)
+        is_done = native.functions.encode_frames(
+            given, *fixed, b"0" * 20, 7, np.zeros(4, np.int64), np.zeros(4, np.int32), frames[32:-32],
+            np.zeros(3, np.uint32), np.zeros(3, np.int64), hashes[8:-8],
+        )  # fmt: skip
+        assert (frames[:32] == 0xEE).all()
+        assert (frames[-32:] == 0xEE).all()
+        assert (hashes[:8] == -1).all()
+        assert (hashes[-8:] == -1).all()
+        return is_done
+
+    assert encoded(rows) == (frames_bytes == needed_bytes and hash_count == needed_hashes)
+    encoded(with_other_numbers(rows, change))
+
+
+@needs_native
+def test_rows_that_cannot_be_stored_as_they_are_stop_the_one_pass() -> None:
+    def is_taken(rows: native.Rows, fixed: tuple[np.ndarray, ...]) -> bool:
+        return native.functions.encode_frames(
+            rows, *fixed, b"0" * 20, 7, np.zeros(4, np.int64), np.zeros(4, np.int32), np.zeros(2_000, np.uint8),
+            np.zeros(3, np.uint32), np.zeros(3, np.int64), np.zeros(50, np.int32),
+        )  # fmt: skip
+
+    rows, fixed = three_rows()
+    assert is_taken(rows, fixed)
+    assert is_taken(rows._replace(body_bytes_max=5), fixed)
+    assert not is_taken(rows._replace(body_bytes_max=4), fixed)
+    long_topic = rows._replace(topics=b"T" * 260, topic_offsets=np.array([0, 256, 260], np.int32))
+    assert not is_taken(long_topic, fixed)
+    with_own_key = rows._replace(named=(*rows.named, (b"UNIQ_KEY", rows.named[0][1])))
+    assert not is_taken(with_own_key, fixed)
+    assert is_taken(with_own_key._replace(unique_key_bytes=0), fixed)
+
+
+@needs_native
 def test_rows_that_several_threads_encode_are_those_that_one_encodes(monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host.parse("127.0.0.1:10911")
     sizes = [0, 1_500_000, 3, 0, 700_000, 900_000, 5, 1_200_000, 0]
