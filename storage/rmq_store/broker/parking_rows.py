@@ -13,7 +13,7 @@ from rmq_store.broker import timer
 from rmq_store.broker.parking import ParkingRules, delay_level_of
 from rmq_store.errors import UsageError
 from rmq_store.format import properties as names
-from rmq_store.format.gather import value_bytes
+from rmq_store.format.gather import Bytes, value_bytes
 from rmq_store.format.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
 from rmq_store.format.property_encoder import MapEntries, refusal
 
@@ -26,6 +26,7 @@ _COUNTED = (names.DELAY_TIME_LEVEL, *timer.TIMER_PROPERTIES, names.TIMER_OUT_MS,
 # Each of them has one of these in it.
 _PARTS = (b"DELAY", b"TIMER_")
 assert all(any(part in name.encode() for part in _PARTS) for name in _COUNTED)
+_PART_BYTES_MAX = max(map(len, _PARTS))
 _NO_LEVEL = -(1 << 40)
 _MICROSECONDS_PER_MS = 1000
 # Whatever is farther from now is refused, or has passed; the product with a factor of 1000 fits an int64.
@@ -114,7 +115,7 @@ class _Wishes:
         self._entries: MapEntries | None = None
         properties = _given(batch, "properties")
         counted = [name for name in _COUNTED if name not in dropped]
-        if properties is not None and _has_one_of(properties.keys, counted):
+        if properties is not None and _has_one_of(properties, counted):
             self._entries = MapEntries(properties, self._count, dropped)
         self.are_there = not self._levels is self.times_ms is self._entries is None
 
@@ -189,15 +190,27 @@ class _Wishes:
         return values, is_valid
 
 
-def _has_one_of(found: pa.StringArray, counted: list[str]) -> bool:
-    """Whether some of the names is one of these of _COUNTED. Mostly not even bytes of theirs occur, which is seen at
-    once.
+def _has_one_of(properties: pa.MapArray, counted: list[str]) -> bool:
+    """Whether the name of some entry is one of these of _COUNTED. Mostly not even bytes of theirs occur, which is seen
+    at once.
     """
+    found = properties.keys
     offsets, data = value_bytes(found)
-    raw = data[offsets[0] : offsets[-1]].tobytes()
-    if not any(part in raw for part in _PARTS):
+    raw = data[offsets[0] : offsets[-1]]
+    first, behind = offsets[properties.offsets[0].as_py()], offsets[properties.offsets[1].as_py()]
+    looked_at = _without_repetition(raw, int(behind - first)).tobytes()
+    if not any(part in looked_at for part in _PARTS):
         return False
     return bool(pc.any(pc.is_in(found, pa.array(counted, pa.string()))).as_py())
+
+
+def _without_repetition(raw: Bytes, period: int) -> Bytes:
+    """The first bytes, if in all others just these `period` bytes come again and again, as they do where all rows have
+    the same names: each of _PARTS begins among them then, or nowhere.
+    """
+    if 0 < period < len(raw) and np.array_equal(raw[period:], raw[:-period]):
+        return raw[: period + _PART_BYTES_MAX]
+    return raw
 
 
 def _given(batch: pa.RecordBatch, name: str) -> pa.Array | None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rmq_store import Message, StagingArea, Store, StoreConfig, UsageError
@@ -178,6 +178,25 @@ def test_rows_wait_where_each_would_alone(batch_rows: list[dict[str, Any]], give
 
 
 rows_of_none = ("tags", "properties", "delayLevel", "deliverTimestamp")
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(["a", "DE", "LAY", "DELA", "TIMER_DELAY_MS", "xx"]), max_size=3), max_size=3),
+    st.integers(1, 40),
+    st.lists(st.sampled_from(["a", "DELAY", "TIMER_DELIVER_MS", "AYxDEL"]), max_size=3),
+    st.integers(0, 4),
+)
+@example([["LAYDE"]], 1, ["LAY", "DELAY", "DE"], 0)
+def test_a_row_that_waits_is_found_behind_any_number_of_others(
+    first: list[list[str]], times: int, last: list[str], skip: int
+) -> None:
+    """Where all rows have the same names only the first ones are looked at."""
+    named = [[(name, "3600000") for name in dict.fromkeys(row)] for row in [*first * times, last]]
+    rows = [{"topic": "Orders", "body": b"x", "properties": entries} for entries in named]
+    batch = pa.RecordBatch.from_pylist(rows, INPUT_SCHEMA)[skip:]
+    wishes = [bool({"DELAY", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"} & {name for name, _ in row}) for row in named]
+    found = park_rows(batch, np.zeros(batch.num_rows, np.int32), NOW, RULES, frozenset())
+    assert found is not None if any(wishes[skip:]) else found is None or any(wishes)
 
 
 def test_properties_that_are_dropped_ask_for_nothing() -> None:
