@@ -54,7 +54,7 @@ bench: java $(STAMP) ## measure store, source and sink, each beside its yardstic
 	@PYTHONPATH=tests $(PY) -m bench run $(BENCH_ARGS)
 	@PYTHONPATH=tests $(PY) -m bench report
 
-bench-peers: java $(STAMP) ## the same beside the released RocketMQ store and broker too (needs Maven)
+bench-peers: java $(STAMP) ## the same beside the released RocketMQ and Kafka too (needs Maven)
 	@PYTHONPATH=tests $(PY) -m bench run --peers $(BENCH_ARGS)
 	@PYTHONPATH=tests $(PY) -m bench report
 

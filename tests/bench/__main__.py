@@ -49,7 +49,7 @@ def list_rows() -> None:
 
 
 @main.command("run")
-@click.option("--peers", is_flag=True, help="Also what needs the jars of the released RocketMQ.")
+@click.option("--peers", is_flag=True, help="Also what needs the jars of the released RocketMQ or Kafka.")
 @click.option("--row", "prefixes", multiple=True, metavar="NAME", help="Only names that begin so; can be repeated.")
 @click.option("--quick", is_flag=True, help="Few messages, one pair: only see whether it works. Nothing is kept.")
 @click.option("--pairs", type=click.IntRange(measure.PAIRS), default=measure.PAIRS, help="Of ours and the yardstick.")

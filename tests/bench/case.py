@@ -58,7 +58,7 @@ class Case:
 
     `yardstick` says in words what we are compared with, `settings` what a reader must know to repeat it, and `limit`
     in one sentence what keeps our figure from being better, found with a profiler. `prepare` makes what both sides
-    need; its context ends after the last pair. A case with `peers` needs the jars of the released RocketMQ.
+    need; its context ends after the last pair. A case with `peers` needs the jars of the released RocketMQ or Kafka.
     """
 
     name: str

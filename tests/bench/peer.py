@@ -147,33 +147,38 @@ class Peer:
             self.process(BROKER_HEAP) as broker,
             self.process(CLIENT_HEAP) as client,
         ):
-            address = f"127.0.0.1:{_free_port()}"
+            address = f"127.0.0.1:{free_port()}"
             name_server.ask("namesrv.start", port=int(address.rpartition(":")[2]))
             started = broker.ask(
-                "broker.start", port=_free_port(), namesrv=address, directory=str(directory), settings=settings
+                "broker.start", port=free_port(), namesrv=address, directory=str(directory), settings=settings
             )
             yield Cluster(address, started["broker"], broker, client)
 
 
 def build() -> None:
     """Fetch the jars and compile, unless that was done. Raises `PeerError`."""
-    sources = [PROJECT / "pom.xml", *(PROJECT / "src").rglob("*.*")]
-    if STAMP.exists() and all(source.stat().st_mtime <= STAMP.stat().st_mtime for source in sources):
+    built(PROJECT, STAMP, "the released RocketMQ")
+
+
+def built(project: Path, stamp: Path, product: str) -> None:
+    """Let Maven do what a project says, unless that was done: `stamp` says when. Raises `PeerError`."""
+    sources = [project / "pom.xml", *(project / "src").rglob("*.*")]
+    if stamp.exists() and all(source.stat().st_mtime <= stamp.stat().st_mtime for source in sources):
         return
     for program in ("mvn", "java"):
         if shutil.which(program) is None:
-            raise PeerError(f"the released RocketMQ is not to be had: there is no {program} on PATH")
+            raise PeerError(f"{product} is not to be had: there is no {program} on PATH")
     command = ["mvn", "-q", "-B", "process-classes"]
     # Offline first: an update check would fail where only the local repository is left.
-    if subprocess.run([*command, "-o"], cwd=PROJECT, capture_output=True).returncode != 0:
-        online = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
+    if subprocess.run([*command, "-o"], cwd=project, capture_output=True).returncode != 0:
+        online = subprocess.run(command, cwd=project, capture_output=True, text=True)
         if online.returncode != 0:
             said = next((line for line in online.stdout.splitlines() if "[ERROR]" in line), "Maven does not say why")
-            raise PeerError(f"the released RocketMQ is not to be had: {said.strip()}")
-    STAMP.touch()
+            raise PeerError(f"{product} is not to be had: {said.strip()}")
+    stamp.touch()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port of loopback; a broker uses the one two below it as well."""
     while True:
         with socket.socket() as first, socket.socket() as second:
