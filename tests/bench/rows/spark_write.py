@@ -76,9 +76,9 @@ _LIMIT = (
     "processor time, the commit 0.86 to 0.92, and the write 0.95 to 0.98 of the time (three runs of 15 to 18). The "
     "hours since were slow ones: 0.62 and 0.68 beside 525,000 and 544,000 rows/s. With batches of tasks encoded in one "
     "pass, and offsets filled in with what frames of one size have in common computed once, tasks take 0.93 of the "
-    "processor time, the commit 0.94 and the write 0.96 of the time (21 times each, in turn). Without a gain were tried: "
-    "staged memory given back behind the commit (the log's pages then come from elsewhere), the staged files' checksum "
-    "taken while frames are copied, and larger writes: in Spark 1 MiB at a time cost tasks a quarter more than 512 KiB."
+    "processor time, the commit 0.94 and the write 0.96 of the time (21 times each, in turn). Without gain: staged "
+    "memory given back behind the commit (the log's pages then come from elsewhere), staged files' checksums taken while "
+    "frames are copied, and larger writes: in Spark 1 MiB at a time cost tasks a quarter more than 512 KiB."
 )
 
 
