@@ -78,7 +78,8 @@ _LIMIT = (
     "take 0.93 of the processor time, the commit 0.94 and the write 0.96 of the time (21 times each, in turn). "
     "Without gain: staged memory given back behind the commit (the log's pages then come from elsewhere), staged "
     "files' checksums taken while frames are copied, and larger writes: in Spark 1 MiB at a time cost tasks a "
-    "quarter more than 512 KiB."
+    "quarter more than 512 KiB. On a machine whose null sink wrote 0.97 to 1.2 million rows/s the line stood at "
+    "0.69, 0.66 and 0.66."
 )
 
 
