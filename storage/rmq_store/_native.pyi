@@ -21,7 +21,6 @@ def crc_way(fastest: int) -> int:
 
 def slice_crcs(data: Bytes, starts: Int64, ends: Int64, seeds: UInt32 | None, crcs: UInt32) -> None:
     """Into `crcs` (n,): CRC-32 of `data[starts[i]:ends[i]]`, which continues `seeds[i]`."""
-
 def slice_hashes(data: Bytes, starts: Int64, ends: Int64, seed: int, hashes: UInt32) -> bool:
     """Into `hashes` (n,): Java's hash of a text whose hash is `seed` (32 bits) and `data[starts[i]:ends[i]]` behind it.
 
@@ -163,7 +162,9 @@ def chain_and_point(
     they have what they get of some keys.
     """
 
-def copy_slices(data: Bytes | pa.Buffer, starts: Int64, ends: Int64, offsets: Int32, values: Bytes | pa.Buffer) -> int:
+def copy_slices(
+    data: Bytes | pa.Buffer, starts: Int64, ends: Int64, offsets: Int32, values: Bytes | pa.Buffer
+) -> int:
     """Into `values`: `data[starts[i]:ends[i]]`, one behind another; into `offsets` (n + 1,) where each begins and ends.
 
     How many bytes that were. IndexError, too, where `values` has no room for them, or they are 2 GiB or more.
@@ -249,7 +250,9 @@ def make_messages(
     made_class: type,
     fields: tuple[object, ...],
     columns: tuple[Int64 | tuple[Int32, list[Any]] | tuple[Int32, Bytes | pa.Buffer | bytes, bool], ...],
-    properties: tuple[Int32, tuple[Int32, list[Any]], tuple[Int32, Bytes | pa.Buffer | bytes, bool]],
+    properties: tuple[
+        Int32, tuple[Int32, list[Any]], tuple[Int32, Bytes | pa.Buffer | bytes, bool]
+    ],
     count: int,
     first: int,
     behind: int,

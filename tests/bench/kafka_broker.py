@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from bench.null_source import PARTITIONS
 from bench.peer import PeerError, built, free_port
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ STAMP = TARGET / "built"
 HEAP = ("-Xms1g", "-Xmx1g")
 START_S = 60
 STOP_S = 60
-PARTITIONS = 4
 
 # Any will do: 22 characters of base 64.
 _CLUSTER_ID = "pyspark-rmq-bench-0000"
