@@ -239,6 +239,29 @@ def test_no_number_leads_the_encoder_out_of_the_room_it_has(random: Random, is_f
 
 
 @needs_native
+@pytest.mark.parametrize(("fewer_bytes", "fewer_hashes"), [(0, 0), (1, 0), (0, 1), (30, 0), (0, 2)])
+def test_room_that_is_a_little_too_small_is_not_overrun(fewer_bytes: int, fewer_hashes: int) -> None:
+    """By neither way of writing."""
+    rows, fixed = three_rows()
+    sizes = np.zeros(4, np.int64), np.zeros(4, np.int32), np.zeros(3, np.int64)
+    assert native.functions.measure_frames(rows, *sizes) == 3
+    frames = np.full(int(sizes[0][-1]) + 64, 0xEE, np.uint8)
+    hashes = np.full(int(sizes[1][-1]) + 16, -1, np.int32)
+    results = (
+        frames[32 : -32 - fewer_bytes], np.zeros(3, np.uint32), np.zeros(3, np.int64), hashes[8 : -8 - fewer_hashes],
+    )  # fmt: skip
+    if fewer_bytes or fewer_hashes:
+        with pytest.raises(IndexError, match="not what was measured"):
+            native.functions.write_frames(rows, 0, 3, *fixed, b"0" * 20, 7, *sizes, *results)
+    is_done = native.functions.encode_frames(
+        rows, *fixed, b"0" * 20, 7, np.zeros(4, np.int64), np.zeros(4, np.int32), *results
+    )
+    assert is_done == (not fewer_bytes and not fewer_hashes)
+    assert (frames[len(frames) - 32 - fewer_bytes :] == 0xEE).all()
+    assert (hashes[len(hashes) - 8 - fewer_hashes :] == -1).all()
+
+
+@needs_native
 def test_rows_that_cannot_be_stored_as_they_are_stop_the_one_pass() -> None:
     def is_taken(rows: native.Rows, fixed: tuple[np.ndarray, ...]) -> bool:
         return native.functions.encode_frames(
