@@ -20,7 +20,7 @@ from rmq_store.broker.archive_schema import ARCHIVE_SCHEMA
 from rmq_store.broker.message_track import Tracker, TrackType
 from rmq_store.broker.trace_life import SEEN, Event, Step, steps_of, with_archived
 from rmq_store.broker.trace_records import PARKING_TOPICS, Copies
-from rmq_store.errors import OffsetOutOfRangeError
+from rmq_store.errors import CorruptIndexError, OffsetOutOfRangeError, UsageError
 from rmq_store.format import names
 from rmq_store.format import properties as keys
 from rmq_store.format.ids import parse_offset_message_id
@@ -90,18 +90,26 @@ class Trace:
     def by_unique_keys(self, unique_keys: Sequence[str], topic: str | None = None) -> list[Life]:
         """The lives of the messages with these unique ids, those that are found, in the order of the ids.
 
-        `topic`: where the originals are, for stores without an index.
+        `topic`: where the originals are, which is read if the index cannot answer.
 
         Raises:
-            UsageError: the store keeps no index, and without `topic` there is nothing to go by.
+            UsageError: one is not found, the store keeps no index, and without `topic` there is nothing to go by.
+            CorruptIndexError: the same, where the index is damaged or not known to be whole.
             CorruptionError: a record, a queue or a config file is damaged.
         """
         wanted = list(dict.fromkeys(unique_keys))
-        found, complete = self._copies.of_keys(wanted, topic)
+        not_asked: UsageError | CorruptIndexError | None = None
+        try:
+            found, complete = self._copies.by_index(wanted)
+        except (UsageError, CorruptIndexError) as error:
+            found, complete = self._copies.scan(wanted, [], topic, 0)
+            not_asked = error
         by_key: dict[str, list[StoredMessage]] = {key: [] for key in wanted}
         for record in found:
             by_key.get(record.properties.get(keys.UNIQUE_KEY, ""), []).append(record)
-        lives = (self._life(key, records, complete) for key, records in by_key.items())
+        lives = [self._life(key, records, complete) for key, records in by_key.items()]
+        if not_asked is not None and topic is None and not all(life.steps for life in lives):
+            raise not_asked
         return [life for life in lives if life.steps]
 
     def by_offset_id(self, msg_id: str) -> Life | None:

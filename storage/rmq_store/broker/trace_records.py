@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.broker.timer import TIMER_QUEUES
-from rmq_store.errors import CorruptIndexError, UsageError
+from rmq_store.errors import UsageError
 from rmq_store.format import names
 from rmq_store.format import properties as keys
 from rmq_store.format.message import StoredMessage
@@ -38,12 +38,9 @@ class Copies:
         self._scan_max = scan_max
         self._topics = sorted({*store.topics(), *PARKING_TOPICS})
 
-    def of_keys(self, unique_keys: Sequence[str], topic: str | None = None) -> tuple[list[StoredMessage], bool]:
-        """The records with these UNIQ_KEYs; `topic`: where the originals are, for stores without an index."""
-        try:
-            tables = [self._store.query.find(name, unique_keys, unique=True) for name in self._topics]
-        except (UsageError, CorruptIndexError):
-            return self.scan(unique_keys, [], topic, 0)
+    def by_index(self, unique_keys: Sequence[str]) -> tuple[list[StoredMessage], bool]:
+        """The records with these UNIQ_KEYs. UsageError, CorruptIndexError: the index cannot answer; see `scan`."""
+        tables = [self._store.query.find(name, unique_keys, unique=True) for name in self._topics]
         offsets: dict[str, list[int]] = {}
         for table in tables:
             for key, offset in zip(table["key"].to_pylist(), table["commit_log_offset"].to_pylist(), strict=True):

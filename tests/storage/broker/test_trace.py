@@ -156,7 +156,9 @@ def test_without_an_index_the_queues_are_read_up_to_a_limit(golden: Path, golden
 
 
 def test_a_store_that_keeps_no_index_tells_the_same(parking: Any) -> None:
-    """By its topic if that is named; otherwise the copies of a message lead to its original."""
+    """By its topic if that is named; otherwise the copies of a message lead to its original, and of one without copies
+    nothing is known: not even that it is not there.
+    """
     parking.root = parking.root.with_name("unindexed")
     parking.config = replace(parking.config, message_index_enable=False)
     with parking.open() as store:
@@ -165,7 +167,9 @@ def test_a_store_that_keeps_no_index_tells_the_same(parking: Any) -> None:
         fail(store, "T", 0, 1, max_reconsume_times=0)
         trace = Trace(store)
         assert [events(life) for life in trace.by_unique_keys([failed.msg_id])] == [["STORED", "DEAD"]]
-        assert trace.by_unique_keys([quiet.msg_id]) == []
+        with pytest.raises(UsageError, match="keeps no index"):
+            trace.by_unique_keys([failed.msg_id, quiet.msg_id])
+        assert trace.by_unique_keys(["no such id"], "T") == []
         assert [events(life) for life in trace.by_unique_keys([quiet.msg_id], "T")] == [["STORED"]]
         by_id = trace.by_offset_id(failed.offset_msg_id)
         assert by_id is not None
