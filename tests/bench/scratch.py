@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -20,6 +20,16 @@ T = TypeVar("T")
 
 QUICK_DIVISOR = 50
 QUICK_ROWS_MIN = 1_000
+
+# Unless a case asks for others. What one asks for needs its usual value here: the JVM remembers it from session to
+# session.
+SPARK_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "6g",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.python.unix.domain.socket.enabled": "false",
+}
 
 
 class Progress(Protocol):
@@ -37,7 +47,9 @@ class Shared:
 
     def __init__(self) -> None:
         self._ends = contextlib.ExitStack()
+        self._ends.callback(self._end_spark)
         self._spark: SparkSession | None = None
+        self._spark_settings: Mapping[str, str] = {}
         self._peer: Peer | None = None
         self._made: dict[Callable[..., Any], tuple[Path, Any]] = {}
 
@@ -47,11 +59,17 @@ class Shared:
     def __exit__(self, *_: object) -> None:
         self._ends.close()
 
-    def spark(self) -> SparkSession:
-        if self._spark is None:
-            self._spark = _spark()
-            self._ends.callback(self._spark.stop)
+    def spark(self, settings: Mapping[str, str] = SPARK_SETTINGS) -> SparkSession:
+        """The session with these settings. One that has others ends."""
+        if self._spark is None or self._spark_settings != settings:
+            self._end_spark()
+            self._spark, self._spark_settings = start_spark(settings), settings
         return self._spark
+
+    def _end_spark(self) -> None:
+        if self._spark is not None:
+            self._spark.stop()
+            self._spark = None
 
     def peer(self) -> Peer:
         if self._peer is None:
@@ -78,7 +96,7 @@ class Scratch:
     def __init__(self, directory: Path, shared: Shared, progress: Progress, *, quick: bool) -> None:
         self.directory = directory
         self.quick = quick
-        self.spark: Callable[[], SparkSession] = shared.spark
+        self.spark: Callable[..., SparkSession] = shared.spark
         self.peer: Callable[[], Peer] = shared.peer
         self.tick: Callable[..., None] = progress.tick
         self._shared = shared
@@ -123,7 +141,8 @@ def scratch(shared: Shared, progress: Progress, *, quick: bool) -> Iterator[Scra
         shutil.rmtree(directory)
 
 
-def _spark() -> SparkSession:
+def start_spark(settings: Mapping[str, str] = SPARK_SETTINGS) -> SparkSession:
+    """A session with the data sources of the benchmark."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     from pyspark.sql import SparkSession
@@ -132,14 +151,7 @@ def _spark() -> SparkSession:
     from bench.looks import CountedSource
     from bench.null_source import NullSource
 
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "6g")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
+    spark = SparkSession.builder.master("local[2]").config(map=dict(settings)).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     for source in (NullSource, CountedSource, BareSink):
         spark.dataSource.register(source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from bench.catalogue import Catalogue
 from bench.curve import Curve, Point
 from bench.measure import Figures, Place, Plotted, Result
 from bench.messages import BODY_BYTES
-from bench.scratch import Scratch, Shared, scratch
+from bench.scratch import SPARK_SETTINGS, Scratch, Shared, scratch
 
 # What has to be measured: {what: the beginnings of the names of the lines and plots that do}.
 OWED = {
@@ -127,6 +127,26 @@ def test_a_quick_run_takes_fewer_rows(tmp_path: Path) -> None:
     assert [quick.rows(count) for count in (10, 5_000, 1_000_000)] == [10, 1_000, 20_000]
     quick.touch_memory(1 << 40)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_spark_session_serves_all_cases_with_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    class Session:
+        def __init__(self, settings: Mapping[str, str]) -> None:
+            self.name = settings.get("name", "usual")
+            done.append(f"start {self.name}")
+
+        def stop(self) -> None:
+            done.append(f"stop {self.name}")
+
+    monkeypatch.setattr("bench.scratch.start_spark", Session)
+    with Shared() as shared:
+        assert shared.spark() is shared.spark()
+        other = shared.spark(SPARK_SETTINGS | {"name": "other"})
+        assert other is shared.spark(SPARK_SETTINGS | {"name": "other"})
+        shared.spark()
+    assert done == ["start usual", "stop usual", "start other", "stop other", "start usual", "stop usual"]
 
 
 def test_what_several_cases_need_is_made_once_and_removed_at_the_end() -> None:

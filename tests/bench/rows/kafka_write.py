@@ -12,8 +12,17 @@ from bench.case import Case, Pair, Target
 from bench.kafka_broker import add_connector, broker
 from bench.messages import BODY_BYTES
 from bench.null_source import PARTITIONS
-from bench.rows.spark_write import COLUMNS, ROWS, batch_run, columns, our_rows_per_second
-from bench.scratch import Scratch
+from bench.rows.spark_write import (
+    COLUMNS,
+    ROWS,
+    TUNED,
+    TUNED_SPARK,
+    TUNED_STORE,
+    batch_run,
+    columns,
+    our_rows_per_second,
+)
+from bench.scratch import SPARK_SETTINGS, Scratch
 from bench.spark_input import rows_per_second
 
 if TYPE_CHECKING:
@@ -56,9 +65,14 @@ _LIMIT = (
 )
 
 
-def _beside_kafka(number: str, body_bytes: int, producer: str) -> Callable[[Scratch], Iterator[Pair]]:
+def _beside_kafka(
+    number: str, body_bytes: int, producer: str, *, is_ours_tuned: bool = False
+) -> Callable[[Scratch], Iterator[Pair]]:
+    store_settings = TUNED_STORE if is_ours_tuned else {}
+
     def prepare(scratch: Scratch) -> Iterator[Pair]:
-        spark, rows = scratch.spark(), scratch.rows(ROWS[body_bytes])
+        spark = scratch.spark(TUNED_SPARK if is_ours_tuned else SPARK_SETTINGS)
+        rows = scratch.rows(ROWS[body_bytes])
         add_connector(spark)
         ours = batch_run(spark, rows, COLUMNS[number], body_bytes)
         frame = columns(spark.range(rows, numPartitions=PARTITIONS), "id", COLUMNS["5"], body_bytes)
@@ -71,7 +85,7 @@ def _beside_kafka(number: str, body_bytes: int, producer: str) -> Callable[[Scra
 
             def of_ours() -> float:
                 os.sync()
-                return our_rows_per_second(scratch, rows, ours)
+                return our_rows_per_second(scratch, rows, ours, store_settings)
 
             yield Pair(of_ours, theirs)
 
@@ -109,6 +123,19 @@ def _cases() -> Iterator[Case]:
                     limit=_LIMIT,
                     peers=True,
                 )
+            yield Case(
+                f"write-beside-kafka-both-tuned-{number}-columns-{body_bytes}",
+                f"batch write, exactly once, tuned, ({names}), beside Kafka",
+                "write",
+                body_bytes,
+                f"Spark's sink for Kafka, {_SENT[number]}; {_SAID['tuned']}",
+                "rows/s",
+                Target(1.0),
+                TUNED + _SETTINGS,
+                contextmanager(_beside_kafka(number, body_bytes, "tuned", is_ours_tuned=True)),
+                limit=_LIMIT,
+                peers=True,
+            )
 
 
 CASES = tuple(_cases())

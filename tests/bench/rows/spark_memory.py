@@ -17,7 +17,7 @@ from bench.case import Case, Pair, Target
 from bench.crew import Crew
 from bench.messages import TOPIC
 from bench.rows.memory import Make, Watch, few_queues, large_messages, many_queues, medium
-from bench.scratch import Scratch, _spark
+from bench.scratch import Scratch, start_spark
 from bench.stores import large
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def watching(number: int, directory: str) -> Iterator[Callable[[str, str, int], 
     """
 
     def once(job: str, root: str, row_count: int) -> tuple[float, float]:
-        spark = _spark()
+        spark = start_spark()
         try:
             with Watch(Kinds(spark.sparkContext._gateway.proc.pid)) as watch:
                 JOBS[job](spark, root, directory, row_count)
