@@ -62,9 +62,9 @@ _LIMIT = (
     "tuned are level, and which one is faster changes with the hour: four runs of that line gave 0.86, 1.03, 1.05 "
     "and 1.15, of the longest one, 21 pairs, the last eleven 0.89, because Kafka's JVMs go on warming up; loops with "
     "a broker that was started before, and wrote into one topic, 0.72 to 1.27. With both tuned a run of 15 pairs "
-    "gave 1.02 while our stores kept the second checksum; the line above is without it. What runs right behind a "
-    "write of Kafka's can be a quarter slower, whichever it is: Kafka keeps its messages in memory that the next "
-    "writer would have had. The order of the pairs shares that out."
+    "gave 1.02 while our stores kept the second checksum; the line above is without it. In most loops what ran "
+    "right behind a write of Kafka's was a fifth to a quarter slower, whichever it was: probably because Kafka's "
+    "messages stay in memory that the next writer would have had. The order of the pairs shares that out."
 )
 
 
