@@ -60,7 +60,8 @@ class Shared:
         self._ends.close()
 
     def spark(self, settings: Mapping[str, str] = SPARK_SETTINGS) -> SparkSession:
-        """The session with these settings. One that has others ends."""
+        """The session with these settings, for all that SPARK_SETTINGS names. One that has others ends."""
+        assert settings.keys() == SPARK_SETTINGS.keys()
         if self._spark is None or self._spark_settings != settings:
             self._end_spark()
             self._spark, self._spark_settings = start_spark(settings), settings

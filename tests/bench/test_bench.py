@@ -134,7 +134,7 @@ def test_a_spark_session_serves_all_cases_with_its_settings(monkeypatch: pytest.
 
     class Session:
         def __init__(self, settings: Mapping[str, str]) -> None:
-            self.name = settings.get("name", "usual")
+            self.name = settings["spark.sql.session.timeZone"]
             done.append(f"start {self.name}")
 
         def stop(self) -> None:
@@ -143,10 +143,12 @@ def test_a_spark_session_serves_all_cases_with_its_settings(monkeypatch: pytest.
     monkeypatch.setattr("bench.scratch.start_spark", Session)
     with Shared() as shared:
         assert shared.spark() is shared.spark()
-        other = shared.spark(SPARK_SETTINGS | {"name": "other"})
-        assert other is shared.spark(SPARK_SETTINGS | {"name": "other"})
+        other = SPARK_SETTINGS | {"spark.sql.session.timeZone": "CET"}
+        assert shared.spark(other) is shared.spark(dict(other))
         shared.spark()
-    assert done == ["start usual", "stop usual", "start other", "stop other", "start usual", "stop usual"]
+        with pytest.raises(AssertionError):  # the next session would have it, too
+            shared.spark(SPARK_SETTINGS | {"spark.sql.ansi.enabled": "false"})
+    assert done == ["start UTC", "stop UTC", "start CET", "stop CET", "start UTC", "stop UTC"]
 
 
 def test_what_several_cases_need_is_made_once_and_removed_at_the_end() -> None:
