@@ -112,9 +112,9 @@ def _kafka_rows_per_second(spark: SparkSession, frame: DataFrame, rows: int, add
 
 
 def _cases() -> Iterator[Case]:
-    for number, names in COLUMNS.items():
-        for body_bytes in BODY_BYTES:
-            for variant, (producer, is_ours_tuned) in _VARIANTS.items():
+    for variant, (producer, is_ours_tuned) in _VARIANTS.items():
+        for number, names in COLUMNS.items():
+            for body_bytes in BODY_BYTES:
                 yield Case(
                     f"write-beside-kafka-{variant}-{number}-columns-{body_bytes}",
                     f"batch write, exactly once, {'tuned, ' * is_ours_tuned}({names}), beside Kafka",
