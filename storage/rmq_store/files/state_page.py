@@ -127,6 +127,12 @@ class StatePage:
             return False
         return self._is_possible()
 
+    def is_copied(self) -> bool:
+        """Whether a first opener wrote this page for another file, of which this is a copy: its words say how far that
+        store went, not what of it is here.
+        """
+        return self._words[0] == STATE_MAGIC and not self.belongs_here() and self._is_possible()
+
     def _is_possible(self) -> bool:
         """Whether the ends agree with each other. Believing one that rotted would take back acknowledged messages.
 

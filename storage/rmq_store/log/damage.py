@@ -14,11 +14,14 @@ from itertools import pairwise
 import numpy as np
 
 from rmq_store.errors import CorruptRecordError
+from rmq_store.files.state_page import StatePage
 from rmq_store.log import scan
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.kept import BadRange, Kept
+from rmq_store.log.over_damage import DamageWalk, bad_range, damaged_range, message_behind
 from rmq_store.log.recovery_table import Action, Follows, decide
-from rmq_store.log.starting_point import StartingPoint, Trust
+from rmq_store.log.starting_point import StartingPoint, Trust, vouched_end
+from rmq_store.log.units import UnitScan
 
 _LOG = logging.getLogger(__name__)
 
@@ -34,6 +37,40 @@ def find_damage(log: CommitLog, start: StartingPoint) -> list[BadRange]:
         return _with_counts(log, new) if new else []
     finally:
         log.kept = kept
+
+
+def plausible_durable_point(log: CommitLog, start: StartingPoint, page: StatePage | None) -> int:
+    """The log will go on behind it. The page has no checksum: a damaged word of it must not move the end far away, so
+    beyond the files it is believed only if its words fit each other.
+    """
+    bases = log.segments.bases()
+    files_end = bases[-1] + log.segments.size_bytes if bases else 0
+    if page is None or page.flushed_end <= page.appended_end <= page.last_record + log.segments.size_bytes:
+        return start.durable_point
+    return max(vouched_end(log) or 0, min(start.durable_point, files_end))
+
+
+def presumed_end(log: CommitLog, start: StartingPoint) -> int:
+    """Of a copy: where the last whole record ends with which its log goes on behind damage above the durable point; the
+    durable point if there is no such damage. That all of it was on disk where it was copied is not known, nor that it
+    was not: nobody but the user may give it up.
+    """
+    end = start.offset
+    for stretch in scan.walk(log, start.offset):
+        end = stretch.end
+    if message_behind(log, end) is None:
+        return start.durable_point
+    kept, over, units = log.kept, DamageWalk(log, start.durable_point, presumes=True), UnitScan()
+    try:
+        for stretch in over.walk(start.offset):
+            for piece, columns, _ in units.split(log, stretch):
+                over.note(piece, columns)
+            end = stretch.end
+    finally:
+        log.kept = kept
+    torn = units.torn()
+    end = end if torn is None else torn.start
+    return max(start.durable_point, end) if any(bad.start < end for bad in over.found) else start.durable_point
 
 
 def refusal(log: CommitLog, bad: BadRange, follows: Follows) -> CorruptRecordError:
@@ -55,7 +92,8 @@ def _missing_segments(log: CommitLog, durable_point: int) -> list[BadRange]:
     neighbours = pairwise(log.segments.bases()) if durable_point else ()
     gaps = [(low, high) for low, high in neighbours if high - low > size]
     missing = [base for low, high in gaps for base in range(low + size, min(high, durable_point), size)]
-    return [_bad(log, base, base + size, "the segment is missing") for base in missing if not log.kept.covering(base)]
+    new = [base for base in missing if not log.kept.covering(base)]
+    return [bad_range(log, base, base + size, "the segment is missing") for base in new]
 
 
 def _newest_record(log: CommitLog, start: StartingPoint) -> list[BadRange]:
@@ -68,11 +106,11 @@ def _newest_record(log: CommitLog, start: StartingPoint) -> list[BadRange]:
     base = log.segments.base_of(newest)
     end = min(base + log.segments.size_bytes, start.record.end)
     if not log.segments.exists(base):
-        return [_bad(log, base, end, "the segment is missing")]
+        return [bad_range(log, base, end, "the segment is missing")]
     if len(next(scan.walk(log, newest, newest + 1)).positions):
         return []
     end = min(base + scan.next_frame(log, base, newest - base + 1), end)
-    return [_bad(log, newest, end, "damaged: the newest record that was on disk is not whole")]
+    return [bad_range(log, newest, end, "damaged: the newest record that was on disk is not whole")]
 
 
 def _walk(log: CommitLog, start: StartingPoint) -> list[BadRange]:
@@ -85,13 +123,7 @@ def _walk(log: CommitLog, start: StartingPoint) -> list[BadRange]:
             offset, reason = stretch.end, stretch.stopped
         if offset >= start.durable_point:
             break
-        base = log.segments.base_of(offset)
-        end = base + log.segments.size_bytes
-        if base > max(log.segments.bases(), default=-1):
-            end = start.durable_point  # all behind the last file, be it a word of a damaged page that says how much
-        elif log.segments.exists(base):
-            end = base + scan.next_frame(log, base, offset - base + 1)
-        bad = _bad(log, offset, min(end, start.durable_point), reason)
+        bad = damaged_range(log, offset, start.durable_point, reason)
         found.append(bad)
         log.kept = log.kept.plus([bad])
     return found
@@ -105,11 +137,6 @@ def _with_counts(log: CommitLog, found: list[BadRange]) -> list[BadRange]:
     for stretch in scan.walk(log, found[0].end):
         counts += len(stretch.positions) - np.searchsorted(stretch.base + stretch.positions, ends)
     return [bad._replace(records_behind=behind) for bad, behind in zip(found, counts.tolist(), strict=True)]
-
-
-def _bad(log: CommitLog, start: int, end: int, reason: str) -> BadRange:
-    path = log.segments.path(log.segments.base_of(start))
-    return BadRange(str(path.relative_to(log.root)), start, end, 0, reason)
 
 
 def kept_of_broker(log: CommitLog) -> Kept:

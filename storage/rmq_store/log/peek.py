@@ -6,9 +6,10 @@ If a writer lives, its state page says. Otherwise the same scan as a first opene
 from __future__ import annotations
 
 import contextlib
+import logging
 import weakref
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -18,12 +19,20 @@ from rmq_store.files.state_page import StatePage
 from rmq_store.format.consume_queue import ENTRY
 from rmq_store.log import scan
 from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.holes import has_gap_before, hole_entries, lost_messages_max
-from rmq_store.log.kept import Kept
+from rmq_store.log.damage import plausible_durable_point
+from rmq_store.log.holes import has_gap_before, hole_entries, lost_messages_max, queue_ends
+from rmq_store.log.kept import BadRange, Kept
+from rmq_store.log.over_damage import DamageWalk
+from rmq_store.log.queue_ends import QueueEnds
 from rmq_store.log.rebuild import is_begun
-from rmq_store.log.starting_point import OUR_LOCK_TEXT, Trust, lock_text, starting_point
+from rmq_store.log.starting_point import OUR_LOCK_TEXT, StartingPoint, Trust, lock_text, starting_point
 from rmq_store.log.units import UnitScan
 from rmq_store.log.views import QueueKey
+
+_LOG = logging.getLogger(__name__)
+
+# Of which damage a log's readers were told: they look again whenever somebody may have written.
+_TOLD: weakref.WeakKeyDictionary[CommitLog, set[BadRange | int]] = weakref.WeakKeyDictionary()
 
 # 20 bytes each: enough for the tail of any store; one whose queues were all deleted has to be rebuilt by a writer.
 _MISSING_ENTRIES_MAX = 5_000_000
@@ -109,7 +118,8 @@ def read_on(log: CommitLog, found: ReadOnlyEnd) -> ReadOnlyEnd | StatePage:
         found.segment = now.segment
         return found
     if found.foreign and lock_text(log) != OUR_LOCK_TEXT:
-        return _walk(log, found.end, None, foreign=True, missing=dict(found.missing))
+        start = StartingPoint(Trust.BROKER_UNCLEAN, found.end, 0, None, False)
+        return _walk(log, start, missing=dict(found.missing))
     return read_only_end(log)
 
 
@@ -145,42 +155,74 @@ def _scan(log: CommitLog) -> ReadOnlyEnd:
         assert page is not None
         end = page.flushed_end if log.sync_flush else page.appended_end
         return _end_at(log, end)
+    if start.foreign:
+        return _walk(log, start, missing={})
     # Of this boot: what lies above its end is an append that the next writer takes back.
-    limit = page.appended_end if page is not None and page.counts() and not start.foreign else None
-    return _walk(log, start.offset, limit, foreign=start.foreign, missing={}, lost=start.lost)
+    limit = page.appended_end if page is not None and page.counts() else None
+    return _walk(log, replace(start, durable_point=plausible_durable_point(log, start, page)), limit, missing={})
 
 
 def _walk(
-    log: CommitLog,
-    offset: int,
-    limit: int | None,
-    *,
-    foreign: bool,
-    missing: dict[QueueKey, MissingEntries],
-    lost: Collection[QueueKey] = (),
+    log: CommitLog, start: StartingPoint, limit: int | None = None, *, missing: dict[QueueKey, MissingEntries]
 ) -> ReadOnlyEnd:
-    """Walk the log from `offset` on; `missing` is what is known of the queues below it. Of the queues that are `lost`
-    every entry is taken from the log: the first ones may be those that are missing.
+    """Walk the log from where `start` says; `missing` is what is known of the queues below it. Of the queues that are
+    `start.lost` every entry is taken from the log: the first ones may be those that are missing.
     """
-    end, stretches, units = offset, [], UnitScan()
-    firsts: dict[QueueKey, int] = {}
-    for stretch in scan.walk(log, offset, limit):
+    end, stretches, units, kept = start.offset, [], UnitScan(), log.kept
+    # What a broker that is at work has behind its end may be what it truncated, and appends over.
+    presumes = start.copied or (start.foreign and log.store_lock.posix_holder() is None)
+    over = DamageWalk(log, start.durable_point, presumes=presumes)
+    for stretch in over.walk(start.offset, limit):
         for piece, columns, _ in units.split(log, stretch):
-            for key, first, _ in scan.entries_by_queue(columns, piece):
-                firsts.setdefault(key, first)
+            over.note(piece, columns)
         stretches.append(stretch)
         end = stretch.end
-    torn = None if foreign else units.torn()
+    torn = None if start.foreign else units.torn()
     end = torn.start if torn else end
-    found = _end_at(log, end, foreign=foreign, missing=_still_missing(log, end, missing))
-    believes_views = offset > log.start() and not foreign and not log.kept
-    if believes_views and (rotten := [key for key, first in firsts.items() if has_gap_before(log, key, first)]):
-        return _walk(log, log.start(), limit, foreign=False, missing={}, lost=rotten)
+    if over.found:
+        found_damage = tuple(bad for bad in over.found if bad.start < end)
+        table = None if start.foreign else QueueEnds.load(log.own)
+        queues = queue_ends(log, Kept(found_damage), {}, table) if found_damage else {}
+        log.kept = kept.plus(found_damage, queues)
+    _tell(log, over, stretches, end)
+    found = _end_at(log, end, foreign=start.foreign, missing=_still_missing(log, end, missing))
+    believes_views = start.offset > log.start() and not start.foreign and not log.kept
+    if believes_views and (rotten := [key for key, first in over.firsts.items() if has_gap_before(log, key, first)]):
+        return _walk(log, replace(start, offset=log.start(), lost=tuple(rotten)), limit, missing={})
     for stretch in stretches:
-        _add_missing(log, stretch, found, lost)
+        _add_missing(log, stretch, found, start.lost)
     for key, queue_end in log.kept.queues.items():
         _lengthen(log, key, queue_end, found)
     return found
+
+
+def _tell(log: CommitLog, over: DamageWalk, stretches: list[scan.Stretch], end: int) -> None:
+    """Say what of the log is damaged, and where it ends although whole records lie behind."""
+    told = _TOLD.setdefault(log, set())
+    for bad in over.found if over.found and over.found[0] not in told else ():
+        behind = sum(int(np.count_nonzero(stretch.base + stretch.positions >= bad.end)) for stretch in stretches)
+        if bad.start < end:
+            _LOG.warning(
+                "%s: bytes %d to %d of the log are damaged (%s); %d whole records behind them are read. To read a "
+                "message that was there is an error; `rmq verify` names all damage, `rmq repair` accepts it",
+                log.root, *bad[1:3], bad.reason, behind,
+            )  # fmt: skip
+        else:
+            _LOG.warning(
+                "%s: the log ends at byte %d, where a unit begins whose end is not there; %d whole records behind "
+                "damage at byte %d are not read",
+                log.root, end, behind, bad.start,
+            )  # fmt: skip
+    if over.behind is not None and over.behind not in told:
+        _LOG.warning(
+            "%s: the log ends at byte %d, but whole records lie behind it from byte %d on. They are not read: the log "
+            "does not go on with them, or it was never on disk so far. The next writer removes them (a copy goes to "
+            "pyrmq/removed)",
+            log.root, end, over.behind,
+        )  # fmt: skip
+    told.update(over.found)
+    if over.behind is not None:
+        told.add(over.behind)
 
 
 def _lengthen(log: CommitLog, key: QueueKey, queue_end: int, found: ReadOnlyEnd) -> None:

@@ -21,7 +21,14 @@ from rmq_store.format.names import LMQ_PREFIX
 from rmq_store.log import scan
 from rmq_store.log.append import undo
 from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.damage import find_damage, kept_of_broker, last_message_end, refusal
+from rmq_store.log.damage import (
+    find_damage,
+    kept_of_broker,
+    last_message_end,
+    plausible_durable_point,
+    presumed_end,
+    refusal,
+)
 from rmq_store.log.delivery_times import keep_delivery_times
 from rmq_store.log.dispatch import Dispatch, RottenQueueError
 from rmq_store.log.flush import sync_filesystem
@@ -34,7 +41,7 @@ from rmq_store.log.queue_noting import doubt_queue_ends, settle_queue_ends
 from rmq_store.log.rebuild import Rebuild, begin_rebuild, end_rebuild, go_on, is_begun
 from rmq_store.log.recovery_table import Action, Follows, decide
 from rmq_store.log.renewal import renew
-from rmq_store.log.starting_point import OUR_LOCK_TEXT, StartingPoint, Trust, starting_point, vouched_end
+from rmq_store.log.starting_point import OUR_LOCK_TEXT, StartingPoint, Trust, starting_point
 from rmq_store.log.units import UnitScan
 from rmq_store.log.views import QueueKey
 
@@ -186,7 +193,9 @@ def _judge(log: CommitLog, start: StartingPoint, wishes: Wishes, *, cut_as_java:
         log.kept = kept_of_broker(log)
         start = replace(start, offset=log.start(), durable_point=last_message_end(log))
     elif wishes.keep:
-        start = replace(start, durable_point=_plausible_durable_point(log, start))
+        start = replace(start, durable_point=plausible_durable_point(log, start, log.writing_page))
+    if start.copied:
+        start = replace(start, durable_point=presumed_end(log, start))
     found = find_damage(log, start)
     if not found:
         return log.kept
@@ -195,16 +204,6 @@ def _judge(log: CommitLog, start: StartingPoint, wishes: Wishes, *, cut_as_java:
     new = Kept(tuple(found))
     table = None if start.foreign else QueueEnds.load(log.own)
     return log.kept.plus(found, queue_ends(log, new, wishes.committed(), table))
-
-
-def _plausible_durable_point(log: CommitLog, start: StartingPoint) -> int:
-    """The log will go on behind it. The page has no checksum: a damaged word of it must not move the end far away, so
-    beyond the files it is believed only if its words fit each other.
-    """
-    page, bases = log.writing_page, log.segments.bases()
-    files_end = bases[-1] + log.segments.size_bytes if bases else 0
-    fits = page.flushed_end <= page.appended_end <= page.last_record + log.segments.size_bytes
-    return start.durable_point if fits else max(vouched_end(log) or 0, min(start.durable_point, files_end))
 
 
 def _remember(log: CommitLog, kept: Kept) -> None:

@@ -45,7 +45,8 @@ class Trust(Enum):
 @dataclass(frozen=True, slots=True)
 class StartingPoint:
     """Where to scan from. `durable_point` is the flushed end as last persisted; 0 if nothing that we wrote tells it,
-    and then it is not `vouched` for. `lost`: queues that lack files, or entries.
+    and then it is not `vouched` for. `lost`: queues that lack files, or entries. `copied`: neither progress record nor
+    state page is this store's own, so they do not tell how far the log was on disk where it comes from.
     """
 
     trust: Trust
@@ -54,6 +55,7 @@ class StartingPoint:
     record: ProgressRecord | None
     vouched: bool = True
     lost: tuple[QueueKey, ...] = ()
+    copied: bool = False
 
     @property
     def foreign(self) -> bool:
@@ -97,9 +99,26 @@ def starting_point(log: CommitLog, page: StatePage | None) -> StartingPoint:
     durable_point, vouched = written or 0, written is not None
     if page is not None and page.belongs_here():
         durable_point, vouched = max(durable_point, page.flushed_end), True
+    elif known is None or not known[1]:
+        durable_point = max(durable_point, _copied_end(log, page))
+        return StartingPoint(Trust.COPY, log.start(), durable_point, None, vouched, lost, copied=True)
     if known is None or not known[1] or views_missing:
         return StartingPoint(Trust.COPY, log.start(), durable_point, None, vouched, lost)
     return StartingPoint(Trust.OWN, max(known[0].end, log.start()), durable_point, known[0])
+
+
+def _copied_end(log: CommitLog, page: StatePage | None) -> int:
+    """What a copied page says was on disk, if the copy of the log is not older than that of the page: the last byte is
+    there, and the last byte of a record is not zero. Else 0.
+    """
+    if page is None or not page.is_copied() or page.flushed_end <= 0:
+        return 0
+    last = page.flushed_end - 1
+    base = log.segments.base_of(last)
+    try:
+        return page.flushed_end if any(log.segments.open(base).map[last - base : last - base + 1]) else 0
+    except (CorruptionError, FileNotFoundError):
+        return 0
 
 
 def vouched_end(log: CommitLog) -> int | None:
