@@ -2,8 +2,9 @@
 
 Messages of level n wait in queue n - 1 of SCHEDULE_TOPIC_XXXX; the tags code of a queue entry is the time at which its
 message is due. They are delivered in queue order: behind the first one that is not due nothing is. A time further ahead
-than the level's delay (the clock was set back, the level was shortened) counts as now. A level that the table does not
-have any more has no delay: its messages come at their times.
+than the level's delay (the clock was set back, the level was shortened) counts as now. To tell, the clock is asked after
+the queue: a message that was stored between the two would seem to be too far ahead. A level that the table does not have
+any more has no delay: its messages come at their times.
 
     progress = the larger of   the newest unit `delay/<level>`     ours: written together with the delivered messages
                                config/delayOffset.json             a broker's, and ours for a broker; written behind
@@ -31,9 +32,11 @@ PURPOSE = "delay"
 NO_DELAY_MS = 1 << 62
 
 
-def count_due(due_ms: np.ndarray, now_ms: int, delay_ms: int) -> int:
-    """How many messages of a level, given their times in queue order, can be delivered now."""
-    is_waiting = (due_ms > now_ms) & (due_ms <= now_ms + delay_ms)
+def count_due(due_ms: np.ndarray, until_ms: int, now_ms: int, delay_ms: int) -> int:
+    """How many messages of a level are due at `until_ms`, given their times in queue order. `now_ms`: the time when all
+    of them were there.
+    """
+    is_waiting = (due_ms > until_ms) & (due_ms <= now_ms + delay_ms)
     return int(is_waiting.argmax()) if is_waiting.any() else len(due_ms)
 
 
@@ -61,7 +64,7 @@ class DelayLevel:
 
     def next_due_ms(self, end: int, now_ms: int) -> int | None:
         """When the first message that waits below `end` is due; None: none waits. May name one that another process
-        has delivered meanwhile.
+        has delivered meanwhile. `now_ms`: the time after the log ended there.
         """
         if self._due_ms is None:
             self._look(end)
@@ -69,8 +72,8 @@ class DelayLevel:
             return None
         return self._due_ms if self._due_ms <= now_ms + self._delay_ms else now_ms
 
-    def chunk(self, now_ms: int, rows_max: int, bytes_max: int) -> Chunk | None:
-        """What is due now, from the first message that nobody delivered; None: nothing."""
+    def chunk(self, until_ms: int, rows_max: int, bytes_max: int) -> Chunk | None:
+        """What was due at `until_ms`, from the first message that nobody delivered; None: nothing."""
         unit = self.newest_unit()
         progress = self._progress(unit)
         first, last = self._queues.range(SCHEDULE_TOPIC, self._queue_id)
@@ -81,7 +84,7 @@ class DelayLevel:
             self._due_ms = 0  # retention was faster: look again
             return None
         self._due_ms = int(entries["tags_code"][0]) if len(entries) else None
-        count = count_due(entries["tags_code"], now_ms, self._delay_ms)
+        count = count_due(entries["tags_code"], until_ms, self._log.clock(), self._delay_ms)
         if not count:
             return None
         rows = ParkedRows.of(SCHEDULE_TOPIC, self._queue_id, start, entries[:count]).within(bytes_max)

@@ -228,7 +228,7 @@ class Pop:
             pops.committed_ms = now_ms
 
     def _turn(self, pops: _Pops, group: str, topic: str) -> Turn:
-        return Turn(self._services, pops.journal, pops.reader, group, topic, self._clock(), pops.damaged)
+        return Turn(self._services, pops.journal, pops.reader, group, topic, self._clock, pops.damaged)
 
     def _of(self, group: str, topic: str) -> _Pops:
         validate_group(group)

@@ -20,6 +20,7 @@ from rmq_store.broker.pop_state import Change, Dying, Given, Gone, Key, Position
 from rmq_store.broker.results import QueueRange
 from rmq_store.errors import CorruptionError, OffsetOutOfRangeError, ResponseError
 from rmq_store.format.names import RETRY_PREFIX
+from rmq_store.log.commit_log import Clock
 
 _LOG = logging.getLogger(__name__)
 
@@ -48,7 +49,11 @@ class Services:
 
 
 class Turn:
-    """A look; valid in the `exclusive` block of its journal only. `named`: damaged messages that the log has named."""
+    """A look; valid in the `exclusive` block of its journal only. `named`: damaged messages that the log has named.
+
+    What is visible is decided by the time at which the look began. What is given out is hidden from the time at which
+    it is written down: dead letters and a filter may have taken long.
+    """
 
     def __init__(
         self,
@@ -57,7 +62,7 @@ class Turn:
         reader: TopicReader,
         group: str,
         topic: str,
-        now_ms: int,
+        clock: Clock,
         named: set[Key],
     ) -> None:
         self._services = services
@@ -66,7 +71,8 @@ class Turn:
         self._reader = reader
         self._group = group
         self._topic = topic
-        self._now_ms = now_ms
+        self._clock = clock
+        self._now_ms = clock()
         self._named = named
         self._committed = services.offsets.committed(group)
 
@@ -144,7 +150,7 @@ class Turn:
         Filters are for new messages: what the group was given once belongs to it. All of it is one append.
         """
         changes: list[Change] = []
-        taken: list[tuple[StoredRow, Given]] = []
+        found: list[tuple[StoredRow, int, int]] = []  # with attempt and version
         visible = self._state.visible(self._now_ms, count + _DEAD_MAX)
         for given in [given for given in visible if not _is_exhausted(given, attempts_max)][:count]:
             row = self._reader.message(*given.key)
@@ -154,9 +160,9 @@ class Turn:
                 changes.append(self._later(given, row))
             else:
                 attempt = max(given.attempt, row.reconsume_times) + 1
-                taken.append((row, self._given(row, attempt, given.version + 1, invisible_ms)))
+                found.append((row, attempt, given.version + 1))
         for queue_id in order:
-            room = min(count - len(taken), IN_FLIGHT_MAX - self._state.count(queue_id))
+            room = min(count - len(found), IN_FLIGHT_MAX - self._state.count(queue_id))
             if room > 0:
                 rows, end = self._new(queue_id, ranges[queue_id], room, tags, accepts)
                 for row in rows:
@@ -168,8 +174,10 @@ class Turn:
                         # Failed too often elsewhere: visible at once, and dead at the next look.
                         changes.append(self._given(row, row.reconsume_times, 1, 0))
                     else:
-                        taken.append((row, self._given(row, attempt, 1, invisible_ms)))
+                        found.append((row, attempt, 1))
                 changes += self._moved(queue_id, end)
+        self._now_ms = self._clock()
+        taken = [(row, self._given(row, attempt, version, invisible_ms)) for row, attempt, version in found]
         self._journal.append([*(given for _, given in taken), *changes])
         return taken
 

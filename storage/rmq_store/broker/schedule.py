@@ -116,7 +116,7 @@ class Schedule:
         """
         if limit is not None and limit < 1:
             raise UsageError(f"limit={limit}: deliver at least one message")
-        end, now_ms = self._log.visible_end(), self._log.clock()
+        end, now_ms = self._look_now()
         look = self._look
         is_time_to_save = self._is_unsaved and abs(now_ms - self._saved_ms) >= SAVE_INTERVAL_MS
         if look.holds(end, now_ms) and not is_time_to_save:
@@ -129,7 +129,7 @@ class Schedule:
                 return Delivery(0, now_ms)  # what that thread will find is not known
             if is_time_to_save:
                 self.save_progress()
-            return self._look_and_deliver(end, now_ms, limit)
+            return self._look_and_deliver(limit)
         finally:
             self._turns.pop(turn, None)
             self._lock.release_left()  # of a block that was interrupted on its way in or out
@@ -161,7 +161,8 @@ class Schedule:
         finally:
             self._lock.close()
 
-    def _look_and_deliver(self, end: int, now_ms: int, limit: int | None) -> Delivery:
+    def _look_and_deliver(self, limit: int | None) -> Delivery:
+        end, now_ms = self._look_now()
         due = self._next_due_ms(end, now_ms)
         delivered = 0
         if due is not None and due <= now_ms:
@@ -169,10 +170,17 @@ class Schedule:
                 if not is_alone:
                     return Delivery(0, due)
                 delivered = self._deliver(end, now_ms, limit)
-            end = self._log.visible_end()
+            end, now_ms = self._look_now()
             due = self._next_due_ms(end, now_ms)
         self._look = _Look(end, now_ms, due)
         return Delivery(delivered, due)
+
+    def _look_now(self) -> tuple[int, int]:
+        """Where the log ends, and a time at which that was so: the times of the messages below are not later, unless
+        the clock was set back.
+        """
+        end = self._log.visible_end()
+        return end, self._log.clock()
 
     def _next_due_ms(self, end: int, now_ms: int) -> int | None:
         due = [time for _, time in self._times(end, now_ms) if time is not None]
@@ -212,7 +220,9 @@ class Schedule:
         )  # fmt: skip
 
     def _deliver(self, end: int, now_ms: int, limit: int | None) -> int:
-        """Unit by unit, the levels and timer queues in turn."""
+        """Unit by unit, the levels and timer queues in turn: what was due at `now_ms`. What comes due meanwhile is left
+        to the next look, or there might be no end to this one.
+        """
         delivered = 0
         lanes = [lane for lane, due in self._times(end, now_ms) if due is not None and due <= now_ms]
         while lanes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -107,6 +107,21 @@ def test_a_changed_duration_counts_from_the_call_and_at_once(store: Store, clock
     with pytest.raises(InvalidReceiptHandleError, match="was over"):
         store.pop.ack("g", "T", shorter)
     assert [one.delivery_attempt for one in store.pop.receive("g", "T", 1, 30)] == [3]
+
+
+def test_a_message_is_hidden_from_when_it_is_given_out_not_from_when_the_look_for_it_began(
+    store: Store, clock: Clock
+) -> None:
+    send(store, 1)
+
+    def slow(properties: Mapping[str, str]) -> bool:
+        clock.now_ms += 5000
+        return True
+
+    (popped,) = store.pop.receive("g", "T", 1, 1000, accepts=slow)
+    clock.now_ms += 999
+    assert store.pop.receive("g", "T", 1, 1000) == []
+    store.pop.ack("g", "T", popped.receipt_handle)
 
 
 @pytest.mark.statement("E04")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rmq_store import ReadOnlyError, Store, StoreConfig, UsageError
+from rmq_store import Message, ReadOnlyError, Store, StoreConfig, UsageError
 from rmq_store.broker import schedule
 from rmq_store.broker.delay_levels import count_due
 from rmq_store.broker.schedule import Delivery
@@ -98,7 +98,14 @@ def test_the_levels_are_those_of_the_stores_message_delay_level(scratch: Path, p
 )
 def test_what_is_due_by_the_queue_entries(due: list[int], expected: int) -> None:
     """store-format.md 10.3, 10.4: level of 500 ms, now is 1000. Times too far ahead count as now."""
-    assert count_due(np.array(due, np.int64), 1000, 500) == expected
+    assert count_due(np.array(due, np.int64), 1000, 1000, 500) == expected
+
+
+def test_what_was_stored_after_the_look_began_is_not_taken_for_too_far_ahead() -> None:
+    """The look began at 1000, the queue's entries were there at 1020."""
+    assert count_due(np.array([900, 1515, 1520], np.int64), 1000, 1020, 500) == 1
+    assert count_due(np.array([900, 1010], np.int64), 1000, 1020, 500) == 1, "what comes due meanwhile is left"
+    assert count_due(np.array([900, 1521, 1520], np.int64), 1000, 1020, 500) == 2, "from before the clock was set back"
 
 
 def test_messages_parked_before_the_clock_was_set_back_do_not_wait_longer_than_their_level(parking: Any) -> None:
@@ -108,6 +115,49 @@ def test_messages_parked_before_the_clock_was_set_back_do_not_wait_longer_than_t
         assert store.schedule.deliver_due().delivered == 0
         parking.now_ms -= 3_600_000
         assert store.schedule.deliver_due() == Delivery(1, None)
+
+
+@pytest.mark.parametrize("stored_at", [1, 2, 3])
+@pytest.mark.parametrize("way", ["send", "send back"])
+def test_messages_stored_while_a_look_runs_wait_their_whole_delay(parking: Any, stored_at: int, way: str) -> None:
+    """Whenever the look asks for the time, somebody stores a message just after that. Java asks for each entry."""
+    with parking.open() as other:
+        other.create_topic("%RETRY%g", queue_count=1)
+        failed = other.send(Message("T", b"failed", queue_id=1)).commit_log_offset
+
+        def store_one() -> None:
+            if way == "send":
+                other.send(Message("T", b"late", delay_level=5, queue_id=0))
+            else:
+                other.retry.send_back("g", failed, delay_level=5)
+
+        parking.park(other, 5, [b"due"])
+        parking.now_ms += 60_000
+        asked_before = -1  # it is not the look that asks
+
+        def clock() -> int:
+            nonlocal asked_before
+            now_ms: int = parking.now_ms
+            if asked_before >= 0:
+                asked_before += 1
+                if asked_before == stored_at:
+                    parking.now_ms += 5
+                    store_one()
+            return now_ms
+
+        with Store.open(parking.root, config=parking.config, clock=clock) as looking:
+            asked_before = 0
+            assert looking.schedule.deliver_due().delivered == 1
+            assert asked_before >= stored_at
+            asked_before = -1
+            assert parking.bodies(other, queue_id=0) == [b"due"]
+            stored_ms = parking.now_ms
+            parking.now_ms += 59_999
+            assert looking.schedule.deliver_due() == Delivery(0, stored_ms + 60_000)
+            parking.now_ms += 1
+            assert looking.schedule.deliver_due().delivered == 1
+        where = ("T", 0) if way == "send" else ("%RETRY%g", 0)
+        assert parking.bodies(other, *where)[-1] == (b"late" if way == "send" else b"failed")
 
 
 def test_levels_do_not_wait_for_each_other_but_a_level_keeps_its_order(parking: Any) -> None:
