@@ -17,6 +17,7 @@ from pathlib import Path
 from rmq_store.errors import CorruptConfigError, UsageError
 from rmq_store.files.durable import open_nofollow, write_atomically
 from rmq_store.files.lock import OfdLock
+from rmq_store.files.locked_call import call_locked
 
 _WORD = struct.Struct("<q")
 _LOCK_TIMEOUT_MS = 5000
@@ -84,24 +85,22 @@ class ClockFile:
         return self._move(lambda now_ms: time_ms)
 
     def _move(self, target: Callable[[int], int]) -> int:
+        def move() -> int:
+            now_ms = self()
+            time_ms = target(now_ms)
+            _check_time(time_ms)
+            if time_ms < now_ms:
+                raise UsageError(f"a clock never goes backwards: {time_ms} ms is before {now_ms} ms")
+            fd = open_nofollow(self.path, os.O_RDWR)
+            try:
+                with mmap.mmap(fd, _WORD.size) as mapped, memoryview(mapped) as view, view.cast("q") as word:
+                    word[0] = time_ms
+            finally:
+                os.close(fd)
+            return time_ms
+
         # Byte 1: for byte 0 the lock would write a pid behind the 8 bytes.
-        lock = OfdLock(self.path, byte=1)
-        try:
-            with lock.exclusive(_LOCK_TIMEOUT_MS):
-                now_ms = self()
-                time_ms = target(now_ms)
-                _check_time(time_ms)
-                if time_ms < now_ms:
-                    raise UsageError(f"a clock never goes backwards: {time_ms} ms is before {now_ms} ms")
-                fd = open_nofollow(self.path, os.O_RDWR)
-                try:
-                    with mmap.mmap(fd, _WORD.size) as mapped, memoryview(mapped) as view, view.cast("q") as word:
-                        word[0] = time_ms
-                finally:
-                    os.close(fd)
-        finally:
-            lock.close()
-        return time_ms
+        return call_locked(OfdLock(self.path, byte=1), _LOCK_TIMEOUT_MS, move)
 
 
 def store_clock(root: str | Path) -> Callable[[], int]:

@@ -189,8 +189,7 @@ class Administration:
         for group, topic in deletion.pops:
             journal = PopJournal(self._log.own / "pop" / group / topic, sync=self._log.sync_flush)
             try:
-                with journal.exclusive():
-                    journal.remove()
+                _remove(journal)
             finally:
                 journal.close()
 
@@ -212,3 +211,9 @@ class Administration:
     def _require_writer(self) -> None:
         if not self._log.writable:
             raise ReadOnlyError(f"{self._log.root} was opened with read_only=True: nothing can be changed")
+
+
+def _remove(journal: PopJournal) -> None:
+    """Not in the function that closes it: an interrupt may leave the lock of this block behind."""
+    with journal.exclusive():
+        journal.remove()

@@ -100,9 +100,8 @@ class DeadLetterArchive:
         self, stop: Callable[[str, int], int], groups: Sequence[str] | None, progress: Progress | None
     ) -> ArchiveReport:
         run = _Run(progress or (lambda rows, stored_bytes: None))
-        # Retention of another process passes over what is being read; our own has not begun.
-        pin = Pin(self._log.segments, self._log.start(), self._queues.end())
-        with pin, self._files.writing(self._identity, self._log.root):
+
+        def archive() -> None:
             for topic, queue_id in self._dead_letter_queues(groups):
                 group = topic.removeprefix(names.DLQ_PREFIX)
                 first, last = self._queues.range(topic, queue_id)
@@ -111,6 +110,10 @@ class DeadLetterArchive:
                 last = min(last, stop(topic, queue_id)) if first < last else last
                 for start, end in _gaps(archived, first, last):
                     self._archive_range(run, topic, queue_id, start, end)
+
+        # Retention of another process passes over what is being read; our own has not begun.
+        with Pin(self._log.segments, self._log.start(), self._queues.end()):
+            self._files.write_alone(self._identity, self._log.root, archive)
         return ArchiveReport(tuple(run.files), run.row_count, run.damaged_count, run.written_bytes)
 
     def _require_same(self, archived: Sequence[ArchiveFile], topic: str, first: int, last: int) -> None:

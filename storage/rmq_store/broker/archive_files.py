@@ -17,7 +17,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,6 +27,7 @@ import pyarrow as pa
 from rmq_store.errors import CorruptConfigError, CorruptionError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.lock import OfdLock
+from rmq_store.files.locked_call import call_locked
 from rmq_store.format import names
 
 if TYPE_CHECKING:
@@ -65,9 +66,8 @@ class ArchiveFiles:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
-    @contextlib.contextmanager
-    def writing(self, identity: str, root: Path) -> Iterator[None]:
-        """Be the one who writes the dead letters of the store at `root`, for a `with` block.
+    def write_alone(self, identity: str, root: Path, work: Callable[[], None]) -> None:
+        """Call `work` as the only one who writes the dead letters of the store at `root`.
 
         Raises:
             UsageError: the directory cannot be made, lies in the store, or holds the dead letters of another store.
@@ -77,20 +77,19 @@ class ArchiveFiles:
         if not self.directory.parent.is_dir():
             raise UsageError(f"{self.directory}: {self.directory.parent} is no directory")
         durable.make_directory(self.directory)
-        lock = OfdLock(self.directory / ".lock")
-        try:
-            with lock.exclusive(_LOCK_TIMEOUT_MS):
-                if (known := self.identity()) is None:
-                    content = {"format": FORMAT, "store": identity, "archive": str(uuid.uuid4())}
-                    durable.write_atomically(self.directory / _DESCRIPTION, json.dumps(content).encode())
-                elif known != identity:
-                    raise UsageError(
-                        f"{self.directory} holds the dead letters of another store ({known or 'one without identity'})"
-                    )
-                self._remove_leftovers()
-                yield
-        finally:
-            lock.close()
+
+        def work_alone() -> None:
+            if (known := self.identity()) is None:
+                content = {"format": FORMAT, "store": identity, "archive": str(uuid.uuid4())}
+                durable.write_atomically(self.directory / _DESCRIPTION, json.dumps(content).encode())
+            elif known != identity:
+                raise UsageError(
+                    f"{self.directory} holds the dead letters of another store ({known or 'one without identity'})"
+                )
+            self._remove_leftovers()
+            work()
+
+        call_locked(OfdLock(self.directory / ".lock"), _LOCK_TIMEOUT_MS, work_alone)
 
     def _remove_leftovers(self) -> None:
         """Unlink what killed runs left half written, by the names that `write` gives: other files are not ours."""

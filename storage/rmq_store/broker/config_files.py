@@ -11,10 +11,9 @@ Sources: ConfigManager.java (load, loadBak, persist), DataVersion.java, MixAll#s
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -23,6 +22,7 @@ from rmq_store.errors import CorruptConfigError, StoreFullError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.durable import make_directory, read_limited, remove_leftovers, write_atomically
 from rmq_store.files.lock import OfdLock
+from rmq_store.files.locked_call import call_locked
 from rmq_store.format.config_json import SIZE_MAX, ConfigJsonError, Style, dumps, loads
 from rmq_store.format.names import CONFIG_DIRECTORY
 
@@ -93,7 +93,7 @@ class ConfigFile:
             StoreFullError, StoreFailedError: as `write_atomically`. More than SIZE_MAX bytes are refused as full: they
                 could not be read again.
         """
-        with self._alone():
+        def change() -> None:
             table, text, is_main = self._read()
             style = _style(table, text)
             if mutate(table) is False:
@@ -109,6 +109,8 @@ class ConfigFile:
             # The backup is replaced only by a table that could be read: never by the torn file it stands in for.
             write_atomically(self.path, new_text, backup=self.backup if is_main else None)
 
+        self._alone(change)
+
     def start_anew(self, table: Table) -> None:
         """Put `table` in the place of one that nobody can read; its backup, which is no better, is removed. The caller
         has copies of both.
@@ -117,7 +119,7 @@ class ConfigFile:
             StoreLockedError: another process held the config lock for `lock_timeout_ms`.
             StoreFullError, StoreFailedError: as `write_atomically`.
         """
-        with self._alone():
+        def change() -> None:
             _bump(table, is_new=True, now_ms=self._clock())
             write_atomically(self.path, dumps(table, style=_style(table, b"")).encode())
             with durable.typed(self.backup):
@@ -125,17 +127,17 @@ class ConfigFile:
                 self.backup.unlink(missing_ok=True)
                 durable.fsync_directory(self.backup.parent)
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+        self._alone(change)
+
+    def _alone(self, change: Callable[[], None]) -> None:
         make_directory(self._root / "pyrmq")
         make_directory(self.path.parent)
-        lock = self._lock()
-        try:
-            with lock.exclusive(self._lock_timeout_ms):
-                remove_leftovers(self.path)
-                yield
-        finally:
-            lock.close()
+
+        def change_alone() -> None:
+            remove_leftovers(self.path)
+            change()
+
+        call_locked(self._lock(), self._lock_timeout_ms, change_alone)
 
     def _read(self) -> tuple[Table, bytes, bool]:
         """Return (table, its text, whether that is the main file's)."""

@@ -19,6 +19,7 @@ from rmq_store.broker.config_files import LOCK_TIMEOUT_MS
 from rmq_store.errors import CorruptConfigError
 from rmq_store.files import durable
 from rmq_store.files.lock import OfdLock
+from rmq_store.files.locked_call import call_locked
 from rmq_store.format.consume_queue import ENTRY_BYTES
 
 DELETED_TOPICS_FILE = "pyrmq/deleted_topics.json"
@@ -33,20 +34,19 @@ def note_deletion(root: Path, topics: Iterable[str], log_end: int) -> None:
     Raises:
         StoreLockedError, StoreFullError, StoreFailedError: as a change of a table under `config/`.
     """
-    lock = OfdLock(root / "pyrmq" / "config.lock")
-    try:
-        with lock.exclusive(LOCK_TIMEOUT_MS):
-            try:
-                known = deleted_topics(root)
-            except CorruptConfigError:
-                known = {}
-            known = {name: end for name, end in known.items() if (root / "consumequeue" / name).is_dir()}
-            known |= dict.fromkeys(topics, log_end)
-            path = _path(root)
-            durable.remove_leftovers(path)
-            durable.write_atomically(path, json.dumps({"format": _FORMAT, "topics": known}).encode())
-    finally:
-        lock.close()
+
+    def note() -> None:
+        try:
+            known = deleted_topics(root)
+        except CorruptConfigError:
+            known = {}
+        known = {name: end for name, end in known.items() if (root / "consumequeue" / name).is_dir()}
+        known |= dict.fromkeys(topics, log_end)
+        path = _path(root)
+        durable.remove_leftovers(path)
+        durable.write_atomically(path, json.dumps({"format": _FORMAT, "topics": known}).encode())
+
+    call_locked(OfdLock(root / "pyrmq" / "config.lock"), LOCK_TIMEOUT_MS, note)
 
 
 def deleted_topics(root: Path) -> Mapping[str, int]:

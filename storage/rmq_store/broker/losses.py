@@ -22,6 +22,7 @@ from rmq_store.clock import store_clock
 from rmq_store.errors import CorruptConfigError
 from rmq_store.files import durable
 from rmq_store.files.lock import OfdLock
+from rmq_store.files.locked_call import call_locked
 
 _FORMAT = 1
 _KEPT = 10_000
@@ -61,23 +62,22 @@ def record_losses(path: str | Path, losses: Sequence[Loss]) -> list[Loss]:
     stamped = [_at(loss, now_ms) for loss in losses]
     if not os.access(root / "pyrmq" / "store.json", os.W_OK):
         return stamped
-    lock = OfdLock(root / "pyrmq" / "config.lock")
-    try:
-        with lock.exclusive(LOCK_TIMEOUT_MS):
-            known = recorded_losses(root)
-            new = []
-            for loss in stamped:
-                if not any(_covers(other, loss) for other in known):
-                    known = [*(other for other in known if not _covers(loss, other)), loss]
-                    new.append(loss)
-            if new:
-                file = _path(root)
-                durable.remove_leftovers(file)
-                rows = [_row(loss) for loss in known[-_KEPT:]]
-                durable.write_atomically(file, json.dumps({"format": _FORMAT, "losses": rows}).encode())
-            return new
-    finally:
-        lock.close()
+
+    def record() -> list[Loss]:
+        known = recorded_losses(root)
+        new = []
+        for loss in stamped:
+            if not any(_covers(other, loss) for other in known):
+                known = [*(other for other in known if not _covers(loss, other)), loss]
+                new.append(loss)
+        if new:
+            file = _path(root)
+            durable.remove_leftovers(file)
+            rows = [_row(loss) for loss in known[-_KEPT:]]
+            durable.write_atomically(file, json.dumps({"format": _FORMAT, "losses": rows}).encode())
+        return new
+
+    return call_locked(OfdLock(root / "pyrmq" / "config.lock"), LOCK_TIMEOUT_MS, record)
 
 
 def recorded_losses(path: str | Path) -> list[Loss]:

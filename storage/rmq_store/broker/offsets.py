@@ -164,7 +164,10 @@ def flush_below(log: CommitLog, queues: Queues, offsets: Mapping[QueueKey, int])
     except CorruptionError:  # who reads the queue is told
         newest = appended_end - 1
     if newest >= flushed_end:
-        flush(log, newest + 1)
+        try:
+            flush(log, newest + 1)
+        finally:
+            log.flush_lock.release_left()  # of a block that was interrupted on its way out
 
 
 class DelayOffsetTable:

@@ -16,7 +16,6 @@ there. Losing pyrmq/pop/ has the same effect: messages since the committed offse
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -95,7 +94,6 @@ class Pop:
         self._clock = log.clock
         self._sync_flush = log.sync_flush
         self._services = Services(offsets, writer.flush, self._send_dead, self._last_unit)
-        self._guard = threading.Lock()
         self._pops: dict[tuple[str, str], _Pops] = {}
 
     def receive(
@@ -143,16 +141,24 @@ class Pop:
         if attempts_max is None and settings.retry_max_times >= 0:
             attempts_max = settings.retry_max_times + 1
         pops = self._of(group, topic)
-        with pops.journal.exclusive():
-            turn = self._turn(pops, group, topic)
-            queue_count = config.read_queue_nums
-            ranges = pops.reader.ranges(queue_count)
-            turn.settle(ranges, init_mode, pops.checked)
-            turn.bury(attempts_max)
-            order = [(pops.receives + number) % queue_count for number in range(queue_count)]
-            pops.receives += 1
-            taken = turn.take(ranges, order, max_messages, invisible_duration_ms, attempts_max, tags, accepts)
-            self._commit(pops, turn)
+
+        def take() -> list[tuple[StoredRow, Given]]:
+            with pops.journal.exclusive():
+                turn = self._turn(pops, group, topic)
+                queue_count = config.read_queue_nums
+                ranges = pops.reader.ranges(queue_count)
+                turn.settle(ranges, init_mode, pops.checked)
+                turn.bury(attempts_max)
+                order = [(pops.receives + number) % queue_count for number in range(queue_count)]
+                pops.receives += 1
+                taken = turn.take(ranges, order, max_messages, invisible_duration_ms, attempts_max, tags, accepts)
+                self._commit(pops, turn)
+                return taken
+
+        try:
+            taken = take()
+        finally:
+            pops.journal.release_left()  # of a block that was interrupted on its way in or out
         return [
             Popped(found.row, str(ReceiptHandle.of(given, self._broker_name)), given.attempt) for found, given in taken
         ]
@@ -181,12 +187,23 @@ class Pop:
 
     def close(self) -> None:
         """Commit the offsets of the groups that this process has served. StoreLockedError and others as `receive`."""
-        with self._guard:
-            pops, self._pops = self._pops, {}
-        for (group, topic), known in pops.items():
+        for key in list(self._pops):
+            self._leave(key)
+
+    def _leave(self, key: tuple[str, str]) -> None:
+        known = self._pops.get(key)
+        if known is None:
+            return  # another thread was faster
+
+        def commit() -> None:
             with known.journal.exclusive():
-                self._turn(known, group, topic).commit()
+                self._turn(known, *key).commit()
+
+        try:
+            commit()
+        finally:
             known.journal.close()
+        self._pops.pop(key, None)  # at last: after an interrupt, close() is called again
 
     def _change(
         self, group: str, topic: str, receipt_handle: str, change: Callable[[Given, int], Change]
@@ -195,6 +212,14 @@ class Pop:
         pops = self._of(group, topic)
         if handle.broker_name != self._broker_name or not pops.journal.exists():
             raise _void(handle, group, topic, "it was never given out here")
+        try:
+            return self._change_alone(pops, group, topic, handle, change)
+        finally:
+            pops.journal.release_left()  # of a block that was interrupted on its way in or out
+
+    def _change_alone(
+        self, pops: _Pops, group: str, topic: str, handle: ReceiptHandle, change: Callable[[Given, int], Change]
+    ) -> Change:
         with pops.journal.exclusive() as state:
             now_ms = self._clock()
             given = state.get((handle.queue_id, handle.queue_offset))
@@ -233,13 +258,12 @@ class Pop:
     def _of(self, group: str, topic: str) -> _Pops:
         validate_group(group)
         validate_topic(topic)
-        with self._guard:
-            known = self._pops.get((group, topic))
-            if known is None:
-                journal = PopJournal(self._directory / group / topic, sync=self._sync_flush)
-                known = _Pops(journal, TopicReader(self._queues, topic))
-                self._pops[group, topic] = known
-            return known
+        known = self._pops.get((group, topic))
+        if known is None:
+            journal = PopJournal(self._directory / group / topic, sync=self._sync_flush)
+            # Another thread, or a signal handler, may have been faster.
+            known = self._pops.setdefault((group, topic), _Pops(journal, TopicReader(self._queues, topic)))
+        return known
 
 
 def _unit_key(group: str, topic: str) -> str:

@@ -19,16 +19,16 @@ same table in a key-value store (PopConsumerRocksdbStore.java).
 
 from __future__ import annotations
 
-import contextlib
 import os
 import struct
-import threading
+import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
 
 from rmq_store.broker.pop_state import Change, Dying, Given, Gone, PopState, Position
-from rmq_store.errors import CorruptConfigError
+from rmq_store.errors import CorruptConfigError, InvalidReceiptHandleError
 from rmq_store.files import durable
 from rmq_store.files.lock import OfdLock
 
@@ -55,7 +55,7 @@ class PopJournal:
         self.state = PopState()
         self._sync = sync
         self._lock = OfdLock(directory / "lock")
-        self._turn = threading.Lock()
+        self._is_whole = True
         self._identity: int | None = None
         self._end = 0
 
@@ -63,22 +63,21 @@ class PopJournal:
         """Whether anything was ever given out."""
         return self.path.exists()
 
-    @contextlib.contextmanager
-    def exclusive(self) -> Iterator[PopState]:
-        """Hold the journal alone for a `with` block; yields the state as all processes have left it.
+    def exclusive(self) -> JournalBlock:
+        """Hold the journal alone for a `with` block, which gets the state as all processes have left it.
 
-        Raises:
-            StoreLockedError: another process held it for LOCK_TIMEOUT_MS.
+        What an interrupt (Ctrl-C) on the way in or out leaves of the lock is given up by `release_left`.
+
+        Raises (on the way in):
+            StoreLockedError: another process, or another thread, held it for LOCK_TIMEOUT_MS.
             CorruptConfigError: the file is no journal; nothing was changed.
+            UsageError: a signal handler has come in the middle of such a block of its own thread.
         """
-        directory = self.path.parent
-        durable.refuse_links(directory.parents[1], directory.parent, directory)
-        if not directory.is_dir():
-            for missing in reversed([directory, *directory.parents[:3]]):
-                durable.make_directory(missing)
-        with self._turn, self._lock.exclusive(LOCK_TIMEOUT_MS):
-            self._catch_up()
-            yield self.state
+        return JournalBlock(self)
+
+    def release_left(self) -> None:
+        """As `OfdLock.release_left`."""
+        self._lock.release_left()
 
     def append(self, changes: Sequence[Change]) -> None:
         """Write changes as one append and apply them; in an `exclusive` block.
@@ -123,6 +122,9 @@ class PopJournal:
 
     def _catch_up(self) -> None:
         """Apply what others have appended, and cut off what a killed writer has left unfinished."""
+        if not self._is_whole:
+            self._identity = None  # a block ended in the middle of a change: read all of it again
+        self._is_whole = False
         try:
             fd = durable.open_nofollow(self.path, os.O_RDWR)
         except FileNotFoundError:
@@ -175,6 +177,38 @@ class PopJournal:
         durable.remove_leftovers(self.path)
         durable.write_atomically(self.path, data)
         self._identity, self._end = identity, len(data)
+
+
+class JournalBlock:
+    """The `with` block of `PopJournal.exclusive`."""
+
+    __slots__ = ("_block", "_journal")
+
+    def __init__(self, journal: PopJournal) -> None:
+        self._journal = journal
+        self._block = journal._lock.exclusive(LOCK_TIMEOUT_MS)
+
+    def __enter__(self) -> PopState:
+        journal = self._journal
+        directory = journal.path.parent
+        durable.refuse_links(directory.parents[1], directory.parent, directory)
+        if not directory.is_dir():
+            for missing in reversed([directory, *directory.parents[:3]]):
+                durable.make_directory(missing)
+        self._block.enter(sys._getframe(1))
+        try:
+            journal._catch_up()
+        except BaseException as error:
+            self._block.__exit__(type(error), error, error.__traceback__)
+            raise
+        return journal.state
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # An exception may come from a signal handler, at any instruction of a change.
+        self._journal._is_whole = kind is None or issubclass(kind, InvalidReceiptHandleError)
+        self._block.__exit__(kind, error, trace)
 
 
 def read_state(directory: Path) -> PopState:

@@ -65,10 +65,12 @@ class LocalGroups:
         """See `Broker.unregister`."""
         with self._turn:
             for key in [key for key, (owner, _) in self._locks.items() if (key[0], owner) == (group, client_id)]:
-                self._locks.pop(key)[1].release()
-            lease = self._members.pop((group, client_id), None)
+                self._locks[key][1].release()
+                del self._locks[key]
+            lease = self._members.get((group, client_id))
             if lease is not None:
                 lease.release()
+                del self._members[group, client_id]
 
     def consumer_ids(self, group: str) -> list[str]:
         """See `Broker.consumer_ids`."""
@@ -88,7 +90,9 @@ class LocalGroups:
         with self._turn:
             for queue in queues:
                 if self._owner(group, queue) == client_id:
-                    self._locks.pop((group, queue))[1].release()
+                    # First, and only then forgotten: after an interrupt it can be given up once more.
+                    self._locks[group, queue][1].release()
+                    del self._locks[group, queue]
 
     def holds(self, group: str, client_id: str, queue: MessageQueue) -> bool:
         """Whether the client has the lock of the queue at this moment."""

@@ -175,7 +175,7 @@ class OfdLock:
         """
         turn = self._turn.get(0)
         if turn is not None and turn[0] == threading.get_ident():
-            if _is_running(turn[1]):
+            if is_running(turn[1]):
                 return False
             self.release()
         return True
@@ -183,10 +183,7 @@ class OfdLock:
     def refuse_reentry(self) -> None:
         """As `release_left`; UsageError in the middle of a block of this thread."""
         if self._turn and not self.release_left():
-            raise UsageError(
-                f"{self.path}: a signal handler came while this very thread was in the middle of what the lock guards: "
-                "nothing was done; do it when the handler has returned"
-            )
+            raise reentered(self.path)
 
     def try_upgrade(self) -> bool:
         """Turn this shared lock into an exclusive one; False, and still shared, if there are other holders."""
@@ -214,12 +211,16 @@ class OfdLock:
                 self.bell.ring()
 
     def close(self, timeout_ms: int = 0) -> None:
-        """Release, and close the file; the object can be used again. A block of another thread is waited for.
+        """Release, and close the file; the object can be used again. A block of another thread is waited for. The
+        function whose block it was may call this behind the block: what an interrupt has left of it is given up.
 
         Raises:
             StoreLockedError: that block did not end within `timeout_ms`; it keeps the lock, and the file is open.
             UsageError: as `exclusive`; nothing was let go of.
         """
+        left = self._turn.get(0)
+        if left is not None and left[1] is sys._getframe(1):
+            self.release()  # a signal handler has a frame of its own
         self.refuse_reentry()
         turn: _Turn = threading.get_ident(), sys._getframe()
         deadline_s = time.monotonic() + timeout_ms / 1000
@@ -370,8 +371,18 @@ class Exclusive:
             lock.release()
 
 
-def _is_running(function: FrameType | None) -> bool:
-    """Whether this thread is in the middle of that call of a function."""
+def reentered(what: object) -> UsageError:
+    """The error for a signal handler that calls what its own thread is in the middle of."""
+    return UsageError(
+        f"{what}: a signal handler came while this very thread was in the middle of what the lock guards: "
+        "nothing was done; do it when the handler has returned"
+    )
+
+
+def is_running(function: FrameType | None) -> bool:
+    """Whether this thread is in the middle of that call of a function, which is no generator: a suspended one is not on
+    the stack.
+    """
     caller = sys._getframe() if function is not None else None
     while caller is not None and caller is not function:
         caller = caller.f_back
@@ -389,14 +400,15 @@ def _alive(pid: int) -> int:
 
 
 # Held while a descriptor is opened and noted down, and during fork: a child must know every descriptor it inherits.
-_opening = threading.Lock()
+# Not for one thread alone: a signal handler may take another lock, or fork, in the middle of that.
+_opening = threading.RLock()
 _locks: weakref.WeakSet[OfdLock] = weakref.WeakSet()
 _own_pid = os.getpid()
 
 
 def _forget_in_child() -> None:
     global _opening, _own_pid
-    _opening = threading.Lock()
+    _opening = threading.RLock()
     _own_pid = os.getpid()
     for lock in list(_locks):
         lock._forget()

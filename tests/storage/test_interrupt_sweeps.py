@@ -1,0 +1,142 @@
+"""Ctrl-C at every place where Python runs a handler, in everything that takes a lock.
+
+It ends the call as KeyboardInterrupt, nobody holds a lock behind it, and the store works as before.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from rmq_store import Message, StagingArea, Store, StoreConfig, SubscriptionGroup
+from rmq_store.broker.losses import Loss, record_losses
+from rmq_store.files.lock import OfdLock
+from rmq_store.verify import verify_store
+
+from .interrupts import interrupted
+
+PLACES_MAX = 20_000
+
+
+@dataclass
+class Shop:
+    """A store, and what can be done with it any number of times."""
+
+    root: Path
+    config: StoreConfig
+    now_ms: int = 1_700_000_000_000
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def clock(self) -> int:
+        return self.now_ms
+
+    def open(self) -> Store:
+        store = Store.open(self.root, create=True, config=self.config, clock=self.clock)
+        store.create_topic("T", queue_count=2, exist_ok=True)
+        store.create_group(SubscriptionGroup("g"), exist_ok=True)
+        return store
+
+    def message(self, **properties: str) -> Message:
+        return Message("T", b"%08d" % next(self.numbers), properties=properties)
+
+    def locked(self) -> list[str]:
+        """The lock files that somebody holds, as another process sees them; byte 0 of `lock` is none of them."""
+        files = [*(self.root / "pyrmq").glob("*.lock"), *(self.root / "pyrmq" / "pop").glob("*/*/lock")]
+        held = [path for path in files if OfdLock(path).who().kind != "free"]
+        return [str(path.relative_to(self.root)) for path in held]
+
+
+@pytest.fixture
+def shop(scratch: Path, small: StoreConfig) -> Shop:
+    # The flush thread never wakes up: it takes locks, too.
+    return Shop(scratch / "store", replace(small, flush_interval_commit_log=10**9, message_delay_level="1s"))
+
+
+Act = Callable[[], object]
+
+
+def deliver(shop: Shop, store: Store) -> Act:
+    store.send(shop.message(DELAY="1"))
+    shop.now_ms += 2000
+    return store.schedule.deliver_due
+
+
+def commit_staged(shop: Shop, store: Store) -> Act:
+    with StagingArea.for_task(store.path, f"w{next(shop.numbers)}", 0, 0, topic="T") as area:
+        area.write(pa.record_batch({"body": [b"00000000"]}))
+        file = area.finish()
+    assert file is not None
+    return lambda: store.commit_staged([file])
+
+
+def acknowledge(shop: Shop, store: Store) -> Act:
+    store.send(shop.message())
+    (popped,) = store.pop.receive("g", "T", 1, 60_000)
+    return lambda: store.pop.ack("g", "T", popped.receipt_handle)
+
+
+def receive(shop: Shop, store: Store) -> Act:
+    store.send(shop.message())
+    return lambda: store.pop.receive("g", "T", 1, 1)
+
+
+def commit_offsets(shop: Shop, store: Store) -> Act:
+    store.send(shop.message())
+    _, last = store.queue_range("T", 0)
+    return lambda: store.commit_offsets("g", {("T", 0): last, ("T", 1): next(shop.numbers)})
+
+
+def lose(shop: Shop, store: Store) -> Act:
+    (store.path / "pyrmq" / "dataloss.json").unlink(missing_ok=True)
+    start = next(shop.numbers)
+    return lambda: record_losses(store.path, [Loss("T", 0, start, start + 1, "retention", None)])
+
+
+ACTS: dict[str, Callable[[Shop, Store], Act]] = {
+    "send": lambda shop, store: lambda: store.send(shop.message()),
+    "send_all": lambda shop, store: lambda: store.send_all([shop.message(), shop.message()]),
+    "append": lambda shop, store: lambda: store.append(pa.record_batch({"body": [b"00000000"] * 3}), "T"),
+    "flush": lambda shop, store: store.flush,
+    "commit_offsets": commit_offsets,
+    "create_topic": lambda shop, store: lambda: store.create_topic(f"T{next(shop.numbers)}", exist_ok=True),
+    "update_group": lambda shop, store: lambda: store.update_group(
+        SubscriptionGroup("g", retry_max_times=next(shop.numbers))
+    ),
+    "deliver_due": deliver,
+    "save_progress": lambda shop, store: store.schedule.save_progress,
+    "receive": receive,
+    "ack": acknowledge,
+    "commit_staged": commit_staged,
+    "retention": lambda shop, store: lambda: store.retention.run(manual=True),
+    "configure": lambda shop, store: lambda: store.retention.configure(file_reserved_time=1 + next(shop.numbers)),
+    "record_losses": lose,
+    "delete_topic": lambda shop, store: lambda: store.admin.clean_unused_topics(),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "sync"),
+    [*((name, False) for name in ACTS), *((name, True) for name in ("send", "append", "flush", "commit_offsets", "ack"))],
+)
+def test_ctrl_c_at_any_place_of_a_call_leaves_nothing_locked_and_the_store_as_usable_as_before(
+    shop: Shop, name: str, sync: bool
+) -> None:
+    if sync:
+        shop.config = replace(shop.config, flush_disk_type="SYNC_FLUSH")
+    with shop.open() as store:
+        for k in range(1, PLACES_MAX):
+            act = ACTS[name](shop, store)
+            signal = interrupted(k, act)
+            assert shop.locked() == [], signal.where
+            if not signal.came:
+                break
+        assert k > 10
+        store.send(shop.message())
+        ACTS[name](shop, store)()
+    assert verify_store(shop.root).status == "clean"
+
