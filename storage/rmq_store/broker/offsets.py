@@ -76,7 +76,7 @@ class OffsetTable:
         for (topic, queue_id), offset in offsets.items():
             names.validate_topic(topic)
             queue = _integer("queue id", queue_id, _QUEUE_ID_END)
-            wanted.setdefault(topic, {})[queue] = _integer("offset", offset, _OFFSET_END)
+            wanted.setdefault(topic, {})[queue] = offset_number(offset)
         current = self.all().get(group, {})
         flat = {(topic, queue): value for topic, row in wanted.items() for queue, value in row.items()}
         moved = {key: value for key, value in flat.items() if current.get(key) != value}
@@ -191,7 +191,7 @@ class DelayOffsetTable:
 
     def _merge(self, offsets: Mapping[int, int], choose: Callable[[int, int], int]) -> None:
         wanted = {
-            _integer("level", level, _QUEUE_ID_END): _integer("offset", offset, _OFFSET_END)
+            _integer("level", level, _QUEUE_ID_END): offset_number(offset)
             for level, offset in offsets.items()
         }
 
@@ -214,6 +214,11 @@ class DelayOffsetTable:
 
     def _decode(self, table: Table) -> Mapping[int, int]:
         return MappingProxyType(_integer_map(self._file, "offsetTable", table.get("offsetTable", {})))
+
+
+def offset_number(value: Any) -> int:
+    """Return a caller's offset as int; UsageError if it cannot be one."""
+    return _integer("offset", value, _OFFSET_END)
 
 
 def _integer(what: str, value: Any, end: int) -> int:

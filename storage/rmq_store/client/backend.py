@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from rmq_store.broker.results import SendResult
+from rmq_store.client.errors import ClientErrorCode, MQClientError
 from rmq_store.format.message import Message
 from rmq_store.format.properties import KEYS, TAGS
 
@@ -308,3 +309,12 @@ class Backend(Protocol):
 
     def subscribe_queues(self, topic: str) -> list[MessageQueue]:
         """The queues that may be read, sorted; [] if the topic does not exist (yet)."""
+
+
+def broker_of(backend: Backend, queue: MessageQueue) -> Broker:
+    """The broker of a queue. MQClientError: the cluster has none of that name."""
+    broker = backend.brokers().get(queue.broker_name)
+    if broker is None:
+        code = ClientErrorCode.BROKER_NOT_EXIST_EXCEPTION
+        raise MQClientError(f"The broker[{queue.broker_name}] not exist", code)
+    return broker

@@ -7,8 +7,9 @@
 
 `subscribe`: the queues are shared with the other members of the group, and move when members come and go. `assign`: the
 queues named, whoever else reads them. A message counts as consumed when `poll` is called again; what is consumed is
-stored by `commit`, or by `poll` itself every five seconds. There are no retry topics here: what fails is the caller's.
-Nothing is pulled ahead of `poll`, which Java's client does on threads of its own.
+stored by `commit`, or by `poll` itself every five seconds and by `shutdown`. There are no retry topics here: what fails
+is the caller's. Nothing is pulled ahead of `poll`, which Java's client does on threads of its own; its `shutdown` does
+not store what was consumed since the last five seconds were over.
 Sources: DefaultLitePullConsumer.java, DefaultLitePullConsumerImpl.java, AssignedMessageQueue.java.
 """
 
@@ -20,13 +21,13 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 
-from rmq_store.client.backend import Backend, Broker, MessageExt, MessageQueue, PullStatus
+from rmq_store.client.backend import Backend, MessageExt, MessageQueue, PullStatus, broker_of
 from rmq_store.client.client_id import make_client_id
 from rmq_store.client.consumer_config import LitePullConsumerConfig, MessageModel
 from rmq_store.client.errors import ClientError, ClientErrorCode, MQClientError
 from rmq_store.client.local import StorePlaces, backend_of
 from rmq_store.client.membership import Membership
-from rmq_store.client.offset_store import open_offset_store
+from rmq_store.client.offset_store import checked_offset, open_offset_store
 from rmq_store.client.ordered_process_queue import OrderedProcessQueue
 from rmq_store.client.pull_service import PULL_AFTER_ERROR_MS, with_bounds
 from rmq_store.client.rebalance import Assignment, Rebalance
@@ -72,6 +73,10 @@ class LitePullConsumer:
         self._assigned: dict[MessageQueue, Assignment[OrderedProcessQueue]] | None = None
         # Behind the last message that `poll` has returned, by queue.
         self._polled: dict[MessageQueue, int] = {}
+        # The queues of which something was polled or sought since their last commit.
+        self._moved: set[MessageQueue] = set()
+        # The queue whose messages the last `poll` returned, and how far it was consumed before, unless that is stored.
+        self._in_hand: tuple[MessageQueue, int | None] | None = None
         self._paused: set[MessageQueue] = set()
         self._state = "new"
         self._steady_clock = SteadyClock(self._backend.clock)
@@ -125,11 +130,15 @@ class LitePullConsumer:
 
         Raises:
             UsageError: topics were subscribed to.
+            MQClientError: one of the queues does not exist; all is as before.
         """
         with self._turn:
             if self._subscriptions and self._assigned is None:
                 raise UsageError("subscribe() and assign() exclude each other")
             known, wanted = self._assigned or {}, sorted(set(queues))
+            for queue in wanted:
+                if queue not in known:
+                    self._check_exists(queue)
             for queue in known.keys() - set(wanted):
                 self._forget(queue)
             self._assigned = {
@@ -172,8 +181,8 @@ class LitePullConsumer:
                 self._thread.start()
 
     def shutdown(self) -> None:
-        """Store what was committed and leave the group; what was polled and not committed comes again. Does nothing
-        the second time. Raises ClientError.
+        """Store what was committed, with `auto_commit` what was consumed, and leave the group; what the last `poll`
+        returned and was not committed comes again. Does nothing the second time. Raises ClientError.
         """
         with self._turn:
             before, self._state = self._state, "ended"
@@ -184,7 +193,10 @@ class LitePullConsumer:
             if self._thread.is_alive():
                 self._thread.join()
             try:
-                self._offsets.persist(self.assignment())
+                with self._turn:
+                    if self.auto_commit:
+                        self._note(self._consumed())
+                    self._offsets.persist(self.assignment())
             finally:
                 self._membership.leave()
                 self._close_own()
@@ -200,6 +212,9 @@ class LitePullConsumer:
         """
         wait_ms = self.config.poll_timeout_millis if timeout_millis is None else timeout_millis
         deadline = time.monotonic() + wait_ms / 1000
+        with self._turn:
+            self._check_running()
+            self._in_hand = None
         while True:
             with self._turn:
                 self._check_running()
@@ -215,23 +230,26 @@ class LitePullConsumer:
         """Go on at `offset` of a queue, which is also what the next commit stores.
 
         Raises:
-            MQClientError: the queue is not ours (any more), or the offset is outside of it.
+            MQClientError: the queue is not ours (any more), or the offset is no number or outside of the queue.
         """
         with self._turn:
             assignment = self._find(queue)
-            broker = self._broker(queue)
+            broker = broker_of(self._backend, queue)
             first, last = broker.min_offset(queue), broker.max_offset(queue)
-            if not first <= offset <= last:
-                raise MQClientError(f"{queue}: offset {offset} is not in {first}..{last}")
-            assignment.next_offset = self._polled[queue] = offset
+            number = checked_offset(queue, offset)
+            if not first <= number <= last:
+                raise MQClientError(f"{queue}: offset {number} is not in {first}..{last}")
+            assignment.next_offset = self._polled[queue] = number
+            self._moved.add(queue)
+            self._let_go(queue)
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
         """Go on at the first message that is left. Raises as `seek`."""
-        self.seek(queue, self._broker(queue).min_offset(queue))
+        self.seek(queue, broker_of(self._backend, queue).min_offset(queue))
 
     def seek_to_end(self, queue: MessageQueue) -> None:
         """Go on behind the last message. Raises as `seek`."""
-        self.seek(queue, self._broker(queue).max_offset(queue))
+        self.seek(queue, broker_of(self._backend, queue).max_offset(queue))
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Leave these queues out of `poll`."""
@@ -244,8 +262,9 @@ class LitePullConsumer:
             self._paused.difference_update(queues)
 
     def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first offset stored at or after the time. Raises ClientError."""
-        return self._broker(queue).offset_by_time(queue, timestamp_ms)
+        """The first offset stored at or after the time. Raises ClientError, as for a queue that does not exist."""
+        self._check_exists(queue)
+        return broker_of(self._backend, queue).offset_by_time(queue, timestamp_ms)
 
     # -- progress ---------------------------------------------------------------------------------------------------
 
@@ -253,22 +272,28 @@ class LitePullConsumer:
         self, offsets: Mapping[MessageQueue, int] | Collection[MessageQueue] | None = None, *, persist: bool = True
     ) -> None:
         """Commit what was polled: of all queues, of those given, or the offsets given. Durable on return, unless
-        `persist` is False: then with the next commit or at shutdown. Raises ClientError.
+        `persist` is False: then with the next commit or at shutdown.
+
+        Raises:
+            MQClientError: an offset that cannot be one, or of a queue that is not ours (any more); a broker that does
+                not exist. Nothing is committed, and this consumer knows what it knew before.
+            ClientError: a broker did not answer; its part is committed with the next commit or at shutdown.
         """
         with self._turn:
+            ours = self.assignment() if offsets is None else list(offsets)
+            for queue in ours:
+                broker_of(self._backend, queue)
             if isinstance(offsets, Mapping):
-                chosen = dict(offsets)
+                chosen = {self._find(queue).queue: checked_offset(queue, offset) for queue, offset in offsets.items()}
             else:
-                ours = self.assignment() if offsets is None else offsets
                 chosen = {queue: self._polled[queue] for queue in ours if queue in self._polled}
-            for queue, offset in chosen.items():
-                self._offsets.update(queue, offset, increase_only=False)
+            self._note(chosen)
             if persist:
                 self._offsets.persist(chosen.keys())
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """The offset that was committed last; None: never. Raises ClientError."""
-        self._broker(queue)
+        """The offset that was committed last; None: never. Raises ClientError, as for a queue that does not exist."""
+        self._check_exists(queue)
         return self._offsets.read(queue)
 
     # -- steps ------------------------------------------------------------------------------------------------------
@@ -296,7 +321,7 @@ class LitePullConsumer:
         try:
             if assignment.next_offset < 0:
                 assignment.next_offset = self._start(queue)
-            result = self._broker(queue).pull(
+            result = broker_of(self._backend, queue).pull(
                 self.consumer_group, queue, assignment.next_offset, self.config.pull_batch_size, tags
             )
         except ClientError as error:
@@ -305,10 +330,15 @@ class LitePullConsumer:
             return []
         if result.status is PullStatus.OFFSET_ILLEGAL:
             _log.warning("%s has no offset %d; going on at %d", queue, assignment.next_offset, result.next_begin_offset)
+        consumed = self._polled[queue] if queue in self._moved else None
         if result.next_begin_offset != assignment.next_offset:
             assignment.next_offset = self._polled[queue] = result.next_begin_offset
+            self._moved.add(queue)
         wanted = (each for each in result.messages if subscription is None or subscription.matches(each.properties))
-        return with_bounds(wanted, result)
+        messages = with_bounds(wanted, result)
+        if messages:
+            self._in_hand = (queue, consumed)
+        return messages
 
     def _start(self, queue: MessageQueue) -> int:
         timestamp_ms = self.config.consume_timestamp_ms(self._backend.clock())
@@ -323,6 +353,27 @@ class LitePullConsumer:
             except ClientError as error:
                 _log.warning("group %s: progress is not stored yet: %s", self.consumer_group, error)
 
+    def _note(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Make these offsets what is stored next."""
+        for queue, offset in offsets.items():
+            self._offsets.update(queue, offset, increase_only=False)
+            self._moved.discard(queue)
+            self._let_go(queue)
+
+    def _consumed(self) -> dict[MessageQueue, int]:
+        """How far our queues were consumed since their last commit: without what the last `poll` has returned."""
+        consumed = {queue: self._polled[queue] for queue in self.assignment() if queue in self._moved}
+        if self._in_hand is not None:
+            queue, before = self._in_hand
+            consumed.pop(queue, None)
+            if before is not None:
+                consumed[queue] = before
+        return consumed
+
+    def _let_go(self, queue: MessageQueue) -> None:
+        if self._in_hand is not None and self._in_hand[0] == queue:
+            self._in_hand = None
+
     def _assignments(self) -> Collection[Assignment[OrderedProcessQueue]]:
         return self._rebalance.assignments() if self._assigned is None else self._assigned.values()
 
@@ -332,8 +383,17 @@ class LitePullConsumer:
                 return assignment
         raise MQClientError(f"{queue} is not assigned to this consumer, perhaps not any more")
 
+    def _check_exists(self, queue: MessageQueue) -> None:
+        """MQClientError: there is no such broker, topic or queue."""
+        broker_of(self._backend, queue)
+        if queue not in self._backend.subscribe_queues(queue.topic):
+            code = ClientErrorCode.NOT_FOUND_TOPIC_EXCEPTION
+            raise MQClientError(f"{queue} does not exist, or may not be read", code)
+
     def _forget(self, queue: MessageQueue) -> None:
         self._polled.pop(queue, None)
+        self._moved.discard(queue)
+        self._let_go(queue)
         self._paused.discard(queue)
 
     def _stay_alive(self) -> None:
@@ -346,13 +406,6 @@ class LitePullConsumer:
 
     def _topics(self) -> Collection[str]:
         return self._subscriptions if self._assigned is None else ()
-
-    def _broker(self, queue: MessageQueue) -> Broker:
-        broker = self._backend.brokers().get(queue.broker_name)
-        if broker is None:
-            code = ClientErrorCode.BROKER_NOT_EXIST_EXCEPTION
-            raise MQClientError(f"The broker[{queue.broker_name}] not exist", code)
-        return broker
 
     def _check_running(self) -> None:
         if self._state != "running":

@@ -18,10 +18,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from rmq_store.client.backend import Backend, MessageQueue
+from rmq_store.broker.offsets import offset_number
+from rmq_store.client.backend import Backend, MessageQueue, broker_of
 from rmq_store.client.consumer_config import ConsumerConfig, MessageModel
-from rmq_store.client.errors import MQClientError
-from rmq_store.errors import CorruptConfigError, StoreFailedError, StoreFullError
+from rmq_store.client.errors import ClientError, MessageIllegalError, MQClientError, ResponseCode
+from rmq_store.errors import CorruptConfigError, StoreFailedError, StoreFullError, UsageError
 from rmq_store.files.durable import make_directory, read_limited, remove_leftovers, write_atomically
 
 _FILE_BYTES_MAX = 64 * 1024 * 1024
@@ -55,6 +56,14 @@ def open_offset_store(
     if config.message_model is MessageModel.CLUSTERING:
         return RemoteBrokerOffsetStore(backend, group, lock_owner=lock_owner)
     return LocalFileOffsetStore(Path(config.offset_store_directory).expanduser(), client_id, group)
+
+
+def checked_offset(queue: MessageQueue, offset: Any) -> int:
+    """A caller's offset for a queue, as int. MessageIllegalError: no broker would take it."""
+    try:
+        return offset_number(offset)
+    except UsageError as error:
+        raise MessageIllegalError(f"{queue}: {error}", ResponseCode.INVALID_PARAMETER) from error
 
 
 class _Memory:
@@ -120,26 +129,33 @@ class RemoteBrokerOffsetStore(_Memory):
 
     def read_stored(self, queue: MessageQueue) -> int | None:
         """What the broker answers, with its rule for new groups on young queues. Raises ClientError."""
-        return self._backend.brokers()[queue.broker_name].query_consumer_offset(self._group, queue)
+        return broker_of(self._backend, queue).query_consumer_offset(self._group, queue)
 
     def persist(self, queues: Collection[MessageQueue]) -> None:
         """Commit what changed at each broker; durable on return.
 
         Raises:
-            ClientError: a broker did not answer; what was for it is kept for the next time.
+            ClientError: a broker did not answer; what was for it is kept for the next time. The others have theirs.
         """
         changes = self._take_changes(queues)
         by_broker: dict[str, dict[MessageQueue, int]] = {}
         for queue, offset in changes.items():
             by_broker.setdefault(queue.broker_name, {})[queue] = offset
+        failure: ClientError | None = None
         try:
-            for name in sorted(by_broker):
-                broker = self._backend.brokers()[name]
-                broker.update_consumer_offsets(self._group, by_broker[name], lock_owner=self._lock_owner)
-                for queue in by_broker[name]:
+            for _, offsets in sorted(by_broker.items()):
+                try:
+                    broker = broker_of(self._backend, next(iter(offsets)))
+                    broker.update_consumer_offsets(self._group, offsets, lock_owner=self._lock_owner)
+                except ClientError as error:
+                    failure = failure or error
+                    continue
+                for queue in offsets:
                     del changes[queue]
         finally:
             self._give_back(changes)
+        if failure is not None:
+            raise failure
 
 
 class LocalFileOffsetStore(_Memory):

@@ -28,6 +28,7 @@ from rmq_store.client.backend import (
     PullResult,
     PullStatus,
     add_properties,
+    broker_of,
 )
 from rmq_store.client.consumer_config import MessageModel, PushConsumerConfig
 from rmq_store.client.errors import ClientError, MQBrokerError, ResponseCode
@@ -127,7 +128,7 @@ class PullService(Generic[Held, Wanted]):
         if self._config.pull_interval:
             room = 0  # so many in so much time are wanted
         try:
-            broker = self._backend.brokers()[queue.broker_name]
+            broker = broker_of(self._backend, queue)
             result, wanted = self._fetch(broker, self._group, queue, offset, count, room, subscription)
         except ClientError as error:
             is_limited = isinstance(error, MQBrokerError) and error.response_code == ResponseCode.FLOW_CONTROL

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from rmq_store.client.backend import Backend, Broker, MessageQueue
+from rmq_store.client.backend import Backend, MessageQueue, broker_of
 from rmq_store.client.consumer_config import ConsumerConfig, MessageModel
 from rmq_store.client.errors import ClientError
 from rmq_store.client.held_queue import HeldQueue
@@ -134,7 +134,7 @@ class Rebalance(Generic[Held]):
                 with process_queue.settle_lock:
                     self._offsets.persist([queue])
                 if self._locks_queues:
-                    self._broker(queue).unlock_queues(self._group, self._client_id, [queue])
+                    broker_of(self._backend, queue).unlock_queues(self._group, self._client_id, [queue])
             except ClientError as error:
                 _log.warning("group %s: %s is kept: %s", self._group, queue, error)
                 return False
@@ -168,7 +168,7 @@ class Rebalance(Generic[Held]):
     def _lock(self, queue: MessageQueue, process_queue: HeldQueue) -> bool:
         now_ms = self._backend.clock()
         try:
-            granted = self._broker(queue).lock_queues(self._group, self._client_id, [queue])
+            granted = broker_of(self._backend, queue).lock_queues(self._group, self._client_id, [queue])
         except ClientError as error:
             _log.warning("group %s: %s is not locked: %s", self._group, queue, error)
             return False
@@ -231,6 +231,3 @@ class Rebalance(Generic[Held]):
             return False
         self._table = {**self._table, queue: Assignment(queue, process_queue, offset)}
         return True
-
-    def _broker(self, queue: MessageQueue) -> Broker:
-        return self._backend.brokers()[queue.broker_name]

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from rmq_store.client.backend import Backend, MessageQueue
+from rmq_store.client.backend import Backend, MessageQueue, broker_of
 from rmq_store.client.consumer_config import ConsumeFromWhere
 from rmq_store.client.offset_store import OffsetStore
 from rmq_store.format.names import RETRY_PREFIX
@@ -20,7 +20,7 @@ def pull_from_where(
     stored = offsets.read(queue)
     if stored is not None:
         return stored
-    broker = backend.brokers()[queue.broker_name]
+    broker = broker_of(backend, queue)
     is_retry = queue.topic.startswith(RETRY_PREFIX)
     if where is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET:
         return 0

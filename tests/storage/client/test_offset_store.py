@@ -11,7 +11,7 @@ import pytest
 
 from rmq_store import CorruptConfigError
 from rmq_store.client.backend import MessageQueue
-from rmq_store.client.errors import RemotingConnectError
+from rmq_store.client.errors import MQClientError, RemotingConnectError
 from rmq_store.client.offset_store import LocalFileOffsetStore, RemoteBrokerOffsetStore, dump_offsets, load_offsets
 
 Q0, Q1 = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-b", 1)
@@ -88,6 +88,23 @@ def test_a_broker_that_is_down_gets_its_part_the_next_time() -> None:
     store.persist([Q0, Q1])
     assert brokers["broker-a"].calls == [({Q0: 5}, "me")]
     assert brokers["broker-b"].calls == [({Q1: 7}, "me")]
+
+
+def test_a_broker_that_fails_does_not_keep_the_others_from_their_part() -> None:
+    store, brokers = remote()
+    gone = MessageQueue("T", "a-broker-that-left", 0)
+    for queue in (gone, Q0, Q1):
+        store.update(queue, 5, increase_only=True)
+    brokers["broker-a"].down = True
+    with pytest.raises(MQClientError, match="a-broker-that-left"):
+        store.persist([gone, Q0, Q1])
+    assert brokers["broker-b"].offsets == {Q1: 5}
+    brokers["broker-a"].down = False
+    with pytest.raises(MQClientError, match="a-broker-that-left"):
+        store.persist([gone, Q0, Q1])
+    assert (brokers["broker-a"].offsets, len(brokers["broker-b"].calls)) == ({Q0: 5}, 1)
+    with pytest.raises(MQClientError, match="a-broker-that-left"):
+        store.read_stored(gone)
 
 
 def test_a_forgotten_queue_is_asked_for_again() -> None:

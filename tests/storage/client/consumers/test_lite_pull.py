@@ -10,7 +10,7 @@ import pytest
 from rmq_store import Message, UsageError
 from rmq_store.client.backend import MessageQueue
 from rmq_store.client.consumer_config import ConsumeFromWhere, LitePullConsumerConfig, MessageModel
-from rmq_store.client.errors import MQClientError
+from rmq_store.client.errors import ClientErrorCode, MQBrokerError, MQClientError
 from rmq_store.client.lite_pull_consumer import LitePullConsumer
 from rmq_store.client.subscription import MessageSelector
 
@@ -113,6 +113,132 @@ def test_manual_commits(lab: Any, make: Any) -> None:
     assert (lab.committed(0, group=GROUP), consumer.committed(queue(0))) == (4, 10)
     consumer.shutdown()
     assert lab.committed(0, group=GROUP) == 10
+
+
+@pytest.mark.parametrize("offset", [-1, None, "5", 1.0, True, 1 << 63])
+@pytest.mark.parametrize("persist", [True, False])
+def test_a_refused_commit_leaves_everything_as_it_was(lab: Any, make: Any, offset: Any, persist: bool) -> None:
+    """One offset that cannot be one: the client does not keep it, and the other queues' progress is stored later."""
+    lab.topic(queues=2)
+    lab.send(3, queue=0)
+    lab.send(4, queue=1)
+    consumer = make()
+    consumer.assign([queue(0), queue(1)])
+    consumer.start(threads=False)
+    polled(consumer)
+    consumer.commit({queue(0): 2})
+    with pytest.raises(MQClientError, match=r"queueId=0\]: offset .* is not an integer") as refused:
+        consumer.commit({queue(1): 1, queue(0): offset}, persist=persist)
+    assert isinstance(refused.value, UsageError)
+    assert (consumer.committed(queue(0)), consumer.committed(queue(1))) == (2, 0)
+    consumer.commit([queue(1)])
+    consumer.shutdown()
+    assert lab.store.committed_offsets(GROUP) == {(TOPIC, 0): 2, (TOPIC, 1): 4}
+
+
+@pytest.mark.parametrize("model", list(MessageModel))
+def test_a_commit_for_a_queue_that_is_not_ours_is_refused(lab: Any, make: Any, tmp_path: Any, model: Any) -> None:
+    lab.topic(queues=2)
+    lab.send(3, queue=0)
+    first = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+    consumer = make(message_model=model, offset_store_directory=tmp_path, consume_from_where=first)
+    consumer.assign([queue(0)])
+    consumer.start(threads=False)
+    polled(consumer)
+    for where in (queue(1), queue(99), MessageQueue("Other", BROKER, 0), MessageQueue(TOPIC, "no-such-broker", 0)):
+        with pytest.raises(MQClientError, match=r"not assigned|no-such-broker"):
+            consumer.commit({queue(0): 1, where: 2})
+    with pytest.raises(MQClientError, match="no-such-broker"):
+        consumer.commit([queue(0), MessageQueue(TOPIC, "no-such-broker", 0)])
+    with pytest.raises(MQClientError, match="offset -1"):
+        consumer.commit({queue(0): -1})
+    consumer.commit()
+    assert consumer.committed(queue(0)) == 3
+    consumer.shutdown()
+    again = make(message_model=model, offset_store_directory=tmp_path, consume_from_where=first)
+    again.assign([queue(0)])
+    again.start(threads=False)
+    assert polled(again) == []
+
+
+def test_an_assigned_queue_must_exist(lab: Any, make: Any) -> None:
+    """All of them are as before; what is asked about such a queue is an error, too."""
+    lab.topic(queues=2)
+    lab.send(1, queue=1)
+    consumer = make()
+    consumer.assign([queue(1)])
+    consumer.start(threads=False)
+    nowhere = MessageQueue(TOPIC, "no-such-broker", 0)
+    for where in (nowhere, queue(2), queue(-1), MessageQueue("Missing", BROKER, 0), MessageQueue("a/b", BROKER, 0)):
+        for call in (
+            lambda where: consumer.assign([queue(0), where]),
+            consumer.committed,
+            lambda where: consumer.offset_for_timestamp(where, 0),
+        ):
+            with pytest.raises(MQClientError) as refused:
+                call(where)
+            code = "BROKER_NOT_EXIST_EXCEPTION" if where is nowhere else "NOT_FOUND_TOPIC_EXCEPTION"
+            assert refused.value.response_code == getattr(ClientErrorCode, code)
+    assert consumer.assignment() == [queue(1)]
+    assert polled(consumer) == ["m0"]
+
+
+def test_shutdown_stores_what_was_consumed(lab: Any, make: Any) -> None:
+    """auto_commit: all that polls before the last one have returned, whatever the time; Java waits for the interval."""
+    lab.topic(queues=2)
+    lab.send(15, queue=0)
+    consumer = make()
+    consumer.assign([queue(0), queue(1)])
+    consumer.start(threads=False)
+    assert [len(consumer.poll(0)) for _ in range(2)] == [10, 5]
+    consumer.shutdown()
+    assert lab.store.committed_offsets(GROUP) == {(TOPIC, 0): 10}
+    for auto_commit, committed in ((False, 10), (True, 15)):
+        again = make(auto_commit=auto_commit)
+        again.assign([queue(0)])
+        again.start(threads=False)
+        assert polled(again) == ["m10", "m11", "m12", "m13", "m14"]
+        again.shutdown()
+        assert lab.committed(group=GROUP) == committed
+
+
+def test_shutdown_stores_an_offset_that_was_committed_by_hand_and_no_other(lab: Any, make: Any) -> None:
+    lab.topic(queues=2)
+    lab.send(5, queue=0)
+    lab.send(5, queue=1)
+    consumer = make()
+    consumer.assign([queue(0), queue(1)])
+    consumer.start(threads=False)
+    polled(consumer)
+    consumer.commit({queue(0): 2}, persist=False)
+    consumer.seek(queue(1), 3)
+    consumer.shutdown()
+    assert lab.store.committed_offsets(GROUP) == {(TOPIC, 0): 2, (TOPIC, 1): 3}
+
+
+def test_the_store_refuses_a_commit_as_a_whole(lab: Any, make: Any) -> None:
+    lab.topic(queues=2)
+    for bad in ({(TOPIC, 1): -1}, {(TOPIC, -1): 1}, {("a/b", 0): 1}, {(TOPIC, 1): 1.0}):
+        with pytest.raises(UsageError):
+            lab.store.commit_offsets(GROUP, {(TOPIC, 0): 1, **bad})
+        with pytest.raises(MQBrokerError):
+            offsets = {MessageQueue(topic, BROKER, number): offset for (topic, number), offset in bad.items()}
+            lab.backend.brokers()[BROKER].update_consumer_offsets(GROUP, {queue(0): 1, **offsets})
+    assert lab.store.committed_offsets(GROUP) == {}
+
+
+@pytest.mark.parametrize("offset", [None, "5", 1.0, True])
+def test_what_is_sought_must_be_an_integer(lab: Any, make: Any, offset: Any) -> None:
+    lab.topic()
+    lab.send(3)
+    consumer = make()
+    consumer.assign([queue(0)])
+    consumer.start(threads=False)
+    with pytest.raises(MQClientError, match="is not an integer"):
+        consumer.seek(queue(0), offset)
+    assert polled(consumer) == ["m0", "m1", "m2"]
+    consumer.commit()
+    assert lab.committed(group=GROUP) == 3
 
 
 def test_seek_goes_anywhere_in_the_queue(lab: Any, make: Any) -> None:
