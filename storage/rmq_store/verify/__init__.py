@@ -10,6 +10,7 @@ scanned, so memory holds a few counters per queue and one slot table, never an o
     records   is this a record, and what do queues and index have to say about it
     queues    consume queues <-> log
     index     hash index files <-> log
+    beside    what counts of a store that others change meanwhile
     known     where the log ends for its writers, which damage was kept, and whether a repair came to its end
     report    what counts as damage, and what as the work of an unclean stop
 """
@@ -20,9 +21,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from .beside import check
 from .files import Bytes
 from .index import IndexCheck
-from .known import REBUILD_FILE, BadRange, is_in_repair, kept_ranges, log_end
+from .known import REBUILD_FILE, BadRange, is_in_repair, kept_ranges
 from .queues import QueueCheck
 from .records import MAGIC_START, Frame, read_frame
 from .report import FINDINGS_KEPT, Ledger, Problem, Report
@@ -38,14 +40,16 @@ def verify_store(root: str | Path, progress: Callable[[int, int, int], None] | N
     """Check the store at `root`, and say what was counted and found.
 
     Args:
-        root: the store's directory; it may be open for writing elsewhere (then the report is at best "unclean", and
-            says nothing of what is appended meanwhile).
+        root: the store's directory; others may open, write, close or repair it meanwhile. While it is open for writing
+            the report is at best "unclean", and says nothing of what is appended meanwhile. Findings that a change
+            during the check may explain are checked again.
         progress: called now and then with (messages, bytes of the log done, bytes of the log in all).
 
     Raises:
         OSError: there is no `commitlog/` below `root`, or a file cannot be read.
     """
-    return _Scan(Ledger(Path(root)), progress or (lambda messages, done_bytes, total_bytes: None)).run()
+    path, tell = Path(root), progress or (lambda messages, done_bytes, total_bytes: None)
+    return check(path, lambda: _Scan(Ledger(path), tell).run())
 
 
 class _Scan:
@@ -57,13 +61,13 @@ class _Scan:
         self.report.log_end = self.report.log_start
         self.flushed_end, self.crc_from, _ = ledger.progress
         # In this order, while others write: what is below an end that was read before is in the files behind it.
-        self.limit = log_end(ledger.root) if ledger.unclean else None
+        self.limit = ledger.end
         self.queues, self.index = QueueCheck(ledger), IndexCheck(ledger, self.segments)
         self.newest_ms = 0
         self.kept: list[BadRange] = []
 
     def run(self) -> Report:
-        if self.ledger.unclean:
+        if self.ledger.has_abort:
             self.report.recovery.append("`abort` exists: the store is open now or was not closed")
         if is_in_repair(self.ledger.root):
             text = "the store is in the middle of a repair: the next writer ends it, until then nobody can only read"
@@ -71,6 +75,10 @@ class _Scan:
         check_tables(self.ledger)
         self._read_kept()
         for number, (base, path) in enumerate(self.segments):
+            if self.limit is not None and base >= self.limit:
+                self._pass_over_missing(self.limit)
+                self._check_behind(number - 1)
+                break
             log = self.ledger.map_once(path)  # not kept: one segment at a time is in memory
             start = self._pass_over_missing(base)
             self._check_size(base, path, len(log))
@@ -100,6 +108,8 @@ class _Scan:
                 position = min(known - base, len(log))
             else:
                 behind = self._next_record(log, position + 1, base)
+                if self.ledger.unclean and not isinstance(read_frame(log, position, base, self.crc_from), str):
+                    continue  # a writer has finished it since
                 in_log = self.limit is not None and base + position < self.limit
                 if behind is None and not in_log and self._is_last(number):
                     self._tail(path, log, position, item)

@@ -195,7 +195,7 @@ class IndexCheck:
         """Judge the entries behind the log's end, and those of the keys that have none."""
         report = self.ledger.report
         self._skip(report.log_end)
-        if self.entry:
+        if self.entry and not self.ledger.is_new(self.entry.log_offset):
             text = f"entry {self.entry.number} and those behind it point behind the log's end"
             self.ledger.repairable(self.entry.path, self.entry.position, text, ENTRY.size)
         while self.entry:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .files import Bytes, map_file, other_kind
-from .known import BadRange, progress_record
+from .in_use import lock_use, settled_end
+from .known import BadRange, progress_record, queue_table
 
 FINDINGS_KEPT, MAPS_KEPT = 100, 256
 
@@ -76,9 +77,14 @@ class Ledger:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.report = Report(str(root))
-        self.unclean = (root / "abort").exists()
-        # Before any file is listed, while others write: what is below an end that was read is in the files behind it.
-        self.progress = progress_record(root)
+        # Before any file is listed, and in this order, while others write: what was written down before an end was
+        # read lies below it, and what is below the end is in the files behind it.
+        self.progress, self.table = progress_record(root), queue_table(root)
+        self.has_abort = (root / "abort").exists()
+        is_in_use = lock_use(root) != "free"
+        self.unclean = self.has_abort or is_in_use
+        self.end = settled_end(root) if self.unclean else None
+        self.grows = is_in_use and self.end is not None
         self.bad_ranges: list[tuple[int, int]] = []  # of the log; reported once, so views into them are no news
         self.map = lru_cache(MAPS_KEPT)(self.map_once)
 
@@ -120,6 +126,10 @@ class Ledger:
             self.problem(path, offset, text, size_bytes)
         elif len(self.report.recovery) < FINDINGS_KEPT:
             self.report.recovery.append(f"{path}: at byte {offset}: {text}")
+
+    def is_new(self, log_offset: int) -> bool:
+        """Whether a writer has appended what lies there since the check began."""
+        return self.grows and self.end is not None and log_offset >= self.end
 
     def is_ours(self, log_offset: int) -> bool:
         """Whether one of ours wrote the record there, and no broker used the store since."""

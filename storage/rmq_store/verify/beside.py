@@ -1,0 +1,113 @@
+"""Checking a store that others open, write, close, clean up or repair meanwhile.
+
+One pass cannot see all files at one moment: a writer that comes behind its begin makes a sound store look damaged. So
+findings count only if nobody changed the store during the pass; otherwise it is checked again, now knowing that others
+are at work. Of a store that never stands still, what two passes have found counts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from .files import read_start
+from .in_use import lock_use
+from .report import FINDINGS_KEPT, Report
+
+PASSES_MAX = 4
+WORDS_BYTES = 512  # of the state page, and the whole progress record
+
+Glance = tuple[object, ...]
+
+
+def glance(root: Path) -> Glance:
+    """What differs after anybody has changed the store: names, sizes, times, and the words that writers move."""
+    own, fresh = root / "pyrmq", []
+    for path in (own / "state", own / "progress"):
+        try:
+            fresh.append(read_start(path, WORDS_BYTES))
+        except OSError:
+            fresh.append(b"")
+    return lock_use(root), *fresh, *_stamps(root)
+
+
+def _stamps(root: Path) -> Iterator[tuple[str, int, int, int]]:
+    """(path, inode, size, time) of all but the contents that mapped memory changes; of queues only their directories:
+    what was put into a file shows in the state page.
+    """
+    for directory in (root, root / "config", root / "pyrmq", root / "commitlog", root / "index"):
+        yield from _entries(directory)
+    for topic in _directories(root / "consumequeue"):
+        yield from _entries(Path(topic))
+
+
+def _entries(directory: Path) -> list[tuple[str, int, int, int]]:
+    found = []
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except OSError:
+                    continue
+                found.append((entry.path, status.st_ino, status.st_size, status.st_mtime_ns))
+    except OSError:
+        pass
+    return sorted(found)
+
+
+def _directories(directory: Path) -> list[str]:
+    return [path for path, *_ in _entries(directory)]
+
+
+def check(root: Path, one_pass: Callable[[], Report]) -> Report:
+    """What `one_pass` reports when nobody was in the way; else what two passes agree on."""
+    before: Report | None = None
+    for number in range(1, PASSES_MAX + 1):
+        seen = glance(root)
+        try:
+            report = one_pass()
+        except (FileNotFoundError, NotADirectoryError):  # somebody took it behind our back
+            if number == PASSES_MAX or glance(root) == seen:
+                raise
+            continue
+        if not _is_in_doubt(report) or glance(root) == seen:
+            return report
+        if before is not None and report.problem_count and _keys(report) == _keys(before):
+            return report
+        if number < PASSES_MAX or before is None:
+            before = report
+    assert before is not None
+    return _agreed(before, report)
+
+
+def _is_in_doubt(report: Report) -> bool:
+    """Whether something was found that a change during the pass may explain: more than that the store is open."""
+    return bool(report.problem_count) or any(not text.startswith("`abort` exists") for text in report.recovery)
+
+
+def _keys(report: Report) -> set[tuple[str, int, str]]:
+    return {(problem.path, problem.offset, problem.text) for problem in report.problems}
+
+
+def _agreed(before: Report, report: Report) -> Report:
+    """`report` without the problems that it alone has. If there are too many to be named all, they are damage."""
+    if max(report.problem_count, before.problem_count) > FINDINGS_KEPT:
+        return report
+    both = _keys(before)
+    others = [problem for problem in report.problems if (problem.path, problem.offset, problem.text) not in both]
+    if not others:
+        return report
+    report.problems = [problem for problem in report.problems if problem not in others]
+    report.problem_count = len(report.problems)
+    report.damaged = {}
+    for problem in report.problems:
+        area = problem.path.partition("/")[0]
+        report.damaged[area] = report.damaged.get(area, 0) + 1
+    report.bad_ranges = [bad for bad in report.bad_ranges if bad in before.bad_ranges]
+    report.recovery.append(
+        f"others changed the store in each of {PASSES_MAX} passes: {len(others)} contradictions that only the last one "
+        "met are not counted"
+    )
+    return report
