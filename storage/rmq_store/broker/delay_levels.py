@@ -2,9 +2,9 @@
 
 Messages of level n wait in queue n - 1 of SCHEDULE_TOPIC_XXXX; the tags code of a queue entry is the time at which its
 message is due. They are delivered in queue order: behind the first one that is not due nothing is. A time further ahead
-than the level's delay (the clock was set back, the level was shortened) counts as now. To tell, the clock is asked after
-the queue: a message that was stored between the two would seem to be too far ahead. A level that the table does not have
-any more has no delay: its messages come at their times.
+than the level's delay (the clock was set back, the level was shortened) counts as now. For that the clock is asked
+after the queue: what was stored between the two would else seem to be too far ahead. A level that the table does not
+have any more has no delay: its messages come at their times.
 
     progress = the larger of   the newest unit `delay/<level>`     ours: written together with the delivered messages
                                config/delayOffset.json             a broker's, and ours for a broker; written behind

@@ -19,11 +19,11 @@ from rmq_store.broker.routing import Router
 from rmq_store.broker.row_columns import rows_from
 from rmq_store.broker.topics import TopicConfig
 from rmq_store.errors import UsageError
-from rmq_store.format.encode_input import is_text
 from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
 from rmq_store.format.gather import all_are
 from rmq_store.format.host import Host
 from rmq_store.format.ids import UniqueIdGenerator
+from rmq_store.format.input_columns import as_type
 from rmq_store.format.message import Message
 from rmq_store.format.names import validate_topic
 from rmq_store.log.commit_log import Clock
@@ -209,14 +209,7 @@ def normalise(batch: pa.RecordBatch, default_topic: str | None = None) -> pa.Rec
             column = batch.column(field.name)
         else:
             continue
-        if column.type != field.type:
-            if not _is_of_kind(column.type, field.type):
-                raise UsageError(f"column {field.name!r} is {column.type}, not {field.type}")
-            try:
-                # RocketMQ has milliseconds: what is finer than a microsecond may go.
-                column = column.cast(field.type, safe=not pa.types.is_timestamp(field.type))
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                raise UsageError(f"column {field.name!r} is {column.type}, not {field.type}: {error}") from error
+        column = as_type(field.name, column, field.type)
         arrays.append(column)
         fields.append(field)
     given = {field.name for field in fields}
@@ -229,21 +222,3 @@ def normalise(batch: pa.RecordBatch, default_topic: str | None = None) -> pa.Rec
         row = topics.is_null().index(True).as_py()
         raise UsageError(f"row {row}: column 'topic' is null")
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
-
-
-def _is_of_kind(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a column of type `given` may be cast. Arrow would also make text of numbers, and times of both: what is
-    meant is for the caller to say.
-    """
-    if pa.types.is_dictionary(given):
-        given = given.value_type
-    if pa.types.is_null(given):
-        return True
-    if pa.types.is_string(wanted):
-        return is_text(given)
-    if pa.types.is_binary(wanted):
-        is_binary = pa.types.is_binary(given) or pa.types.is_large_binary(given) or pa.types.is_fixed_size_binary(given)
-        return bool(is_binary or is_text(given))
-    if pa.types.is_integer(wanted):
-        return bool(pa.types.is_integer(given))
-    return bool(given.id == wanted.id)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.errors import ResponseError, UsageError
+from rmq_store.format.input_columns import as_type
 
 _ROW = re.compile(r"row (\d+)")
 
@@ -18,14 +19,16 @@ def as_schema(rows: pa.RecordBatch, schema: pa.Schema, needed: Collection[str], 
     """The rows as a batch of `schema`; a column that is not `needed` may be missing, and is then null.
 
     Raises:
-        UsageError: a column is missing (`purpose` says what it is for), unknown or of another type; a null in a needed
-            one; names row and column.
+        UsageError: a column is missing (`purpose` says what it is for), unknown, twice or of another type; a value that
+            does not fit, or a null in a needed column; names row and column.
     """
     if not isinstance(rows, pa.RecordBatch):
         raise UsageError(f"a pyarrow RecordBatch is expected, got {type(rows).__name__}")
     unknown = [name for name in rows.schema.names if name not in schema.names]
     if unknown:
         raise UsageError(f"unknown column {unknown[0]!r}; known are {', '.join(schema.names)}")
+    if len(set(rows.schema.names)) < rows.num_columns:
+        raise UsageError(f"a column is there twice: {', '.join(rows.schema.names)}")
     columns = []
     for field in schema:
         if field.name not in rows.schema.names:
@@ -33,11 +36,7 @@ def as_schema(rows: pa.RecordBatch, schema: pa.Schema, needed: Collection[str], 
                 raise UsageError(f"there is no column {field.name!r}: {purpose}")
             columns.append(pa.nulls(rows.num_rows, field.type))
             continue
-        column = rows.column(field.name)
-        try:
-            column = column.cast(field.type)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise UsageError(f"column {field.name!r} is {column.type}, not {field.type}: {error}") from error
+        column = as_type(field.name, rows.column(field.name), field.type)
         if field.name in needed and column.null_count:
             raise UsageError(f"row {column.is_null().index(True).as_py()}: column {field.name!r} is null")
         columns.append(column)

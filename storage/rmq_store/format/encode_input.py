@@ -17,6 +17,7 @@ from rmq_store.format.frame_check import HOSTS_V6_MASK
 from rmq_store.format.gather import value_bytes
 from rmq_store.format.host import Host
 from rmq_store.format.ids import UniqueIdGenerator
+from rmq_store.format.input_columns import as_type, is_bytes, is_text
 from rmq_store.format.names import validate_topic
 from rmq_store.format.property_encoder import NAMED_COLUMNS, checked_text, refusal
 from rmq_store.format.schema import ENCODED_SCHEMA, PROPERTIES_TYPE
@@ -88,9 +89,9 @@ class EncodeInput:
         column = self._required("body")
         if column.null_count:
             raise refusal(_first_null(column), "body", "a message needs a body; it may be empty")
-        if not (is_text(column.type) or pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+        if not (is_text(column.type) or is_bytes(column.type)):
             raise UsageError(f"column 'body': expected binary, got {column.type}")
-        bodies = self._cast("body", column, pa.large_binary())
+        bodies = as_type("body", column, pa.large_binary())
         refuse_over(np.diff(value_bytes(bodies)[0]), bytes_max, "body", "bytes")
         return bodies
 
@@ -103,7 +104,7 @@ class EncodeInput:
         column = self._columns.get("properties")
         if column is None or pa.types.is_null(column.type):
             return None
-        return self._cast("properties", column, PROPERTIES_TYPE)
+        return as_type("properties", column, PROPERTIES_TYPE)
 
     def fields(self, queue_ids: npt.NDArray[np.int32], options: EncodeOptions) -> RowFields:
         """The fixed fields of the rows' frames."""
@@ -119,7 +120,7 @@ class EncodeInput:
         column = self._columns.get(name)
         if column is None:
             return np.zeros(self.row_count, np.int32)
-        numbers: npt.NDArray[np.int32] = self._cast(name, column, pa.int32()).fill_null(0).to_numpy()
+        numbers: npt.NDArray[np.int32] = as_type(name, column, pa.int32()).fill_null(0).to_numpy()
         return numbers
 
     def _born_timestamps(self, now_ms: int) -> npt.NDArray[np.int64]:
@@ -129,7 +130,7 @@ class EncodeInput:
             return np.full(self.row_count, now_ms, np.int64)
         if not pa.types.is_timestamp(column.type):
             raise UsageError(f"column 'bornTimestamp': expected a timestamp, got {column.type}")
-        times_us = column.cast(pa.timestamp("us", column.type.tz), safe=False).view(pa.int64())
+        times_us = as_type("bornTimestamp", column, pa.timestamp("us", column.type.tz)).view(pa.int64())
         times_ms: npt.NDArray[np.int64] = times_us.fill_null(0).to_numpy() // _MICROSECONDS_PER_MS
         if column.null_count:
             times_ms[column.is_null().to_numpy(zero_copy_only=False)] = now_ms
@@ -139,25 +140,12 @@ class EncodeInput:
         # Arrow would also write numbers out; what text a number becomes is for the caller to say.
         if not (is_text(column.type) or pa.types.is_null(column.type)):
             raise UsageError(f"column {name!r}: expected a string, got {column.type}")
-        return self._cast(name, column, pa.string())
+        return as_type(name, column, pa.string())
 
     def _required(self, name: str) -> pa.Array:
         if name not in self._columns:
             raise UsageError(f"the batch has no column {name!r}; it has {', '.join(self._columns) or 'none'}")
         return self._columns[name]
-
-    def _cast(self, name: str, column: pa.Array, wanted: pa.DataType) -> pa.Array:
-        if column.type == wanted:
-            return column
-        try:
-            return column.cast(wanted)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise UsageError(f"column {name!r}: {column.type} cannot be used as {wanted}: {error}") from error
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Whether values of this type are UTF-8 text."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def refuse_over(values: npt.NDArray[np.int64], maximum: int, column: str, unit: str) -> None:

@@ -1,13 +1,15 @@
-"""A map column, taken apart at once: the same as asking for one name after the other."""
+"""Rows that a caller gives: their columns, and a map column, taken apart at once."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq_store.broker.row_columns import map_columns
+from rmq_store import UsageError
+from rmq_store.broker.row_columns import as_schema, map_columns
 from rmq_store.format.schema import PROPERTIES_TYPE
 
 names = st.sampled_from("abcd")
@@ -25,3 +27,25 @@ def test_every_name_gives_what_a_look_up_of_it_gives(
     assert set(found) == {name for row in column.to_pylist() for name, _ in row or ()}
     for name, values in found.items():
         assert values.to_pylist() == pc.map_lookup(column, pa.scalar(name), "last").to_pylist()
+
+
+def test_rows_are_taken_as_they_are_or_refused() -> None:
+    wanted = pa.schema([("queueId", pa.int32()), ("queueOffset", pa.int64()), ("msgId", pa.string())])
+
+    def taken(**columns: pa.Array) -> list[dict[str, object]]:
+        rows: list[dict[str, object]] = as_schema(
+            pa.RecordBatch.from_pydict(columns), wanted, ("queueId", "queueOffset"), "which"
+        ).to_pylist()
+        return rows
+
+    assert taken(queueId=pa.array([1], pa.uint8()), queueOffset=pa.array([1 << 40])) == [
+        {"queueId": 1, "queueOffset": 1 << 40, "msgId": None}
+    ]
+    for bad in (pa.array([1.0]), pa.array(["1"]), pa.array([True]), pa.array([1], pa.timestamp("us"))):
+        with pytest.raises(UsageError, match=r"^column 'queueOffset' is .*, not int64$"):
+            taken(queueId=pa.array([1]), queueOffset=bad)
+    with pytest.raises(UsageError, match="row 1, column 'queueId': 4294967296 does not fit int32"):
+        taken(queueId=pa.array([1, 1 << 32]), queueOffset=pa.array([1, 2]))
+    twice = pa.RecordBatch.from_arrays([pa.array([1])] * 3, ["queueId", "queueOffset", "queueId"])
+    with pytest.raises(UsageError, match="a column is there twice"):
+        as_schema(twice, wanted, ("queueId", "queueOffset"), "which")
