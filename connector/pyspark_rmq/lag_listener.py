@@ -159,7 +159,11 @@ class LagListener(StreamingQueryListener):
                 if path not in self._homes:
                     self._homes[path] = open_to_watch(path), clock_of(path)
                 home, clock = self._homes[path]
-                home.refresh()
+                try:
+                    home.refresh()
+                except Exception:  # it was replaced, say: opened anew for the next batch
+                    self._homes.pop(path)[0].close()
+                    raise
                 return home, clock()
         return None, time.time_ns() // 1_000_000
 

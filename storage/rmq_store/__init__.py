@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         StoreFailedError,
         StoreFullError,
         StoreLockedError,
+        StoreReplacedError,
         UnknownTopicError,
         UsageError,
     )
@@ -102,8 +103,8 @@ _HOMES = {
     "errors": (
         "CorruptConfigError CorruptIndexError CorruptionError CorruptQueueError CorruptRecordError DataLossError "
         "InvalidReceiptHandleError LeaseHeldError MarkerError NotAStoreError OffsetOutOfRangeError ReadOnlyError "
-        "ResponseError StagingError StoreError StoreFailedError StoreFullError StoreLockedError UnknownTopicError "
-        "UsageError"
+        "ResponseError StagingError StoreError StoreFailedError StoreFullError StoreLockedError StoreReplacedError "
+        "UnknownTopicError UsageError"
     ),
     "files.pin": "Pin",
     "format.message": "Message StoredMessage",
@@ -173,6 +174,7 @@ __all__ = [
     "StoreFailedError",
     "StoreFullError",
     "StoreLockedError",
+    "StoreReplacedError",
     "StoredMessage",
     "SubscriptionGroup",
     "TopicConfig",

@@ -12,6 +12,7 @@
     ├── LeaseHeldError          another live member holds the lease                              .holder
     ├── StoreFullError          no space; nothing was written; retry after freeing some
     ├── StoreFailedError        an fsync or I/O error made further writes unsafe; reopen
+    │   └── StoreReplacedError  the directory was moved, deleted or replaced while it was open   .path .moved_to
     ├── CorruptionError         bytes on disk contradict the format                    .path .offset .reason
     │   ├── CorruptRecordError  a message frame
     │   ├── CorruptQueueError   a consume queue entry
@@ -109,6 +110,17 @@ class StoreFullError(StoreError):
 
 class StoreFailedError(StoreError):
     """A flush failed: what is on disk is unknown. Reads go on; writes are refused until the store was repaired."""
+
+
+class StoreReplacedError(StoreFailedError):
+    """The store that was opened at `path` is not there any more: it was moved (`moved_to`; None: that is not known), or
+    deleted (""), and perhaps another one is there. What is at `path` now was not changed.
+    """
+
+    def __init__(self, path: str, reason: str, moved_to: str | None = None) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.moved_to = moved_to
 
 
 class CorruptionError(StoreError):

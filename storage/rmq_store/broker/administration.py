@@ -28,6 +28,7 @@ from rmq_store.broker.pop_journal import PopJournal
 from rmq_store.broker.queues import Queues
 from rmq_store.broker.topics import TopicConfig, TopicTable
 from rmq_store.errors import ReadOnlyError, UnknownTopicError, UsageError
+from rmq_store.files.rooted import refuse_if_replaced
 from rmq_store.format import names
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.retention import remove_queue_files
@@ -211,6 +212,7 @@ class Administration:
     def _require_writer(self) -> None:
         if not self._log.writable:
             raise ReadOnlyError(f"{self._log.root} was opened with read_only=True: nothing can be changed")
+        refuse_if_replaced(self._log.root)
 
 
 def _remove(journal: PopJournal) -> None:

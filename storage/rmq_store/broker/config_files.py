@@ -23,6 +23,7 @@ from rmq_store.files import durable
 from rmq_store.files.durable import make_directory, read_limited, remove_leftovers, write_atomically
 from rmq_store.files.lock import OfdLock
 from rmq_store.files.locked_call import call_locked
+from rmq_store.files.rooted import as_path, refuse_if_replaced
 from rmq_store.format.config_json import SIZE_MAX, ConfigJsonError, Style, dumps, loads
 from rmq_store.format.names import CONFIG_DIRECTORY
 
@@ -50,7 +51,7 @@ class ConfigFile:
         lock: Callable[[], OfdLock] | None = None,
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
     ) -> None:
-        self._root = Path(root)
+        self._root = as_path(root)
         self.path = self._root / CONFIG_DIRECTORY / name
         self.backup = self.path.with_name(f"{name}.bak")
         self._names = str(self.path), str(self.backup)  # asked for with every message: no Path object each time
@@ -89,6 +90,7 @@ class ConfigFile:
 
         Raises:
             StoreLockedError: another process held the config lock for `lock_timeout_ms`.
+            StoreReplacedError: the store is not in its place any more.
             CorruptConfigError: neither the file nor its backup can be parsed; both are left alone.
             StoreFullError, StoreFailedError: as `write_atomically`. More than SIZE_MAX bytes are refused as full: they
                 could not be read again.
@@ -134,6 +136,7 @@ class ConfigFile:
         make_directory(self.path.parent)
 
         def change_alone() -> None:
+            refuse_if_replaced(self._root)
             remove_leftovers(self.path)
             change()
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from rmq_store.broker.config import StoreConfig
-from rmq_store.errors import StoreLockedError
+from rmq_store.errors import StoreLockedError, StoreReplacedError
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.flush import PROGRESS_INTERVAL_BYTES, PROGRESS_INTERVAL_MS, flush, save_progress
 
@@ -109,6 +109,10 @@ class Flusher:
                 self.flush_if_due()
                 self._save_progress_if_due()
                 self._failing = False
+            except StoreReplacedError as error:
+                if not self._failing:
+                    _LOG.error("%s", error)
+                self._failing = True
             except Exception:
                 # The thread goes on: the cause may pass. Writers take it for late, and hear of it by their own flush.
                 if not self._failing:

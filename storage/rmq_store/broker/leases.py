@@ -27,6 +27,7 @@ from rmq_store.clock import system_clock
 from rmq_store.errors import LeaseHeldError
 from rmq_store.files.durable import make_directory, open_nofollow, write_fully
 from rmq_store.files.lock import OfdLock
+from rmq_store.files.rooted import as_path, refuse_if_replaced
 from rmq_store.format.names import is_group_name, validate_group, validate_topic
 
 STUCK_AFTER_MS = 120_000  # ConsumerManager.java CHANNEL_EXPIRED_TIMEOUT
@@ -73,7 +74,7 @@ class Lease:
         validate_topic(name)
         self.group = group
         self.name = name
-        self._root = Path(root)
+        self._root = as_path(root)
         self._path = _directory(self._root, group) / (_file_stem(name) + _SUFFIX)
         self._clock = clock
         self._lock = OfdLock(self._path)
@@ -84,7 +85,9 @@ class Lease:
 
         Raises:
             LeaseHeldError: another live member holds it, in this process or another one; `.holder` is its text.
+            StoreReplacedError: the store is not in its place any more.
         """
+        refuse_if_replaced(self._root)
         for directory in reversed([self._path.parent, *self._path.parent.parents[:2]]):
             make_directory(directory)
         if not self._lock.try_exclusive():

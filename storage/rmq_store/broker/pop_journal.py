@@ -31,6 +31,7 @@ from rmq_store.broker.pop_state import Change, Dying, Given, Gone, PopState, Pos
 from rmq_store.errors import CorruptConfigError, InvalidReceiptHandleError
 from rmq_store.files import durable
 from rmq_store.files.lock import OfdLock
+from rmq_store.files.rooted import refuse_if_replaced
 
 _HEADER = struct.Struct("<8sq44x")
 _CHANGE = struct.Struct("<BB2xIiiqqqqqi")
@@ -72,6 +73,7 @@ class PopJournal:
             StoreLockedError: another process, or another thread, held it for LOCK_TIMEOUT_MS.
             CorruptConfigError: the file is no journal; nothing was changed.
             UsageError: a signal handler has come in the middle of such a block of its own thread.
+            StoreReplacedError: the store is not in its place any more.
         """
         return JournalBlock(self)
 
@@ -191,12 +193,14 @@ class JournalBlock:
     def __enter__(self) -> PopState:
         journal = self._journal
         directory = journal.path.parent
+        refuse_if_replaced(directory)
         durable.refuse_links(directory.parents[1], directory.parent, directory)
         if not directory.is_dir():
             for missing in reversed([directory, *directory.parents[:3]]):
                 durable.make_directory(missing)
         self._block.enter(sys._getframe(1))
         try:
+            refuse_if_replaced(directory)
             journal._catch_up()
         except BaseException as error:
             self._block.__exit__(type(error), error, error.__traceback__)

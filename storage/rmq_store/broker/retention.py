@@ -47,6 +47,7 @@ from rmq_store.errors import (
 from rmq_store.files import durable
 from rmq_store.files.lock import OfdLock
 from rmq_store.files.pin import is_pinned
+from rmq_store.files.rooted import refuse_if_replaced
 from rmq_store.format.host import Host
 from rmq_store.log import retention as mechanics
 from rmq_store.log.append import append_lock
@@ -227,6 +228,7 @@ class Retention:
                 if not is_alone:
                     holder = self._lock.who().pid
                     raise StoreLockedError(f"{self._log.root}: somebody else deletes old messages", holder)
+                refuse_if_replaced(self._log.root)
                 plan = self.plan(manual=manual, file_reserved_time=file_reserved_time, drop_waiting=drop_waiting)
                 return self._run(plan, settings) if plan.trigger else RetentionReport(plan)
 
@@ -348,6 +350,7 @@ class Retention:
     def _require_writer(self) -> None:
         if not self._log.writable:
             raise ReadOnlyError(f"{self._log.root} was opened with read_only=True: nothing can be deleted")
+        refuse_if_replaced(self._log.root)
 
 
 _KEPT = "a reader keeps it"

@@ -109,7 +109,7 @@ class Schedule:
         Raises:
             UsageError: `limit` is below 1.
             StoreFullError, StoreLockedError: what was not delivered still waits.
-            StoreFailedError: as `Store.send`; no message can come twice.
+            StoreFailedError, StoreReplacedError: as `Store.send`; no message can come twice.
             CorruptionError: config/delayOffset.json or the unit topic is unreadable. An unreadable queue of a level or
                 timer is logged, once, as an error; the others go on. So is a queue that takes no messages: those for
                 it are put off, by PUT_OFF_MS each time.
@@ -121,6 +121,7 @@ class Schedule:
         is_time_to_save = self._is_unsaved and abs(now_ms - self._saved_ms) >= SAVE_INTERVAL_MS
         if look.holds(end, now_ms) and not is_time_to_save:
             return Delivery(0, look.due_ms)
+        self._log.held_root.refuse_if_replaced()
         turn = object()
         try:
             self._turns[turn] = None
@@ -141,6 +142,7 @@ class Schedule:
 
         Costs an fsync of the log if something was delivered since. StoreFailedError, StoreLockedError, CorruptionError.
         """
+        self._log.held_root.refuse_if_replaced()
         # Before the look at the units: of what is delivered meanwhile the next call tells.
         self._is_unsaved, self._saved_ms = False, self._log.clock()
         known = self._offsets.all()

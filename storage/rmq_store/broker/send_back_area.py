@@ -22,7 +22,7 @@ from rmq_store.broker.queues import Queues
 from rmq_store.broker.row_columns import rows_from
 from rmq_store.broker.send_back import SendBackRules
 from rmq_store.broker.send_back_batch import SendBackEncoder, normalise
-from rmq_store.broker.staging import StagingFile
+from rmq_store.broker.staging import StagingFile, held
 from rmq_store.broker.topics import TopicTable
 from rmq_store.clock import store_clock
 from rmq_store.errors import NotAStoreError, UsageError
@@ -78,7 +78,7 @@ class SendBackArea(StagingFile):
             NotAStoreError: there is no store of ours at `path`: on this host, at least.
             UsageError: `Retry.prepare` was not called for this group.
         """
-        root = Path(path).absolute()
+        root = held(path)
         store = StoreFile.load(root)
         if store is None:
             raise NotAStoreError(str(root), "the store that was planned is not on this host; run the tasks where it is")

@@ -26,6 +26,7 @@ from rmq_store.clock import store_clock
 from rmq_store.errors import NotAStoreError
 from rmq_store.files import blocks, durable
 from rmq_store.files.lock import lock_shared_quietly
+from rmq_store.files.rooted import Root, root_of
 from rmq_store.format.crc import extend_crc
 from rmq_store.format.schema import ENCODED_SCHEMA
 from rmq_store.log.commit_log import Clock
@@ -33,6 +34,22 @@ from rmq_store.log.commit_log import Clock
 # A file that is longer gets blocks for what is written next, so many at a time; for less that is not worth it.
 _RESERVE_FROM_BYTES = 4 << 20
 _RESERVED_BYTES = 16 << 20
+
+
+def held(path: str | Path) -> Path:
+    """The directory of a store that a task stages for: the file goes into this one, whatever is at the path meanwhile.
+    NotAStoreError if there is none.
+    """
+    directory = Path(path).absolute()
+    try:
+        root = Root(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        reason = "the store that was planned is not on this host; run the tasks where it is"
+        raise NotAStoreError(str(directory), reason) from None
+    except OSError as error:
+        raise durable.translate(error, directory) from error
+    root.watch()
+    return root.path
 
 
 class _CrcFile:
@@ -85,6 +102,7 @@ class StagingFile:
         self.partition_id = partition_id
         self._directory = staging_directory(root, write_id)
         self._name = f"{partition_id}-{attempt}-{uuid.uuid4().hex}.arrow"
+        self._root = root_of(root)
         self._file: _CrcFile | None = None
         self._writer: pa.ipc.RecordBatchStreamWriter | None = None
         self._rows = 0
@@ -111,7 +129,7 @@ class StagingFile:
 
     def finish(self) -> StagedFile | None:
         """Close the file and report it; None if there were no rows. It is complete, but not synced: it serves this
-        boot only.
+        boot only. StoreReplacedError: the store was moved, deleted or replaced meanwhile, and the file is not there.
         """
         if self._writer is None or self._file is None:
             return None
@@ -120,6 +138,8 @@ class StagingFile:
             self._file.close()
         except OSError as error:
             raise durable.translate(error, self._directory) from error
+        if self._root is not None:
+            self._root.refuse_if_replaced()
         self._writer = None
         return StagedFile(
             f"{self._directory.name}/{self._name}", self._file.size_bytes, self._file.crc32, self._rows,
@@ -127,11 +147,13 @@ class StagingFile:
         )  # fmt: skip
 
     def abort(self) -> None:
-        """Remove what was written; does nothing after `finish`."""
+        """Remove what was written, unless it was finished; let go of the store's directory."""
         if self._writer is not None and self._file is not None:
             self._writer = None
             self._file.close()
             (self._directory / self._name).unlink(missing_ok=True)
+        if self._root is not None:
+            self._root.close()
 
     def __enter__(self) -> Self:
         return self
@@ -142,6 +164,8 @@ class StagingFile:
         self.abort()
 
     def _open(self) -> None:
+        if self._root is not None:
+            self._root.refuse_if_replaced()
         while self._file is None:
             for directory in (self._directory.parent, self._directory):
                 durable.make_directory(directory, synced=False)  # nothing in it serves another boot
@@ -178,7 +202,7 @@ class StagingArea(StagingFile):
         Raises:
             NotAStoreError: there is no store of ours at `path`: on this host, at least.
         """
-        root = Path(path)
+        root = held(path)
         store = StoreFile.load(root)
         if store is None:
             raise NotAStoreError(str(root), "the store that was planned is not on this host; run the tasks where it is")

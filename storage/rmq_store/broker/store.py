@@ -55,6 +55,7 @@ from rmq_store.errors import (
 )
 from rmq_store.files import durable
 from rmq_store.files.pin import Pin
+from rmq_store.files.rooted import Root
 from rmq_store.format.message import Message, StoredMessage
 from rmq_store.format.names import is_system_topic, validate_topic
 from rmq_store.format.schema import MESSAGE_SCHEMA
@@ -76,7 +77,7 @@ class Store:
     """
 
     def __init__(self, log: CommitLog, file: StoreFile, broker_name: str, recovery: RecoveryReport | None) -> None:
-        self.path = log.root
+        self.path = Path(str(log.root))
         self.read_only = not log.writable
         self.config = file.config
         self.identity = file.identity
@@ -161,6 +162,9 @@ class Store:
         elif not _is_store(root):
             raise NotAStoreError(str(root), "no RocketMQ store is here (no commitlog/ and no pyrmq/store.json)")
         durable.warn_of_shared_directory(root)
+        if not read_only:
+            with durable.typed(root):
+                root = Root(root).path
         known = StoreFile.load(root) or _none_lost(root)
         settings = _settings(root, known, config)
         log = CommitLog(
@@ -177,6 +181,9 @@ class Store:
         recovery = None
         is_open = False
         try:
+            if read_only:
+                log.held = Root(root)
+                log.held.watch()
             if known is None and log.segments.bases() and not read_only:
                 settings = replace(settings, message_index_tags=indexes_tags(log))
                 log.index_tags = settings.message_index_tags
@@ -191,7 +198,7 @@ class Store:
                     # Another process was faster to make the store, with other settings: those hold.
                     is_open = False
                     opening.close(log)
-                    return cls.open(root, config=config, clock=clock, broker_name=broker_name)
+                    return cls.open(path, config=config, clock=clock, broker_name=broker_name)
             name = broker_name or _broker_name(root, settings)
             return cls(log, StoreFile(known.identity if known else "", settings), name, recovery)
         except BaseException:
@@ -258,8 +265,10 @@ class Store:
         self.close()
 
     def refresh(self) -> None:
-        """Look at the disk again, if this is a read-only store that nobody of us writes; otherwise nothing to do."""
-        self._reading().refresh()
+        """Look at the disk again, if this is a read-only store that nobody of us writes. StoreReplacedError: the store
+        is not in its place any more.
+        """
+        self._looking().refresh()
 
     def rest(self) -> None:
         """Keep nothing from retention until something is read again."""
@@ -277,7 +286,7 @@ class Store:
 
     def create_topic(self, name: str, queue_count: int = 4, perm: int = 6, *, exist_ok: bool = False) -> TopicConfig:
         """Create a topic durably. UsageError if the name is bad, a system topic's, or taken (unless `exist_ok`)."""
-        self._writing()
+        self._changing()
         validate_topic(name)
         if is_system_topic(name):
             raise UsageError(f"{name!r} is the name of a system topic: choose another one")
@@ -291,12 +300,12 @@ class Store:
         """Add a consumer group's settings durably and return them; with `exist_ok`, return those that are there
         unchanged. UsageError if a value is bad, or the group is there.
         """
-        self._writing()
+        self._changing()
         return self._groups.create(group, exist_ok=exist_ok)
 
     def update_group(self, group: SubscriptionGroup) -> None:
         """Replace the settings of a group durably. UsageError if a value is bad, or there is no such group."""
-        self._writing()
+        self._changing()
         self._groups.update(group)
 
     def committed_offsets(self, group: str) -> dict[tuple[str, int], int]:
@@ -315,15 +324,15 @@ class Store:
             UsageError: a name, queue id or offset that cannot be one.
             StoreLockedError, StoreFullError, StoreFailedError: nothing was committed.
         """
-        self._writing()
+        self._changing()
         self._offsets.commit(group, offsets)
 
     def lease(self, group: str, topic: str, owner: str) -> Lease:
         """Take the lease of `group` on `topic`; LeaseHeldError names who has it. Free again when released or the
         process dies.
         """
-        self._writing()
-        lease = Lease(self.path, group, topic, clock=self._log.clock)
+        self._changing()
+        lease = Lease(self._log.root, group, topic, clock=self._log.clock)
         lease.acquire(owner)
         return lease
 
@@ -331,11 +340,11 @@ class Store:
 
     def queue_range(self, topic: str, queue_id: int) -> QueueRange:
         """The messages that can be read; (0, 0) for a queue that was never used."""
-        return self._reading().range(topic, queue_id)
+        return self._looking().range(topic, queue_id)
 
     def queue_ranges(self, topic: str) -> dict[int, QueueRange]:
         """`queue_range` of each read queue. UnknownTopicError."""
-        return self._queues.ranges(topic, range(self.topic(topic).read_queue_nums))
+        return self._looking().ranges(topic, range(self.topic(topic).read_queue_nums))
 
     def read(
         self,
@@ -424,7 +433,8 @@ class Store:
 
     def log_range(self) -> tuple[int, int]:
         """[start, end) of the commit log as this store sees it now."""
-        return self._log.start(), self._reading().end()
+        queues = self._looking()
+        return self._log.start(), queues.end()
 
     def stands_still(self, end: int) -> bool:
         """Whether the log still ends at `end`, as far as mapped memory tells: for who asks all the time, and looks
@@ -572,12 +582,19 @@ class Store:
         """Have a thread of the store make durable what is stored so far, at once and beside the caller. That it cannot
         is logged, and the next call that writes is told: StoreFailedError.
         """
-        self._writing().flush_soon()
+        self._changing().flush_soon()
 
     def _reading(self) -> Queues:
         if self._closed:
             raise UsageError(f"{self.path} is closed; open it again")
         return self._queues
+
+    def _looking(self) -> Queues:
+        """As `_reading`, for what looks where queues and log end: StoreReplacedError if the store is not in its place.
+        """
+        queues = self._reading()
+        self._log.held_root.refuse_if_replaced()
+        return queues
 
     def _writing(self) -> Writer:
         if self._writer is None:
@@ -585,6 +602,12 @@ class Store:
         if self._closed or self._log.store_lock.held == "free":  # a forked child holds nothing
             raise UsageError(f"{self.path} is closed in this process; open it again")
         return self._writer
+
+    def _changing(self) -> Writer:
+        """As `_writing`, for what does not append: StoreReplacedError if the store is not in its place."""
+        writer = self._writing()
+        self._log.held_root.refuse_if_replaced()
+        return writer
 
 
 def _is_store(root: Path) -> bool:

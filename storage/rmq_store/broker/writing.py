@@ -258,6 +258,7 @@ class Writer:
     def flush(self) -> None:
         """See `Store.flush`."""
         flush(self._log)
+        self._log.held_root.refuse_if_replaced()
 
     def flush_soon(self) -> None:
         """See `Store.flush_soon`."""

@@ -29,8 +29,10 @@ from rmq_store.errors import (
     StoreError,
     StoreFailedError,
     StoreFullError,
+    StoreReplacedError,
     UsageError,
 )
+from rmq_store.files.rooted import as_path, gone_from
 
 _LOG = logging.getLogger(__name__)
 
@@ -53,7 +55,9 @@ def before(operation: str, path: str | Path) -> None:
 
 
 def translate(error: OSError, path: str | Path) -> StoreError:
-    """Return the typed error for a failed write to `path`: full, not allowed, or failed."""
+    """Return the typed error for a failed write to `path`: full, not allowed, replaced, or failed."""
+    if (replaced := gone_from(path, error)) is not None:
+        return replaced
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StoreFullError(f"{path}: {error.strerror}")
     if error.errno == errno.ENOTDIR:
@@ -64,7 +68,8 @@ def translate(error: OSError, path: str | Path) -> StoreError:
 
 
 class typed:
-    """Translate what the operating system refuses in the block (`translate`); FileNotFoundError stays.
+    """Translate what the operating system refuses in the block (`translate`); FileNotFoundError stays, unless it is the
+    store that is gone.
 
     No generator: it stands in the way of every single message, and one costs more than what it guards.
     """
@@ -80,8 +85,10 @@ class typed:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-            raise translate(error, self._path) from error
+        if isinstance(error, OSError):
+            typed_error = translate(error, self._path)
+            if not isinstance(error, FileNotFoundError) or isinstance(typed_error, StoreReplacedError):
+                raise typed_error from error
 
 
 @contextlib.contextmanager
@@ -102,6 +109,7 @@ def open_nofollow(path: str | Path, flags: int, mode: int = FILE_MODE) -> int:
         FileNotFoundError: no such file and no O_CREAT in `flags`.
         NotAStoreError: a symbolic link, or something else that is not a regular file.
         UsageError: no permission.
+        StoreReplacedError: the store that `path` lies in is open for writing, and gone.
         OSError: as open(2).
     """
     before("open", path)
@@ -117,6 +125,8 @@ def open_nofollow(path: str | Path, flags: int, mode: int = FILE_MODE) -> int:
             raise NotAStoreError(str(path), "expected a regular file, found something else") from error
         if isinstance(error, PermissionError):
             raise UsageError(f"{path}: cannot be opened: {error.strerror}") from error
+        if (replaced := gone_from(path, error)) is not None:
+            raise replaced from error
         raise
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -141,7 +151,7 @@ def _open_as_root(path: str | Path, flags: int, mode: int) -> int:
 
 def _give_away(path: str | Path, fd: int) -> None:
     """Give what root has just made, and holds open, to the owner of the store that it lies in."""
-    for directory in Path(path).absolute().parents:
+    for directory in as_path(path).absolute().parents:
         if (directory / _COMMIT_LOG_DIRECTORY).is_dir():
             owner = directory.stat()
             try:
@@ -209,7 +219,7 @@ def make_directory(path: str | Path, *, synced: bool = True) -> bool:
         NotAStoreError: the name is taken by something that is not a directory, or by a symbolic link.
         StoreFullError, StoreFailedError, UsageError: as `translate`.
     """
-    path = Path(path)
+    path = as_path(path)
     with typed(path):
         before("mkdir", path)
         try:
@@ -311,13 +321,13 @@ def write_atomically(
         StoreFailedError: an I/O error; `path` has the old content, or the new one that may not survive a power cut.
         UsageError: no permission.
     """
-    path = Path(path)
+    path = as_path(path)
     temporary = path.with_name(f"{path.name}.{os.getpid()}-{next(_temporary_numbers)}.tmp")
     with typed(path):
         try:
             _write_new(temporary, data, mode)
             if backup is not None:
-                _keep_as(path, Path(backup))
+                _keep_as(path, as_path(backup))
             before("rename", path)
             temporary.rename(path)
         except BaseException:
@@ -368,7 +378,7 @@ def remove_leftovers(path: str | Path) -> int:
 
     The caller holds the lock that serialises the writers of `path`: a temporary file of a live one would be lost too.
     """
-    path = Path(path)
+    path = as_path(path)
     count = 0
     for entry in path.parent.iterdir():
         if entry.name.startswith(f"{path.name}.") and entry.name.endswith(".tmp"):

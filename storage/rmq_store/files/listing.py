@@ -9,6 +9,8 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
+from rmq_store.files.rooted import Root
+
 # A directory may change twice within one tick of its file system's clock (2 s on FAT): until so much later its time
 # says nothing.
 _SETTLED_NS = 3_000_000_000
@@ -22,16 +24,19 @@ class Listing:
         self._parse = parse
         self._known: tuple[tuple[int, ...], Sequence[int]] | None = None
 
-    def get(self) -> Sequence[int]:
-        """What `parse` makes of the names that are there now. OSError as listdir(3)."""
+    def get(self, root: Root | None = None) -> Sequence[int]:
+        """What `parse` makes of the names that are there now; in the directory that is reached through `root`, if there
+        is one. OSError as listdir(3).
+        """
+        directory = self._directory if root is None else root.reach(self._directory)
         now_ns = time.time_ns()  # first: what changes from here on has a later time than the one that is compared
-        status = os.stat(self._directory)  # noqa: PTH116 - polled: no Path object each time
+        status = os.stat(directory)  # noqa: PTH116 - polled: no Path object each time
         # Two times: the second one nobody can set, as those do who put a directory back as it was (rsync, tar).
         stamp = status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
         known = self._known
         if known is not None and known[0] == stamp:
             return known[1]
-        found = self._parse(os.listdir(self._directory))  # noqa: PTH208
+        found = self._parse(os.listdir(directory))  # noqa: PTH208
         self._known = (stamp, found) if now_ns - status.st_mtime_ns > _SETTLED_NS else None
         return found
 

@@ -35,6 +35,7 @@ from typing import Literal, NamedTuple
 from rmq_store.errors import StoreLockedError, UsageError
 from rmq_store.files.bell import Bell
 from rmq_store.files.durable import open_nofollow, translate
+from rmq_store.files.rooted import as_path
 
 LockKind = Literal["free", "shared", "exclusive"]
 
@@ -89,7 +90,7 @@ class OfdLock:
     def __init__(self, path: str | Path, *, byte: int = 0) -> None:
         if sys.platform != "linux" or sys.maxsize < 1 << 32:
             raise UsageError("stores can be shared between processes on 64-bit Linux only")
-        self.path = Path(path)
+        self.path = as_path(path)
         self.byte = byte
         self._requests = {
             kind: _FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0) for kind in (fcntl.F_RDLCK, fcntl.F_WRLCK, fcntl.F_UNLCK)

@@ -30,6 +30,7 @@ from rmq_store.files.link_count import LinkCount
 from rmq_store.files.listing import Listing, kept_listing
 from rmq_store.files.lock import lock_shared_quietly, unlock_quietly
 from rmq_store.files.new_files import NewFiles
+from rmq_store.files.rooted import root_of
 
 # Java formats file names with 20 digits (UtilAll#offset2FileName).
 NAME_DIGITS = 20
@@ -61,13 +62,13 @@ class OpenFile:
     object, so that a thread which still uses it never sees it reused.
     """
 
-    def __init__(self, path: str, size_bytes: int, *, writable: bool) -> None:
-        self.path = path
+    def __init__(self, path: str | Path, size_bytes: int, *, writable: bool) -> None:
+        self.path = str(path)
         self.size_bytes = size_bytes
         self.fd = durable.open_nofollow(path, os.O_RDWR if writable else os.O_RDONLY)
         actual = os.fstat(self.fd).st_size
         if actual != size_bytes:
-            raise CorruptionError(path, actual, f"the file has {actual} bytes, not {size_bytes}")
+            raise CorruptionError(self.path, actual, f"the file has {actual} bytes, not {size_bytes}")
         self._links = LinkCount(self.fd)
         self._map: mmap.mmap | None = None
         self._pinned = False
@@ -142,8 +143,11 @@ class OpenFiles:
         self._lock = threading.Lock()
         self._next_look_s = 0.0
 
-    def get(self, path: str, size_bytes: int, *, writable: bool, pin: bool) -> OpenFile:
-        """Return the open file; FileNotFoundError if there is none (any more).
+    def get(
+        self, path: str, size_bytes: int, *, writable: bool, pin: bool, directory: Path | None = None
+    ) -> OpenFile:
+        """Return the open file; FileNotFoundError if there is none (any more). `directory`: the file's, where it is not
+        reached by its path (`rooted`).
 
         A file that another process unlinked is not returned, even if it is still mapped here: one of the same name may
         have taken its place.
@@ -156,7 +160,8 @@ class OpenFiles:
                     file.pin()
                 return file
             self._let_go()
-            file = OpenFile(path, size_bytes, writable=writable)
+            reached = path if directory is None else directory / path.rpartition("/")[2]
+            file = OpenFile(reached, size_bytes, writable=writable)
             if pin:
                 file.pin()
             if len(self._files) >= self._limit:  # before it is one of them: it is not the one to be forgotten
@@ -212,6 +217,7 @@ class SegmentRun:
     ) -> None:  # fmt: skip
         self.directory = directory
         self.size_bytes = size_bytes
+        self._root = root_of(directory)
         self._prefix = f"{directory}/"  # names are made for every read and write: no Path object each time
         self._listing = (kept_listing if keep_names else Listing)(str(directory), _parsed)
         self._files = files
@@ -235,7 +241,7 @@ class SegmentRun:
 
     def _bases(self) -> Sequence[int]:
         try:
-            return self._listing.get()
+            return self._listing.get(self._root)
         except FileNotFoundError:
             return ()
         except NotADirectoryError as error:
@@ -246,7 +252,7 @@ class SegmentRun:
 
     def path(self, base: int) -> Path:
         """The path of the file that begins at `base`."""
-        return Path(self.name(base))
+        return self.directory / f"{base:020d}"
 
     def name(self, base: int) -> str:
         """As `path`, as text."""
@@ -273,7 +279,9 @@ class SegmentRun:
             file.is_used = True
             return file
         try:
-            file = self._files.get(self.name(base), self.size_bytes, writable=self._writable, pin=self._pin)
+            file = self._files.get(
+                self.name(base), self.size_bytes, writable=self._writable, pin=self._pin, directory=self.directory
+            )
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -290,9 +298,9 @@ class SegmentRun:
 
         The file appears under its name at full size. StoreFullError: nothing is left of it.
         """
-        if os.access(self.name(base), os.F_OK):
-            return
         path = self.path(base)
+        if os.access(path, os.F_OK):
+            return
         self._make_directories()
         new = self._new_files.take(path)
         follows_own = base == self._filled_to

@@ -81,14 +81,16 @@ class append_lock:
     Raises:
         StoreLockedError: not free in time.
         StoreFailedError: a flush failed earlier; writes are refused. Or an I/O error.
+        StoreReplacedError: the store is not in its place any more; unless who closes it holds the lock.
         UsageError: the store was closed meanwhile, or a signal handler came in the middle of an append or a flush of
             this very thread. Nothing was written.
     """
 
-    __slots__ = ("_block", "_log")
+    __slots__ = ("_block", "_closes", "_log")
 
-    def __init__(self, log: CommitLog, timeout_ms: int = LOCK_TIMEOUT_MS) -> None:
+    def __init__(self, log: CommitLog, timeout_ms: int = LOCK_TIMEOUT_MS, *, closes: bool = False) -> None:
         self._log = log
+        self._closes = closes
         self._block = log.append_lock.exclusive(timeout_ms)
 
     def __enter__(self) -> None:
@@ -99,6 +101,8 @@ class append_lock:
             # Held alone: a last closer was interrupted, and what it wrote says that nothing comes after it.
             if log.is_closing or log.store_lock.held != "shared":
                 raise UsageError(f"{log.root} was closed meanwhile: nothing was written")
+            if not self._closes:
+                log.held_root.refuse_if_replaced()
             if log.writing_page.poison:
                 raise StoreFailedError(
                     f"{log.root}: a flush failed: writes are refused until every process has closed the store"
@@ -112,7 +116,7 @@ class append_lock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._block.__exit__(kind, error, trace)
-        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+        if isinstance(error, OSError):
             raise durable.translate(error, self._log.root) from error
 
 

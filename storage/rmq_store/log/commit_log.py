@@ -7,7 +7,6 @@ tells them in one piece.
 from __future__ import annotations
 
 import functools
-import os
 import struct
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 from rmq_store.errors import CorruptRecordError
 from rmq_store.files.lock import OfdLock
 from rmq_store.files.progress import Progress, ProgressRecord
+from rmq_store.files.rooted import Root, root_of
 from rmq_store.files.segments import OpenFiles, SegmentRun
 from rmq_store.files.state_page import StatePage
 from rmq_store.format.frame_check import HOSTS_V6_MASK
@@ -63,7 +63,12 @@ class CommitLog:
         crc_property: bool,
         delay_levels_ms: tuple[int, ...],
     ) -> None:
+        if writable and root_of(root) is None:
+            root = Root(root).path
         self.root = root
+        """Of a store that is open for writing, a path that leads to the directory that was opened (`rooted`)."""
+        self.held = root_of(root)
+        """That directory. A reader may hold it, too, to see whether it is still in its place."""
         self.geometry = geometry
         self.writable = writable
         self.clock = clock
@@ -94,8 +99,12 @@ class CommitLog:
         self.page: StatePage | None = None
         self.is_closing = False
         """Nothing is appended any more: `append_lock` refuses."""
-        self.root_fd = -1
-        """The root of a store that is open for writing, from before anything was written: see `sync_filesystem`."""
+
+    @property
+    def held_root(self) -> Root:
+        """The directory of an open store, from before anything was written or read."""
+        assert self.held is not None
+        return self.held
 
     @property
     def writing_page(self) -> StatePage:
@@ -266,13 +275,6 @@ class CommitLog:
             str(self.segments.path(self.segments.base_of(offset))), offset, "the segment is missing"
         )
 
-    def is_in_place(self) -> bool:
-        """Whether `root` still names the directory that was opened for writing."""
-        try:
-            return os.path.samestat(os.fstat(self.root_fd), self.root.stat())
-        except FileNotFoundError:
-            return False
-
     def refuse_reentry(self) -> None:
         """UsageError if a signal handler has come in the middle of an append or a flush of this thread."""
         self.append_lock.refuse_reentry()
@@ -296,9 +298,8 @@ class CommitLog:
         except BaseException:
             self.is_closing = False
             raise
-        fd, self.root_fd = self.root_fd, -1
-        if fd >= 0:
-            os.close(fd)
+        if self.held is not None:
+            self.held.close()
 
 
 class _OnLog(Protocol):

@@ -84,17 +84,8 @@ def _poisoned(log: CommitLog) -> StoreFailedError:
     )
 
 
-def refuse_if_replaced(log: CommitLog) -> None:
-    """What a closer and the progress record write, they write by name: never into a store that has taken the place of
-    the one that was opened. StoreFailedError.
-    """
-    if not log.is_in_place():
-        raise StoreFailedError(f"{log.root} was deleted or replaced while it was open here: nothing is written there")
-
-
 def save_progress(log: CommitLog) -> None:
     """Make log and views durable as they are now, and say so in the progress record and in RocketMQ's checkpoint."""
-    refuse_if_replaced(log)
     with append_lock(log):
         record = log.progress_record()
         indexed_ms = indexed_until_ms(log)
@@ -119,7 +110,7 @@ def sync_filesystem(log: CommitLog) -> None:
     """
     try:
         durable.before("syncfs", log.root)
-        if _libc.syncfs(log.root_fd) != 0:
+        if _libc.syncfs(log.held_root.fd) != 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
     except OSError as error:

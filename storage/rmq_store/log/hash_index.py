@@ -17,6 +17,7 @@ import numpy as np
 
 from rmq_store.files import durable
 from rmq_store.files.listing import Listing
+from rmq_store.files.rooted import root_of
 from rmq_store.format import index as layout
 from rmq_store.format.names import index_file_name
 from rmq_store.log.index_file import IndexFile
@@ -51,6 +52,7 @@ class HashIndex:
         self.entry_max = entry_max
         self._newest: IndexFile | None = None
         self._many = 0  # entries that come together, if they are many
+        self._root = root_of(directory)
         self._prefix = f"{directory}/"
         self._listing = Listing(str(directory), _numbers)
 
@@ -59,13 +61,13 @@ class HashIndex:
         went since.
         """
         try:
-            return self._listing.get()
+            return self._listing.get(self._root)
         except FileNotFoundError:
             return ()
 
     def path(self, name: int) -> Path:
         """The path of a file."""
-        return Path(self.name(name))
+        return self.directory / f"{name:0{_NAME_DIGITS}d}"
 
     def name(self, name: int) -> str:
         """As `path`, as text."""

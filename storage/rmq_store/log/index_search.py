@@ -128,7 +128,9 @@ class IndexSearch:
         """
         for left in reversed(range(_TRIES)):
             try:
-                return self._files.get(path, self._file_bytes, writable=False, pin=False)
+                return self._files.get(
+                    path, self._file_bytes, writable=False, pin=False, directory=self.index.directory
+                )
             except FileNotFoundError:
                 return None
             except OSError as error:

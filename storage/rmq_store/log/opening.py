@@ -15,7 +15,7 @@ from rmq_store.files import durable
 from rmq_store.files.state_page import StatePage
 from rmq_store.log.append import append_lock
 from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.flush import flush, indexed_until_ms, refuse_if_replaced, sync_filesystem, write_checkpoint
+from rmq_store.log.flush import flush, indexed_until_ms, sync_filesystem, write_checkpoint
 from rmq_store.log.kept import Kept
 from rmq_store.log.queue_noting import note_queue_ends
 from rmq_store.log.recovery import REFUSE, RecoveryReport, Wishes, recover
@@ -47,7 +47,6 @@ def open_for_writing(
 
 def _open(log: CommitLog, timeout_ms: int, wishes: Wishes) -> RecoveryReport | None:
     durable.make_directory(log.own)
-    log.root_fd = durable.open_directory(log.root)
     deadline = time.monotonic() + timeout_ms / 1000
     while True:
         if log.store_lock.try_exclusive():
@@ -56,6 +55,7 @@ def _open(log: CommitLog, timeout_ms: int, wishes: Wishes) -> RecoveryReport | N
             _map_page(log)
             # The page may be the one of a last closer that has just left, or a broker may have come in between.
             if log.writing_page.counts() and lock_text(log) == OUR_LOCK_TEXT:
+                log.held_root.watch()
                 log.kept = Kept.load(log.own)
                 return None
             log.store_lock.release()
@@ -75,6 +75,7 @@ def _open_first(log: CommitLog, wishes: Wishes) -> RecoveryReport:
     root = log.root
     for name in ("commitlog", "config"):
         durable.make_directory(root / name)
+    log.held_root.watch()
     log.segments.drop_empty_newest()
     _map_page(log)
     had_abort = (root / "abort").exists()
@@ -115,6 +116,7 @@ def close(log: CommitLog) -> None:
 
     Raises:
         StoreFullError, StoreFailedError: the next opener finds an unclean store and recovers it.
+        StoreReplacedError: the store is not in its place any more. Where it was moved to, it was closed as ever.
         StoreLockedError: the same, if it was for another process; else as `CommitLog.close`.
         UsageError: as `CommitLog.refuse_reentry`.
     """
@@ -129,13 +131,16 @@ def close(log: CommitLog) -> None:
         if isinstance(error, Exception) or log.store_lock.held != "shared":
             log.close()
         raise
+    root = log.held_root
+    replaced = root.replaced() if root.fd >= 0 and not root.is_in_place() else None
     log.close()
+    if replaced is not None:
+        raise replaced
 
 
 def _flush_and_leave(log: CommitLog) -> None:
-    refuse_if_replaced(log)
     flush(log)
-    with append_lock(log):
+    with append_lock(log, closes=True):
         # One closer at a time: two that hold byte 0 shared would refuse each other the upgrade.
         if log.store_lock.try_upgrade():
             _close_last(log)

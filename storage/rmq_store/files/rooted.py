@@ -1,0 +1,220 @@
+"""The directory of a store that is open for writing, held by its descriptor: what this process writes comes into the
+directory that it has opened, whatever stands at the path meanwhile.
+
+    str(path)          /data/store/config/topics.json           what logs and errors say
+    os.fspath(path)    /proc/self/fd/7/config/topics.json       what the kernel is asked for
+
+A `RootedPath` is both. The kernel resolves the second name from the descriptor on, so a file is made, replaced or
+removed there and nowhere else. `Root.is_in_place` tells whether the path still leads there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePath
+from typing import Any, Self
+
+from rmq_store.errors import StoreReplacedError
+
+_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_COMMIT_LOG = "commitlog"
+_DELETED = " (deleted)"
+
+
+class Root:
+    """`path`: the directory. `close` lets go of it; from then on its paths are plain ones."""
+
+    fd = -1
+    _log_fd = -1
+
+    def __init__(self, directory: Path) -> None:
+        """Hold the directory. OSError as open(2)."""
+        self._text = str(directory)
+        self._below = f"{self._text}/"
+        self._log_name = f"{self._below}{_COMMIT_LOG}"
+        self._log_identity: tuple[int, int] | None = None
+        self.fd = os.open(directory, _FLAGS)
+        self._near = f"/proc/self/fd/{self.fd}/."
+        try:
+            is_reached = os.path.samestat(os.fstat(self.fd), os.stat(self._near))  # noqa: PTH116
+        except OSError:
+            is_reached = False
+        if not is_reached:  # /proc is missing, or of other processes: the look under the lock has to do
+            self._near = self._text
+
+    def __del__(self) -> None:
+        self.close()
+
+    @property
+    def path(self) -> RootedPath:
+        """The directory itself."""
+        return RootedPath.of(Path(self._text), self)
+
+    def watch(self) -> None:
+        """Remember the log's directory, if it is there now: `is_in_place` looks for it. OSError as open(2).
+
+        Not the root's: where something is mounted, all files can be deleted, and the root cannot. It stays open, so
+        that no other directory can get its inode.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            self._log_fd = os.open(self.reach(self._log_name), _FLAGS)
+            status = os.fstat(self._log_fd)
+            self._log_identity = status.st_ino, status.st_dev
+
+    def is_in_place(self) -> bool:
+        """Whether the path still leads to the store that is held, and to its log: one call of stat(2)."""
+        try:
+            status = os.stat(self._log_name)  # noqa: PTH116 - for every append: no Path object each time
+        except OSError:
+            return self._log_identity is None
+        return (status.st_ino, status.st_dev) == self._log_identity or self._log_identity is None
+
+    def refuse_if_replaced(self) -> None:
+        """StoreReplacedError, unless `is_in_place`."""
+        if not self.is_in_place():
+            raise self.replaced()
+
+    def is_deleted(self) -> bool:
+        """Whether the store is not in its place because it was deleted: what is missing is gone with it."""
+        return not self.is_in_place() and _place(self._log_fd) == ""
+
+    def replaced(self) -> StoreReplacedError:
+        """The error for a store that is not in its place; says where it is now."""
+        place = _place(self._log_fd)
+        moved_to = None if place is None else place.removesuffix(f"/{_COMMIT_LOG}")
+        if moved_to:
+            happened, advice = f"moved to {moved_to}", "open it there"
+        elif place is None:
+            happened, advice = "moved", "open it where it is now"
+        else:
+            happened, advice = "deleted", "open the one that you want"
+        return StoreReplacedError(
+            self._text,
+            f"the store that was opened here was {happened}: nothing more is read or written. Close it, and {advice}",
+            moved_to,
+        )
+
+    def reach(self, path: str) -> str:
+        """The name by which the kernel reaches `path` from the descriptor on; `path` if it lies outside, or nothing is
+        held any more.
+        """
+        if self.fd >= 0:
+            if path.startswith(self._below):
+                return self._near + path[len(self._text) :]
+            if path == self._text:
+                return self._near
+        return path
+
+    def close(self) -> None:
+        """Let go of the directory; can be repeated."""
+        fds = self.fd, self._log_fd
+        self.fd = self._log_fd = -1
+        for fd in fds:
+            if fd >= 0:
+                os.close(fd)
+
+
+def _place(fd: int) -> str | None:
+    """Where an open directory is now; "" if it was deleted, None if that cannot be found out."""
+    if fd < 0:
+        return None
+    try:
+        found = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115
+        return "" if found.endswith(_DELETED) or not os.fstat(fd).st_nlink else found
+    except OSError:
+        return None
+
+
+class RootedPath(type(Path())):  # type: ignore[misc]
+    """A path in a directory that is held. What is derived from it by `/`, `parent`, `with_name`, `iterdir` and `glob`
+    is such a path, too; a pickled one is plain.
+    """
+
+    _reached_through: Root | None = None
+
+    @classmethod
+    def of(cls, path: PurePath, root: Root) -> Self:
+        """`path`, reached through `root`."""
+        made = cls(path)
+        made._reached_through = root
+        return made
+
+    @property
+    def root_held(self) -> Root | None:
+        """The directory that it is reached through."""
+        return self._reached_through
+
+    def _derived(self, path: PurePath) -> Self:
+        made = type(self)(path)
+        made._reached_through = self._reached_through
+        return made
+
+    def __fspath__(self) -> str:
+        text = str(self)
+        return text if self._reached_through is None else self._reached_through.reach(text)
+
+    def __truediv__(self, key: str | os.PathLike[str]) -> Self:
+        return self._derived(Path(str(self)) / key)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path, (str(self),)
+
+    @property
+    def parent(self) -> Self:
+        """As `PurePath.parent`."""
+        return self._derived(Path(str(self)).parent)
+
+    @property
+    def parents(self) -> tuple[Self, ...]:
+        """As `PurePath.parents`."""
+        return tuple(self._derived(path) for path in Path(str(self)).parents)
+
+    def with_name(self, name: str) -> Self:
+        """As `PurePath.with_name`."""
+        return self._derived(Path(str(self)).with_name(name))
+
+    def iterdir(self) -> Iterator[Self]:
+        """As `Path.iterdir`."""
+        for name in os.listdir(self):  # noqa: PTH208 - names, to be derived from here
+            yield self / name
+
+    def glob(self, pattern: str, **how: Any) -> Iterator[Self]:
+        """As `Path.glob`."""
+        near = Path(os.fspath(self))
+        for found in near.glob(pattern, **how):
+            yield self / found.relative_to(near)
+
+    def rglob(self, pattern: str, **how: Any) -> Iterator[Self]:
+        """As `Path.rglob`."""
+        near = Path(os.fspath(self))
+        for found in near.rglob(pattern, **how):
+            yield self / found.relative_to(near)
+
+    def absolute(self) -> Self:
+        """It is."""
+        return self
+
+
+def as_path(path: str | Path) -> Path:
+    """`path` as a Path; a rooted one stays what it is, which `Path(path)` would make a plain one."""
+    return path if isinstance(path, Path) else Path(path)
+
+
+def root_of(path: object) -> Root | None:
+    """The directory that is held, if `path` is reached through one."""
+    return path.root_held if isinstance(path, RootedPath) else None
+
+
+def refuse_if_replaced(path: object) -> None:
+    """StoreReplacedError if `path` lies in a store that is open for writing, and is not in its place any more."""
+    root = root_of(path)
+    if root is not None:
+        root.refuse_if_replaced()
+
+
+def gone_from(path: object, error: OSError) -> StoreReplacedError | None:
+    """The error instead of `error` if `path` was not found because the store that it lies in was deleted."""
+    root = root_of(path) if isinstance(error, FileNotFoundError) else None
+    return root.replaced() if root is not None and root.is_deleted() else None
