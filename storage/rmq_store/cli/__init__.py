@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
+import logging
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
@@ -53,9 +56,14 @@ EXIT_SIGNAL = 128
 class _Commands(SectionedGroup):
     """A group whose commands end with one line on stderr when the store refuses, or somebody stops them."""
 
+    def make_context(self, *given: Any, **more: Any) -> click.Context:
+        """As click does."""
+        with _shown_safely():
+            return super().make_context(*given, **more)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with _terminated_as_interrupted():
+            with _terminated_as_interrupted(), _remarks_shown(), _shown_safely():
                 return super().invoke(ctx)
         except StoreError as error:
             self._give_up(
@@ -77,6 +85,37 @@ class _Commands(SectionedGroup):
     def _give_up(self, ctx: click.Context, message: str, code: int) -> None:
         click.echo(f"rmq: {output.printable(message)}", err=True)
         ctx.exit(code)
+
+
+class _Remarks(logging.Handler):
+    """Shows what modules log as lines on stderr; records name messages by what strangers wrote."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for line in self.format(record).splitlines():
+            click.echo(output.printable(line), err=True)
+
+
+@contextlib.contextmanager
+def _remarks_shown() -> Iterator[None]:
+    """Where nobody has set up logging, what modules log is shown by `_Remarks`."""
+    before, logging.lastResort = logging.lastResort, _Remarks(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.lastResort = before
+
+
+@contextlib.contextmanager
+def _shown_safely() -> Iterator[None]:
+    """What click says of a mistake repeats what was typed, or what a script has read somewhere."""
+    try:
+        yield
+    except click.ClickException as error:
+        text = error.format_message()
+        safe = "\n".join("\t".join(map(output.printable, line.split("\t"))) for line in text.split("\n"))
+        if safe == text:
+            raise
+        raise click.UsageError(safe, getattr(error, "ctx", None)) from error
 
 
 @contextlib.contextmanager
@@ -169,4 +208,6 @@ commands.absent = mqadmin.ABSENT
 
 def main() -> None:
     """Entry point of the `rmq` script."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal may know fewer letters than a message has
+        sys.stdout.reconfigure(errors="backslashreplace")
     commands(prog_name="rmq")

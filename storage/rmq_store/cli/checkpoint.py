@@ -11,7 +11,7 @@ import click
 
 from rmq_store.cli.confirm import changing_options, confirm
 from rmq_store.cli.known import require_group
-from rmq_store.cli.output import common_options, open_store, printable, write_json
+from rmq_store.cli.output import common_options, open_store, printable, wide_option, write_json
 from rmq_store.cli.targets import one_of, target, target_options
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def checkpoint() -> None:
 @click.argument("location", metavar="CHECKPOINT")
 @click.option("--batch", type=click.IntRange(0), metavar="N", help="Where this batch ended, instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@wide_option
 def show(location: str, batch: int | None, as_json: bool) -> None:
     """The query of a checkpoint, its batches, and where each source stands in each queue.
 
@@ -59,6 +60,7 @@ def show(location: str, batch: int | None, as_json: bool) -> None:
     epilog="\b\nExample:\n  rmq checkpoint diff /data/checkpoint --group cg_orders --store /data/rocketmq/store",
 )
 @common_options
+@wide_option
 @click.argument("location", metavar="CHECKPOINT")
 @click.option("-g", "--group", metavar="GROUP", help="Show what this group has committed, and how far it is off.")
 def diff(root: Path, as_json: bool, location: str, group: str | None) -> None:
@@ -102,6 +104,7 @@ def diff(root: Path, as_json: bool, location: str, group: str | None) -> None:
     "  rmq checkpoint rewind /data/checkpoint /data/checkpoint-again -t Orders --shift -100 --yes",
 )
 @common_options
+@wide_option
 @changing_options
 @click.argument("location", metavar="CHECKPOINT")
 @click.argument("new", metavar="NEW_CHECKPOINT")

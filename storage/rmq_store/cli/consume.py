@@ -14,7 +14,7 @@ import click
 
 from rmq_store.cli.known import require_topic
 from rmq_store.cli.message_text import LINE_COLUMNS, body_option, json_row, message_line, tell
-from rmq_store.cli.output import common_options, open_store, printable, write_json
+from rmq_store.cli.output import common_options, open_store, printable, wide_option, write_json
 from rmq_store.cli.times import parse_time
 from rmq_store.errors import UsageError
 
@@ -38,6 +38,7 @@ class _Stop(BaseException):
     "  rmq consume OrderTopic --group cg_orders --until-empty --exec 'python handle.py'",
 )
 @common_options
+@wide_option
 @click.argument("topic")
 @click.option("--group", "-g", required=True, help="The consumer group.")
 @click.option("--max", "limit", type=click.IntRange(min=1), metavar="N", help="Stop after N messages.")

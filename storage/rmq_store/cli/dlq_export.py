@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 Write = Callable[["pa.RecordBatch"], None]
 
+# What a spreadsheet takes for the beginning of a formula, which may read other cells and call programs; the last ones
+# are = + - @ in full width.
+_FORMULA_BEGINS = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+
 
 @click.command(
     short_help="Write dead letters to a Parquet, JSON Lines or CSV file.",
@@ -35,20 +39,25 @@ Write = Callable[["pa.RecordBatch"], None]
 @click.option("--reason", help="Only of this error class, with or without its module, or of this stack hash.")
 @click.option("--since", metavar="TIME", help="Only those that died since then, or in the last 10m, 2h, 1d.")
 @click.option("--overwrite", is_flag=True, help="Replace the file if it is there.")
+@click.option("--raw", is_flag=True, help="CSV: texts as they are, also those that a spreadsheet would compute.")
 def export(
-    root: Path, as_json: bool, group: str, path: Path, reason: str | None, since: str | None, overwrite: bool
+    root: Path, as_json: bool, group: str, path: Path, reason: str | None, since: str | None, overwrite: bool, raw: bool
 ) -> None:
     """Write the dead letters of a group to a file: the message, where it came from, and why it died.
 
     Bodies are bytes in Parquet. In JSON Lines and CSV they are text, and one that is no UTF-8 is in bodyHex, in hex
-    digits; `rmq send --jsonl` takes the lines. The file appears when it is whole. To keep dead letters beyond
-    retention, and to put them back, see `rmq dlq archive`.
+    digits; `rmq send --jsonl` takes the lines. In CSV a text that begins as a formula of a spreadsheet does (= + - @,
+    a tab, the end of a line) has an apostrophe before it, unless --raw is given. The file appears when it is whole, and
+    only its owner may read it. To keep dead letters beyond retention, and to put them back, see `rmq dlq archive`.
     """
     from rmq_store.broker.dead_letter_rows import DeadLetterRows, Wanted
 
-    opened = _WRITERS.get(path.suffix.lower())
+    kind = path.suffix.lower()
+    opened = _WRITERS.get(kind)
     if opened is None:
         raise UsageError(f"{path}: a name that ends with {', '.join(_WRITERS)} says what to write")
+    if raw and kind != ".csv":
+        raise UsageError(f"{path}: --raw goes with .csv; {kind} has every value as it is")
     if path.exists() and not overwrite:
         raise UsageError(f"{path} exists; --overwrite replaces it")
     count = size_bytes = 0
@@ -57,7 +66,7 @@ def export(
         rows = DeadLetterRows(store, group, Wanted(since_ms=since_ms, reason=reason))
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
-            with opened(part) as write, counting_bar("export") as tell:
+            with opened(part, raw) as write, counting_bar("export") as tell:
                 for batch in rows.batches():
                     write(batch)
                     count += batch.num_rows
@@ -73,34 +82,55 @@ def export(
         click.echo(printable(f"{path}: {count} dead letters of {group}"))
 
 
+def _new_file(path: Path, **how: Any) -> IO[Any]:
+    """A file that only its owner may read: it holds bodies."""
+    from rmq_store.files.durable import FILE_MODE
+
+    file: IO[Any] = open(path, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, FILE_MODE), **how)
+    return file
+
+
 @contextmanager
-def _parquet(path: Path) -> Iterator[Write]:
+def _parquet(path: Path, raw: bool) -> Iterator[Write]:
     import pyarrow.parquet as pq
 
     from rmq_store.broker.archive_schema import DEAD_LETTER_SCHEMA
 
-    with path.open("xb") as file, pq.ParquetWriter(file, DEAD_LETTER_SCHEMA, compression="zstd") as writer:
+    with _new_file(path, mode="xb") as file, pq.ParquetWriter(file, DEAD_LETTER_SCHEMA, compression="zstd") as writer:
         yield writer.write_batch
 
 
 @contextmanager
-def _jsonl(path: Path) -> Iterator[Write]:
-    with path.open("x", encoding="utf-8", errors="backslashreplace") as file:
+def _jsonl(path: Path, raw: bool) -> Iterator[Write]:
+    with _new_file(path, mode="x", encoding="utf-8", errors="backslashreplace") as file:
         yield lambda batch: file.writelines(
             json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n" for row in _plain(batch)
         )
 
 
 @contextmanager
-def _csv(path: Path) -> Iterator[Write]:
+def _csv(path: Path, raw: bool) -> Iterator[Write]:
+    import pyarrow as pa
+
     from rmq_store.broker.archive_schema import DEAD_LETTER_SCHEMA
 
-    with path.open("x", encoding="utf-8", errors="backslashreplace", newline="") as file:
+    texts = {field.name for field in DEAD_LETTER_SCHEMA if field.type in (pa.string(), pa.binary())}
+    with _new_file(path, mode="x", encoding="utf-8", errors="backslashreplace", newline="") as file:
         writer = csv.DictWriter(file, [*DEAD_LETTER_SCHEMA.names, "bodyHex"])
         writer.writeheader()
         yield lambda batch: writer.writerows(
-            {**row, "properties": json.dumps(row["properties"], ensure_ascii=False)} for row in _plain(batch)
+            _csv_row(row, () if raw else texts) for row in _plain(batch)
         )
+
+
+def _csv_row(row: dict[str, Any], texts: Collection[str]) -> dict[str, Any]:
+    """The cells; `texts` are the columns in which a spreadsheet might see a formula."""
+    cells = {name: _defused(cell) if name in texts else cell for name, cell in row.items()}
+    return {**cells, "properties": json.dumps(row["properties"], ensure_ascii=False)}
+
+
+def _defused(text: str | None) -> str | None:
+    return f"'{text}" if text and text.startswith(_FORMULA_BEGINS) else text
 
 
 _WRITERS = {".parquet": _parquet, ".jsonl": _jsonl, ".csv": _csv}

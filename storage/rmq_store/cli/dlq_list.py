@@ -10,7 +10,7 @@ import click
 
 from rmq_store.cli.known import known_groups
 from rmq_store.cli.message_text import body_line, body_option, json_row, rows_of
-from rmq_store.cli.output import common_options, open_store, time_text, write_json, write_table
+from rmq_store.cli.output import common_options, open_store, time_text, wide_option, write_json, write_table
 from rmq_store.cli.progress import counting_bar
 from rmq_store.cli.times import parse_time
 
@@ -28,6 +28,7 @@ NO_REASON = "(unknown)"
     epilog="\b\nExample:\n  rmq dlq list --store /data/rocketmq/store",
 )
 @common_options
+@wide_option
 @click.argument("groups", metavar="[GROUP]...", nargs=-1)
 def list_(root: Path, as_json: bool, groups: tuple[str, ...]) -> None:
     """Groups with dead letters: how many there are, of when, why they died and where they came from.
@@ -55,7 +56,7 @@ def list_(root: Path, as_json: bool, groups: tuple[str, ...]) -> None:
         for entry in shown
     ]  # fmt: skip
     columns = ("GROUP", "COUNT", "REDRIVEN", "ARCHIVED", "OLDEST", "NEWEST", "REASONS", "TOPICS")
-    write_table(columns, rows, flexible=("REASONS", "TOPICS"))
+    write_table(columns, rows, flexible=("GROUP", "REASONS", "TOPICS"))
 
 
 def _rows(store: Store, group: str, wanted: Wanted | None = None) -> DeadLetterRows | None:
@@ -119,6 +120,7 @@ def _archived(store: Store, rows: DeadLetterRows) -> int | None:
     epilog="\b\nExample:\n  rmq dlq show cg_orders --reason ValueError --since 2h --store /data/rocketmq/store",
 )
 @common_options
+@wide_option
 @click.argument("group")
 @click.option("--max", "limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many at most.")
 @click.option("--reason", help="Only of this error class, with or without its module, or of this stack hash.")
@@ -147,7 +149,7 @@ def show(
     titles = ["QUEUE", "OFFSET", "DIED", "ORIGIN", "TRIES", "REDRIVEN", "REASON"]
     if body != "none":
         titles.append("BODY")
-    write_table(titles, [_cells(row, body) for row in found], flexible=("ORIGIN", "REASON", "BODY"))
+    write_table(titles, [_cells(row, body) for row in found], flexible=("ORIGIN", "REASON"), cut=("BODY",))
 
 
 def _cells(row: dict[str, Any], body: str) -> tuple[str | int, ...]:

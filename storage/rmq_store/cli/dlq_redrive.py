@@ -12,7 +12,7 @@ import click
 
 from rmq_store.cli.confirm import changing_options, confirm
 from rmq_store.cli.numbers import FiniteRange
-from rmq_store.cli.output import common_options, printable, write_json, write_table
+from rmq_store.cli.output import common_options, printable, wide_option, write_json, write_table
 from rmq_store.cli.progress import counting_bar
 from rmq_store.cli.times import parse_time
 
@@ -75,6 +75,7 @@ class _Sums:
     "  rmq dlq redrive cg_orders --since 1d --rate 100 --max-replays 3 --yes",
 )
 @common_options
+@wide_option
 @click.argument("group")
 @click.option("--reason", help="Only of this error class, with or without its module, or of this stack hash.")
 @click.option("--filter", "sql", metavar="SQL92", help="Only messages whose properties satisfy a condition.")
@@ -180,7 +181,8 @@ def _show(group: str, totals: _Totals, as_json: bool, *, dry_run: bool = False, 
         counted = ", ".join(f"{totals.outcomes[outcome]} {outcome}" for outcome in OUTCOMES if totals.outcomes[outcome])
         click.echo(printable(f"{group}: this would be {counted}"), err=True)
         return
-    write_table(("GROUP", *OUTCOMES), [(group, *(totals.outcomes[outcome] for outcome in OUTCOMES))])
+    row: list[str | int] = [group, *(totals.outcomes[outcome] for outcome in OUTCOMES)]
+    write_table(("GROUP", *OUTCOMES), [row], flexible=("GROUP",))
     if dry_run:
         click.echo("nothing was moved: this is what would be")
     for reason, count in totals.reasons.most_common(_REASONS_SHOWN):

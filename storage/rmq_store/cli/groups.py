@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_store.cli.completion import complete_group
-from rmq_store.cli.output import common_options, open_store, write_json, write_table
+from rmq_store.cli.output import common_options, open_store, wide_option, write_json, write_table
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     epilog="\b\nExample:\n  rmq groups cg_orders --store /data/rocketmq/store",
 )
 @common_options
+@wide_option
 @click.argument("names", metavar="[GROUP]...", nargs=-1, shell_complete=complete_group)
 @click.option("--queues", "per_queue", is_flag=True, help="One line per queue instead of sums per group.")
 @click.option("--all", "show_all", is_flag=True, help="Groups too that never committed an offset.")

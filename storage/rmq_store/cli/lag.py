@@ -13,7 +13,7 @@ import click
 from rmq_store.cli.completion import complete_group
 from rmq_store.cli.known import require_group
 from rmq_store.cli.numbers import DAY_S, FiniteRange
-from rmq_store.cli.output import common_options, open_store, write_json, write_table
+from rmq_store.cli.output import common_options, open_store, wide_option, write_json, write_table
 from rmq_store.cli.rates import Rates, duration_text, rate_text
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class _Line(NamedTuple):
     epilog="\b\nExamples:\n  rmq lag --store /data/rocketmq/store\n  rmq lag cg_orders --watch",
 )
 @common_options
+@wide_option
 @click.argument("names", metavar="[GROUP]...", nargs=-1, shell_complete=complete_group)
 @click.option("--queues", "per_queue", is_flag=True, help="One line per queue, as with names of groups.")
 @click.option("--watch", "every_s", metavar="[SECONDS]", type=FiniteRange(0.05, DAY_S), is_flag=False,

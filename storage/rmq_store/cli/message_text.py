@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rmq_store.cli.output import printable, time_text
+from rmq_store.cli.output import printable, terminal_columns, time_text
+from rmq_store.cli.tables import cut
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,7 +81,7 @@ def body_line(raw: bytes | None, how: str) -> str:
 
 def message_line(row: Mapping[str, Any], how: str) -> str:
     """`time  queue:offset  tags  keys  body`, two spaces apart, `-` for none. On a terminal in colours, and no more of
-    the body than there is room for, but _BODY_LEAST places of it.
+    the body than there is room for, but _BODY_LEAST places of it; with --wide all of it.
     """
     place = f"{row['queueId']}:{row['queueOffset']}"
     cells = [
@@ -93,18 +92,10 @@ def message_line(row: Mapping[str, Any], how: str) -> str:
     ]
     if how != "none":
         body = body_line(row["body"], how)
-        if sys.stdout.isatty():
-            body = _cut(body, shutil.get_terminal_size().columns - len(click.unstyle("  ".join([*cells, ""]))))
+        if (columns := terminal_columns()) is not None:
+            body = cut(body, max(columns - len(click.unstyle("  ".join([*cells, ""]))), _BODY_LEAST))
         cells.append(body)
     return "  ".join(cells)
-
-
-def _cut(text: str, room: int) -> str:
-    from rich.cells import cell_len, set_cell_size
-
-    room = max(room, _BODY_LEAST)
-    beginning = text[: room + 1]
-    return text if cell_len(beginning) <= room else set_cell_size(beginning, room - 1) + "…"
 
 
 def tell(line: str) -> None:

@@ -28,23 +28,34 @@ if TYPE_CHECKING:
 @click.option("--listen", "address", metavar="HOST:PORT",
               help="Serve /metrics over HTTP until Ctrl-C or SIGTERM. Port 0: any.")  # fmt: skip
 @click.option("--expose", is_flag=True, help="Let --listen take an address that other machines can reach.")
-def metrics(root: Path, as_json: bool, queues: bool, output: Path | None, address: str | None, expose: bool) -> None:
+@click.option("--host", "names", metavar="NAME", multiple=True,
+              help="With --listen: answer requests for this name, too; may be repeated.")  # fmt: skip
+def metrics(
+    root: Path, as_json: bool, queues: bool, output: Path | None, address: str | None, expose: bool,
+    names: tuple[str, ...],
+) -> None:  # fmt: skip
     """State and lag as OpenMetrics text: once, to a file, or over HTTP.
 
     Names and labels are those of a RocketMQ 5 broker where they mean the same, others begin with rmq_: docs/metrics.md
     has them all. Over HTTP each request looks at the store anew. There is no password and no encryption: only this
-    machine is served, unless --expose says otherwise. With --json: a list of metrics, each with its samples.
+    machine is served, unless --expose says otherwise. Requests are answered for addresses, for localhost and for the
+    names that --host gives: others would let a web page that somebody opens here read the answer. With --json: a list
+    of metrics, each with its samples.
     """
     if sum((as_json, output is not None, address is not None)) > 1:
         raise UsageError("--json, --output and --listen: one of them at a time")
     if expose and address is None:
         raise UsageError("--expose goes with --listen")
+    if names and address is None:
+        raise UsageError("--host goes with --listen")
     if address is not None:
+        from rmq_store.cli.http_limits import check_name
         from rmq_store.cli.metrics_server import parse_address, serve
 
         host, port = parse_address(address, expose=expose)
+        known = [check_name(name) for name in names]
         with open_store(root) as store:
-            serve(host, port, lambda: _look(store, queues))
+            serve(host, port, lambda: _look(store, queues), known)
         return
     with open_store(root) as store:
         families = _look(store, queues)

@@ -1,23 +1,28 @@
 """Metrics over HTTP: GET /metrics, in the format that the client asks for. Only this machine, unless it was asked for.
 
 A request looks at the store anew, one at a time. A look that fails is an answer 500 that says why, and the next request
-looks again.
+looks again. What a client may take, and under which names we answer: `http_limits`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import ipaddress
 import signal
 import socket
+import socketserver
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli import http_limits
+from rmq_store.cli.output import printable
 from rmq_store.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -25,8 +30,11 @@ if TYPE_CHECKING:
 
 Look = Callable[[], "Sequence[MetricFamily]"]
 
-# A client that sends nothing, or reads nothing, is let go.
-_PATIENCE_S = 10.0
+_TEXT = "text/plain; charset=utf-8"
+_BUSY = (
+    f"HTTP/1.0 503 Service Unavailable\r\nContent-Type: {_TEXT}\r\nRetry-After: 1\r\n\r\n"
+    f"{http_limits.CONNECTIONS_MOST} clients are being served: come again\n"
+).encode("ascii")
 
 
 def parse_address(text: str, *, expose: bool) -> tuple[str, int]:
@@ -51,8 +59,8 @@ def parse_address(text: str, *, expose: bool) -> tuple[str, int]:
     return host, int(digits)
 
 
-def serve(host: str, port: int, look: Look) -> None:
-    """Say where, and serve until Ctrl-C or SIGTERM. UsageError if nobody can listen there."""
+def serve(host: str, port: int, look: Look, names: Collection[str] = ()) -> None:
+    """Say where, and serve until Ctrl-C or SIGTERM, also under these names. UsageError if nobody can listen there."""
     turn = threading.Lock()
 
     class Handler(_Handler):
@@ -60,14 +68,10 @@ def serve(host: str, port: int, look: Look) -> None:
             with turn:
                 return look()
 
-    class Server(ThreadingHTTPServer):
+    class Server(_Server):
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        daemon_threads = True
 
-        def handle_error(self, request: object, client_address: object) -> None:
-            if not isinstance(sys.exc_info()[1], OSError):  # a client that went away is no news, either
-                super().handle_error(request, client_address)  # type: ignore[arg-type]
-
+    Handler.names = frozenset(map(str.lower, (host, *names)))
     try:
         server = Server((host, port), Handler)
     except OSError as error:
@@ -85,27 +89,93 @@ def serve(host: str, port: int, look: Look) -> None:
             signal.signal(signal.SIGTERM, before)
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = http_limits.CONNECTIONS_MOST
+
+    def __init__(self, *given: Any) -> None:
+        self._free = threading.Semaphore(http_limits.CONNECTIONS_MOST)
+        super().__init__(*given)
+
+    def server_bind(self) -> None:
+        """Without HTTPServer's question to a name server, which may take long, and which nobody needs."""
+        socketserver.TCPServer.server_bind(self)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """In a thread of its own, if there are not too many."""
+        if not self._free.acquire(blocking=False):
+            with contextlib.suppress(OSError):  # who does not even take that is let go all the same
+                request.setblocking(False)
+                request.sendall(_BUSY)
+                request.recv(http_limits.REQUEST_BYTES_MOST)  # else the answer may be lost with what was not read
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """And when it is done the next one may come."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that went away is no news."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+
 class _Handler(BaseHTTPRequestHandler):
-    timeout = _PATIENCE_S
+    names: Collection[str] = ()
+    patience_s = http_limits.REQUEST_S
     server_version, sys_version = "rmq", ""
 
     def look(self) -> Sequence[MetricFamily]:
         """The metrics now."""
         raise NotImplementedError
 
+    def setup(self) -> None:
+        """As ever, but a request has an end."""
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(http_limits.LimitedReader(self.connection, self.patience_s))
+
+    def parse_request(self) -> bool:
+        """As ever; then the answer has its own time."""
+        is_whole = super().parse_request()
+        self.connection.settimeout(self.patience_s)
+        return is_whole
+
+    def handle_one_request(self) -> None:
+        """As ever."""
+        try:
+            super().handle_one_request()
+        except http_limits.RequestTooLargeError:
+            self.close_connection = True
+            # What parse_request sets; it was not reached, or not left.
+            self.request_version, self.command, self.requestline = "HTTP/1.0", "GET", ""
+            text = f"a request has at most {http_limits.REQUEST_BYTES_MOST} bytes\n"
+            self._answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _TEXT, text)
+
     def do_GET(self) -> None:
         """Answer a scrape."""
         from rmq_store.format.openmetrics import CLASSIC_CONTENT_TYPE, CONTENT_TYPE, openmetrics_text
 
+        if not self._is_asked_as_ours():
+            return
         if self.path.partition("?")[0] != "/metrics":
-            self._answer(HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", "the metrics are at /metrics\n")
+            self._answer(HTTPStatus.NOT_FOUND, _TEXT, "the metrics are at /metrics\n")
             return
         accepted = self.headers.get("Accept", "*/*")
         classic = "text/plain" in accepted and "application/openmetrics-text" not in accepted
         try:
             families = self.look()
         except (StoreError, OSError) as error:
-            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", f"{error}\n")
+            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, f"{printable(str(error))}\n")
             return
         content_type = CLASSIC_CONTENT_TYPE if classic else CONTENT_TYPE
         self._answer(HTTPStatus.OK, content_type, openmetrics_text(families, classic=classic))
@@ -115,10 +185,25 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         """Requests are no news."""
 
+    def _is_asked_as_ours(self) -> bool:
+        """Whether the Host is one of ours; if not, it is answered. Only HTTP/1.1 demands one."""
+        hosts = self.headers.get_all("Host", [])
+        if len(hosts) > 1 or (not hosts and self.request_version == "HTTP/1.1"):
+            self._answer(HTTPStatus.BAD_REQUEST, _TEXT, "one Host header is needed\n")
+            return False
+        if hosts and not http_limits.is_ours(hosts[0], self.names):
+            name = printable(hosts[0])
+            text = f"not served under the name {name}: start rmq metrics with --host NAME, or ask for the address\n"
+            self._answer(HTTPStatus.MISDIRECTED_REQUEST, _TEXT, text)
+            return False
+        return True
+
     def _answer(self, status: HTTPStatus, content_type: str, text: str) -> None:
         body = text.encode("utf-8", "backslashreplace")
+        self.connection.settimeout(self.patience_s)
         self.send_response(status)
         self.send_header("Content-Type", content_type)
+        self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":

@@ -11,7 +11,7 @@ import click
 
 from rmq_store.cli.confirm import changing_options, confirm
 from rmq_store.cli.known import require_group, require_topic
-from rmq_store.cli.output import common_options, open_store, printable, write_json, write_table
+from rmq_store.cli.output import common_options, open_store, printable, wide_option, write_json, write_table
 from rmq_store.cli.targets import one_of, target, target_options
 from rmq_store.errors import UsageError
 
@@ -33,6 +33,7 @@ def offsets() -> None:
     epilog="\b\nExample:\n  rmq offsets show cg_orders --store /data/rocketmq/store",
 )
 @common_options
+@wide_option
 @click.argument("group")
 @click.option("-t", "--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
 def show(root: Path, as_json: bool, group: str, topics: tuple[str, ...]) -> None:
@@ -53,6 +54,7 @@ def show(root: Path, as_json: bool, group: str, topics: tuple[str, ...]) -> None
     write_table(
         ("TOPIC", "QUEUE", "MIN", "MAX", "COMMITTED", "LAG"),
         [(p.topic, p.queue_id, p.min_offset, p.max_offset, _dash(p.committed), p.lag) for p in places],
+        flexible=("TOPIC",),
     )
 
 
@@ -79,6 +81,7 @@ def export(root: Path, as_json: bool, group: str) -> None:
     "  rmq offsets reset cg_orders --to-offsets cg_orders.json --yes --store /data/rocketmq/store",
 )
 @common_options
+@wide_option
 @changing_options
 @click.argument("group")
 @click.option("-t", "--topic", "topics", multiple=True, help="Only this topic; may be repeated.")

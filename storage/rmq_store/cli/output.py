@@ -9,23 +9,26 @@ import shutil
 import sys
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from rmq_store.cli.tables import Row, columns_of, table_lines
+
 if TYPE_CHECKING:
     from rmq_store import Store
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-Row = Sequence[str | int]
 
-# Bytes of a file name that are no UTF-8, as Python has them in a text: nothing can encode them.
-_LONE_SURROGATES = re.compile("[\ud800-\udfff]")
+# Letters and marks that nobody sees, besides what Python knows to be unprintable: of Unicode's
+# Default_Ignorable_Code_Point. The selectors that choose between text and emoji (FE0E, FE0F) may pass.
+_UNSEEN = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0d\uffa0\U000e0100-\U000e01ef"
+_DOUBTFUL = re.compile(rf"[^\w -~]|[{_UNSEEN}]")
+_HIDDEN = re.compile(f"[{_UNSEEN}]")
 
-# What is left of a column that is cut.
-_CUT_LEAST = 8
+# Key of a context's `meta`.
+_WIDE = "rmq.wide"
 
 
 def common_options(command: Command) -> Command:
@@ -41,6 +44,24 @@ def common_options(command: Command) -> Command:
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         help="Directory of the store: the one that holds commitlog/.",
     )(command)
+
+
+def wide_option(command: Command) -> Command:
+    """Add --wide, which `terminal_columns` knows."""
+
+    def remember(context: click.Context, option: click.Parameter, value: bool) -> None:
+        context.meta[_WIDE] = value
+
+    text = "On a terminal: cut and wrap nothing, however long the lines are."
+    return click.option("--wide", is_flag=True, expose_value=False, callback=remember, help=text)(command)
+
+
+def terminal_columns() -> int | None:
+    """How many places a line has; None if it may be as long as it is: in a pipe, and with --wide."""
+    context = click.get_current_context(silent=True)
+    if not sys.stdout.isatty() or (context is not None and context.meta.get(_WIDE)):
+        return None
+    return shutil.get_terminal_size().columns
 
 
 def store_argument(command: Callable[..., None]) -> Callable[..., None]:
@@ -66,10 +87,31 @@ def open_store(root: Path) -> Store:
 
 
 def printable(text: str) -> str:
-    """`text` with everything escaped that could break a line, move a cursor or change a colour."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    """`text` with everything escaped that could break a line, move a cursor, change a colour, turn the direction of
+    writing, or that nobody sees. Keys, tags and bodies come from strangers.
+    """
+    return _DOUBTFUL.sub(_as_python, text)
+
+
+def printable_json(text: str) -> str:
+    """A JSON document with the same characters escaped as JSON has it: its values stay what they are."""
+    return "\n".join(_DOUBTFUL.sub(_as_json, line) for line in text.split("\n"))
+
+
+def _as_python(found: re.Match[str]) -> str:
+    return _escaped(found[0]) or found[0].encode("unicode_escape").decode("ascii")
+
+
+def _as_json(found: re.Match[str]) -> str:
+    if shown := _escaped(found[0]):
+        return shown
+    units = found[0].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
+def _escaped(character: str) -> str:
+    """The character itself if it may be shown, else "": it has to be escaped."""
+    return character if character.isprintable() and not _HIDDEN.match(character) else ""
 
 
 def time_text(time_us: int | None) -> str:
@@ -84,9 +126,14 @@ def time_text(time_us: int | None) -> str:
 
 
 def write_json(value: object, *, one_line: bool = False) -> None:
-    """Print a JSON document; in one line if it is one of a stream."""
-    text = json.dumps(value, ensure_ascii=False, indent=None if one_line else 2)
-    click.echo(_LONE_SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+    """Print a JSON document; in one line if it is one of a stream. In ASCII if standard output has no other letters."""
+    indent = None if one_line else 2
+    text = printable_json(json.dumps(value, ensure_ascii=False, indent=indent))
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = printable_json(json.dumps(value, indent=indent))
+    click.echo(text)
 
 
 def write_table(
@@ -94,68 +141,21 @@ def write_table(
     rows: Sequence[Row],
     *,
     flexible: Collection[str] = (),
+    cut: Collection[str] = (),
     header: bool = True,
     least: Sequence[int] = (),
 ) -> None:
     """Print rows under their columns, two spaces apart; integers (and `-`, for none) are aligned to the right.
 
-    On a terminal the `flexible` columns are cut to fit its width, never to nothing; all others are whole, and make long
-    lines if there is no room. In a pipe nothing is cut, and the only lines are the header and one per row. `least`:
-    widths of the first columns (`widths_of`), so that a table that is written in parts is one.
+    On a terminal that is too narrow the `flexible` columns are wrapped, and those to `cut` lose their ends; all others
+    are whole, and make long lines if there is no room. In a pipe, and with --wide, the only lines are the header and
+    one per row, and nothing is cut. `least`: widths of the first columns (`tables.widths_of`), so that a table that is
+    written in parts is one.
     """
     is_number = [
         bool(rows) and all(isinstance(row[i], int) or row[i] == "-" for row in rows) for i in range(len(columns))
     ]
-    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    cut = [name in flexible for name in columns]
-    lines = table_lines(columns, rows, cut, is_number, room, header=header, least=least)
-    for number, line in enumerate(lines):
+    cells = [[printable(str(value)) for value in row] for row in rows]
+    known = columns_of(columns, wrap=flexible, cut=cut, right=is_number)
+    for number, line in enumerate(table_lines(known, cells, terminal_columns(), header=header, least=least)):
         click.echo(click.style(line, bold=True) if header and number == 0 else line)
-
-
-def table_lines(
-    columns: Sequence[str],
-    rows: Sequence[Row],
-    flexible: Sequence[bool],
-    right: Sequence[bool],
-    room: int | None,
-    *,
-    header: bool = True,
-    least: Sequence[int] = (),
-) -> list[str]:
-    """The header, if it is wanted, and a line per row; flexible columns cut to fit `room` places, if it is given."""
-    cells = [list(columns)] if header else []
-    cells += [[printable(str(value)) for value in row] for row in rows]
-    widths = [max(pair) for pair in zip_longest(widths_of(cells) or [0] * len(columns), least, fillvalue=0)]
-    if room is not None:
-        widths = _fitted(widths, flexible, room)
-    return ["  ".join(map(_padded, line, widths, right)).rstrip() for line in cells]
-
-
-def widths_of(rows: Sequence[Row]) -> list[int]:
-    """How many places each column takes."""
-    from rich.cells import cell_len  # CJK takes two places
-
-    return [max(cell_len(printable(str(cell))) for cell in column) for column in zip(*rows, strict=True)]
-
-
-def _fitted(widths: Sequence[int], flexible: Sequence[bool], room: int) -> list[int]:
-    """`widths` of columns two places apart, the flexible ones cut until all fit into `room`: the widest first, none to
-    less than eight places.
-    """
-    found = [min(width, max(room, _CUT_LEAST)) if cut else width for width, cut in zip(widths, flexible, strict=True)]
-    for _ in range(sum(found) + 2 * (len(found) - 1) - room):
-        wide = [i for i, width in enumerate(found) if flexible[i] and width > _CUT_LEAST]
-        if not wide:
-            break
-        found[max(wide, key=lambda i: found[i])] -= 1
-    return found
-
-
-def _padded(text: str, width: int, right: bool) -> str:
-    from rich.cells import cell_len, set_cell_size
-
-    if cell_len(text) > width:
-        text = set_cell_size(text, width - 1) + "…"
-    space = " " * (width - cell_len(text))
-    return space + text if right else text + space

@@ -11,7 +11,8 @@ import click
 from rmq_store.cli.completion import complete_topic
 from rmq_store.cli.known import require_queue, require_topic
 from rmq_store.cli.message_text import LINE_COLUMNS, body_line, body_option, json_row, rows_of
-from rmq_store.cli.output import common_options, open_store, time_text, widths_of, write_json, write_table
+from rmq_store.cli.output import common_options, open_store, printable, time_text, wide_option, write_json, write_table
+from rmq_store.cli.tables import widths_of
 from rmq_store.errors import OffsetOutOfRangeError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ _TOGETHER, _TOGETHER_CHARACTERS = 1000, 1 << 20
     epilog="\b\nExample:\n  rmq read OrderTopic --queue 0 --from 100 --max 5 --store /data/rocketmq/store",
 )
 @common_options
+@wide_option
 @click.argument("topic", shell_complete=complete_topic)
 @click.option(
     "--queue", "queue_id", type=click.IntRange(min=0), help="Only this queue; by default one after the other."
@@ -51,12 +53,14 @@ def read(root: Path, as_json: bool, topic: str, queue_id: int | None, start: int
             return
         titles, widths = _TITLES[: len(columns)], None
         for cells in _together(_cells(row, body) for row in rows):
-            write_table(titles, cells, flexible=("KEYS", "BODY"), header=widths is None, least=widths or ())
-            widths = widths or widths_of([titles, *cells])[:-1]
+            write_table(titles, cells, flexible=("TAGS", "KEYS"), cut=("BODY",), header=widths is None,
+                        least=widths or ())  # fmt: skip
+            widths = widths or widths_of([titles, *([str(cell) for cell in row] for row in cells)])[:-1]
 
 
 def _cells(row: dict[str, Any], body: str) -> list[str | int]:
-    shown = [row["queueId"], row["queueOffset"], time_text(row["storeTimestamp"]), row["tags"] or "", row["keys"] or ""]
+    tags, keys = (printable(row[name] or "") for name in ("tags", "keys"))
+    shown = [row["queueId"], row["queueOffset"], time_text(row["storeTimestamp"]), tags, keys]
     return shown if body == "none" else [*shown, body_line(row["body"], body)]
 
 

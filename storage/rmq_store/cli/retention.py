@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_store.cli.confirm import confirm
-from rmq_store.cli.output import common_options, open_store, printable, time_text, write_json, write_table
+from rmq_store.cli.output import common_options, open_store, printable, time_text, wide_option, write_json, write_table
 
 if TYPE_CHECKING:
     from rmq_store import RetentionPlan, RetentionReport, Store
@@ -48,6 +48,7 @@ def retention() -> None:
     "  rmq retention run --store /data/rocketmq/store --manual --file-reserved-time 24",
 )
 @common_options
+@wide_option
 @click.option("--dry-run", is_flag=True, help="Only say what would go; changes nothing on disk.")
 @click.option("--manual", is_flag=True, help="At any hour, up to 20 passes.")
 @click.option(
@@ -93,6 +94,7 @@ def run(
     epilog="\b\nExample:\n  rmq retention status --store /data/rocketmq/store",
 )
 @common_options
+@wide_option
 def status(root: Path, as_json: bool) -> None:
     """How full the disk is, by which settings messages are deleted, and what --manual would delete now."""
     with open_store(root) as store:

@@ -13,7 +13,7 @@ import click
 from rmq_store.cli.completion import complete_topic
 from rmq_store.cli.known import require_topic
 from rmq_store.cli.message_text import LINE_COLUMNS, body_option, json_row, message_line, tell
-from rmq_store.cli.output import common_options, open_store, write_json
+from rmq_store.cli.output import common_options, open_store, wide_option, write_json
 from rmq_store.cli.times import parse_time
 from rmq_store.errors import UsageError
 
@@ -30,6 +30,7 @@ LOOK_S = 0.1
     "  rmq tail OrderTopic --from 10m --filter \"amount > 100 AND TAGS = 'paid'\" --json",
 )
 @common_options
+@wide_option
 @click.argument("topic", shell_complete=complete_topic)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
 @click.option("-n", "--lines", "count", type=click.IntRange(min=0), metavar="N", help="The last N messages; 10.")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from rmq_store.cli.mqadmin.common import perm_text
-from rmq_store.cli.output import common_options, open_store, write_json, write_table
+from rmq_store.cli.output import common_options, open_store, wide_option, write_json, write_table
 
 
 @click.command(
@@ -16,6 +16,7 @@ from rmq_store.cli.output import common_options, open_store, write_json, write_t
     epilog="\b\nExample:\n  rmq topics --store /data/rocketmq/store --queues",
 )
 @common_options
+@wide_option
 @click.option("--queues", "per_queue", is_flag=True, help="One line per queue instead of sums per topic.")
 @click.option("--all", "show_all", is_flag=True, help="System topics too, and topics that cannot be read.")
 def topics(root: Path, as_json: bool, per_queue: bool, show_all: bool) -> None:
@@ -44,9 +45,10 @@ def topics(root: Path, as_json: bool, per_queue: bool, show_all: bool) -> None:
             for t in found
             for q in t["queues"]
         ]
-        write_table(("TOPIC", "QUEUE", "PERM", "MIN", "MAX", "MESSAGES"), rows)
+        write_table(("TOPIC", "QUEUE", "PERM", "MIN", "MAX", "MESSAGES"), rows, flexible=("TOPIC",))
     else:
-        write_table(("TOPIC", "QUEUES", "PERM", "MIN", "MAX", "MESSAGES"), [_sums(topic) for topic in found])
+        columns = ("TOPIC", "QUEUES", "PERM", "MIN", "MAX", "MESSAGES")
+        write_table(columns, [_sums(topic) for topic in found], flexible=("TOPIC",))
 
 
 def _sums(topic: dict[str, Any]) -> tuple[str | int, ...]:

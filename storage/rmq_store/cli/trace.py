@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_store.cli.known import require_topic
-from rmq_store.cli.output import common_options, open_store, printable, time_text, write_json, write_table
+from rmq_store.cli.output import common_options, open_store, printable, time_text, wide_option, write_json, write_table
 from rmq_store.errors import ResponseError, UsageError
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ _STANDING_COLUMNS = ("GROUP", "NOW", "WHERE", "TRY", "DUE")
     "  rmq trace -t OrderTopic -k ORD-000007 --store /data/rocketmq/store",
 )
 @common_options
+@wide_option
 @click.option("--uniq-key", "unique_key", metavar="ID", help="The id that its producer gave it (UNIQ_KEY).")
 @click.option("--msg-id", metavar="ID", help="The id that the broker gave it, or any of its copies (offset id).")
 @click.option("-t", "--topic", help="With -k: the topic. With --uniq-key: where to read if the store has no index.")
@@ -94,9 +95,10 @@ def _write(life: Life) -> None:
         head += f", keys {first.keys}"
     click.echo(printable(head))
     rows = [_step_row(step) for step in life.steps]
-    write_table(_STEP_COLUMNS, rows, flexible=("NOTE", "WHERE"))
+    write_table(_STEP_COLUMNS, rows, flexible=("WHERE", "GROUP", "NOTE"))
     click.echo()
-    write_table(_STANDING_COLUMNS, [_standing_row(standing) for standing in life.standings])
+    standings = [_standing_row(standing) for standing in life.standings]
+    write_table(_STANDING_COLUMNS, standings, flexible=("GROUP", "WHERE"))
     if not life.complete:
         click.echo("not everything could be looked at: there may be more records")
 

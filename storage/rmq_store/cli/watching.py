@@ -12,7 +12,8 @@ import tty
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rmq_store.cli.output import Row, table_lines
+from rmq_store.cli.output import printable
+from rmq_store.cli.tables import Row, columns_of, table_lines
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -38,13 +39,14 @@ def watch(frame: Callable[[], RenderableType], every_s: float) -> None:
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Row], *, left: int = 1) -> RenderableType:
     """A table whose first `left` columns are texts; the others are aligned to the right. Where there is no room the
-    texts are cut, and then lines at the right edge.
+    texts are wrapped, and then lines cut at the right edge.
     """
     from rich.console import Group
     from rich.text import Text
 
-    texts = [number < left for number in range(len(columns))]
-    head, *lines = table_lines(columns, rows, texts, [not text for text in texts], shutil.get_terminal_size().columns)
+    known = columns_of(columns, wrap=columns[:left], right=[number >= left for number in range(len(columns))])
+    cells = [[printable(str(value)) for value in row] for row in rows]
+    head, *lines = table_lines(known, cells, shutil.get_terminal_size().columns)
     found = [Text(line, no_wrap=True, overflow="crop") for line in lines]
     return Group(*([Text(title)] if title else []), Text(head, "bold", no_wrap=True, overflow="crop"), *found)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import contextlib
 import http.client
 import json
 import os
@@ -26,6 +27,14 @@ from prometheus_client.parser import text_string_to_metric_families as parse_cla
 
 from rmq_store import Message, Store
 from rmq_store.cli import metrics_server
+from rmq_store.cli.http_limits import (
+    CONNECTIONS_MOST,
+    REQUEST_BYTES_MOST,
+    LimitedReader,
+    RequestTooLargeError,
+    check_name,
+    is_ours,
+)
 from rmq_store.cli.metrics_server import parse_address
 
 from .conftest import mind_ctrl_c
@@ -97,6 +106,8 @@ def test_a_file_is_replaced_and_the_text_collector_can_parse_it(run: Run, store:
         (["--output", "x", "--json"], "one of them at a time"),
         (["--listen", "127.0.0.1:0", "--json"], "one of them at a time"),
         (["--expose"], "--expose goes with --listen"),
+        (["--host", "metrics.example.com"], "--host goes with --listen"),
+        (["--listen", "127.0.0.1:0", "--host", "http://x:1/"], "a name without a port"),
         (["--listen", "127.0.0.1"], "a host and a port"),
         (["--listen", "127.0.0.1:65536"], "a host and a port"),
         (["--listen", "0.0.0.0:0"], "other machines could read that"),
@@ -209,8 +220,8 @@ def test_looks_follow_each_other_and_a_silent_client_is_let_go(monkeypatch: pyte
     """In this process: Ctrl-C comes when the clients are through."""
     said: queue.Queue[str] = queue.Queue()
     monkeypatch.setattr(metrics_server.click, "echo", said.put)
-    assert metrics_server._Handler.timeout == 10  # s
-    monkeypatch.setattr(metrics_server._Handler, "timeout", 0.02)
+    assert metrics_server._Handler.patience_s == 10
+    monkeypatch.setattr(metrics_server._Handler, "patience_s", 0.5)
     busy, overlaps, answers, closed = threading.Lock(), [], [], []
 
     def look() -> list[Any]:
@@ -248,6 +259,85 @@ def test_looks_follow_each_other_and_a_silent_client_is_let_go(monkeypatch: pyte
     assert answers == [b"# EOF\n"] * 4
     assert overlaps == [False] * 4
     assert closed == [b""]
+
+
+# ---- clients that take too much, and web pages of others
+
+
+def raw(server: Server, request: bytes) -> bytes:
+    """What the server answers to these bytes, until it hangs up."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+        client.sendall(request)
+        return b"".join(iter(lambda: client.recv(65536), b""))
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("127.0.0.1:9", 200), ("192.0.2.7", 200), ("[::1]:5557", 200), ("localhost", 200), ("LOCALHOST.:80", 200),
+     ("metrics.example.com", 200), ("Metrics.Example.com:5557", 200), ("evil.example", 421),
+     ("metrics.example.com.evil.example", 421), ("127.0.0.1.evil.example", 421), ("[localhost]", 421), ("", 421),
+     ("x@127.0.0.1", 421), ("127.0.0.1:5557:9", 421)],
+)  # fmt: skip
+def test_only_addresses_localhost_and_named_hosts_are_answered(host: str, status: int) -> None:
+    names = [check_name("Metrics.example.com")]
+    assert is_ours(host, names) is (status == 200)
+
+
+def test_a_name_that_was_not_given_gets_an_answer_that_says_how_to_give_it(store: Path) -> None:
+    """DNS rebinding: a page of evil.example asks the address to which that name was led."""
+    server = Server(store, "--listen", "127.0.0.1:0", "--host", "metrics.example.com")
+    assert server.ask(Host=f"metrics.example.com:{server.port}")[0] == 200
+    for method in ("GET", "HEAD"):
+        status, kind, text = server.ask(method, Host="evil.example\x9b")
+        assert (status, kind) == (421, "text/plain; charset=utf-8")
+        said = "not served under the name evil.example\\x9b: start rmq metrics with --host NAME, "
+        said += "or ask for the address\n"
+        assert text == ("" if method == "HEAD" else said)
+    for hosts in (b"", b"Host: localhost\r\nHost: evil.example\r\n"):
+        assert raw(server, b"GET /metrics HTTP/1.1\r\n" + hosts + b"\r\n").startswith(b"HTTP/1.0 400 ")
+    assert raw(server, b"GET /metrics HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.0 200 ")
+    assert server.end() == (0, "", "")
+
+
+def test_a_request_that_is_too_large_is_refused(server: Server) -> None:
+    for request in (b"GET /" + b"x" * 20_000, b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 90 + b"C: " + b"d" * 17_000):
+        with contextlib.suppress(ConnectionResetError):  # what it has not read is in the way of its answer
+            assert raw(server, request).startswith(b"HTTP/1.0 431 ")
+    assert server.ask()[0] == 200
+    assert server.end() == (0, "", "")
+
+
+def test_a_request_that_drips_has_an_end_however_often_a_byte_comes() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        reader = LimitedReader(ours, patience_s=0.5)
+        theirs.sendall(b"GET")
+        assert reader.read(3) == b"GET"
+        time.sleep(0.6)  # each byte would have been in time
+        theirs.sendall(b" ")
+        with pytest.raises(TimeoutError):
+            reader.read(1)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(b"x" * (REQUEST_BYTES_MOST + 1))
+        reader = LimitedReader(ours)
+        with pytest.raises(RequestTooLargeError):
+            while reader.read(4096):
+                pass
+
+
+def test_a_client_too_many_is_told_to_come_again(server: Server) -> None:
+    silent = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(CONNECTIONS_MOST)]
+    try:
+        status, _, text = server.ask()
+        assert (status, text) == (503, f"{CONNECTIONS_MOST} clients are being served: come again\n")
+        silent.pop().close()
+        while server.ask()[0] == 503:  # until the thread of the one that left has seen it
+            time.sleep(0.01)
+    finally:
+        for client in silent:
+            client.close()
+    assert server.end() == (0, "", "")
 
 
 def test_a_port_that_is_taken_is_the_callers_mistake(server: Server, run: Run, store: Path) -> None:

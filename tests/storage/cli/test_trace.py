@@ -42,7 +42,8 @@ def test_the_tables_fit_a_terminal(run_in_terminal: RunInTerminal) -> None:
     assert code == 0
     assert max(map(cell_len, lines)) <= 80
     assert lines[1].split() == ["TIME", "EVENT", "WHERE", "GROUP", "TRY", "NOTE"]
-    assert [line.split()[1] for line in lines[2:10]] == [
+    steps = [line.split() for line in lines if line.startswith("2026-")]  # others go on with what was too long
+    assert [cells[1] for cells in steps] == [
         "STORED", "FAILED", "RETRY", "FAILED", "RETRY", "FAILED", "RETRY", "DEAD",
     ]  # fmt: skip
 

@@ -18,7 +18,7 @@ from rmq_store.cli.known import require_topic
 from rmq_store.cli.mqadmin.common import date_text, mqadmin_options, write_line
 from rmq_store.cli.mqadmin.message import no_message
 from rmq_store.cli.mqadmin.message_print import PREVIEW_CHARACTERS, body_of, java_message, message_json
-from rmq_store.cli.output import open_store, printable, write_json, write_table
+from rmq_store.cli.output import open_store, printable, wide_option, write_json, write_table
 from rmq_store.errors import CorruptRecordError, UsageError
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ _HEAD = (
 @click.option("--store", "root", metavar="PATH", envvar="RMQ_STORE", show_envvar=True,
               type=click.Path(exists=True, file_okay=False, path_type=Path), help="Directory of a store.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@wide_option
 @click.option("-n", "--namesrvAddr", hidden=True, expose_value=False)
 def dump_compaction_log(path: Path | None, offset: int | None, root: Path | None, as_json: bool) -> None:
     """Show records as they lie in a file.
@@ -72,7 +73,7 @@ def dump_compaction_log(path: Path | None, offset: int | None, root: Path | None
         )  # fmt: skip
         return
     shown = [(at, size, name, _short_hex(raw), _short_text(value)) for at, size, name, raw, value in rows]
-    write_table(("BYTE", "SIZE", "FIELD", "HEX", "VALUE"), shown, flexible=("HEX", "VALUE"))
+    write_table(("BYTE", "SIZE", "FIELD", "HEX", "VALUE"), shown, cut=("HEX", "VALUE"))
 
 
 def frame_fields(frame: bytes) -> Iterator[tuple[int, int, str, bytes, str]]:
