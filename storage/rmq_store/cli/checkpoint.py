@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli.completion import GROUP, TOPIC
 from rmq_store.cli.confirm import changing_options, confirm
 from rmq_store.cli.known import require_group
 from rmq_store.cli.output import common_options, open_store, printable, wide_option, write_json
@@ -62,7 +63,8 @@ def show(location: str, batch: int | None, as_json: bool) -> None:
 @common_options
 @wide_option
 @click.argument("location", metavar="CHECKPOINT")
-@click.option("-g", "--group", metavar="GROUP", help="Show what this group has committed, and how far it is off.")
+@click.option("-g", "--group", type=GROUP, metavar="GROUP",
+              help="Show what this group has committed, and how far it is off.")  # fmt: skip
 def diff(root: Path, as_json: bool, location: str, group: str | None) -> None:
     """Compare where a stream stands with what the store holds, and with what a group has committed.
 
@@ -108,11 +110,11 @@ def diff(root: Path, as_json: bool, location: str, group: str | None) -> None:
 @changing_options
 @click.argument("location", metavar="CHECKPOINT")
 @click.argument("new", metavar="NEW_CHECKPOINT")
-@click.option("-t", "--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
+@click.option("-t", "--topic", "topics", type=TOPIC, multiple=True, help="Only this topic; may be repeated.")
 @click.option("--queue", type=click.IntRange(0), help="Only this queue.")
 @target_options
 @click.option("--to-batch", type=click.IntRange(0), metavar="N", help="To where this batch ended.")
-@click.option("--to-group", metavar="GROUP", help="To what this group has committed.")
+@click.option("--to-group", type=GROUP, metavar="GROUP", help="To what this group has committed.")
 @click.option("--drop-state", is_flag=True, help="Of a query with state: begin without any, at batch 0.")
 def rewind(
     root: Path, as_json: bool, location: str, new: str, topics: tuple[str, ...], queue: int | None, dry_run: bool,

@@ -1,39 +1,95 @@
-"""Names of topics and groups for TAB, out of the store's JSON tables; what cannot be read is not named."""
+"""Names of topics and groups for TAB, out of the store's JSON tables; what cannot be read is not named.
+
+A shell puts what it is offered into the line that somebody types: only names that a topic or a group can have are
+offered, whatever a table holds. What a broker made for itself is left out; it can be typed.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.errors import StoreError
+from rmq_store.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
-def complete_topic(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The topics of --store or RMQ_STORE that begin with what was typed (config/topics.json)."""
-    return _beginning(incomplete, _names(ctx, "topics.json", "topicConfigTable"))
+class _Name(click.ParamType):
+    """A text; subclasses know which there are."""
+
+    name = "text"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Those that begin with what was typed."""
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(name) for name in sorted(self._known(ctx)) if name.startswith(incomplete)]
+
+    def _known(self, ctx: click.Context) -> set[str]:
+        raise NotImplementedError
 
 
-def complete_group(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The groups that have settings or offsets; an offset's key is `topic@group`."""
-    offsets = _names(ctx, "consumerOffset.json", "offsetTable")
-    names = _names(ctx, "subscriptionGroup.json", "subscriptionGroupTable")
-    return _beginning(incomplete, names | {key.rpartition("@")[2] for key in offsets})
+class _Topic(_Name):
+    def _known(self, ctx: click.Context) -> set[str]:
+        from rmq_store.format.names import is_system_topic
+
+        return {topic for topic in _topics(ctx) if not is_system_topic(topic)}
 
 
-def _beginning(incomplete: str, names: set[str]) -> list[str]:
-    return sorted(name for name in names if name.startswith(incomplete))
+class _Group(_Name):
+    def _known(self, ctx: click.Context) -> set[str]:
+        """As `known.known_groups`: those that have settings, offsets or a retry topic."""
+        from rmq_store.cli.mqadmin.export import SYSTEM_GROUPS
+        from rmq_store.format.names import RETRY_PREFIX, is_group_name, is_system_group, retry_group
+
+        offsets = _names(ctx, "consumerOffset.json", "offsetTable")  # topic@group
+        names = _names(ctx, "subscriptionGroup.json", "subscriptionGroupTable")
+        names |= {key.partition("@")[2] for key in offsets}
+        names |= {retry_group(topic) for topic in _topics(ctx) if topic.startswith(RETRY_PREFIX)}
+        return {name for name in names - SYSTEM_GROUPS if is_group_name(name) and not is_system_group(name)}
+
+
+class _DeadGroup(_Name):
+    def _known(self, ctx: click.Context) -> set[str]:
+        from rmq_store.format.names import DLQ_PREFIX
+
+        return {topic.removeprefix(DLQ_PREFIX) for topic in _topics(ctx) if topic.startswith(DLQ_PREFIX)}
+
+
+TOPIC, GROUP = _Topic(), _Group()
+"""Types of options and arguments that name one."""
+
+DEAD_GROUP = _DeadGroup()
+"""A group that has dead letters."""
+
+
+def _topics(ctx: click.Context) -> set[str]:
+    return {name for name in _names(ctx, "topics.json", "topicConfigTable") if _is_topic_name(name)}
+
+
+def _is_topic_name(name: str) -> bool:
+    from rmq_store.format.names import validate_topic
+
+    try:
+        validate_topic(name)
+    except UsageError:
+        return False
+    return True
 
 
 def _names(ctx: click.Context, file: str, table: str) -> set[str]:
-    from rmq_store.format.config_json import loads
+    from rmq_store.files.durable import read_limited
+    from rmq_store.format.config_json import SIZE_MAX, loads
 
     root = ctx.params.get("root") or os.environ.get("RMQ_STORE")
     if not root:
         return set()
     try:
-        found = loads((Path(root) / "config" / file).read_text("utf-8")).get(table)
-    except (OSError, ValueError, AttributeError, StoreError):
+        found: Any = loads(read_limited(Path(root) / "config" / file, SIZE_MAX)).get(table)
+    except (OSError, ValueError, StoreError):
         return set()
-    return set(found) if isinstance(found, dict) else set()
+    return {name for name in found if isinstance(name, str)} if isinstance(found, dict) else set()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli.completion import GROUP, TOPIC
 from rmq_store.cli.known import require_topic
 from rmq_store.cli.message_text import LINE_COLUMNS, body_option, json_row, message_line, tell
 from rmq_store.cli.output import common_options, open_store, printable, wide_option, write_json
@@ -39,8 +40,8 @@ class _Stop(BaseException):
 )
 @common_options
 @wide_option
-@click.argument("topic")
-@click.option("--group", "-g", required=True, help="The consumer group.")
+@click.argument("topic", type=TOPIC)
+@click.option("--group", "-g", type=GROUP, required=True, help="The consumer group.")
 @click.option("--max", "limit", type=click.IntRange(min=1), metavar="N", help="Stop after N messages.")
 @click.option("--until-empty", is_flag=True, help="Stop when nothing is left.")
 @click.option("--tags", metavar="EXPR", help='Only messages with these tags: "TagA || TagB". Others count as consumed.')

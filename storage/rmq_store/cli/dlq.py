@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from rmq_store.cli import dlq_export, dlq_list, dlq_redrive
+from rmq_store.cli.completion import DEAD_GROUP, GROUP
 from rmq_store.cli.numbers import OFFSET, FiniteRange
 from rmq_store.cli.output import common_options, open_store, printable, write_json
 from rmq_store.cli.progress import counting_bar
@@ -28,7 +29,7 @@ def dlq() -> None:
     epilog="\b\nExample:\n  rmq dlq archive cg_orders --to /archive/dlq --older-than 48 --store /data/rocketmq/store",
 )
 @common_options
-@click.argument("groups", metavar="[GROUP]...", nargs=-1)
+@click.argument("groups", type=DEAD_GROUP, metavar="[GROUP]...", nargs=-1)
 @click.option("--to", "directory", required=True, metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
               help="Directory of the archive, outside of the store; made if it is missing.")  # fmt: skip
 @click.option("--older-than", "hours", type=FiniteRange(0, _HOURS_MAX), metavar="HOURS",
@@ -60,7 +61,7 @@ def archive(root: Path, as_json: bool, groups: tuple[str, ...], directory: Path,
 )
 @common_options
 @click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.argument("group", required=False)
+@click.argument("group", type=GROUP, required=False)
 @click.option("--from", "start", type=OFFSET, default=0, metavar="OFFSET",
               help="First offset that a dead letter had when it was archived.")  # fmt: skip
 @click.option("--to", "end", type=OFFSET, metavar="OFFSET",

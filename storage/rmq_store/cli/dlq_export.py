@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli.completion import DEAD_GROUP
 from rmq_store.cli.message_text import json_row, rows_of
 from rmq_store.cli.output import common_options, open_store, printable, write_json
 from rmq_store.cli.progress import counting_bar
@@ -33,7 +34,7 @@ _FORMULA_BEGINS = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
     epilog="\b\nExample:\n  rmq dlq export cg_orders --to /tmp/dead.parquet --since 1d --store /data/rocketmq/store",
 )
 @common_options
-@click.argument("group")
+@click.argument("group", type=DEAD_GROUP)
 @click.option("--to", "path", required=True, metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
               help="A new file; .parquet, .jsonl or .csv says what it holds.")  # fmt: skip
 @click.option("--reason", help="Only of this error class, with or without its module, or of this stack hash.")

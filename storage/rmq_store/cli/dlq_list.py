@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli.completion import DEAD_GROUP
 from rmq_store.cli.known import known_groups
 from rmq_store.cli.message_text import body_line, body_option, json_row, rows_of
 from rmq_store.cli.output import common_options, open_store, time_text, wide_option, write_json, write_table
@@ -29,7 +30,7 @@ NO_REASON = "(unknown)"
 )
 @common_options
 @wide_option
-@click.argument("groups", metavar="[GROUP]...", nargs=-1)
+@click.argument("groups", type=DEAD_GROUP, metavar="[GROUP]...", nargs=-1)
 def list_(root: Path, as_json: bool, groups: tuple[str, ...]) -> None:
     """Groups with dead letters: how many there are, of when, why they died and where they came from.
 
@@ -121,7 +122,7 @@ def _archived(store: Store, rows: DeadLetterRows) -> int | None:
 )
 @common_options
 @wide_option
-@click.argument("group")
+@click.argument("group", type=DEAD_GROUP)
 @click.option("--max", "limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many at most.")
 @click.option("--reason", help="Only of this error class, with or without its module, or of this stack hash.")
 @click.option("--since", metavar="TIME", help="Only those that died since then, or in the last 10m, 2h, 1d.")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli.completion import DEAD_GROUP, TOPIC
 from rmq_store.cli.confirm import changing_options, confirm
 from rmq_store.cli.numbers import FiniteRange
 from rmq_store.cli.output import common_options, printable, wide_option, write_json, write_table
@@ -76,15 +77,15 @@ class _Sums:
 )
 @common_options
 @wide_option
-@click.argument("group")
+@click.argument("group", type=DEAD_GROUP)
 @click.option("--reason", help="Only of this error class, with or without its module, or of this stack hash.")
 @click.option("--filter", "sql", metavar="SQL92", help="Only messages whose properties satisfy a condition.")
 @click.option("--since", metavar="TIME", help="Only those that died since then, or in the last 10m, 2h, 1d.")
 @click.option("--max", "limit", type=click.IntRange(min=1), metavar="N", help="The oldest N of them.")
-@click.option("--to-topic", metavar="TOPIC", help="Instead of the group's %RETRY% topic.")
+@click.option("--to-topic", type=TOPIC, metavar="TOPIC", help="Instead of the group's %RETRY% topic.")
 @click.option("--max-replays", type=click.IntRange(min=0), metavar="N",
               help="Refuse messages that were redriven N times before.")  # fmt: skip
-@click.option("--parking-topic", metavar="TOPIC", help="Where those go instead of being refused.")
+@click.option("--parking-topic", type=TOPIC, metavar="TOPIC", help="Where those go instead of being refused.")
 @click.option("--rate", type=FiniteRange(_RATE_MIN, _RATE_MAX), metavar="PER_SECOND",
               help="At most so many messages per second.")  # fmt: skip
 @changing_options

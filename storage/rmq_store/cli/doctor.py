@@ -27,6 +27,7 @@ _COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "red"}
 def doctor(root: Path | None, also_root: Path | None, as_json: bool, no_spark: bool) -> None:
     """Check Python and its packages, limits and clock, Java and PySpark, and the store at PATH, if there is one.
 
+    What is in the files of the store it does not look at: that is `rmq verify`.
     PySpark is checked as Spark would find it: with this environment, in the Python of its workers, and with every
     module called pyspark_* imported, for one that is broken makes all data sources vanish. Changes nothing. Exit code
     1 if something is FAIL.
@@ -34,7 +35,8 @@ def doctor(root: Path | None, also_root: Path | None, as_json: bool, no_spark: b
     from rmq_store.cli.checks import FAIL, OK, machine, spark
 
     findings = [
-        machine.python(), *machine.packages(), *machine.limits(), machine.time_zone(os.environ),
+        machine.python(), *machine.packages(), machine.engine(os.environ), *machine.limits(),
+        machine.time_zone(os.environ),
     ]  # fmt: skip
     if not no_spark:
         findings += spark.checks(os.environ)

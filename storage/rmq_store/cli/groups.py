@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.completion import complete_group
+from rmq_store.cli.completion import GROUP
 from rmq_store.cli.output import common_options, open_store, wide_option, write_json, write_table
 from rmq_store.errors import UsageError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 )
 @common_options
 @wide_option
-@click.argument("names", metavar="[GROUP]...", nargs=-1, shell_complete=complete_group)
+@click.argument("names", metavar="[GROUP]...", nargs=-1, type=GROUP)
 @click.option("--queues", "per_queue", is_flag=True, help="One line per queue instead of sums per group.")
 @click.option("--all", "show_all", is_flag=True, help="Groups too that never committed an offset.")
 def groups(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, show_all: bool) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from rmq_store.cli.completion import complete_group
+from rmq_store.cli.completion import GROUP
 from rmq_store.cli.known import require_group
 from rmq_store.cli.numbers import DAY_S, FiniteRange
 from rmq_store.cli.output import common_options, open_store, wide_option, write_json, write_table
@@ -45,7 +45,7 @@ class _Line(NamedTuple):
 )
 @common_options
 @wide_option
-@click.argument("names", metavar="[GROUP]...", nargs=-1, shell_complete=complete_group)
+@click.argument("names", metavar="[GROUP]...", nargs=-1, type=GROUP)
 @click.option("--queues", "per_queue", is_flag=True, help="One line per queue, as with names of groups.")
 @click.option("--watch", "every_s", metavar="[SECONDS]", type=FiniteRange(0.05, DAY_S), is_flag=False,
               flag_value=_EVERY_S, help="Look again and again, every 2 seconds; "

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli.completion import GROUP, TOPIC
 from rmq_store.cli.confirm import changing_options, confirm
 from rmq_store.cli.known import require_group, require_topic
 from rmq_store.cli.output import common_options, open_store, printable, wide_option, write_json, write_table
@@ -34,8 +35,8 @@ def offsets() -> None:
 )
 @common_options
 @wide_option
-@click.argument("group")
-@click.option("-t", "--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
+@click.argument("group", type=GROUP)
+@click.option("-t", "--topic", "topics", type=TOPIC, multiple=True, help="Only this topic; may be repeated.")
 def show(root: Path, as_json: bool, group: str, topics: tuple[str, ...]) -> None:
     """The committed offsets of a group on every queue of its topics, and the messages between each and the end.
 
@@ -63,7 +64,7 @@ def show(root: Path, as_json: bool, group: str, topics: tuple[str, ...]) -> None
     epilog="\b\nExample:\n  rmq offsets export cg_orders --store /data/rocketmq/store > cg_orders.json",
 )
 @common_options
-@click.argument("group")
+@click.argument("group", type=GROUP)
 def export(root: Path, as_json: bool, group: str) -> None:
     """The committed offsets of a group as JSON, {topic: {queue: offset}}, which `reset --to-offsets` reads."""
     with open_store(root) as store:
@@ -83,8 +84,8 @@ def export(root: Path, as_json: bool, group: str) -> None:
 @common_options
 @wide_option
 @changing_options
-@click.argument("group")
-@click.option("-t", "--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
+@click.argument("group", type=GROUP)
+@click.option("-t", "--topic", "topics", type=TOPIC, multiple=True, help="Only this topic; may be repeated.")
 @click.option("--queue", type=click.IntRange(0), help="Only this queue.")
 @target_options
 @click.option("--to-offsets", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",

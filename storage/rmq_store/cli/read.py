@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.completion import complete_topic
+from rmq_store.cli.completion import TOPIC
 from rmq_store.cli.known import require_queue, require_topic
 from rmq_store.cli.message_text import LINE_COLUMNS, body_line, body_option, json_row, rows_of
 from rmq_store.cli.output import common_options, open_store, printable, time_text, wide_option, write_json, write_table
@@ -29,7 +29,7 @@ _TOGETHER, _TOGETHER_CHARACTERS = 1000, 1 << 20
 )
 @common_options
 @wide_option
-@click.argument("topic", shell_complete=complete_topic)
+@click.argument("topic", type=TOPIC)
 @click.option(
     "--queue", "queue_id", type=click.IntRange(min=0), help="Only this queue; by default one after the other."
 )

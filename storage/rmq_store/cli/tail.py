@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.completion import complete_topic
+from rmq_store.cli.completion import TOPIC
 from rmq_store.cli.known import require_topic
 from rmq_store.cli.message_text import LINE_COLUMNS, body_option, json_row, message_line, tell
 from rmq_store.cli.output import common_options, open_store, wide_option, write_json
@@ -31,7 +31,7 @@ LOOK_S = 0.1
 )
 @common_options
 @wide_option
-@click.argument("topic", shell_complete=complete_topic)
+@click.argument("topic", type=TOPIC)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
 @click.option("-n", "--lines", "count", type=click.IntRange(min=0), metavar="N", help="The last N messages; 10.")
 @click.option("--from", "start", metavar="WHERE",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli.completion import TOPIC
 from rmq_store.cli.known import require_topic
 from rmq_store.cli.output import common_options, open_store, printable, time_text, wide_option, write_json, write_table
 from rmq_store.errors import ResponseError, UsageError
@@ -32,7 +33,8 @@ _STANDING_COLUMNS = ("GROUP", "NOW", "WHERE", "TRY", "DUE")
 @wide_option
 @click.option("--uniq-key", "unique_key", metavar="ID", help="The id that its producer gave it (UNIQ_KEY).")
 @click.option("--msg-id", metavar="ID", help="The id that the broker gave it, or any of its copies (offset id).")
-@click.option("-t", "--topic", help="With -k: the topic. With --uniq-key: where to read if the store has no index.")
+@click.option("-t", "--topic", type=TOPIC,
+              help="With -k: the topic. With --uniq-key: where to read if the store has no index.")  # fmt: skip
 @click.option("-k", "--key", help="With -t: all messages with this key, the newest 64 of them.")
 @click.option("--archive", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path),
               help="Search an archive of dead letters too (`rmq dlq archive`).")  # fmt: skip

@@ -186,7 +186,7 @@ def test_a_broken_sibling_is_named_as_it_makes_all_data_sources_vanish(tmp_path:
 def test_a_store_that_is_well(root: Path) -> None:
     assert [finding for finding in directory.checks(root) if finding.status == FAIL] == []
     assert [*_by_name(directory.checks(root))] == [
-        "store", "permissions", "links", "file system", "disk", "clock", "writers", "last stop", "flushes",
+        "store", "contents", "permissions", "links", "file system", "disk", "clock", "writers", "last stop", "flushes",
         "kept damage", "leftovers",
     ]  # fmt: skip
 
@@ -194,6 +194,25 @@ def test_a_store_that_is_well(root: Path) -> None:
 def test_a_directory_that_is_no_store(tmp_path: Path) -> None:
     _is(directory.opens(tmp_path), FAIL, "no RocketMQ store", "commitlog/")
     assert [finding.check for finding in directory.checks(tmp_path / "absent")] == ["store"]
+
+
+def test_it_is_said_that_contents_are_not_looked_at(root: Path, run: Run) -> None:
+    """A store with a damaged message is well, as far as the doctor looks; `rmq verify` finds it."""
+    path = root / "commitlog" / f"{0:020d}"
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"x", b"y", 1))
+    shown = run("doctor", "--no-spark", str(root)).stdout
+    assert f"OK    contents           not looked at: rmq verify --store {root} checks every message" in shown
+    assert run("verify", store=root).exit_code != 0
+
+
+def test_an_engine_without_its_extension_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmq_store.format.native.LOADED", True)
+    _is(machine.engine({}), OK, "fast")
+    monkeypatch.setattr("rmq_store.format.native.LOADED", False)
+    _is(machine.engine({"RMQ_PURE": "1"}), WARN, "RMQ_PURE=1", "unset RMQ_PURE")
+    _is(machine.engine({}, lambda name: None), WARN, "is not there", "C compiler", "pip install")
+    _is(machine.engine({}, lambda name: object()), WARN, "another version", "--force-reinstall")
 
 
 def test_permissions(root: Path) -> None:

@@ -186,8 +186,13 @@ def test_a_command_shows_nothing_that_a_terminal_acts_on(
         assert is_safe(answered.output), (words, answered.output)
 
 
-@pytest.mark.parametrize("words", [[TEXT], [f"--{TEXT}"], ["read", f"--{TEXT}"], ["dlq", TEXT], ["dlq", "restore", TEXT],
-                                   ["read", "T", "--body", TEXT], ["read", "T", "--max", TEXT], ["topics", TEXT]])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        [TEXT], [f"--{TEXT}"], ["read", f"--{TEXT}"], ["dlq", TEXT], ["dlq", "restore", TEXT],
+        ["read", "T", "--body", TEXT], ["read", "T", "--max", TEXT], ["topics", TEXT],
+    ],
+)  # fmt: skip
 def test_a_mistake_is_told_without_what_was_typed_acting(run: Run, strange: Path, words: list[str]) -> None:
     result = run(*words, store=strange)
     assert result.exit_code == 2

@@ -134,6 +134,7 @@ def test_cleaning_shows_first_what_it_will_do(run: Run, at_noon: Path, scratch: 
 
 def test_what_the_doctor_says(run: Run, monkeypatch: pytest.MonkeyPatch, scratch: Path) -> None:
     """The same on every machine: what it looks at is given, and well, in doubt or bad."""
+    monkeypatch.setattr("rmq_store.format.native.LOADED", False)
     with Store.open(scratch / "store", create=True):
         pass
     maps = scratch / "max_map_count"
@@ -142,10 +143,11 @@ def test_what_the_doctor_says(run: Run, monkeypatch: pytest.MonkeyPatch, scratch
     for module, name, found in (
         (machine, "python", machine.python((3, 11, 7))),
         (machine, "packages", machine.packages(versions.__getitem__)),
+        (machine, "engine", machine.engine({"RMQ_PURE": "1"})),
         (machine, "limits", machine.limits(512, maps)),
         (machine, "time_zone", machine.time_zone({"TZ": "Europe/Nowhere"})),
         (spark, "checks", [spark.java({})]),
-        (directory, "checks", [directory.disk(scratch / "store", lambda path: 96)]),
+        (directory, "checks", [directory.contents(Path("STORE")), directory.disk(scratch / "store", lambda path: 96)]),
     ):
         monkeypatch.setattr(module, name, lambda *given, found=found: found)
     result = run("doctor", str(scratch / "store"))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli.completion import TOPIC
 from rmq_store.cli.known import require_queue, require_topic
 from rmq_store.cli.mqadmin.common import (
     EMBEDDED,
@@ -160,7 +161,7 @@ def _write_cluster(store: Store, as_json: bool) -> None:
 )
 @mqadmin_options("n")
 @click.option("-a", "--activeTopic", "active", is_flag=True, help="Only topics with messages of the last 24 hours.")
-@click.option("-t", "--topic", help="Only this topic.")
+@click.option("-t", "--topic", type=TOPIC, help="Only this topic.")
 def stats_all(root: Path, as_json: bool, active: bool, topic: str | None) -> None:
     """What came into each topic in the last minute and the last 24 hours, and how far behind its groups are.
 
@@ -194,7 +195,7 @@ def stats_all(root: Path, as_json: bool, active: bool, topic: str | None) -> Non
     epilog="\b\nExample:\n  rmq queryCq -t Orders -q 0 -i 100 -c 5 --store /data/store",
 )
 @mqadmin_options("nb")
-@click.option("-t", "--topic", required=True, help="Name of the topic.")
+@click.option("-t", "--topic", type=TOPIC, required=True, help="Name of the topic.")
 @click.option("-q", "--queue", required=True, type=click.IntRange(0), help="Number of the queue.")
 @click.option("-i", "--index", required=True, type=click.IntRange(0), help="Offset of the first entry.")
 @click.option("-c", "--count", default=_CQ_COUNT, show_default=True, type=click.IntRange(1, 10_000), help="How many.")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli.completion import GROUP
 from rmq_store.cli.confirm import changing_options, confirm
 from rmq_store.cli.known import require_group
 from rmq_store.cli.mqadmin.attributes import attribute_changes
@@ -54,7 +55,7 @@ _FIELDS = (
     epilog="\b\nExample:\n  rmq updateSubGroup -g cg_orders -r 5 --store /data/store",
 )
 @mqadmin_options()
-@click.option("-g", "--groupName", "group", required=True, help="Name of the group.")
+@click.option("-g", "--groupName", "group", type=GROUP, required=True, help="Name of the group.")
 @click.option("-s", "--consumeEnable", "consume_enable", type=bool, help="Whether it may consume.")
 @click.option("-m", "--consumeFromMinEnable", "consume_from_min_enable", type=bool, help="For brokers.")
 @click.option("-d", "--consumeBroadcastEnable", "consume_broadcast_enable", type=bool, help="For brokers.")
@@ -99,7 +100,7 @@ def update_sub_group(
 )
 @mqadmin_options()
 @changing_options
-@click.option("-g", "--groupName", "group", required=True, help="Name of the group.")
+@click.option("-g", "--groupName", "group", type=GROUP, required=True, help="Name of the group.")
 @click.option("-r", "--removeOffset", "remove_offsets", type=bool, default=False, help="Its offsets, too: see above.")
 def delete_sub_group(root: Path, as_json: bool, group: str, remove_offsets: bool, dry_run: bool, yes: bool) -> None:
     """Delete a consumer group: its settings. It begins where it was if it comes back.
@@ -138,7 +139,7 @@ def delete_sub_group(root: Path, as_json: bool, group: str, remove_offsets: bool
     epilog="\b\nExample:\n  rmq getConsumerConfig -g cg_orders --store /data/store",
 )
 @mqadmin_options("n")
-@click.option("-g", "--groupName", "group", required=True, help="Name of the group.")
+@click.option("-g", "--groupName", "group", type=GROUP, required=True, help="Name of the group.")
 def get_consumer_config(root: Path, as_json: bool, group: str) -> None:
     """Settings of a consumer group."""
     with open_store(root) as store:
@@ -161,7 +162,7 @@ def get_consumer_config(root: Path, as_json: bool, group: str) -> None:
     epilog="\b\nExample:\n  rmq consumerConnection -g cg_orders --store /data/store",
 )
 @mqadmin_options("nb")
-@click.option("-g", "--consumerGroup", "group", required=True, help="Name of the group.")
+@click.option("-g", "--consumerGroup", "group", type=GROUP, required=True, help="Name of the group.")
 def consumer_connection(root: Path, as_json: bool, group: str) -> None:
     """Who consumes as a group now: streams, push and lite pull consumers. SimpleConsumers are not connected.
 

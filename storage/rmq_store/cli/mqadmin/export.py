@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rmq_store import Store
 
 # MixAll#isSysConsumerGroup, TopicConfigManager and SubscriptionGroupManager: what a broker makes by itself.
-_SYSTEM_GROUPS = frozenset((
+SYSTEM_GROUPS = frozenset((
     "DEFAULT_CONSUMER", "DEFAULT_PRODUCER", "TOOLS_CONSUMER", "SCHEDULE_CONSUMER", "FILTERSRV_CONSUMER",
     "__MONITOR_CONSUMER", "CLIENT_INNER_PRODUCER", "SELF_TEST_P_GROUP", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY",
     "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_ONSAPI_PULL",
@@ -99,7 +99,7 @@ def _groups(store: Store) -> dict[str, Any]:
     return {
         name: entry
         for name, entry in sorted(table.items())
-        if name not in _SYSTEM_GROUPS and not is_system_group(name)
+        if name not in SYSTEM_GROUPS and not is_system_group(name)
     }
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from rmq_store.cli.completion import TOPIC
 from rmq_store.cli.known import require_queue, require_topic
 from rmq_store.cli.mqadmin.common import date_text, mqadmin_options, refused_options, write_line
 from rmq_store.cli.mqadmin.message_print import MessagePrinter, charset, message_json
@@ -64,7 +65,7 @@ def no_message(text: str = "query message by key finished, but no message.") -> 
     epilog="\b\nExample:\n  rmq queryMsgByKey -t OrderTopic -k ORD-000007 --store /data/rocketmq/store",
 )
 @mqadmin_options("nc")
-@click.option("-t", "--topic", required=True, help="The topic.")
+@click.option("-t", "--topic", type=TOPIC, required=True, help="The topic.")
 @click.option("-k", "--msgKey", "key", required=True, help="The key: one of a message's KEYS.")
 @click.option("-b", "--beginTimestamp", "begin_ms", type=int, default=0, help="Stored at this time (ms) or later.")
 @click.option("-e", "--endTimestamp", "end_ms", type=int, default=_LONG_MAX, help="Stored at this time (ms) or before.")
@@ -98,7 +99,7 @@ def query_msg_by_key(
 )
 @mqadmin_options("nc")
 @click.option("-i", "--msgId", "msg_ids", required=True, help="Offset message id, or several with commas between.")
-@click.option("-t", "--topic", help="Where to search an id that turns out to be a unique id.")
+@click.option("-t", "--topic", type=TOPIC, help="Where to search an id that turns out to be a unique id.")
 @click.option("-u", "--unitName", hidden=True, expose_value=False)
 @_to_client
 @refused_options(("-s", "--sendMessage"), reason="sends the message again; `rmq sendMessage` sends one")
@@ -141,7 +142,7 @@ def _by_any_id(store: Store, msg_id: str, topic: str | None) -> StoredMessage:
 )
 @mqadmin_options("nc")
 @click.option("-i", "--msgId", "msg_id", required=True, help="The unique id (UNIQ_KEY).")
-@click.option("-t", "--topic", required=True, help="The topic.")
+@click.option("-t", "--topic", type=TOPIC, required=True, help="The topic.")
 @click.option("-a", "--showAll", "shows", type=click.Choice(["all"]), help='"all": every message with this id.')
 @_to_client
 @body_options
@@ -173,7 +174,7 @@ def query_msg_by_unique_key(
     epilog="\b\nExample:\n  rmq queryMsgByOffset -t OrderTopic -b golden-a -i 1 -o 7 --store /data/rocketmq/store",
 )
 @mqadmin_options("n")
-@click.option("-t", "--topic", required=True, help="The topic.")
+@click.option("-t", "--topic", type=TOPIC, required=True, help="The topic.")
 @click.option("-b", "--brokerName", "broker", help="The broker's name; a store has one.")
 @click.option("-i", "--queueId", "queue_id", type=click.IntRange(min=0), required=True, help="The queue.")
 @click.option("-o", "--offset", type=click.IntRange(min=0), required=True, help="The offset in the queue.")

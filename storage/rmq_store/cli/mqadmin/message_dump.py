@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli.completion import TOPIC
 from rmq_store.cli.known import require_topic
 from rmq_store.cli.mqadmin.common import date_text, mqadmin_options, write_line
 from rmq_store.cli.mqadmin.message import no_message
@@ -187,7 +188,8 @@ def _short_hex(raw: bytes) -> str:
 )
 @mqadmin_options("n")
 @click.option("-i", "--msgId", "msg_id", required=True, help="The unique id (UNIQ_KEY).")
-@click.option("-t", "--traceTopic", "topic", default=_TRACE_TOPIC, show_default=True, help="Where traces are.")
+@click.option("-t", "--traceTopic", "topic", type=TOPIC, default=_TRACE_TOPIC, show_default=True,
+              help="Where traces are.")  # fmt: skip
 @click.option("-b", "--beginTimestamp", "begin_ms", type=int, default=0, help="Traces of this time (ms) or later.")
 @click.option("-e", "--endTimestamp", "end_ms", type=int, default=(1 << 63) - 1, help="... or before.")
 @click.option("-c", "--maxNum", "max_num", type=click.IntRange(1, 64), default=64, show_default=True,

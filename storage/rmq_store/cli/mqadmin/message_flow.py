@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rmq_store.cli.completion import GROUP, TOPIC
 from rmq_store.cli.known import require_topic
 from rmq_store.cli.mqadmin.common import mqadmin_options, write_line
 from rmq_store.cli.mqadmin.message import require_broker
@@ -36,7 +37,7 @@ _TIME_HELP = "stored at this time: ms, yyyy-MM-dd#HH:mm:ss:SSS (UTC), or 10m, 2h
     epilog="\b\nExample:\n  rmq printMsg -t FifoTopic -b 2026-11-21#00:22:15:000 -d false --store /data/rocketmq/store",
 )
 @mqadmin_options("n")
-@click.option("-t", "--topic", required=True, help="The topic.")
+@click.option("-t", "--topic", type=TOPIC, required=True, help="The topic.")
 @click.option("-c", "--charsetName", "encoding", default="UTF-8", show_default=True, help="How bodies are read.")
 @click.option("-s", "--subExpression", "tags", default="*", show_default=True, help="Tags: TagA || TagB.")
 @click.option("-b", "--beginTimestamp", "begin", help=f"First message {_TIME_HELP}")
@@ -73,7 +74,7 @@ def print_msg(
     epilog="\b\nExample:\n  rmq printMsgByQueue -t OrderTopic -a golden-a -i 0 -f true --store /data/rocketmq/store",
 )
 @mqadmin_options("n")
-@click.option("-t", "--topic", required=True, help="The topic.")
+@click.option("-t", "--topic", type=TOPIC, required=True, help="The topic.")
 @click.option("-a", "--brokerName", "broker", help="The broker's name; a store has one.")
 @click.option("-i", "--queueId", "queue_id", type=click.IntRange(min=0), required=True, help="The queue.")
 @click.option("-c", "--charsetName", "encoding", default="UTF-8", show_default=True, help="How bodies are read.")
@@ -124,11 +125,11 @@ def print_msg_by_queue(
     epilog="\b\nExample:\n  rmq consumeMessage -t OrderTopic -b golden-a -i 0 -o 750 -c 1 --store /data/rocketmq/store",
 )
 @mqadmin_options("n")
-@click.option("-t", "--topic", required=True, help="The topic.")
+@click.option("-t", "--topic", type=TOPIC, required=True, help="The topic.")
 @click.option("-b", "--brokerName", "broker", help="The broker's name; a store has one.")
 @click.option("-i", "--queueId", "queue_id", type=click.IntRange(min=0), help="Only this queue.")
 @click.option("-o", "--offset", type=click.IntRange(min=0), help="With -i: from this queue offset on.")
-@click.option("-g", "--consumerGroup", "group", help="Taken as mqadmin takes it; its offset does not move.")
+@click.option("-g", "--consumerGroup", "group", type=GROUP, help="Taken as mqadmin takes it; its offset does not move.")
 @click.option("-s", "--beginTimestamp", "begin", help=f"First message {_TIME_HELP}")
 @click.option("-e", "--endTimestamp", "end", help=f"Only those before the first message {_TIME_HELP}")
 @click.option("-c", "--MessageNumber", "limit", type=click.IntRange(min=1), default=128, show_default=True,
@@ -178,7 +179,7 @@ def consume_message(
     epilog="\b\nExample:\n  rmq sendMessage -t OrderTopic -p 'tea for two' -k ORD-1 -c TagA --store /data/store",
 )
 @mqadmin_options("n")
-@click.option("-t", "--topic", required=True, help="The topic; a new one is made as a broker makes it.")
+@click.option("-t", "--topic", type=TOPIC, required=True, help="The topic; a new one is made as a broker makes it.")
 @click.option("-p", "--body", required=True, help="The body, as UTF-8.")
 @click.option("-k", "--key", "keys", help="Keys, separated by blanks.")
 @click.option("-c", "--tags", help="The tag.")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli.completion import GROUP, TOPIC
 from rmq_store.cli.confirm import changing_options, confirm
 from rmq_store.cli.known import require_group, require_topic
 from rmq_store.cli.mqadmin.common import java_text, mqadmin_options, write_line
@@ -38,8 +39,8 @@ _BEHIND_THE_NEWEST = -1
 )
 @mqadmin_options()
 @changing_options
-@click.option("-g", "--group", required=True, help="Name of the group.")
-@click.option("-t", "--topic", required=True, help="Name of the topic.")
+@click.option("-g", "--group", type=GROUP, required=True, help="Name of the group.")
+@click.option("-t", "--topic", type=TOPIC, required=True, help="Name of the topic.")
 @click.option("-s", "--timestamp", required=True, metavar="TIME",
               help="now, ms since 1970 (-1: behind the newest), yyyy-MM-dd#HH:mm:ss:SSS (UTC), ISO 8601.")  # fmt: skip
 @click.option("-f", "--force", type=bool, default=True, show_default=True, help="false: only ever move it back.")
@@ -70,8 +71,8 @@ def reset_offset_by_time(
 )
 @mqadmin_options()
 @changing_options
-@click.option("-g", "--group", required=True, help="Name of the group.")
-@click.option("-t", "--topic", required=True, help="Name of the topic.")
+@click.option("-g", "--group", type=GROUP, required=True, help="Name of the group.")
+@click.option("-t", "--topic", type=TOPIC, required=True, help="Name of the topic.")
 @click.option("-f", "--force", type=bool, default=True, show_default=True, help="false: only ever move it back.")
 def skip_accumulated_message(
     root: Path, as_json: bool, group: str, topic: str, force: bool, dry_run: bool, yes: bool
@@ -87,9 +88,11 @@ def skip_accumulated_message(
 )
 @mqadmin_options()
 @changing_options
-@click.option("-s", "--srcGroup", "source", required=True, help="Group that is where the other one shall be.")
-@click.option("-d", "--destGroup", "target", required=True, help="Group whose offsets are set; it may be new.")
-@click.option("-t", "--topic", required=True, help="Name of the topic.")
+@click.option("-s", "--srcGroup", "source", type=GROUP, required=True,
+              help="Group that is where the other one shall be.")  # fmt: skip
+@click.option("-d", "--destGroup", "target", type=GROUP, required=True,
+              help="Group whose offsets are set; it may be new.")  # fmt: skip
+@click.option("-t", "--topic", type=TOPIC, required=True, help="Name of the topic.")
 @click.option("-o", "--offline", hidden=True, expose_value=False)
 def clone_group_offset(
     root: Path, as_json: bool, source: str, target: str, topic: str, dry_run: bool, yes: bool

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli.completion import GROUP, TOPIC
 from rmq_store.cli.known import require_group
 from rmq_store.cli.mqadmin.common import EMBEDDED, date_text, mqadmin_options, write_line
 from rmq_store.cli.output import open_store, write_json
@@ -29,8 +30,8 @@ _GROUP_LINE = "%-64s  %-6s  %-24s %-5s  %-14s  %-7s  %s"
     epilog="\b\nExample:\n  rmq consumerProgress -g cg_orders --store /data/store",
 )
 @mqadmin_options("nc")
-@click.option("-g", "--groupName", "group", help="Only this group, queue by queue.")
-@click.option("-t", "--topicName", "topic", help="With -g: only this topic.")
+@click.option("-g", "--groupName", "group", type=GROUP, help="Only this group, queue by queue.")
+@click.option("-t", "--topicName", "topic", type=TOPIC, help="With -g: only this topic.")
 @click.option("-s", "--showClientIP", "show_clients", type=bool, help="With -g: who holds each queue.")
 def consumer_progress(
     root: Path, as_json: bool, group: str | None, topic: str | None, show_clients: bool | None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli.completion import TOPIC
 from rmq_store.cli.confirm import changing_options, confirm
 from rmq_store.cli.known import require_topic
 from rmq_store.cli.mqadmin.attributes import TOPIC_ATTRIBUTES, attribute_changes
@@ -71,7 +72,7 @@ def topic_list(root: Path, as_json: bool, with_groups: bool) -> None:
     epilog="\b\nExample:\n  rmq topicStatus -t Orders --store /data/store",
 )
 @mqadmin_options("nc")
-@click.option("-t", "--topic", required=True, help="Name of the topic.")
+@click.option("-t", "--topic", type=TOPIC, required=True, help="Name of the topic.")
 def topic_status(root: Path, as_json: bool, topic: str) -> None:
     """Offsets of a topic's queues, and when the newest message of each was stored (UTC)."""
     with open_store(root) as store:
@@ -94,7 +95,7 @@ def topic_status(root: Path, as_json: bool, topic: str) -> None:
     epilog="\b\nExample:\n  rmq topicRoute -t Orders -l --store /data/store",
 )
 @mqadmin_options("n")
-@click.option("-t", "--topic", required=True, help="Name of the topic.")
+@click.option("-t", "--topic", type=TOPIC, required=True, help="Name of the topic.")
 @click.option("-l", "--list", "as_list", is_flag=True, help="As a table.")
 def topic_route(root: Path, as_json: bool, topic: str, as_list: bool) -> None:
     """What a name server would answer for a topic: the store as the one broker that has it."""
@@ -129,7 +130,7 @@ def topic_route(root: Path, as_json: bool, topic: str, as_list: bool) -> None:
     epilog="\b\nExample:\n  rmq topicClusterList -t Orders --store /data/store",
 )
 @mqadmin_options("n")
-@click.option("-t", "--topic", required=True, help="Name of the topic.")
+@click.option("-t", "--topic", type=TOPIC, required=True, help="Name of the topic.")
 def topic_cluster_list(root: Path, as_json: bool, topic: str) -> None:
     """The cluster that a topic belongs to."""
     with open_store(root) as store:
@@ -148,7 +149,7 @@ def topic_cluster_list(root: Path, as_json: bool, topic: str) -> None:
     "  rmq updateTopic -t Orders -a +message.type=FIFO --store /data/store",
 )
 @mqadmin_options()
-@click.option("-t", "--topic", required=True, help="Name of the topic.")
+@click.option("-t", "--topic", type=TOPIC, required=True, help="Name of the topic.")
 @click.option("-r", "--readQueueNums", "read_queues", type=click.IntRange(0), help="Queues that are read.")
 @click.option("-w", "--writeQueueNums", "write_queues", type=click.IntRange(0), help="Queues that get new messages.")
 @click.option("-p", "--perm", type=click.IntRange(0, 7), help="2: write, 4: read, 6: both.")
@@ -186,7 +187,7 @@ def update_topic(root: Path, as_json: bool, topic: str, attributes: str | None, 
     epilog="\b\nExample:\n  rmq updateTopicPerm -t Orders -p 4 --store /data/store",
 )
 @mqadmin_options()
-@click.option("-t", "--topic", required=True, help="Name of the topic.")
+@click.option("-t", "--topic", type=TOPIC, required=True, help="Name of the topic.")
 @click.option("-p", "--perm", required=True, type=click.IntRange(0, 7), help="2: write, 4: read, 6: both.")
 def update_topic_perm(root: Path, as_json: bool, topic: str, perm: int) -> None:
     """Set the permissions of a topic; everything else stays."""
@@ -212,7 +213,7 @@ def update_topic_perm(root: Path, as_json: bool, topic: str, perm: int) -> None:
 )
 @mqadmin_options()
 @changing_options
-@click.option("-t", "--topic", required=True, help="Name of the topic.")
+@click.option("-t", "--topic", type=TOPIC, required=True, help="Name of the topic.")
 def delete_topic(root: Path, as_json: bool, topic: str, dry_run: bool, yes: bool) -> None:
     """Delete a topic: its settings, and every group's offsets on it.
 
