@@ -12,8 +12,10 @@ from itertools import zip_longest
 
 Row = Sequence[str | int]
 
-# What is left of a column that gives way.
+# What is left of a column that gives way; and what each is given where that is not enough to fit, so that the terminal
+# breaks the lines itself.
 _WIDTH_LEAST = 8
+_WIDTH_BROKEN = 32
 
 # A cell that takes more lines is cut in the last one: an error message may have thousands of characters.
 _LINES_MOST = 8
@@ -44,8 +46,10 @@ def table_lines(
     *,
     header: bool = True,
     least: Sequence[int] = (),
+    cropped: bool = False,
 ) -> Iterator[str]:
     """The header, if it is wanted, and the lines of each row, in `room` places if it is given and can be kept.
+    `cropped`: what is longer is lost; else the terminal breaks the line.
 
     `least`: widths of the first columns (`widths_of`), so that a table that is written in parts is one.
     """
@@ -53,7 +57,7 @@ def table_lines(
     cells += [list(row) for row in rows]
     widths = [max(pair) for pair in zip_longest(widths_of(cells) or [0] * len(columns), least, fillvalue=0)]
     if room is not None:
-        widths = _fitted(widths, [column.wrap or column.cut for column in columns], room)
+        widths = _fitted(widths, [column.wrap or column.cut for column in columns], room, cropped)
     for row in cells:
         parts = map(_parts, columns, row, widths)
         for line in zip_longest(*parts, fillvalue=""):
@@ -67,17 +71,21 @@ def widths_of(rows: Sequence[Sequence[str]]) -> list[int]:
     return [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
 
 
-def _fitted(widths: Sequence[int], flexible: Sequence[bool], room: int) -> list[int]:
+def _fitted(widths: Sequence[int], flexible: Sequence[bool], room: int, cropped: bool) -> list[int]:
     """`widths` of columns two places apart, the flexible ones made narrower until all fit into `room`: the widest
-    first, none to less than eight places.
+    first, none to less than eight places. If they cannot fit, and nothing is lost, they keep what most names need.
     """
-    found = [min(width, max(room, _WIDTH_LEAST)) if cut else width for width, cut in zip(widths, flexible, strict=True)]
+    found = _at_most(max(room, _WIDTH_LEAST), widths, flexible)
     for _ in range(sum(found) + 2 * (len(found) - 1) - room):
         wide = [i for i, width in enumerate(found) if flexible[i] and width > _WIDTH_LEAST]
         if not wide:
-            break
+            return found if cropped else _at_most(_WIDTH_BROKEN, widths, flexible)
         found[max(wide, key=lambda i: found[i])] -= 1
     return found
+
+
+def _at_most(most: int, widths: Sequence[int], flexible: Sequence[bool]) -> list[int]:
+    return [min(width, most) if gives else width for width, gives in zip(widths, flexible, strict=True)]
 
 
 def _parts(column: Column, text: str, width: int) -> list[str]:

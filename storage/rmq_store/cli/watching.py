@@ -46,7 +46,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Row], *, left: int 
 
     known = columns_of(columns, wrap=columns[:left], right=[number >= left for number in range(len(columns))])
     cells = [[printable(str(value)) for value in row] for row in rows]
-    head, *lines = table_lines(known, cells, shutil.get_terminal_size().columns)
+    head, *lines = table_lines(known, cells, shutil.get_terminal_size().columns, cropped=True)
     found = [Text(line, no_wrap=True, overflow="crop") for line in lines]
     return Group(*([Text(title)] if title else []), Text(head, "bold", no_wrap=True, overflow="crop"), *found)
 
