@@ -23,6 +23,7 @@ class Signal:
     def __init__(self, k: int, handler: Callable[[], object]) -> None:
         self._left = k
         self._handler = handler
+        self._hook = self._look  # CPython does not keep it while it runs
         self.where = ""
 
     @property
@@ -31,14 +32,14 @@ class Signal:
         return bool(self.where)
 
     def __enter__(self) -> Signal:
-        sys.setprofile(self._look)
+        sys.setprofile(self._hook)
         return self
 
     def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
 
     def _look(self, frame: FrameType, event: str, argument: object) -> None:
-        if event not in _EVENTS or argument is sys.setprofile or not _is_looked_at(frame.f_code):
+        if event not in _EVENTS or argument is sys.setprofile or not _is_looked_at(frame.f_code) or _is_final(frame):
             return
         code = frame.f_code
         self._left -= 1
@@ -51,6 +52,12 @@ class Signal:
 @functools.cache
 def _is_looked_at(code: CodeType) -> bool:
     return any(part in code.co_filename for part in _LOOKED_AT)
+
+
+def _is_final(frame: FrameType) -> bool:
+    """In a finalizer, or in what it calls: what is raised there goes nowhere, Python says so on stderr and goes on."""
+    callers = frame, frame.f_back, frame.f_back and frame.f_back.f_back
+    return any(caller is not None and caller.f_code.co_name == "__del__" for caller in callers)
 
 
 def ctrl_c() -> None:

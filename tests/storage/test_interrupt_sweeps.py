@@ -15,10 +15,14 @@ import pytest
 
 from rmq_store import Message, StagingArea, Store, StoreConfig, SubscriptionGroup
 from rmq_store.broker.losses import Loss, record_losses
+from rmq_store.errors import UsageError
 from rmq_store.files.lock import OfdLock
 from rmq_store.verify import verify_store
 
-from .interrupts import interrupted
+from .interrupts import Signal, interrupted
+
+# An interrupt between the call of os.scandir and its `with`: the iterator goes with the frame, and says so.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed scandir iterator:ResourceWarning")
 
 PLACES_MAX = 20_000
 
@@ -119,10 +123,11 @@ ACTS: dict[str, Callable[[Shop, Store], Act]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "sync"),
-    [*((name, False) for name in ACTS), *((name, True) for name in ("send", "append", "flush", "commit_offsets", "ack"))],
-)
+SYNC = "send", "append", "flush", "commit_offsets", "ack"
+"""What waits for the disk under SYNC_FLUSH, too."""
+
+
+@pytest.mark.parametrize(("name", "sync"), [*((name, False) for name in ACTS), *((name, True) for name in SYNC)])
 def test_ctrl_c_at_any_place_of_a_call_leaves_nothing_locked_and_the_store_as_usable_as_before(
     shop: Shop, name: str, sync: bool
 ) -> None:
@@ -140,3 +145,73 @@ def test_ctrl_c_at_any_place_of_a_call_leaves_nothing_locked_and_the_store_as_us
         ACTS[name](shop, store)()
     assert verify_store(shop.root).status == "clean"
 
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+def test_close_that_ctrl_c_ends_at_any_place_can_be_repeated_and_then_returns(shop: Shop, sync: bool) -> None:
+    if sync:
+        shop.config = replace(shop.config, flush_disk_type="SYNC_FLUSH")
+    for k in range(1, PLACES_MAX):
+        store = shop.open()
+        store.send(shop.message())
+        sent = next(shop.numbers)
+        if k % 5 == 0:
+            store.pop.receive("g", "T", 1, 1)
+        signal = interrupted(k, store.close)
+        store.close()
+        assert OfdLock(shop.root / "lock").who().kind == "free", signal.where
+        assert shop.locked() == [], signal.where
+        if not signal.came:
+            break
+    assert k > 100
+    with shop.open() as store:
+        assert sum(last - first for first, last in store.queue_ranges("T").values()) == (sent + 1) // 2
+    assert verify_store(shop.root).status == "clean"
+
+
+# -- a handler uses the store ----------------------------------------------------------------------------------------
+
+USES: dict[str, Callable[[Shop, Store], object]] = {
+    "send": lambda shop, store: store.send(shop.message()),
+    "append": lambda shop, store: store.append(pa.record_batch({"body": [b"00000000"] * 3}), "T"),
+    "commit_offsets": lambda shop, store: store.commit_offsets("other", {("T", 1): next(shop.numbers)}),
+    "update_group": lambda shop, store: store.update_group(
+        SubscriptionGroup("g", retry_max_times=next(shop.numbers))
+    ),
+    "receive": lambda shop, store: store.pop.receive("g", "T", 1, 1),
+    "deliver_due": lambda shop, store: store.schedule.deliver_due(),
+    "read": lambda shop, store: list(store.read("T", 0, *store.queue_range("T", 0))),
+}
+IN_THE_MIDDLE_OF = "send", "append", "commit_offsets", "update_group", "receive", "ack", "deliver_due", "commit_staged"
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("name", IN_THE_MIDDLE_OF)
+def test_a_handler_that_uses_the_store_at_any_place_of_a_call_is_served_or_refused(
+    shop: Shop, name: str, use: str
+) -> None:
+    """Never does it wait for its own thread, and what it interrupted goes on as if nothing had been."""
+    served, refused = 0, 0
+
+    def handler() -> None:
+        nonlocal served, refused
+        try:
+            USES[use](shop, store)
+            served += 1
+        except UsageError as error:
+            assert "when the handler has returned" in str(error), error
+            refused += 1
+
+    with shop.open() as store:
+        for k in range(1, PLACES_MAX, 13):
+            act = ACTS[name](shop, store)
+            with Signal(k, handler) as signal:
+                act()
+            if not signal.came:
+                break
+        assert served > 0
+        act = ACTS[name](shop, store)
+        act()
+        assert shop.locked() == []
+    report = verify_store(shop.root)
+    assert report.status == "clean", report

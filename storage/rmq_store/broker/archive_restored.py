@@ -66,8 +66,7 @@ class RestoredTable(RedrivenTable):
         if not len(offsets):
             return found
         first, last = int(offsets.min()), int(offsets.max())
-        with self._lock:
-            units = list(self._units.get((key, queue_id), ()))
+        units = list(self._units.get((key, queue_id), ()))
         for unit in units:
             if unit.start <= last and first < unit.end:
                 found |= np.isin(digests, unit.digests)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Callable
 
 from rmq_store.broker.config import StoreConfig
 from rmq_store.errors import StoreLockedError, StoreReplacedError
+from rmq_store.files.background import Background
+from rmq_store.files.guard import Event
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.flush import PROGRESS_INTERVAL_BYTES, PROGRESS_INTERVAL_MS, flush, save_progress
 
@@ -44,13 +45,13 @@ class Flusher:
         self._thorough_interval_ms = config.flush_commit_log_thorough_interval
         self._timed = config.flush_commit_log_timed
         self._clock = clock
-        self._woken = threading.Event()
+        self._woken = Event()
         self._wanted_end = 0
         self._stopped = False
         self._failing = False
         self._saved_end = log.writing_page.appended_end
         self._saved_ms = self._thorough_ms = self._looked_ms = clock()
-        self._thread = threading.Thread(target=self._run, name="rmq-flush", daemon=True)
+        self._thread = Background(self._run, "rmq-flush")
 
     def start(self) -> None:
         """Start the thread."""

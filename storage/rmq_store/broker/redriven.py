@@ -12,7 +12,6 @@ thousands of dead letters, so nothing is cached on disk that could be ahead of t
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +22,7 @@ import pyarrow as pa
 
 from rmq_store.broker.queue_reader import QueueReader
 from rmq_store.errors import CorruptRecordError, OffsetOutOfRangeError
+from rmq_store.files.guard import Guard
 from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
 from rmq_store.format.names import SYSTEM_PREFIX
 from rmq_store.log.commit_log import CommitLog
@@ -93,7 +93,7 @@ class RedrivenTable:
         self._end = end or (lambda: log.writing_page.appended_end)
         self._topic = topic
         self._reader = QueueReader(log, "", body_limit_bytes=_BODY_BYTES_MAX)
-        self._lock = threading.Lock()
+        self._guard = Guard()
         self._next = 0
         self._moved: dict[str, dict[int, list[OffsetRanges]]] = {}
 
@@ -103,7 +103,7 @@ class RedrivenTable:
         Raises:
             CorruptionError: a record of the table is damaged. Nothing can be moved then without moving it twice.
         """
-        with self._lock:
+        with self._guard.entered():
             try:
                 self._read_on()
             except OffsetOutOfRangeError:  # retention was faster: what is left begins later

@@ -63,7 +63,7 @@ class ProducerConfig:
     enable_backpressure_for_async_mode: bool = False
     back_pressure_for_async_send_num: int = 1_024
     back_pressure_for_async_send_size: int = 100 << 20
-    async_sender_threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+    async_sender_threads: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
 
     def __post_init__(self) -> None:
         if self.send_msg_timeout < 1:

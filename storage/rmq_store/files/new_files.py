@@ -12,12 +12,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import threading
 from collections import deque
 from pathlib import Path
 
 from rmq_store.errors import StoreError
 from rmq_store.files import durable
+from rmq_store.files.background import Background
 
 AHEAD = 2
 
@@ -36,7 +36,7 @@ class NewFiles:
         self._size_bytes = size_bytes
         self._sparse = sparse
         self._ready: deque[Path] = deque()
-        self._maker: threading.Thread | None = None
+        self._maker: Background | None = None
 
     def take(self, path: Path) -> Path:
         """A file that is the caller's, to be renamed to `path`; durable, but for its name.
@@ -53,10 +53,10 @@ class NewFiles:
         disk, `take` will meet by itself.
         """
         if len(self._ready) < AHEAD and (self._maker is None or not self._maker.is_alive()):
-            maker = threading.Thread(target=self._make_ahead, name="rmq-files", daemon=True)
+            maker = Background(self._make_ahead, "rmq-files")
             with contextlib.suppress(RuntimeError):
+                self._maker = maker  # first: `close` has to know of it
                 maker.start()
-                self._maker = maker
 
     def close(self) -> None:
         """Wait for the thread, and remove what nobody took; can be repeated. OSError as unlink(2)."""

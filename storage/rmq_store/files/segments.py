@@ -15,10 +15,8 @@ import ctypes
 import errno
 import mmap
 import os
-import threading
 import time
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -73,7 +71,7 @@ class OpenFile:
         self._map: mmap.mmap | None = None
         self._pinned = False
         self.is_used = False
-        """Whether somebody was given it who did not ask `OpenFiles`, since that last looked."""
+        """Whether somebody was given it since `OpenFiles` last looked for one to forget."""
         self.view: object = None
         """What its reader has made of the map, for the next look; nothing in it may refer to this object."""
 
@@ -124,8 +122,8 @@ class OpenFile:
     def pin(self) -> None:
         """Keep retention from unlinking this file as long as this object lives, or until `unpin`."""
         if not self._pinned:
-            self._pinned = True
             lock_shared_quietly(self.fd)
+            self._pinned = True  # behind it: after an interrupt in between it is locked once more
 
     def unpin(self) -> None:
         """Let retention have it."""
@@ -135,12 +133,15 @@ class OpenFile:
 
 
 class OpenFiles:
-    """The least recently used files of a store are forgotten first; thread-safe."""
+    """Of the open files of a store those that nobody was given for longest are forgotten first; thread-safe.
+
+    No lock: a signal handler may read or send in the middle of a look of its own thread. Each step is one operation on
+    a dict. Two threads may open one file at the same time; the table then has one of the two.
+    """
 
     def __init__(self, limit: int = OPEN_FILES_MAX) -> None:
         self._limit = limit
-        self._files: OrderedDict[str, OpenFile] = OrderedDict()
-        self._lock = threading.Lock()
+        self._files: dict[str, OpenFile] = {}
         self._next_look_s = 0.0
 
     def get(
@@ -152,54 +153,51 @@ class OpenFiles:
         A file that another process unlinked is not returned, even if it is still mapped here: one of the same name may
         have taken its place.
         """
-        with self._lock:
-            file = self._files.get(path)
-            if file is not None and file.exists():
-                self._files.move_to_end(path)
-                if pin:
-                    file.pin()
-                return file
+        file = self._files.get(path)
+        if file is not None and file.exists():
+            file.is_used = True
+        else:
             self._let_go()
             reached = path if directory is None else directory / path.rpartition("/")[2]
             file = OpenFile(reached, size_bytes, writable=writable)
-            if pin:
-                file.pin()
-            if len(self._files) >= self._limit:  # before it is one of them: it is not the one to be forgotten
+            while len(self._files) >= self._limit:  # before it is one of them: it is not the one to be forgotten
                 self._forget_oldest()
+            self._files.pop(path, None)  # comes last
             self._files[path] = file
-            return file
+        if pin:
+            file.pin()
+        return file
 
     def _forget_oldest(self) -> None:
         """Of those that nobody was given meanwhile; what was used comes last again."""
-        path, file = self._files.popitem(last=False)
-        while file.is_used:
+        for path, file in list(self._files.items()):
+            if not file.is_used:
+                self._files.pop(path, None)
+                return
             file.is_used = False
-            self._files[path] = file
-            path, file = self._files.popitem(last=False)
+            if self._files.pop(path, None) is file:
+                self._files[path] = file
 
     def _let_go(self) -> None:
         """Now and then: what retention unlinked keeps its space on the disk as long as somebody has it open."""
         now_s = time.monotonic()
         if now_s >= self._next_look_s:
             self._next_look_s = now_s + _LOOK_INTERVAL_S
-            for gone in [name for name, known in self._files.items() if not known.exists()]:
-                del self._files[gone]
+            for gone in [name for name, known in list(self._files.items()) if not known.exists()]:
+                self._files.pop(gone, None)
 
     def forget(self, path: str) -> None:
         """Drop a file, for example before it is unlinked."""
-        with self._lock:
-            self._files.pop(path, None)
+        self._files.pop(path, None)
 
     def unpin(self) -> None:
         """Let retention have all files; those that are asked for again are kept from it again."""
-        with self._lock:
-            for file in self._files.values():
-                file.unpin()
+        for file in list(self._files.values()):
+            file.unpin()
 
     def clear(self) -> None:
         """Drop all files."""
-        with self._lock:
-            self._files.clear()
+        self._files = {}
 
 
 class SegmentRun:

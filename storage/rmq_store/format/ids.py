@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import re
 import struct
-import threading
 from datetime import datetime
 from typing import NamedTuple
 
@@ -91,8 +90,14 @@ def parse_unique_id(text: str) -> UniqueId:
     return UniqueId(raw[:-12], *_UNIQUE_TAIL.unpack(raw[-12:]))
 
 
+_Reserved = tuple[int, int, bytes, int, "dict[int, _Reserved]"]
+"""What one reservation has led to: start of the month (-1: none yet), loader hash, prefix, next number. Last {0: the
+reservation that follows}, empty until there is one."""
+
+
 class UniqueIdGenerator:
-    """Makes unique ids; thread-safe, and no id comes twice from one generator.
+    """Makes unique ids; thread-safe, and no id comes twice from one generator. No lock: a signal handler may send in
+    the middle of a reservation of its own thread.
 
     ms and counter form one 48-bit number that only grows: more than 65536 ids in a ms, or a clock that goes back,
     take ids of the following ms. In a new month the ms start again, so the loader hash is raised by one.
@@ -102,16 +107,13 @@ class UniqueIdGenerator:
     def __init__(self, ip: bytes, pid: int, loader_hash: int) -> None:
         assert len(ip) in (4, 16)
         self._ip_and_pid = ip + struct.pack(">H", pid & 0xFFFF)
-        self._loader_hash = loader_hash
-        self._prefix = self._prefix_now()
-        self._month_start_ms: int | None = None
-        self._next = 0
-        self._lock = threading.Lock()
+        # The newest reservation that is known: from it those behind it are found, if there are any.
+        self._newest: _Reserved = (-1, loader_hash, self._prefix(loader_hash), 0, {})
 
     @property
     def text_bytes(self) -> int:
         """How long each id is."""
-        return 2 * (len(self._prefix) + _SEQUENCE_BYTES)
+        return 2 * (len(self._newest[2]) + _SEQUENCE_BYTES)
 
     def next_ids(self, count: int, now_ms: int, month_start_ms: int) -> pa.StringArray:
         """`count` new ids; `month_start_ms` is the local start of the month of `now_ms`."""
@@ -131,20 +133,27 @@ class UniqueIdGenerator:
         """Reserve `count` ids: the bytes before their last 48 bits, and what these are in the first of them; each
         further one adds 1 to them.
         """
-        with self._lock:
-            if self._month_start_ms is None:
-                self._month_start_ms = month_start_ms
-            elif month_start_ms > self._month_start_ms:
-                self._month_start_ms = month_start_ms
-                self._loader_hash += 1
-                self._prefix = self._prefix_now()
-                self._next = 0
-            start = max(self._next, max(0, now_ms - self._month_start_ms) << _COUNTER_BITS)
-            self._next = start + count
-            return self._prefix, start
+        known = self._newest
+        while True:
+            month_ms, loader_hash, prefix, first, following = known
+            if following:
+                known = following[0]
+                continue
+            if month_start_ms > month_ms:
+                if month_ms >= 0:
+                    loader_hash, first = loader_hash + 1, 0
+                    prefix = self._prefix(loader_hash)
+                month_ms = month_start_ms
+            start = max(first, max(0, now_ms - month_ms) << _COUNTER_BITS)
+            own: _Reserved = (month_ms, loader_hash, prefix, start + count, {})
+            # One step that neither another thread nor a signal handler can come between: one of them gets the place.
+            known = following.setdefault(0, own)
+            if known is own:
+                self._newest = own
+                return prefix, start
 
-    def _prefix_now(self) -> bytes:
-        return self._ip_and_pid + struct.pack(">I", self._loader_hash & 0xFFFFFFFF)
+    def _prefix(self, loader_hash: int) -> bytes:
+        return self._ip_and_pid + struct.pack(">I", loader_hash & 0xFFFFFFFF)
 
 
 def month_start_ms(now_ms: int) -> int:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import _thread
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from queue import SimpleQueue
 from types import TracebackType
 from typing import TypeVar
+
+from rmq_store.files.background import Answer, Background
 
 _Item = TypeVar("_Item")
 _Answer = TypeVar("_Answer")
@@ -19,45 +21,50 @@ class Beside:
     is interrupted: what is still being written could not be taken back.
     """
 
-    __slots__ = ("_thread",)
+    __slots__ = ("_tasks",)
 
     def __init__(self) -> None:
-        self._thread: ThreadPoolExecutor | None = None
+        self._tasks: SimpleQueue[Callable[[], None] | None] | None = None
 
     def __enter__(self) -> Beside:
         return self
 
-    def begin(self, work: Callable[[], _Answer]) -> Future[_Answer]:
+    def begin(self, work: Callable[[], _Answer]) -> Answer[_Answer]:
         """Do this in the second thread, behind what was begun before. RuntimeError: no thread is to be had."""
-        if self._thread is None:
-            thread = ThreadPoolExecutor(1)
-            # Once it has done something it is known: were its start interrupted, a second one would be started.
-            thread.submit(_nothing).result()
-            self._thread = thread
-        return self._thread.submit(work)
+        if self._tasks is None:
+            tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+            Background(partial(_run, tasks), "rmq-beside").start()
+            self._tasks = tasks  # behind it: a thread that nobody knows of gets nothing to do
+        answer: Answer[_Answer] = Answer()
+        self._tasks.put(partial(answer.work_out, work))
+        return answer
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._thread is None:
+        if self._tasks is None:
             return
         interrupt: BaseException | None = None
-        is_through = False
-        while not is_through:
+        last: Answer[None] = Answer()
+        is_asked = False
+        while True:
             try:
-                # One thing is done after the other, so this one behind all. Not `join`: once interrupted, it takes the
-                # thread for ended (CPython 3.11, 3.12).
-                self._thread.submit(_nothing).result()
-                is_through = True
-            except RuntimeError as refused:  # nothing new is begun while the interpreter ends
-                interrupt = refused
-                self._thread.shutdown()
-                is_through = True
+                if not is_asked:
+                    # One thing is done after the other, so this one behind all. Asked twice it is answered twice.
+                    self._tasks.put(partial(last.work_out, _nothing))
+                    is_asked = True
+                last.wait()
+                break
             except BaseException as again:
                 interrupt = again
-        self._thread.shutdown(wait=False)
+        self._tasks.put(None)
         if interrupt is not None:
             raise interrupt
+
+
+def _run(tasks: SimpleQueue[Callable[[], None] | None]) -> None:
+    while (task := tasks.get()) is not None:
+        task()
 
 
 def _nothing() -> None:
@@ -76,22 +83,15 @@ def two_by_two(
         if second is None:
             yield first, partial(work, first)
             continue
-        own, other = Future[_Answer](), Future[_Answer]()
-        thread = threading.Thread(target=_answer, args=(other, work, second))
+        own: Answer[_Answer] = Answer()
+        other: Answer[_Answer] = Answer()
         try:
-            thread.start()
+            _thread.start_new_thread(other.work_out, (partial(work, second),))
         except RuntimeError:  # none is to be had
             yield first, partial(work, first)
             yield second, partial(work, second)
             continue
-        _answer(own, work, first)
-        thread.join()
+        own.work_out(partial(work, first))
+        other.wait()
         yield first, own.result
         yield second, other.result
-
-
-def _answer(future: Future[_Answer], work: Callable[[_Item], _Answer], item: _Item) -> None:
-    try:
-        future.set_result(work(item))
-    except BaseException as error:
-        future.set_exception(error)

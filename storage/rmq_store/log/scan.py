@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from types import TracebackType
 from typing import NamedTuple
@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rmq_store.errors import CorruptRecordError, UsageError
+from rmq_store.files.background import Answer, Background
 from rmq_store.format.consume_queue import QUEUE_OFFSET_MAX, encode_entries
 from rmq_store.format.frame_check import FrameCheck, check_frame
 from rmq_store.format.frame_decoder import DispatchColumns, dispatch_columns
@@ -98,8 +99,8 @@ class _Ahead:
     def __init__(self, log: CommitLog, limit: int | None) -> None:
         self._log = log
         self._limit = limit
-        self._thread: ThreadPoolExecutor | None = None
-        self._begun: dict[int, Future[tuple[np.ndarray, np.ndarray]]] = {}
+        self._threads: dict[int, Background] = {}
+        self._begun: dict[int, Answer[tuple[np.ndarray, np.ndarray]]] = {}
 
     def __enter__(self) -> _Ahead:
         return self
@@ -108,15 +109,18 @@ class _Ahead:
         """Begin with the segment at `base`, if the walk goes so far and it was not begun with."""
         if base in self._begun or (self._limit is not None and base >= self._limit):
             return
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(SEGMENTS_AHEAD)
+        answer: Answer[tuple[np.ndarray, np.ndarray]] = Answer()
+        thread = Background(partial(answer.work_out, partial(self._found, base)), "rmq-scan")
         # No thread is to be had while the interpreter ends, or where there are too many: the walk finds them itself.
         with contextlib.suppress(RuntimeError):
-            self._begun[base] = self._thread.submit(self._found, base)
+            self._threads[base] = thread
+            thread.start()
+            self._begun[base] = answer
 
     def frames(self, offset: int) -> tuple[np.ndarray, np.ndarray]:
         """As `sound_frames`, from `offset` on. Raises what opening the segment raises."""
         begun = self._begun.pop(offset, None)
+        self._threads.pop(offset, None)
         return begun.result() if begun is not None else self._found(offset)
 
     def _found(self, offset: int) -> tuple[np.ndarray, np.ndarray]:
@@ -127,8 +131,8 @@ class _Ahead:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._thread is not None:
-            self._thread.shutdown(cancel_futures=True)
+        for thread in list(self._threads.values()):
+            thread.join()
 
 
 def _high(log: CommitLog, base: int, limit: int | None) -> int:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
 from types import TracebackType
 
 from rmq_store.errors import StoreError
+from rmq_store.files.background import Background
 from rmq_store.files.segments import SegmentRun
 
 # A hint costs a change of threads: not for a little.
@@ -28,7 +31,9 @@ class WriteBack:
         self._segments = segments
         self._wanted = wanted
         self._told = start
-        self._thread: ThreadPoolExecutor | None = None
+        self._hints: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._is_begun = self._is_over = False
+        # A plain one: who is here has the append lock, whose blocks no signal handler of this thread enters.
         self._lock = threading.Lock()
 
     def written(self, end: int) -> None:
@@ -43,11 +48,17 @@ class WriteBack:
     def _begin(self, end: int) -> None:
         start, self._told = self._told, end
         base = self._segments.base_of(start)
-        with contextlib.suppress(StoreError, OSError):  # no descriptor left, say
+        with contextlib.suppress(StoreError, OSError, RuntimeError):  # no descriptor or thread left, say
             file = self._segments.open(base)
-            if self._thread is None:
-                self._thread = ThreadPoolExecutor(1)
-            self._thread.submit(file.start_writing_back, start - base, end - start)
+            self._hints.put(partial(file.start_writing_back, start - base, end - start))
+            if not self._is_begun:
+                self._is_begun = True
+                Background(self._give_hints, "rmq-write-back").start()
+
+    def _give_hints(self) -> None:
+        while (hint := self._hints.get()) is not None:
+            if not self._is_over:
+                hint()
 
     def __enter__(self) -> WriteBack:
         return self
@@ -55,5 +66,5 @@ class WriteBack:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._thread is not None:
-            self._thread.shutdown(wait=False, cancel_futures=True)
+        self._is_over = True
+        self._hints.put(None)

@@ -294,7 +294,7 @@ def test_rows_that_several_threads_encode_are_those_that_one_encodes(monkeypatch
         options = EncodeOptions(host, host, 1_700_000_000_000, True, unique_ids=ids, in_threads=in_threads)
         return encode_batch(batch, queue_ids=queue_ids, options=options)
 
-    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2})
     by_one = encoded(in_threads=False)
     written = Mock(wraps=native.functions.write_frames)
     with patch.object(native.functions, "write_frames", written):

@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ import pytest
 from rmq_store import Message, Store
 from rmq_store.errors import CorruptRecordError, StoreFailedError
 from rmq_store.files import durable
+from rmq_store.files.background import Background
 from rmq_store.files.progress import Progress
 from rmq_store.files.state_page import WORDS
 from rmq_store.format import frame_walk
@@ -740,10 +740,14 @@ def test_where_no_thread_is_to_be_had_a_recovery_does_all_itself(
     if reboot:
         lab.reboot()
 
-    def refuse(*arguments: object) -> None:
-        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+    start = Background.start
 
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
+    def refuse(thread: Background) -> None:
+        if thread._name != "rmq-flush":
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        start(thread)
+
+    monkeypatch.setattr(Background, "start", refuse)
     with lab.open() as store:
         assert recovered(store).record_count == 100
         assert lab.numbers(store) == list(range(100))

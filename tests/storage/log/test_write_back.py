@@ -109,7 +109,7 @@ def test_a_slow_disk_does_not_hold_an_append_up(run: SegmentRun, hints: Hints) -
     hints.goes_on.set()
     names = {thread.name for thread in threading.enumerate()}
     for thread in threading.enumerate():
-        if thread.name.startswith("ThreadPoolExecutor"):
+        if thread.name == "rmq-write-back":
             thread.join(30)
     assert hints.given == [("0000", 0, 100)], names
 
