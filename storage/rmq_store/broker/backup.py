@@ -29,6 +29,7 @@ from rmq_store.broker.store import Store
 from rmq_store.errors import UsageError
 from rmq_store.files import durable
 from rmq_store.files.lock import OfdLock
+from rmq_store.files.rooted import plain_name
 from rmq_store.format.names import LOCK_FILE
 from rmq_store.log.starting_point import OUR_LOCK_TEXT, lock_text
 
@@ -53,7 +54,7 @@ def backup(path: str | Path, target: str | Path, *, progress: Progress | None = 
     """
     new = Path(os.path.normpath(Path(target).absolute()))
     tell = progress or (lambda messages, done, total: None)
-    with Store.open(path, read_only=True) as store:
+    with durable.typed_reading(path), Store.open(path, read_only=True) as store:
         _check_target(store.path, new)
         try:
             with _workshop(new) as made:
@@ -65,7 +66,7 @@ def backup(path: str | Path, target: str | Path, *, progress: Progress | None = 
                 _rename(made, new)
                 durable.fsync_directory(new.parent)
         except OSError as error:
-            raise durable.translate(error, new) from error
+            raise durable.translate(error, plain_name(error, new)) from error
     return report
 
 

@@ -83,9 +83,16 @@ def examine(
         StoreLockedError: somebody has it open.
         UsageError: `removed` lies in the store; settings are given that the store knows; a size cannot be told.
         CorruptionError: a segment is larger than it should be, and holds records there.
-        OSError: it cannot be read.
+        UsageError, StoreFailedError: it cannot be read; the file is named.
     """
     root = Path(root).absolute()
+    with durable.typed_reading(root):
+        return _examine(root, queues, index, removed, given, progress)
+
+
+def _examine(
+    root: Path, queues: bool, index: bool, removed: str | Path | None, given: Given, progress: Tell | None
+) -> Repair:
     durable.refuse_links(*(root / name for name in ("commitlog", "config", "pyrmq")))
     if not (root / "commitlog").is_dir():
         raise NotAStoreError(str(root), "not a store: it has no commitlog directory")
@@ -114,6 +121,11 @@ def carry_out(repair: Repair, progress: Tell | None = None) -> Report:
         StoreFullError, StoreFailedError, CorruptionError: call `examine` again after the cause is gone. If it was room
             for queues and index, nothing was changed.
     """
+    with durable.typed_reading(repair.root):
+        return _carry_out(repair, progress)
+
+
+def _carry_out(repair: Repair, progress: Tell | None) -> Report:
     root = repair.root
     if repair.lost_settings:
         raise UsageError(

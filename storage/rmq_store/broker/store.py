@@ -611,7 +611,21 @@ class Store:
 
 
 def _is_store(root: Path) -> bool:
-    return (root / "commitlog").is_dir() or (root / "pyrmq" / "store.json").is_file()
+    """Whether a store is there.
+
+    Raises:
+        NotAStoreError: it is, but its log is not: it was made first, so no store is without. Whoever took it for an
+            empty one would begin anew in its place.
+    """
+    log = root / "commitlog"
+    if log.is_dir():
+        return True
+    parts = ("pyrmq/store.json", "consumequeue", "config/topics.json")
+    rest = next((name for name in parts if (root / name).exists()), "")
+    if rest and not log.exists():
+        reason = "its disk is not mounted, or a copy is not complete. Nothing was changed; put the directory back"
+        raise NotAStoreError(str(root), f"commitlog/ is missing, though {rest} of a store is there: {reason}")
+    return bool(rest) and (root / "pyrmq" / "store.json").is_file()
 
 
 def _is_ours(root: Path) -> bool:

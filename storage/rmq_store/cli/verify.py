@@ -11,12 +11,13 @@ import click
 
 from rmq_store.cli.output import common_options, printable, write_json
 from rmq_store.cli.progress import progress_bar
-from rmq_store.errors import NotAStoreError
+from rmq_store.errors import StoreError
 
 if TYPE_CHECKING:
     from rmq_store.verify import Problem, Report
 
 EXIT_CODES = {"clean": 0, "damaged": 1, "unclean": 3, "kept": 4}
+EXIT_UNREADABLE = 2
 
 
 @click.command(
@@ -36,11 +37,13 @@ def verify(root: Path, as_json: bool) -> None:
     """
     from rmq_store.verify import verify_store
 
-    if not (root / "commitlog").is_dir():
-        raise NotAStoreError(str(root), "not a store: it has no commitlog directory")
     began = time.monotonic()
-    with progress_bar("verify") as progress:
-        report = verify_store(root, progress)
+    try:
+        with progress_bar("verify") as progress:
+            report = verify_store(root, progress)
+    except StoreError as error:  # 1 says that the store is damaged
+        click.echo(f"rmq: {printable(str(error))}", err=True)
+        sys.exit(EXIT_UNREADABLE)
     seconds = time.monotonic() - began
     speed = (report.log_end - report.log_start) / 1e6 / max(seconds, 1e-9)
     if as_json:

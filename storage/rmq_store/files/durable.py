@@ -32,7 +32,7 @@ from rmq_store.errors import (
     StoreReplacedError,
     UsageError,
 )
-from rmq_store.files.rooted import as_path, gone_from
+from rmq_store.files.rooted import as_path, gone_from, plain_name
 
 _LOG = logging.getLogger(__name__)
 
@@ -97,7 +97,26 @@ def permitted() -> Iterator[None]:
     try:
         yield
     except PermissionError as error:
-        raise UsageError(f"{error.filename}: {error.strerror}") from error
+        raise UsageError(f"{plain_name(error)}: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def typed_reading(path: str | Path) -> Iterator[None]:
+    """Typed errors, with the name of the file, for what cannot be read in the block, or is gone while it is read: who
+    lists a directory and then reads its files was overtaken by somebody. `path` is named if the error names none.
+
+    Raises:
+        UsageError: no permission, or somebody removes files.
+        NotAStoreError, StoreFullError, StoreFailedError: as `translate`.
+    """
+    try:
+        with permitted():
+            yield
+    except FileNotFoundError as error:
+        text = "missing, or removed while the store was read: somebody else is at work there"
+        raise UsageError(f"{plain_name(error, path)}: {text}") from error
+    except OSError as error:
+        raise translate(error, plain_name(error, path)) from error
 
 
 def open_nofollow(path: str | Path, flags: int, mode: int = FILE_MODE) -> int:

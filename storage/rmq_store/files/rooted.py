@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any, Self
@@ -21,6 +22,10 @@ from rmq_store.errors import StoreReplacedError
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _COMMIT_LOG = "commitlog"
 _DELETED = " (deleted)"
+_HELD_NAME = re.compile(r"/proc/self/fd/(\d+)(/\.)?(?=/|\Z)")
+
+# {descriptor: path of the directory that is, or was last, held by it}: an error may be told after it was closed.
+_names: dict[int, str] = {}
 
 
 class Root:
@@ -36,6 +41,7 @@ class Root:
         self._log_name = f"{self._below}{_COMMIT_LOG}"
         self._log_identity: tuple[int, int] | None = None
         self.fd = os.open(directory, _FLAGS)
+        _names[self.fd] = self._text
         self._near = f"/proc/self/fd/{self.fd}/."
         try:
             is_reached = os.path.samestat(os.fstat(self.fd), os.stat(self._near))  # noqa: PTH116
@@ -125,6 +131,14 @@ def _place(fd: int) -> str | None:
         return "" if found.endswith(_DELETED) or not os.fstat(fd).st_nlink else found
     except OSError:
         return None
+
+
+def plain_name(error: OSError, otherwise: object = "") -> str:
+    """The file that an error names, as its user knows it; `otherwise` if it names none."""
+    name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(error.filename or otherwise)
+    found = _HELD_NAME.match(name)
+    text = _names.get(int(found[1])) if found else None
+    return name if found is None or text is None else text + name[found.end() :]
 
 
 class RootedPath(type(Path())):  # type: ignore[misc]

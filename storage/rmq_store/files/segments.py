@@ -28,7 +28,7 @@ from rmq_store.files.link_count import LinkCount
 from rmq_store.files.listing import Listing, kept_listing
 from rmq_store.files.lock import lock_shared_quietly, unlock_quietly
 from rmq_store.files.new_files import NewFiles
-from rmq_store.files.rooted import root_of
+from rmq_store.files.rooted import plain_name, root_of
 
 # Java formats file names with 20 digits (UtilAll#offset2FileName).
 NAME_DIGITS = 20
@@ -419,7 +419,7 @@ class SegmentRun:
             files = [self.open(base) for base in bases]
             directory = durable.open_directory(self.directory) if bases and bases[-1] >= start else None
         except OSError as error:
-            raise durable.translate(error, error.filename or self.directory) from error
+            raise durable.translate(error, plain_name(error, self.directory)) from error
         try:
             for file in files:
                 durable.fsync_data(file.fd, file.path)

@@ -78,16 +78,16 @@ def infer(root: Path, otherwise: Geometry, named: frozenset[str] = frozenset(), 
 def _queue_file_bytes(directory: Path) -> int | None:
     for topic in _directories(directory):
         for queue in _directories(topic):
-            if (size := size_of_files(Path(queue))) is not None:
+            if (size := size_of_files(queue)) is not None:
                 return size
     return None
 
 
-def _directories(directory: str | Path) -> list[str]:
-    """Paths of the directories in a directory, sorted by name; [] without one."""
+def _directories(directory: Path) -> list[Path]:
+    """The directories in a directory, sorted by name; [] without one."""
     try:
         with os.scandir(directory) as entries:
-            return sorted(entry.path for entry in entries if entry.is_dir())
+            return [directory / name for name in sorted(entry.name for entry in entries if entry.is_dir())]
     except (FileNotFoundError, NotADirectoryError):
         return []
 

@@ -1,8 +1,9 @@
 """Check a whole store against itself in one pass over the log; nothing is written. Control plane.
 
-Only the standard library (struct, zlib, mmap, os, json, ...), nothing of the engine: a mistake shared by writer and
-reader would be invisible to a checker built from their classes. Queue and index entries are compared while the log is
-scanned, so memory holds a few counters per queue and one slot table, never an object per message.
+Only the standard library (struct, zlib, mmap, os, json, ...), and of the engine nothing but its errors: a mistake
+shared by writer and reader would be invisible to a checker built from their classes. Queue and index entries are
+compared while the log is scanned, so memory holds a few counters per queue and one slot table, never an object per
+message.
 
     files     bytes of files, and which of them cannot be read
     segments  the files of the log, by name and size
@@ -20,6 +21,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+
+from rmq_store.errors import NotAStoreError, StoreFailedError, UsageError
 
 from .beside import check
 from .files import Bytes
@@ -46,10 +49,20 @@ def verify_store(root: str | Path, progress: Callable[[int, int, int], None] | N
         progress: called now and then with (messages, bytes of the log done, bytes of the log in all).
 
     Raises:
-        OSError: there is no `commitlog/` below `root`, or a file cannot be read.
+        NotAStoreError: there is no `commitlog/` below `root`.
+        UsageError: this user may not read a file or a directory; nothing is known of the store.
+        StoreFailedError: the disk does not give back a directory; files that cannot be read are findings.
     """
     path, tell = Path(root), progress or (lambda messages, done_bytes, total_bytes: None)
-    return check(path, lambda: _Scan(Ledger(path), tell).run())
+    try:
+        if not (path / "commitlog").is_dir():
+            raise NotAStoreError(str(path), "not a store: it has no commitlog directory")
+        return check(path, lambda: _Scan(Ledger(path), tell).run())
+    except PermissionError as error:
+        text = f"{error.filename or path}: cannot be read: {error.strerror}; check the store as the user it belongs to"
+        raise UsageError(text) from error
+    except OSError as error:
+        raise StoreFailedError(f"{error.filename or path}: cannot be read: {error.strerror or error}") from error
 
 
 class _Scan:
@@ -208,7 +221,11 @@ class _Scan:
         self.report.messages += 1
         self.report.messages_with_crc += frame.has_crc
         # NOT and COMMIT are dispatched; inner batches (0x80) go to batchconsumequeue/, which is not checked.
-        if frame.flags & 0xC in (0x0, 0x8) and not frame.flags & 0x80:
+        if frame.flags & 0xC in (0x4, 0xC):
+            self.queues.check_flagged(log_offset, frame, "part of a transaction")
+        elif frame.flags & 0x80:
+            self.queues.check_flagged(log_offset, frame, "a batch")
+        else:
             self.queues.check(path, position, log_offset, frame)
         self.index.check(log_offset, frame)
         self.newest_ms = frame.store_ms

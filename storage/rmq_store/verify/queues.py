@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .files import numbered_files, other_kind
-from .records import Frame, tags_code_is_right
-from .report import Ledger, Problem
+from .records import MESSAGE_SIZE_MIN_BYTES, Frame, tags_code_is_right
+from .report import FINDINGS_KEPT, Ledger, Problem
 from .tables import configured_topics
 
 ENTRY = struct.Struct(">qiq")  # log offset, size, tags code
@@ -52,7 +52,8 @@ class _Tally:
 @dataclass(slots=True)
 class _Queue:
     """`size`: bytes of one file; [first, end): bytes of all; `next`: the queue offset that is expected next, behind the
-    message at `newest`, an offset of the log.
+    message at `newest`, an offset of the log. `flagged_end`: the queue offsets from `next` up to it are those of
+    records that are no messages of any queue.
     """
 
     path: str
@@ -61,6 +62,7 @@ class _Queue:
     end: int = 0
     next: int | None = None
     newest: int = -1
+    flagged_end: int = -1
     wrong: _Tally = field(default_factory=_Tally)
     missing: _Tally = field(default_factory=_Tally)
 
@@ -142,6 +144,23 @@ class QueueCheck:
         if good or queue.next is None or frame.queue_offset == queue.next:
             queue.next, queue.newest = frame.queue_offset + 1, log_offset
 
+    def check_flagged(self, log_offset: int, frame: Frame, flag: str) -> None:
+        """A record that belongs in no queue and claims a place in one: brokers store a transaction's half and rolled
+        back messages with queue offset 0. Nothing can make a queue without that place, and the record is whole: the
+        place counts as taken, be there its entry or none.
+        """
+        queue, number = self.queues.get(frame.queue), frame.queue_offset
+        if queue is None:
+            return
+        expected = queue.first // ENTRY.size if queue.next is None else queue.next
+        entry = self._entry(queue, number)[2]
+        is_own, is_none = entry[:2] == (log_offset, frame.size), number > 0 and entry[1] < MESSAGE_SIZE_MIN_BYTES
+        if number == max(expected, queue.flagged_end) and (is_own or is_none):
+            queue.flagged_end = number + 1
+            if len(self.ledger.report.notes) < FINDINGS_KEPT:
+                text = f"message {number} is flagged as {flag}, which brokers put in no such queue"
+                self.ledger.report.notes.append(f"{queue.path}: {text}")
+
     def _jump(self, path: str, position: int, frame: Frame, queue: _Queue, good: bool) -> None:
         """A queue offset that does not follow the one before it: retention, lost records, a new topic, or damage."""
         if queue.next is not None and frame.queue_offset == 0 and good and not self.ledger.is_ours(queue.newest):
@@ -151,6 +170,8 @@ class QueueCheck:
             queue.wrong, queue.missing = _Tally(), _Tally()
             return
         start = queue.first // ENTRY.size if queue.next is None else queue.next
+        if start <= frame.queue_offset <= queue.flagged_end:
+            return
         stop = min(frame.queue_offset, queue.end // ENTRY.size)
         explained = stop == frame.queue_offset or queue.next is None
         if start > frame.queue_offset or not (explained and all(self._unclaimed(queue, n) for n in range(start, stop))):
@@ -179,6 +200,7 @@ class QueueCheck:
         report.queues = len(self.queues)
         for (topic, queue_id), queue in self.queues.items():
             offset = queue.first // ENTRY.size if queue.next is None else queue.next
+            offset = max(offset, queue.flagged_end)
             ahead = _Tally()
             while (found := self._entry(queue, offset))[2][1] > 0:
                 if self.ledger.is_new(found[2][0]):
