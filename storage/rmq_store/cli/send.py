@@ -73,7 +73,7 @@ def send(
         template = Message(
             topic,
             # Not more of a file than what is refused as too large.
-            body.encode() if body is not None else file.read(store.config.max_message_size + 1) if file else b"",
+            _utf_8(body) if body is not None else file.read(store.config.max_message_size + 1) if file else b"",
             tags=tags,
             keys=keys,
             properties=dict(_pair(text) for text in properties),
@@ -112,11 +112,10 @@ def _send_many(
     with counting_bar("send") as tell:
         try:
             for batch in batches:
-                try:
-                    store.append(batch.rows, template.topic)
-                except UsageError as error:
-                    raise UsageError(batch.with_line(str(error))) from error
-                sent += batch.rows.num_rows
+                count, mistake = batch.store(store, template.topic)
+                sent += count
+                if mistake is not None:
+                    raise mistake
                 size_bytes += batch.size_bytes
                 if tell is not None:
                     tell(sent, size_bytes)
@@ -132,6 +131,13 @@ def _send_many(
 def _given(file: IO[bytes] | None) -> IO[bytes]:
     assert file is not None
     return file
+
+
+def _utf_8(body: str) -> bytes:
+    try:
+        return body.encode()
+    except UnicodeEncodeError:
+        raise UsageError("--body is no UTF-8; --file takes any bytes") from None
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -1,10 +1,15 @@
-"""Lines of a file as batches for `Store.append`; one batch at a time is in memory."""
+"""Lines of a file as batches for `Store.append`; one batch at a time is in memory.
+
+A line with a mistake ends it; the messages before that line are stored first. What a line says is stored as it stands
+there, or is a mistake: numbers of a body keep their digits, and no key may come twice.
+"""
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import IO, TYPE_CHECKING, Any
@@ -14,7 +19,7 @@ from rmq_store.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rmq_store import Message
+    from rmq_store import Message, Store
 
 BATCH_ROWS = 10_000
 BATCH_BYTES = 8 << 20
@@ -42,10 +47,33 @@ class Batch:
     lines: list[int]
     size_bytes: int
 
-    def with_line(self, message: str) -> str:
-        """An error of `Store.append` that names a row, naming the line instead."""
-        found = _ROW.match(message)
-        return message if found is None else f"line {self.lines[int(found[1])]}{message[found.end() :]}"
+    def store(self, store: Store, topic: str) -> tuple[int, UsageError | None]:
+        """Append the rows, or those before the first one that cannot be stored: how many, and what is wrong with that
+        one, by its line.
+
+        UsageError: no row is at fault. Other errors as `Store.append`.
+        """
+        rows, mistake = self.rows, None
+        while rows.num_rows:
+            try:
+                store.append(rows, topic)
+                break
+            except UsageError as error:
+                found = _ROW.match(str(error))
+                if found is None:
+                    raise
+                # An earlier row may break a rule that is looked at later.
+                row = int(found[1])
+                mistake = type(error)(f"line {self.lines[row]}{str(error)[found.end() :]}")
+                rows = rows.slice(0, row)
+        return rows.num_rows, mistake
+
+
+@dataclass(frozen=True, slots=True)
+class _Fraction:
+    """A number with a fraction or an exponent, as it stands in the line."""
+
+    text: str
 
 
 def batches_of_lines(file: IO[bytes], template: Message) -> Iterator[Batch]:
@@ -57,21 +85,34 @@ def batches_of_json(file: IO[bytes], template: Message) -> Iterator[Batch]:
     """A message per line that is not empty.
 
     Raises:
-        UsageError: a line is no JSON object, or has an unknown key or a value of a wrong type; batches before it were
-            yielded.
+        UsageError: a line is no JSON object, or has an unknown key, a key twice or a value of a wrong type; what came
+            before it was yielded.
     """
-    return _batches(file, lambda number, line: _fields_of(number, line) if line.strip() else None, template)
+
+    def parse(number: int, line: bytes) -> dict[str, Any] | None:
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        return _fields_of(number, line) if line.strip() else None
+
+    return _batches(file, parse, template)
 
 
-def _batches(file: IO[bytes], parse: Any, template: Message) -> Iterator[Batch]:
+def _batches(
+    file: IO[bytes], parse: Callable[[int, bytes], dict[str, Any] | None], template: Message
+) -> Iterator[Batch]:
     rows: list[dict[str, Any]] = []
     lines: list[int] = []
     size = 0
     defaults = _defaults(template)
     for number, line in enumerate(iter(lambda: file.readline(LINE_BYTES_MAX), b""), 1):
-        if len(line) == LINE_BYTES_MAX:
-            raise UsageError(f"line {number} is longer than {LINE_BYTES_MAX} bytes")
-        fields = parse(number, line.removesuffix(b"\n").removesuffix(b"\r"))
+        try:
+            if len(line) == LINE_BYTES_MAX:
+                raise UsageError(f"line {number} is longer than {LINE_BYTES_MAX} bytes")
+            fields = parse(number, line.removesuffix(b"\n").removesuffix(b"\r"))
+        except UsageError:
+            if rows:
+                yield Batch(_columns(rows), lines, size)
+            raise
         if fields is None:
             continue
         rows.append(_with_defaults(fields, defaults))
@@ -116,7 +157,9 @@ def _columns(rows: list[dict[str, Any]]) -> pa.RecordBatch:
 def _fields_of(number: int, line: bytes) -> dict[str, Any]:
     """One line of JSON as columns, checked."""
     try:
-        found = json.loads(line)
+        found = _DECODER.decode(line.decode())
+    except UsageError as error:
+        raise UsageError(f"line {number}: {error}") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"line {number} is no JSON: {error}") from None
     if not isinstance(found, dict):
@@ -136,26 +179,66 @@ def _fields_of(number: int, line: bytes) -> dict[str, Any]:
 def _body(number: int, found: Mapping[str, Any]) -> bytes:
     text, digits = found.get("body"), found.get("bodyHex")
     if isinstance(text, str) and digits is None:
-        return text.encode(errors="surrogatepass")
+        return _utf_8(number, "body", text).encode()
     if isinstance(digits, str) and text is None:
         try:
             return bytes.fromhex(digits)
         except ValueError:
             raise UsageError(f"line {number}: bodyHex is no hex text") from None
     if text is not None and digits is None and isinstance(text, dict | list):
-        return json.dumps(text, ensure_ascii=False).encode()
+        try:
+            return _utf_8(number, "body", _json(text)).encode()
+        except RecursionError:
+            raise UsageError(f"line {number}: body is nested too deep") from None
     raise UsageError(f"line {number}: body is a text, an object or a list, or bodyHex a text of hex digits")
 
 
 def _value(number: int, name: str, value: Any) -> Any:
     if name in _TEXTS and isinstance(value, str):
-        return value
+        return _utf_8(number, name, value)
     if name in _NUMBERS and type(value) is int and -(1 << 31) <= value < 1 << 31:
         return value
     if name == "deliverTimestamp" and type(value) is int and 0 <= value < 1 << 53:
         return value * 1000
     if name == "properties" and isinstance(value, dict) and all(isinstance(text, str) for text in value.values()):
-        return {key: text for key, text in value.items() if key not in _OWN}
+        return {
+            _utf_8(number, name, key): _utf_8(number, name, text) for key, text in value.items() if key not in _OWN
+        }
     expected = {"deliverTimestamp": "milliseconds since 1970", "properties": "an object of texts"}
     kind = expected.get(name, "a text" if name in _TEXTS else "a 32-bit integer")
     raise UsageError(f"line {number}: {name} is {kind}")
+
+
+def _utf_8(number: int, name: str, text: str) -> str:
+    """JSON can write half a pair of surrogates, which is no character and has no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        what = f"a lone surrogate, {text[error.start]!r}, which is no text"
+        raise UsageError(f"line {number}: {name} holds {what}") from None
+    return text
+
+
+def _json(value: Any) -> str:
+    """As json.dumps, but for numbers: they keep their digits."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_json(name)}: {_json(one)}" for name, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_json, value)) + "]"
+    return value.text if isinstance(value, _Fraction) else json.dumps(value, ensure_ascii=False)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"the key {twice!r} is there twice")
+    return found
+
+
+def _no_number(text: str) -> Any:
+    raise UsageError(f"{text} is no number of JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_Fraction, parse_constant=_no_number)

@@ -137,6 +137,82 @@ def test_a_bad_line_is_named_and_what_was_stored_before_it_is_counted(
     assert [row["body"] for row in _messages(root)] == [b"good"]
 
 
+LONE = json.dumps("\ud800").encode()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b'{"body": "x", "tags": ' + LONE + b"}", "line 3: tags holds a lone surrogate, '\\ud800'"),
+        (b'{"body": "x", "keys": ' + LONE + b"}", "line 3: keys holds a lone surrogate"),
+        (b'{"body": "x", "shardingKey": ' + LONE + b"}", "line 3: shardingKey holds a lone surrogate"),
+        (b'{"body": "x", "properties": {"a": ' + LONE + b"}}", "line 3: properties holds a lone surrogate"),
+        (b'{"body": "x", "properties": {' + LONE + b': "a"}}', "line 3: properties holds a lone surrogate"),
+        (b'{"body": ' + LONE + b"}", "line 3: body holds a lone surrogate"),
+        (b'{"body": {"a": [' + LONE + b"]}}", "line 3: body holds a lone surrogate"),
+        (b'{"body": "x", ' + LONE + b": 1}", "line 3: unknown key"),
+        (b'{"body": "caf\xe9"}', "line 3 is no JSON: 'utf-8' codec can't decode"),
+        (b'\xef\xbb\xbf{"body": "x"}', "line 3 is no JSON: Expecting value"),
+        (b'{"body": [NaN]}', "line 3: NaN is no number of JSON"),
+        (b'{"body": {"a": -Infinity}}', "line 3: -Infinity is no number of JSON"),
+        (b'{"body": [' + b"9" * 5000 + b"]}", "line 3 is no JSON: Exceeds the limit"),
+        (b'{"body": "a", "body": "b"}', "line 3: the key 'body' is there twice"),
+        (b'{"body": {"a": 1, "a": 2}}', "line 3: the key 'a' is there twice"),
+        (b'{"body": "x", "properties": {"a": "1", "a": "2"}}', "line 3: the key 'a' is there twice"),
+        (b'{"body": "x", "flag": 1.0}', "line 3: flag is a 32-bit integer"),
+        (b'{"body": "x", "flag": 4294967296}', "line 3: flag is a 32-bit integer"),
+        (b'{"body": "x", "tags": 1.5}', "line 3: tags is a text"),
+        (b'{"body": 1.5}', "line 3: body is a text"),
+        (b'{"body": "x", "deliverTimestamp": 1e20}', "line 3: deliverTimestamp is milliseconds"),
+        (b'{"body": "x", "deliverTimestamp": 99999999999999999999}', "line 3: deliverTimestamp is milliseconds"),
+        (b'{"body": "a\x00b"}', "line 3 is no JSON: Invalid control character"),
+        (b'{"body": ' + b"[" * 900 + b"]" * 900 + b"}", "line 3: body is nested too deep"),
+        (b'{"body": "x", "tags": "a\\u0001"}', "line 3, column 'tags'"),
+    ],
+    ids=lambda value: value[:60] if isinstance(value, str) else "",
+)
+def test_what_is_stored_says_what_the_line_says_or_the_line_is_a_mistake(root: Path, line: bytes, words: str) -> None:
+    data = b'{"body": "one"}\r\n{"body": "two"}\r\n' + line + b'\r\n{"body": "four"}'
+    result = _fed(root, data, "Orders", "--jsonl", "-")
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    assert words in result.stderr.splitlines()[-1]
+    assert "2 messages are stored in Orders, and then:" in result.stderr
+    assert [row["body"] for row in _messages(root)] == [b"one", b"two"]
+
+
+def test_all_messages_before_a_line_that_the_store_refuses_are_stored(root: Path) -> None:
+    """The queue is looked at first, the text later: the line named is the first one that cannot be stored."""
+    lines = [{"body": "1"}, {"body": "2"}, {"body": "3", "tags": "\x01"}, {"body": "4"}, {"body": "5", "queueId": 9}]
+    result = _fed(root, "\n".join(map(json.dumps, lines)).encode(), "Orders", "--jsonl", "-")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.splitlines()[-1].startswith("rmq: line 3, column 'tags'")
+    assert "2 messages are stored" in result.stderr
+    assert [row["body"] for row in _messages(root)] == [b"1", b"2"]
+
+
+def test_a_line_that_is_too_long_loses_nothing_before_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "LINE_BYTES_MAX", 100)
+    result = _fed(root, b"one\ntwo\n" + b"x" * 200, "Orders", "--lines", "-")
+    assert result.exit_code == 2
+    assert "line 3 is longer than 100 bytes" in result.stderr
+    assert [row["body"] for row in _messages(root)] == [b"one", b"two"]
+
+
+def test_the_numbers_of_a_body_keep_their_digits(root: Path) -> None:
+    body = '{"a": 1.10, "b": [1e400, -0.0, 12345678901234567890.5, 123456789012345678901], "c": {"é": null}}'
+    assert _fed(root, f'\ufeff{{"body": {body}}}\r\n \r\n'.encode(), "Orders", "--jsonl", "-").exit_code == 0
+    assert [row["body"].decode() for row in _messages(root)] == [body]
+
+
+def test_a_body_on_the_command_line_that_is_no_text_is_refused(run: Run, root: Path) -> None:
+    result = run("send", "Orders", "--body", "caf\udce9", store=root)
+    assert (result.exit_code, "--body is no UTF-8; --file takes any bytes" in result.stderr) == (2, True)
+    for option in ("--tags", "--keys", "--sharding-key"):
+        result = run("send", "Orders", "--body", "x", option, "caf\udce9", store=root)
+        assert (result.exit_code, "lone surrogate" in result.stderr) == (2, True), result.output
+    assert _messages(root) == []
+
+
 def test_a_message_with_a_delay_is_not_there_yet(run: Run, root: Path) -> None:
     assert run("send", "Orders", "--body", "later", "--delay-level", "3", store=root).exit_code == 0
     assert run("send", "Orders", "--body", "later", "--deliver-at", "10m", store=root).exit_code == 0
