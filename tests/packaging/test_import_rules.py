@@ -6,9 +6,10 @@ A layer that reaches up, or a connector that reaches into the engine's inside, i
 from __future__ import annotations
 
 import ast
+import graphlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,7 @@ LAYERS: dict[str, set[str]] = {
     "log": {"errors", "clock", "format", "files"},
     "verify": {"errors", "clock", "format", "files", "log"},
     "broker": {"errors", "clock", "threads", "memory", "format", "files", "log", "verify"},
-    "staging": {"errors", "clock", "format", "files", "log", "broker"},
-    "client": {"errors", "clock", "format", "files", "log", "broker", "staging"},
+    "client": {"errors", "clock", "format", "files", "log", "broker"},
 }
 FREE = {"cli", "__init__"}  # the command and the public names may use all of the parts
 RUN_TIME = {"numpy", "pyarrow"}
@@ -55,14 +55,43 @@ def imports(name: str, path: Path) -> Iterator[tuple[str, int]]:
     """(absolute name of what is imported, line), relative imports and `from package import module` resolved."""
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name, node.lineno
-        elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else []
-            base = ".".join([*above, *([node.module] if node.module else [])])
-            for alias in node.names:
-                yield f"{base}.{alias.name}", node.lineno
+        yield from imported_by(node, package)
+
+
+def imported_by(node: ast.AST, package: list[str]) -> Iterator[tuple[str, int]]:
+    """The same of one statement in a module of `package`."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield alias.name, node.lineno
+    elif isinstance(node, ast.ImportFrom):
+        above = package[: len(package) - node.level + 1] if node.level else []
+        base = ".".join([*above, *([node.module] if node.module else [])])
+        for alias in node.names:
+            yield f"{base}.{alias.name}", node.lineno
+
+
+def at_import_time(tree: ast.AST) -> Iterator[ast.stmt]:
+    """The statements that run when the module is imported: none of functions, and not what only a type checker sees."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            node = ast.Module(body=node.orelse, type_ignores=[])
+        if isinstance(node, ast.stmt):
+            yield node
+        yield from at_import_time(node)
+
+
+def loaded_with(name: str, path: Path, known: Collection[str]) -> set[str]:
+    """The modules among `known` that the import of this one imports by name."""
+    found: set[str] = set()
+    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    for node in at_import_time(ast.parse(path.read_text(encoding="utf-8"))):
+        for target, _ in imported_by(node, package):
+            while target and target not in known:
+                target = target.rpartition(".")[0]
+            found |= {target} - {"", name}
+    return found
 
 
 def part(dotted: str) -> str:
@@ -76,8 +105,8 @@ CONNECTOR = modules("pyspark_rmq")
 
 def test_every_part_of_the_engine_has_a_rule() -> None:
     parts = {part(name) for name, _ in ENGINE}
-    assert parts >= {"errors", "format", "files", "log", "broker"}
-    assert parts <= LAYERS.keys() | FREE, "a new part needs a line in LAYERS, and in docs/design.md"
+    assert parts == LAYERS.keys() | FREE, "a new part needs a line in LAYERS, and in docs/design.md"
+    assert set().union(*LAYERS.values()) <= parts | {"_native"}, "a part that is not there may be imported"
 
 
 @pytest.mark.parametrize(("name", "path"), ENGINE, ids=[name for name, _ in ENGINE])
@@ -95,6 +124,44 @@ def test_a_layer_of_the_engine_imports_only_what_lies_below_it(name: str, path: 
         elif top in COMMAND and own != "cli":
             refused.append(f"{path}:{line} imports {target}: only the command may")
     assert refused == []
+
+
+def cycle(graph: dict[str, set[str]]) -> list[str]:
+    """A circle of imports, each importing the one before it; [] if there is none."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return [str(name) for name in error.args[1]]
+    return []
+
+
+def test_no_part_imports_itself_by_way_of_another() -> None:
+    assert cycle(LAYERS) == []
+
+
+def test_no_module_imports_itself_by_way_of_another() -> None:
+    """Which of the two came first would decide whether the import works at all."""
+    found = dict(ENGINE + CONNECTOR)
+    graph = {name: loaded_with(name, path, found) for name, path in found.items()}
+    assert {"rmq_store.errors", "rmq_store.format.names"} <= graph["rmq_store.broker.query"]
+    assert cycle(graph) == []
+
+
+def test_a_circle_of_imports_is_found_and_what_comes_later_is_none(tmp_path: Path) -> None:
+    inside = "try:\n    from p.a import x\nfinally:\n    pass"
+    texts = {"a": "from . import b", "b": "if True:\n    import p.c", "c": inside}
+    later = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import p.a\ndef f():\n    import p.a\n"
+
+    def graph() -> dict[str, set[str]]:
+        paths = {f"p.{name}": tmp_path / f"{name}.py" for name in texts}
+        for name, path in paths.items():
+            path.write_text(texts[name.removeprefix("p.")])
+        return {name: loaded_with(name, path, paths) for name, path in paths.items()}
+
+    assert set(cycle(graph())) == {"p.a", "p.b", "p.c"}
+    texts["c"] = later
+    assert graph() == {"p.a": {"p.b"}, "p.b": {"p.c"}, "p.c": set()}
+    assert cycle(graph()) == []
 
 
 @pytest.mark.parametrize(("name", "path"), ENGINE, ids=[name for name, _ in ENGINE])
@@ -127,13 +194,13 @@ def test_only_the_file_layer_takes_locks(name: str, path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "path"), CONNECTOR, ids=[name for name, _ in CONNECTOR])
 def test_the_connector_uses_only_public_names_of_the_engine(name: str, path: Path) -> None:
-    """`from rmq_store import Store` is public; of its modules, `errors` and `staging` are."""
+    """`from rmq_store import Store` is public; of its modules, `errors` is."""
     refused = []
     for target, line in imports(name, path):
         pieces = target.split(".")
         if pieces[0] != "rmq_store":
             continue
-        if len(pieces) > 1 and pieces[1] in LAYERS.keys() | FREE and pieces[1] not in ("errors", "staging"):
+        if len(pieces) > 1 and pieces[1] in LAYERS.keys() | FREE and pieces[1] != "errors":
             refused.append(f"{path}:{line} imports {target}, which is inside the engine")
     assert refused == []
 

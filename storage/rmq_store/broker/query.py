@@ -28,7 +28,7 @@ from rmq_store.errors import (
     UsageError,
 )
 from rmq_store.format import properties as names
-from rmq_store.format.consume_queue import PRE_BLANK_SIZE
+from rmq_store.format.consume_queue import ENTRY_BYTES, PRE_BLANK_SIZE
 from rmq_store.format.hashing import index_hash, java_hash, topic_key_hashes
 from rmq_store.format.ids import UNBOUNDED_MS, parse_offset_message_id, unique_id_window_ms
 from rmq_store.format.index_keys import split_keys
@@ -184,7 +184,7 @@ class Query:
 
     def _wrong_entry(self, topic: str, queue_id: int, offset: int, where: str) -> CorruptQueueError:
         directory = self._log.views.queue(topic, queue_id).run.directory
-        return CorruptQueueError(str(directory), offset * 20, f"entry {offset} points {where}")
+        return CorruptQueueError(str(directory), offset * ENTRY_BYTES, f"entry {offset} points {where}")
 
     def by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: str = "lower") -> int:
         """As `Store.offset_by_time`."""

@@ -287,12 +287,17 @@ def test_one_object_cannot_be_taken_twice_and_times_out_naming_this_process(path
 
 
 def test_a_lock_can_be_taken_by_one_thread_and_released_by_another(path: Path) -> None:
-    lock = OfdLock(path)
+    lock, other = OfdLock(path), OfdLock(path)
     lock.acquire_exclusive(timeout_ms=0)
+    assert (lock.held, other.try_shared()) == ("exclusive", False)
     thread = threading.Thread(target=lock.release)
     thread.start()
     thread.join()
+    assert (lock.held, other.try_exclusive()) == ("free", True)
+    other.release()
     lock.acquire_exclusive(timeout_ms=0)
+    assert (lock.held, other.try_shared()) == ("exclusive", False)
+    lock.release()
 
 
 def test_an_error_while_waiting_leaves_the_object_usable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
