@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from rmq_store.arguments import checked_methods
 from rmq_store.errors import CorruptConfigError, UsageError
 from rmq_store.files.durable import open_nofollow, write_atomically
 from rmq_store.files.lock import OfdLock
@@ -30,6 +31,7 @@ def system_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
+@checked_methods(constructor=True)
 class ClockFile:
     """A clock that stands still until somebody, in whatever process, moves it forward. Call it to read it.
 

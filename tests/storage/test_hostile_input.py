@@ -112,7 +112,11 @@ def test_hostile_names_of_topics_and_groups_are_refused_everywhere(store: Store,
     for call in calls:
         with pytest.raises(UsageError):
             call()
-    assert store.committed_offsets(name) == {}
+    if isinstance(name, str) and name != "\ud800":
+        assert store.committed_offsets(name) == {}
+    else:
+        with pytest.raises(UsageError, match=r"^group"):
+            store.committed_offsets(name)
 
 
 def _stage(root: Path, topic: str) -> None:
@@ -150,10 +154,10 @@ def test_a_write_id_cannot_leave_the_staging_directory(filled: Path, write_id: s
         ({"properties": {"a": "\ud800"}}, "surrogate"),
         ({"properties": {"a": "x" * 32768}}, "more than 32767"),
         ({"flag": 1 << 40}, "does not fit"),
-        ({"flag": "1"}, "does not fit"),
+        ({"flag": "1"}, "flag='1' is str, not int"),
         ({"queue_id": 1}, "no queue 1"),
         ({"queue_id": -1}, "no queue -1"),
-        ({"queue_id": "0"}, "no queue 0"),
+        ({"queue_id": "0"}, "queue_id='0' is str, not int"),
         ({"born_timestamp_ms": 1 << 70}, "does not fit"),
         ({"topic": "SCHEDULE_TOPIC_XXXX"}, "system topic"),
         ({"topic": "rmq_sys_pyrmq_units"}, "system topic"),
@@ -191,7 +195,7 @@ TEXT_MAP = pa.map_(pa.string(), pa.string())
         ({"body": [b"x", b"x"], "properties": pa.array([[], [("a", "x" * 32768)]], TEXT_MAP)}, "row 1.*32767"),
         ({"body": [b"x", b"x"], "flag": ["1", "2"]}, "column 'flag' is string"),
         ({"body": [b"x", b"x"], "flag": [1.0, 2.0]}, "column 'flag' is double"),
-        ({"body": [b"x", b"x"], "flag": [1, 1 << 40]}, "column 'flag' is int64"),
+        ({"body": [b"x", b"x"], "flag": [1, 1 << 40]}, "row 1, column 'flag': 1099511627776 does not fit int32"),
         ({"body": [b"x", b"x"], "bornTimestamp": [1, 2]}, "column 'bornTimestamp' is int64"),
         ({"body": [b"x", b"x"], "queueId": [0, 1]}, "row 1.*has no queue 1"),
         ({"body": [b"x", b"x"], "queueId": ["0", "0"]}, "column 'queueId' is string"),
@@ -279,7 +283,7 @@ def test_a_path_that_is_no_store_is_left_alone(tmp_path: Path, tree_hash: Callab
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     before = tree_hash(tmp_path)
-    for name in ("file", "full", "empty", "missing", "link", "file/below", "a\0b", "full/photo.jpg"):
+    for name in ("file", "full", "empty", "missing", "link", "file/below", "full/photo.jpg"):
         for options in ({}, {"read_only": True}):
             with pytest.raises(NotAStoreError, match="no RocketMQ store"):
                 Store.open(tmp_path / name, **options)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rmq_store.arguments import checked_methods
 from rmq_store.broker.deleted_topics import note_deletion
 from rmq_store.broker.groups import GroupTable, SubscriptionGroup
 from rmq_store.broker.offsets import OffsetTable
@@ -51,6 +52,7 @@ class Deletion:
         return bool(self.topics or self.groups or self.offsets or self.pops)
 
 
+@checked_methods()
 class Administration:
     """The topics and groups of one store. Of a store opened for reading it only says what would go."""
 
@@ -160,6 +162,7 @@ class Administration:
 
     def leftover_count(self, topic: str) -> int:
         """How many messages could be read of `topic` now, whether it is there or not."""
+        names.validate_topic(topic)
         ranges = self._queues.ranges(topic, self._log.views.queue_ids(topic)).values()
         return sum(span.max_offset - span.min_offset for span in ranges)
 

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.arguments import checked_methods
 from rmq_store.broker.archive_files import STORE_KEY, ArchiveFile, ArchiveFiles, check_group, is_group, read
 from rmq_store.broker.archive_schema import ARCHIVE_SCHEMA, columns_of_properties
 from rmq_store.broker.config import StoreFile
@@ -55,6 +56,7 @@ class ArchiveReport:
     written_bytes: int
 
 
+@checked_methods()
 class DeadLetterArchive:
     """The archive of one store's dead letters in one directory. Safe for processes: one at a time writes."""
 

@@ -101,7 +101,10 @@ class ConfigFile:
             if mutate(table) is False:
                 return
             _bump(table, is_new=not text, now_ms=self._clock())
-            new_text = dumps(table, style=style).encode()
+            try:
+                new_text = dumps(table, style=style).encode()
+            except ConfigJsonError as error:
+                raise UsageError(f"{self.path}: {error}; nothing was changed") from error
             if len(new_text) > SIZE_MAX:
                 raise StoreFullError(
                     f"{self.path} would have {len(new_text)} bytes, and no more than {SIZE_MAX} can be read again: "

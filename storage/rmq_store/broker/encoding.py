@@ -181,8 +181,15 @@ def rows_of(messages: Sequence[Message], unique_ids: Sequence[str]) -> pa.Record
     }
     try:
         return pa.RecordBatch.from_pydict(columns, pa.schema([INPUT_SCHEMA.field(name) for name in columns]))
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise UsageError(f"one of the messages holds a value of a wrong type: {error}") from error
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError) as error:
+        if len(messages) == 1:
+            raise UsageError(f"it holds a value that cannot be stored: {error}") from error
+    for number, (message, unique_id) in enumerate(zip(messages, unique_ids, strict=True)):
+        try:
+            rows_of([message], [unique_id])
+        except UsageError as error:
+            raise UsageError(f"message {number}: {error}") from error
+    raise AssertionError
 
 
 def normalise(batch: pa.RecordBatch, default_topic: str | None = None) -> pa.RecordBatch:

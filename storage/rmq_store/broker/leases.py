@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from rmq_store.arguments import checked_methods
 from rmq_store.clock import system_clock
-from rmq_store.errors import LeaseHeldError
+from rmq_store.errors import LeaseHeldError, NotAStoreError
 from rmq_store.files.durable import make_directory, open_nofollow, write_fully
 from rmq_store.files.lock import OfdLock
 from rmq_store.files.rooted import as_path, refuse_if_replaced
@@ -62,6 +63,7 @@ class LeaseInfo:
         return self.heartbeat_ms is not None and now_ms - self.heartbeat_ms > STUCK_AFTER_MS
 
 
+@checked_methods(constructor=True)
 class Lease:
     """One lease of a group: on a topic, on a queue, or on a member id; `name` has the characters of a topic name.
 
@@ -86,10 +88,14 @@ class Lease:
         Raises:
             LeaseHeldError: another live member holds it, in this process or another one; `.holder` is its text.
             StoreReplacedError: the store is not in its place any more.
+            NotAStoreError: there is no such directory.
         """
         refuse_if_replaced(self._root)
-        for directory in reversed([self._path.parent, *self._path.parent.parents[:2]]):
-            make_directory(directory)
+        try:
+            for directory in reversed([self._path.parent, *self._path.parent.parents[:2]]):
+                make_directory(directory)
+        except FileNotFoundError as error:
+            raise NotAStoreError(str(self._root), "no such directory") from error
         if not self._lock.try_exclusive():
             raise self._held_by_other()
         try:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Mapping
-from types import MappingProxyType
 
 from rmq_store.broker.config import StoreConfig
 from rmq_store.broker.parking import Parked, ParkingRules, park
@@ -21,9 +19,6 @@ from rmq_store.log.append import OneRecord
 # All else in a sysFlag says what the store itself knows, or makes a record that no queue may hold. A plain int: the
 # operators of an IntFlag take longer than a whole frame.
 _CALLERS_FLAGS = int(SysFlag.COMPRESSED) | COMPRESSION_MASK
-
-# Asked in this order: whether something is a Mapping at all takes longer to find out.
-_MAPPINGS = (dict, MappingProxyType, Mapping)
 
 
 class OneMessageEncoder:
@@ -42,21 +37,15 @@ class OneMessageEncoder:
         return message.properties.get(UNIQUE_KEY) or self._unique_ids.next_id(now_ms, self._month_start(now_ms))
 
     def encode(self, message: Message, queue_id: int, now_ms: int, sys_flag: int = 0) -> tuple[OneRecord, str]:
-        """The record, and its unique id. `sys_flag` says how the body is compressed; it is stored as it is.
+        """The record, and its unique id, of a message that `check_message` has let through. `sys_flag` says how the
+        body is compressed; it is stored as it is.
 
         Raises:
-            UsageError: body or properties too large, no bytes as body, a separator or empty text in a property, a delay
-            level or time that cannot be, a `sys_flag` that says anything else.
+            UsageError: body or properties too large, a separator or empty text in a property, a delay level or time
+            that cannot be, a `sys_flag` that says anything else.
         """
         if sys_flag & ~_CALLERS_FLAGS:
             raise UsageError(f"sys_flag={sys_flag:#x}: only the bits {_CALLERS_FLAGS:#x} of compression can be given")
-        if not isinstance(message.body, bytes):
-            raise UsageError(f"the body is {type(message.body).__name__}, not bytes")
-        if not isinstance(message.properties, _MAPPINGS):
-            raise UsageError(f"the properties are {type(message.properties).__name__}, not a mapping")
-        keys = message.keys
-        if not (keys is None or isinstance(keys, str) or all(isinstance(key, str) for key in keys)):
-            raise UsageError("the keys hold something that is not text")
         if len(message.body) > self._config.max_message_size:
             limit = self._config.max_message_size
             raise UsageError(f"the body has {len(message.body)} bytes, more than maxMessageSize={limit}")
@@ -81,11 +70,8 @@ class OneMessageEncoder:
 
     def _place(self, message: Message, stored: dict[str, str], queue_id: int, now_ms: int) -> Parked:
         """Where the message is stored: in its own topic, or where it waits."""
-        level, deliver_ms = message.delay_level, message.deliver_timestamp_ms
-        if not isinstance(level, int) or not (deliver_ms is None or isinstance(deliver_ms, int)):
-            raise UsageError("delay_level and deliver_timestamp_ms must be int")
-        if level < 0:
-            raise UsageError(f"delay_level={level} is no delay level; 0 means none")
+        if message.delay_level < 0:
+            raise UsageError(f"delay_level={message.delay_level} is no delay level; 0 means none")
         return park(stored, message.topic, queue_id, now_ms, self._rules)
 
     def _month_start(self, now_ms: int) -> int:

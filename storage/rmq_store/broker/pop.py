@@ -22,6 +22,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from rmq_store.arguments import checked_methods
 from rmq_store.broker.group_topics import NO_PERMISSION, GroupTopics
 from rmq_store.broker.offsets import OffsetTable
 from rmq_store.broker.pop_journal import PopJournal
@@ -70,6 +71,7 @@ class _Pops:
     committed_ms: int | None = None
 
 
+@checked_methods()
 class Pop:
     """The pops of one store open for writing. Safe for threads and processes."""
 

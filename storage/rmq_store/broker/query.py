@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import operator
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.arguments import checked_methods
 from rmq_store.broker.key_rows import KeyRows
 from rmq_store.broker.queues import Queues
 from rmq_store.broker.stored_frames import FrameRun, StoredFrames, message_at
@@ -65,6 +65,7 @@ _TRIES = 3
 Int64 = npt.NDArray[np.int64]
 
 
+@checked_methods()
 class Query:
     """Questions to one open store; a read-only one too. Times are ms, and windows include both of their ends."""
 
@@ -93,12 +94,11 @@ class Query:
         less than a second behind `end_ms` one may be too many. Bodies are as stored.
 
         Raises:
-            UsageError: `max_num` below 1, a time that is no whole number, or the store keeps no index
-                (messageIndexEnable=false).
+            UsageError: `max_num` below 1, or the store keeps no index (messageIndexEnable=false).
             CorruptIndexError: the index is damaged, or after an unclean stop not known to be whole.
             CorruptRecordError: one of the messages is damaged.
         """
-        window = _window(begin_ms, end_ms)
+        window = (begin_ms, end_ms)
         return self._newest(
             topic, key, window, min(max_num, KEY_MESSAGES_MAX), lambda found: key in (found.keys or "").split(" ")
         )
@@ -118,7 +118,7 @@ class Query:
         a month; mqadmin asks with `begin_ms=0`.
         """
         begin, end = unique_id_window_ms(unique_key, self._log.clock())
-        window = _window(begin if begin_ms is None else begin_ms, end if end_ms is None else end_ms)
+        window = (begin if begin_ms is None else begin_ms, end if end_ms is None else end_ms)
         return self._newest(
             topic, unique_key, window, min(max_num, UNIQUE_KEY_MESSAGES_MAX),
             lambda found: found.properties.get(names.UNIQUE_KEY) == unique_key,
@@ -208,16 +208,14 @@ class Query:
         only records that begin in [start, end) of the log; index files without any are passed over.
 
         Raises:
-            UsageError: `keys` is one text, a time is no whole number, or the store keeps no index.
+            UsageError: the store keeps no index.
             CorruptIndexError, CorruptRecordError: as `by_key`.
         """
-        if isinstance(keys, str):
-            raise UsageError(f"keys={keys!r}: a sequence of keys is expected, not one text")
         try:
             wanted = pa.array(list(dict.fromkeys(keys)), pa.string())
         except (UnicodeEncodeError, pa.ArrowTypeError) as error:
             raise UsageError(f"a key is no text that can be stored: {error}") from error
-        window = _window(begin_ms, end_ms)
+        window = (begin_ms, end_ms)
         search = self.search()
         log_range = (max(self._log.start(), within[0]), min(self._queues.end(), within[1]))
         hashes = distinct(topic_key_hashes(topic, wanted))
@@ -331,14 +329,6 @@ class Query:
         assert self._log.views.index is not None
         reason = f"an entry points at {offset} of the log, where no message begins"
         return damaged_index(str(self._log.views.index.directory), 0, reason)
-
-
-def _window(begin_ms: int, end_ms: int) -> tuple[int, int]:
-    try:
-        return operator.index(begin_ms), operator.index(end_ms)
-    except TypeError as error:
-        reason = f"begin_ms={begin_ms!r}, end_ms={end_ms!r}: milliseconds are expected, as whole numbers"
-        raise UsageError(reason) from error
 
 
 def _blocks(pieces: Iterator[Int64]) -> Iterator[Int64]:

@@ -123,6 +123,8 @@ class Queues:
         tag_filter = TagFilter.parse(tags)
         self._check_range(topic, queue_id, start, end)
         if only is not None:
+            if only.ndim != 1 or only.dtype.kind not in "iu" or bool((only[1:] <= only[:-1]).any()):
+                raise UsageError("only: ascending queue offsets are expected, as a numpy array of integers")
             only = only[np.searchsorted(only, start) : np.searchsorted(only, end)]
             return self._read_rows(topic, queue_id, only, columns, tag_filter, raw_body)
         return self._read(topic, queue_id, start, end, columns, tag_filter, raw_body, two_threads)
@@ -245,7 +247,7 @@ class Queues:
         """See `Store.offset_after_bytes`."""
         self._check_range(topic, queue_id, start, end)
         # No more entries than may fit: a backlog can be long.
-        taken, step = 0, min(limit_bytes // FRAME_BYTES_MIN + 1, _STEP)
+        taken, step = 0, min(max(limit_bytes, 0) // FRAME_BYTES_MIN + 1, _STEP)
         for first in range(start, end, step):
             sizes = self._entries(topic, queue_id, first, min(first + step, end))["frame_size"]
             ends = taken + np.cumsum(sizes, dtype=np.int64)

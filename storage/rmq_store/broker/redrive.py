@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rmq_store.arguments import checked_methods
 from rmq_store.broker.archive_restore import ArchiveRestorer, RestoreReport
 from rmq_store.broker.config import StoreConfig
 from rmq_store.broker.group_topics import GroupTopics
@@ -48,6 +49,7 @@ _RANGE_BYTES_MAX = 64
 _PLANNED = {REDRIVEN: "WOULD_REDRIVE", PARKED: "WOULD_PARK"}
 
 
+@checked_methods("restore")
 class DeadLetters:
     """The dead letters of one store that is open for writing. Safe for threads and processes."""
 

@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from rmq_store.arguments import checked_methods
 from rmq_store.broker import disk_space
 from rmq_store.broker.config import OPERATIONAL, StoreConfig, StoreFile, parse_delete_when
 from rmq_store.broker.queues import Queues
@@ -123,6 +124,7 @@ class RetentionReport:
     stopped: str = ""
 
 
+@checked_methods()
 class Retention:
     """Deletes old messages of one store. One process at a time; the others are refused."""
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from rmq_store.arguments import checked_methods
 from rmq_store.broker.config import StoreConfig
 from rmq_store.broker.failure import size_bytes, with_reasons
 from rmq_store.broker.group_topics import MESSAGE_ILLEGAL, SYSTEM_ERROR, GroupTopics
@@ -67,6 +68,7 @@ class SentBack:
 _DROPPED = SentBack("", 0, 0, -1)
 
 
+@checked_methods("set_max_reconsume_times")
 class Retry:
     """Sends failed messages back to one store that is open for writing. Safe for threads and processes."""
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from rmq_store.arguments import checked_methods
 from rmq_store.broker.delay_levels import NO_DELAY_MS, DelayLevel
 from rmq_store.broker.offsets import DelayOffsetTable
 from rmq_store.broker.parked import PUT_OFF_MS, PUT_OFF_QUEUE, Chunk, ParkedReader, PutOff, Restored
@@ -68,6 +69,7 @@ class _Look:
         return end == self.end and self.now_ms <= now_ms and (self.due_ms is None or now_ms < self.due_ms)
 
 
+@checked_methods()
 class Schedule:
     """The delay levels and timers of one store open for writing. Safe for threads and processes."""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from rmq_store.arguments import checked_methods
 from rmq_store.broker.config import StoreFile, parse_delay_levels
 from rmq_store.broker.group_topics import usable_queues
 from rmq_store.broker.groups import GroupTable
@@ -44,6 +45,7 @@ class SendBackCounts:
         return SendBackCounts(self.retried + other.retried, self.dead + other.dead, self.dropped + other.dropped)
 
 
+@checked_methods()
 class SendBackArea(StagingFile):
     """One task's file of rows to send back. Made by `for_task`; use as a context manager."""
 

@@ -17,6 +17,7 @@ from typing import ClassVar, Self
 
 import pyarrow as pa
 
+from rmq_store.arguments import checked_methods
 from rmq_store.broker.config import StoreFile
 from rmq_store.broker.encoding import MessageEncoder
 from rmq_store.broker.row_columns import rows_from
@@ -175,6 +176,7 @@ class StagingFile:
         self._writer = pa.ipc.new_stream(self._file, self.schema)
 
 
+@checked_methods()
 class StagingArea(StagingFile):
     """One task's file of rows that it encodes."""
 

@@ -20,6 +20,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
+from rmq_store.arguments import checked_methods, integer
 from rmq_store.broker.administration import Administration
 from rmq_store.broker.archive import DeadLetterArchive
 from rmq_store.broker.config import DEFAULTS, OPERATIONAL, StoreConfig, StoreFile, parse_delay_levels
@@ -71,6 +72,7 @@ from rmq_store.log.starting_point import OUR_LOCK_TEXT
 _SYNC_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
+@checked_methods("send")
 class Store:
     """A RocketMQ store. Made by `Store.open`; close it, or use it in a `with` block. Safe for threads, not across
     fork.
@@ -481,6 +483,11 @@ class Store:
             StoreFullError, StoreLockedError: nothing was written; may work later.
             StoreFailedError: whether it is stored is unknown.
         """
+        if type(sys_flag) is not int or type(lock_timeout_ms) is not int or flush_timeout_ms is not None:
+            sys_flag = integer("sys_flag", sys_flag)
+            lock_timeout_ms = integer("lock_timeout_ms", lock_timeout_ms)
+            if flush_timeout_ms is not None:
+                flush_timeout_ms = integer("flush_timeout_ms", flush_timeout_ms)
         return self._writing().send(message, sys_flag, lock_timeout_ms, flush_timeout_ms)
 
     def send_all(
@@ -497,7 +504,7 @@ class Store:
 
     def append(self, batch: pa.RecordBatch, topic: str | None = None) -> AppendResult:
         """Store a batch of any number of messages (columns of INPUT_SCHEMA), visible as one. Durable and raises as
-        `send`.
+        `send`; UsageError names row, column and value of what cannot be stored.
         """
         return self._writing().append(batch, topic)
 

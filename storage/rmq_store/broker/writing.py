@@ -33,7 +33,7 @@ from rmq_store.errors import (
 from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
 from rmq_store.format.host import Host
 from rmq_store.format.ids import offset_message_id
-from rmq_store.format.message import Message
+from rmq_store.format.message import Message, check_message
 from rmq_store.format.properties import WAIT_STORE_MSG_OK
 from rmq_store.format.schema import ENCODED_SCHEMA, STAGED_COPY_SCHEMA
 from rmq_store.log.append import Appended, OneRecord, Unit, append, append_lock, append_one
@@ -71,6 +71,7 @@ class Writer:
     @leaves_no_lock
     def send(self, message: Message, sys_flag: int, lock_timeout_ms: int, flush_timeout_ms: int | None) -> SendResult:
         """See `Store.send`."""
+        check_message(message)
         self._space.check()
         with self._turn:
             topics = self._topics.all()
@@ -98,6 +99,11 @@ class Writer:
         self, messages: Sequence[Message], lock_timeout_ms: int, flush_timeout_ms: int | None
     ) -> list[SendResult]:
         """See `Store.send_all`."""
+        for number, message in enumerate(messages):
+            try:
+                check_message(message)
+            except UsageError as error:
+                raise UsageError(f"message {number}: {error}") from error
         self._space.check()
         now_ms = self._log.clock()
         unique_ids = [self._one.unique_id(message, now_ms) for message in messages]

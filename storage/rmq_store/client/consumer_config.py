@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
+from rmq_store.arguments import check_fields
 from rmq_store.client.allocate import AllocateMessageQueueAveragely, AllocateMessageQueueStrategy
 from rmq_store.client.rate_limiter import RateLimiter
 from rmq_store.errors import UsageError
@@ -60,6 +61,7 @@ class ConsumerConfig:
     offset_store_directory: str | Path = "~/.rocketmq_offsets"
 
     def __post_init__(self) -> None:
+        check_fields(self, "message_model", "consume_from_where")
         # A text equals the member of its name, but is not it: everything else may compare by `is`.
         object.__setattr__(self, "message_model", _member(MessageModel, "message_model", self.message_model))
         where = _member(ConsumeFromWhere, "consume_from_where", self.consume_from_where)

@@ -21,6 +21,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 
+from rmq_store.arguments import checked_methods
 from rmq_store.client.backend import Backend, MessageExt, MessageQueue, PullStatus, broker_of
 from rmq_store.client.client_id import make_client_id
 from rmq_store.client.consumer_config import LitePullConsumerConfig, MessageModel
@@ -43,6 +44,7 @@ _BEAT_S = 0.2
 _log = logging.getLogger(__name__)
 
 
+@checked_methods(constructor=True)
 class LitePullConsumer:
     """A consumer driven by `poll`. Safe for threads; a second `poll` waits for the first one's round. `backend`: as for
     PushConsumer.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
+from rmq_store.arguments import checked_methods
 from rmq_store.broker.routing import AUTO_CREATE_QUEUE_MAX
 from rmq_store.broker.store import Store
 from rmq_store.broker.topics import TopicConfig
@@ -20,6 +21,7 @@ StorePlace = str | Path | Store
 StorePlaces = StorePlace | Sequence[StorePlace] | Mapping[str, StorePlace]
 
 
+@checked_methods(constructor=True)
 class LocalBackend:
     """One store, several, or {broker name: store}, each a path or an open Store. Safe for threads, not across fork.
 
@@ -110,10 +112,16 @@ class LocalBackend:
 
 
 def backend_of(given: Backend | StorePlaces) -> tuple[Backend, Callable[[], None]]:
-    """The cluster that a client was given, or one made of the stores that it was given; and what closes the latter."""
+    """The cluster that a client was given, or one made of the stores that it was given; and what closes the latter.
+    UsageError: neither of them.
+    """
     if isinstance(given, str | Path | Store | Mapping | Sequence):
         made = LocalBackend(given)
         return made, made.close
+    if not callable(getattr(given, "brokers", None)):
+        raise UsageError(
+            f"backend: a path, an open Store, several of them or a cluster is expected, got {type(given).__name__}"
+        )
     return given, lambda: None
 
 

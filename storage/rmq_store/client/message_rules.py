@@ -18,7 +18,7 @@ from rmq_store.format import properties as names
 from rmq_store.format.compression import compress
 from rmq_store.format.frame_check import SysFlag
 from rmq_store.format.ids import UniqueIdGenerator, month_start_ms
-from rmq_store.format.message import Message
+from rmq_store.format.message import Message, check_message
 from rmq_store.format.names import RETRY_PREFIX, is_system_topic, validate_group, validate_topic
 from rmq_store.format.properties import encode_properties
 
@@ -84,11 +84,11 @@ class MessagePreparer:
         return ready
 
     def _check(self, message: Message) -> None:
-        if not isinstance(message, Message):
-            raise MessageIllegalError(f"a Message is expected, got {type(message).__name__}")
+        try:
+            check_message(message)
+        except UsageError as error:
+            raise MessageIllegalError(str(error)) from error
         check_topic(message.topic)
-        if not isinstance(message.body, bytes):
-            raise MessageIllegalError(f"the body is {type(message.body).__name__}, not bytes")
         if not message.body:
             raise MessageIllegalError("the message body is empty")
         if len(message.body) > self._config.max_message_size:

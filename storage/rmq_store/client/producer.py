@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from rmq_store.arguments import checked_methods, integer
 from rmq_store.broker.results import SendResult
 from rmq_store.client.async_sending import AsyncSender, Limit, OnException, OnSuccess
 from rmq_store.client.backend import Backend, Broker, MessageQueue
@@ -26,10 +27,12 @@ from rmq_store.client.message_rules import MessagePreparer, check_producer_group
 from rmq_store.client.producer_config import ProducerConfig
 from rmq_store.client.queue_selection import MessageQueueSelector, ThreadLocalIndex, select_message_queue_by_hash
 from rmq_store.client.send_loop import Attempt, Request, SendLoop
+from rmq_store.errors import UsageError
 from rmq_store.format.frame_check import SysFlag
 from rmq_store.format.message import Message
 
 
+@checked_methods("send", "send_async", constructor=True)
 class Producer:
     """A producer of one group, for all topics. Safe for threads, not across fork.
 
@@ -199,7 +202,10 @@ class Producer:
                 return self._loop.send_once(request)
             return self._loop.send_async(request)
 
-        size = len(message.body) if isinstance(message.body, bytes) else 0
+        for name, callback in (("on_success", on_success), ("on_exception", on_exception)):
+            if not (callback is None or callable(callback)):
+                raise UsageError(f"{name}: a function is expected, got {type(callback).__name__}")
+        size = len(message.body) if isinstance(message, Message) and isinstance(message.body, bytes) else 0
         return self._async.submit(
             send, size, lambda: begin.timeout_ms - (self._timer() - begin.at_ms), on_success, on_exception
         )
@@ -208,6 +214,8 @@ class Producer:
 
     def _begin(self, timeout: int | None) -> _Begin:
         self._check_running()
+        if timeout is not None:
+            timeout = integer("timeout", timeout)
         return _Begin(self._timer(), self.config.send_msg_timeout if timeout is None else timeout)
 
     def _request(self, message: Message, begin: _Begin, wish: _Wish) -> Request:

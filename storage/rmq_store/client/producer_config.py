@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Final
 
+from rmq_store.arguments import check_fields
 from rmq_store.client.backoff import FLOW_CONTROL_POLICY, BackoffPolicy
 from rmq_store.client.errors import ResponseCode
 from rmq_store.client.fault_strategy import LATENCY_TABLES, LatencyPreset
@@ -66,6 +67,7 @@ class ProducerConfig:
     async_sender_threads: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.send_msg_timeout < 1:
             raise UsageError(f"send_msg_timeout={self.send_msg_timeout}: at least 1 ms")
         if self.send_msg_max_timeout_per_request < -1:

@@ -23,6 +23,7 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 
+from rmq_store.arguments import checked_methods
 from rmq_store.client.backend import Backend, MessageQueue
 from rmq_store.client.client_id import make_client_id
 from rmq_store.client.consumer_config import MessageModel, PushConsumerConfig
@@ -40,6 +41,7 @@ PERSIST_FIRST_MS, PERSIST_MS = 10_000, 5000
 _log = logging.getLogger(__name__)
 
 
+@checked_methods(constructor=True)
 class PushConsumer:
     """A member of a consumer group. `backend`: a cluster, or what `LocalBackend` takes: a path, an open Store, several
     of them; a cluster made from that is closed by `shutdown`. `client_id` None: made up, see

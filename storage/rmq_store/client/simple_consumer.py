@@ -23,6 +23,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Final, TypeVar
 
+from rmq_store.arguments import checked_methods
 from rmq_store.broker.pop import MESSAGES_MAX
 from rmq_store.client.backend import Backend, Broker
 from rmq_store.client.consumer_config import ConsumeFromWhere
@@ -64,6 +65,7 @@ class FilterExpression:
 Filter = str | FilterExpression | MessageSelector
 
 
+@checked_methods(constructor=True)
 class SimpleConsumer:
     """A member of a consumer group. Safe for threads, not across fork.
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+from rmq_store.arguments import checked_methods
 from rmq_store.files import durable
 from rmq_store.files.segments import SegmentRun
 
@@ -26,6 +27,7 @@ _FLOCK = struct.Struct("@hhqqi4x")
 _FILES_MAX = 16
 
 
+@checked_methods(constructor=True)
 class Pin:
     """Keeps the segments of a range of the log from being deleted, until `release` or the end of the `with` block.
 

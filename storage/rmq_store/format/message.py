@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -40,6 +40,7 @@ __all__ = [
     "StoredMessage",
     "SysFlag",
     "check_frame",
+    "check_message",
     "decode_checked",
     "decode_frame",
     "encode_blank",
@@ -59,6 +60,9 @@ _BORN_HOST_V6 = int(SysFlag.BORN_HOST_V6)
 _BORN_HOST_POSITION = 48
 _V1_TOPIC_BYTES_MAX = 127
 _EMPTY: Mapping[str, str] = MappingProxyType({})
+
+# Asked in this order: whether something is a Mapping at all takes longer to find out.
+_MAPPINGS = (dict, MappingProxyType, Mapping)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,50 @@ class Message:
             if name != names.CRC32:
                 stored.setdefault(name, value)
         return stored
+
+
+def check_message(message: object) -> None:
+    """Refuse what is no Message, and one that holds a value of another type than its field has.
+
+    Once for every message that is sent: it looks at types only, and at each one directly.
+
+    Raises:
+        UsageError: names the field.
+    """
+    if not isinstance(message, Message):
+        raise UsageError(f"a Message is expected, got {type(message).__name__}")
+    if not isinstance(message.topic, str):
+        raise UsageError(f"the topic is {type(message.topic).__name__}, not text")
+    if not isinstance(message.body, bytes):
+        raise UsageError(f"the body is {type(message.body).__name__}, not bytes")
+    if not isinstance(message.properties, _MAPPINGS):
+        raise UsageError(f"the properties are {type(message.properties).__name__}, not a mapping")
+    keys = message.keys
+    if not (keys is None or isinstance(keys, str)):
+        if isinstance(keys, bytes) or not isinstance(keys, Collection):
+            raise UsageError(f"the keys are {type(keys).__name__}, not text and not a list of texts")
+        if not all(isinstance(key, str) for key in keys):
+            raise UsageError("the keys hold something that is not text")
+    tags, sharding_key = message.tags, message.sharding_key
+    if not (tags is None or isinstance(tags, str)):
+        raise UsageError(f"property {names.TAGS!r}: the value is no text but {type(tags).__name__}")
+    if not (sharding_key is None or isinstance(sharding_key, str)):
+        raise UsageError(f"the sharding key is {type(sharding_key).__name__}, not text")
+    if type(message.flag) is not int or type(message.delay_level) is not int:
+        _check_integers(message, ("flag", "delay_level"))
+    if not message.queue_id is message.born_timestamp_ms is message.deliver_timestamp_ms is None:
+        _check_integers(message, ("queue_id", "born_timestamp_ms", "deliver_timestamp_ms"))
+
+
+def _check_integers(message: Message, fields: Sequence[str]) -> None:
+    for name in fields:
+        value = getattr(message, name)
+        if value is None and name not in ("flag", "delay_level"):
+            continue
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise UsageError(f"{name}={value!r} is {type(value).__name__}, not int")
+        if not -(1 << 63) <= value < 1 << 63:
+            raise UsageError(f"{name}={value} does not fit 64 bits")
 
 
 @dataclass(frozen=True, slots=True)

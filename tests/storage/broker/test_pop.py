@@ -531,7 +531,7 @@ def test_messages_that_retention_has_taken_are_given_up(
     "handle",
     ["", "x", "0 1 2 3 0 b 0 0", "0 1 2 3 1 rmq-embedded 0 0 0", "0 1 2 3 0 other 0 0 0",
      "0 1 2 3 0 rmq-embedded 0 0 0", "1 1 2 3 0 rmq-embedded 0 0 0", "-1 1 2 3 0 rmq-embedded 0 -1 0",
-     "\u0660 1 2 3 0 rmq-embedded 0 0 0", None],
+     "\u0660 1 2 3 0 rmq-embedded 0 0 0"],
 )  # fmt: skip
 def test_what_never_was_a_handle_is_void_and_leaves_nothing_behind(store: Store, handle: Any) -> None:
     send(store, 1)

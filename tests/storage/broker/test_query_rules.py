@@ -101,7 +101,7 @@ def test_a_time_that_is_no_whole_number_is_the_callers_fault(shop: Shop, window:
             lambda: store.query.by_unique_key("T", sent.msg_id, **window),
             lambda: store.query.find("T", ["k"], **window),
         ):
-            with pytest.raises(UsageError, match=r"milliseconds are expected, as whole numbers"):
+            with pytest.raises(UsageError, match=r"^(begin|end)_ms=.*: an integer( or None)? is expected$"):
                 ask()
 
 
@@ -255,7 +255,7 @@ def test_an_unanswerable_question_says_of_which_place(shop: Shop) -> None:
         for ask in (lambda: store.query.find("T", ["k"]), lambda: store.query.by_key("T", "k")):
             with pytest.raises(CorruptIndexError, match=f"points at {sent[2] + 5} of the log"):
                 ask()
-        with pytest.raises(UsageError, match="one text"):
+        with pytest.raises(UsageError, match="keys='k': a list is expected"):
             store.query.find("T", "k")
 
 
