@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from pyspark_rmq.offsets import refuse
+from rmq_store.arguments import check_fields
 from rmq_store.errors import StoreError
 
 _WINDOW_MS = 60_000
@@ -45,6 +46,7 @@ class FloodBreaker:
     min_rows: int = 1
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.max_percent is None and self.max_per_minute is None:
             refuse("a FloodBreaker needs max_percent or max_per_minute")
         if self.max_percent is not None and not 0 <= self.max_percent < 100:

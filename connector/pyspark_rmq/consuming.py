@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import DataFrame
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType, TimestampType
 
 from pyspark_rmq import home, sink_home
@@ -29,9 +30,9 @@ from pyspark_rmq.breaker import FloodBreaker, FloodWatch
 from pyspark_rmq.judge import DLQ, MODES, REASON_COLUMNS, RESULT_COLUMNS, SUCCESS, Judge, Mode
 from pyspark_rmq.offsets import refuse
 from pyspark_rmq.option_table import group_name, local_path
+from rmq_store.arguments import instance, path_text
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _log = logging.getLogger(__name__)
@@ -99,7 +100,15 @@ def consume(
         FloodBreakerError: see `FloodBreaker`.
         MarkerError: the checkpoint was set back or copied, or a repeated batch has lost messages.
     """
-    path, group = local_path(str(path), "path"), group_name(group, "group")
+    path, group = local_path(path_text("path", path), "path"), group_name(instance("group", group, str), "group")
+    if not isinstance(stream, DataFrame):
+        refuse(f"stream of consume is a {type(stream).__name__}, not a DataFrame")
+    if not (on_results is None or callable(on_results)):
+        refuse(f"on_results={on_results!r} of consume cannot be called")
+    if not isinstance(reasons, bool):
+        refuse(f"reasons={reasons!r} of consume is neither True nor False")
+    if not isinstance(breaker, FloodBreaker | None):
+        refuse(f"breaker of consume is a {type(breaker).__name__}, not a FloodBreaker")
     if not callable(handler):
         refuse(f"handler={handler!r} of consume cannot be called")
     if mode not in MODES:

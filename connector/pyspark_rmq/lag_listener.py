@@ -21,6 +21,7 @@ from pyspark_rmq.home import Home, clock_of, open_to_watch
 from pyspark_rmq.lag_metrics import stream_metrics
 from pyspark_rmq.lag_tracking import Batch, QueueRow, SourceRow, SourceTracker, batch_of, milliseconds
 from pyspark_rmq.offsets import refuse
+from rmq_store.arguments import checked
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,6 +56,7 @@ class LagListener(StreamingQueryListener):
         UsageError: the directory of `openmetrics_file` does not exist.
     """
 
+    @checked
     def __init__(self, openmetrics_file: str | Path | None = None) -> None:
         self._file = None if openmetrics_file is None else Path(openmetrics_file).absolute()
         if self._file is not None and not self._file.parent.is_dir():

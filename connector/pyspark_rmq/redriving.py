@@ -12,20 +12,19 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import sleep
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark import StorageLevel
+from pyspark.sql import DataFrame
 
 from pyspark_rmq.offsets import refuse
 from pyspark_rmq.option_table import group_name, local_path
 from pyspark_rmq.options import DLQ_PREFIX
 from rmq_store import Store
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from rmq_store.arguments import instance, path_text
 
 # Rows that are handed to the engine at once: one unit.
 _CHUNK_ROWS = 10_000
@@ -74,8 +73,14 @@ def redrive(
             nothing was moved.
         StoreLockedError, StoreFullError, StoreFailedError: as `Store.append`; what was moved before stays moved.
     """
-    path, group = local_path(str(path), "path"), group_name(group, "group")
-    if rate_per_second is not None and not (isinstance(rate_per_second, int | float) and rate_per_second > 0):
+    path, group = local_path(path_text("path", path), "path"), group_name(instance("group", group, str), "group")
+    if not isinstance(df, DataFrame):
+        refuse(f"redrive: df is a {type(df).__name__}, not a DataFrame")
+    if not isinstance(dry_run, bool):
+        refuse(f"redrive: dry_run={dry_run!r} is neither True nor False")
+    if rate_per_second is not None and not (
+        isinstance(rate_per_second, int | float) and not isinstance(rate_per_second, bool) and rate_per_second > 0
+    ):
         refuse(f"redrive: rate_per_second={rate_per_second!r} is no rate")
     columns = _columns(df)
     limits: dict[str, Any] = {"to_topic": to_topic, "max_replays": max_replays, "parking_topic": parking_topic}

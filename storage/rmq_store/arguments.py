@@ -16,7 +16,6 @@ from __future__ import annotations
 import enum
 import functools
 import inspect
-import math
 import operator
 import os
 import reprlib
@@ -103,6 +102,11 @@ def check_fields(made: object, *left_out: str) -> None:
 def integer(name: str, value: object) -> int:
     """An argument that must be an integer of 64 bits. UsageError."""
     return int(_converted(name, value, _integer))
+
+
+def path_text(name: str, value: object) -> str:
+    """An argument that must be a path, as text. UsageError."""
+    return os.fspath(_converted(name, value, _path))  # type: ignore[no-any-return]
 
 
 def instance(name: str, value: object, kind: type[R]) -> R:
@@ -222,11 +226,12 @@ def _integer(value: object) -> int:
 
 
 def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, float):
+        return value
+    try:
         return _integer(value)
-    if math.isnan(value):
-        raise _Wrong("a number")
-    return value
+    except _Wrong:
+        raise _Wrong("a number") from None
 
 
 def _flag(value: object) -> bool:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rmq_store.arguments import checked_methods
+from rmq_store.arguments import checked, checked_methods
 from rmq_store.errors import CorruptConfigError, UsageError
 from rmq_store.files.durable import open_nofollow, write_atomically
 from rmq_store.files.lock import OfdLock
@@ -105,6 +105,7 @@ class ClockFile:
         return call_locked(OfdLock(self.path, byte=1), _LOCK_TIMEOUT_MS, move)
 
 
+@checked
 def store_clock(root: str | Path) -> Callable[[], int]:
     """The clock of the store at `root`: the clock file `pyrmq/clock` of a store made for tests, else the system's."""
     path = Path(root) / "pyrmq" / "clock"

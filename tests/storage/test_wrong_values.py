@@ -322,5 +322,10 @@ def test_wrong_values_of_the_other_public_parts_are_refused_by_errors_of_ours(st
     try_each(staged, {"write_id": "w", "partition_id": 0, "attempt": 0, "topic": "T", "batch": columns(body=[b"x"])})
     try_each(timed, {"duration_ms": 1, "time_ms": 100})
     try_each(rmq_store.live_leases, {"root": str(root), "group": "g"})
-    try_each(rmq_store.recorded_losses, {"root": str(root)})
-    try_each(rmq_store.sweep, {"root": str(root)})
+    try_each(rmq_store.recorded_losses, {"path": str(root)})
+    try_each(rmq_store.record_losses, {"path": str(root), "losses": []})
+    try_each(rmq_store.sweep, {"path": str(root), "write_ids": ["w"], "older_than_ms": 1 << 60, "is_over": None})
+    try_each(rmq_store.store_clock, {"root": str(root)})
+    for wrong in WRONG:
+        with pytest.raises(StoreError):
+            rmq_store.backup(root, wrong) if not isinstance(wrong, str | Path) else rmq_store.backup(wrong, wrong)

@@ -22,6 +22,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from rmq_store.arguments import checked
 from rmq_store.broker.backup_at_rest import copy_at_rest
 from rmq_store.broker.backup_files import BackupReport, Progress, log_of
 from rmq_store.broker.backup_live import LiveBackup
@@ -36,6 +37,7 @@ from rmq_store.log.starting_point import OUR_LOCK_TEXT, lock_text
 __all__ = ["BackupReport", "backup"]
 
 
+@checked
 def backup(path: str | Path, target: str | Path, *, progress: Progress | None = None) -> BackupReport:
     """Copy the store at `path` to `target`, a new directory, while other processes of ours go on writing it.
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rmq_store.arguments import checked_methods
+from rmq_store.arguments import checked, checked_methods
 from rmq_store.clock import system_clock
 from rmq_store.errors import LeaseHeldError, NotAStoreError
 from rmq_store.files.durable import make_directory, open_nofollow, write_fully
@@ -158,6 +158,7 @@ class Lease:
             os.close(fd)
 
 
+@checked
 def live_leases(root: str | Path, group: str) -> list[LeaseInfo]:
     """Return who holds a lease of the group now, sorted by name. Touches nothing.
 

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from rmq_store.arguments import checked
 from rmq_store.broker.config_files import LOCK_TIMEOUT_MS
 from rmq_store.clock import store_clock
 from rmq_store.errors import CorruptConfigError
@@ -48,6 +49,7 @@ class Loss:
     time_ms: int = 0
 
 
+@checked
 def record_losses(path: str | Path, losses: Sequence[Loss]) -> list[Loss]:
     """Add losses to the report of the store at `path`, durably, and return those that were not in it, with the time.
 
@@ -80,6 +82,7 @@ def record_losses(path: str | Path, losses: Sequence[Loss]) -> list[Loss]:
     return call_locked(OfdLock(root / "pyrmq" / "config.lock"), LOCK_TIMEOUT_MS, record)
 
 
+@checked
 def recorded_losses(path: str | Path) -> list[Loss]:
     """The report of the store at `path`, oldest first; changes nothing. CorruptConfigError: damaged; delete it."""
     file = _path(Path(path))

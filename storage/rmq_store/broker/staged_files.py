@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from rmq_store.arguments import checked
 from rmq_store.broker.used_files import UsedFiles
 from rmq_store.errors import NotAStoreError, StagingError, UsageError
 from rmq_store.files import durable
@@ -161,6 +162,7 @@ def open_staged(
     return batches
 
 
+@checked
 def sweep(
     path: str | Path,
     write_ids: Sequence[str] = (),

@@ -61,6 +61,8 @@ class MessagePreparer:
         Raises:
             MessageIllegalError: as `prepare`; delayed messages, a retry topic, different topics or WAIT properties.
         """
+        if isinstance(messages, str | bytes) or not isinstance(messages, Sequence):
+            raise MessageIllegalError(f"a list of messages is expected, got {type(messages).__name__}", _NO_CODE)
         if not messages:
             raise MessageIllegalError("a batch needs a message", _NO_CODE)
         for message in messages:

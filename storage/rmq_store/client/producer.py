@@ -32,7 +32,7 @@ from rmq_store.format.frame_check import SysFlag
 from rmq_store.format.message import Message
 
 
-@checked_methods("send", "send_async", constructor=True)
+@checked_methods("send", "send_batch", "send_oneway", "send_async", constructor=True)
 class Producer:
     """A producer of one group, for all topics. Safe for threads, not across fork.
 

@@ -1,0 +1,144 @@
+"""Arguments are what the annotations say, before a function is called."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from rmq_store import UsageError
+from rmq_store.arguments import check_fields, checked, checked_methods
+
+
+class Colour(StrEnum):
+    RED = "RED"
+
+
+@checked
+def called(
+    number: int = 0,
+    rate: float = 0.0,
+    flag: bool = False,
+    text: str | None = None,
+    path: str | Path = "p",
+    mapping: Mapping[tuple[str, int], int] | None = None,
+    texts: Sequence[str] = (),
+    numbers: Iterable[int] = (),
+    colour: Colour = Colour.RED,
+    word: Literal["a", "b"] = "a",
+    function: Callable[[], int] | None = None,
+    anything: Any = None,
+) -> Any:
+    """Says what it got."""
+    return locals()
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"number": True}, "number=True: an integer is expected"),
+        ({"number": "0"}, "number='0': an integer is expected"),
+        ({"number": 1.0}, "number=1.0: an integer is expected"),
+        ({"number": np.bool_(True)}, "number: an integer is expected, got bool"),
+        ({"number": int}, "number: an integer is expected, got type"),
+        ({"number": 1 << 63}, "number=9223372036854775808: an integer of 64 bits is expected"),
+        ({"rate": True}, "rate=True: a number is expected"),
+        ({"flag": 1}, "flag=1: True or False is expected"),
+        ({"text": b"x"}, "text=b'x': text or None is expected"),
+        ({"text": "\ud800"}, "text='\\ud800': text without lone surrogates or None is expected"),
+        ({"path": Path("a\0b")}, "path='a\\x00b': a path without NUL is expected"),
+        ({"mapping": {("T", "0"): 1}}, "an integer in it in it or None is expected"),
+        ({"texts": "x"}, "texts='x': a list is expected"),
+        ({"texts": [b"x"]}, "texts=[b'x']: text in it is expected"),
+        ({"texts": {"x": 1}}, "texts={'x': 1}: a list is expected"),
+        ({"numbers": 5}, "numbers=5: a collection is expected"),
+        ({"colour": "BLUE"}, "colour='BLUE': one of RED is expected"),
+        ({"word": "c"}, "word='c': 'a' or 'b' is expected"),
+        ({"function": 5}, "function=5: a function or None is expected"),
+        ({"number": "x" * 10_000}, "number='xxxxxxxxxxxx...xxxxxxxxxxxxx': an integer is expected"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_value_of_another_type_is_named_with_its_argument(given: dict[str, Any], error: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        called(**given)
+    assert error in str(raised.value)
+    names = list(inspect.signature(called).parameters)
+    place = names.index(*given)
+    with pytest.raises(UsageError, match=f"^{names[place]}"):
+        called(*(called()[name] for name in names[:place]), *given.values())
+
+
+def test_numbers_of_numpy_become_pythons_wherever_they_are() -> None:
+    got = called(np.int8(5), 2, mapping={("T", np.int64(1)): np.uint64(7)}, numbers=[np.int32(3), 4])
+    assert (got["number"], got["mapping"], got["numbers"]) == (5, {("T", 1): 7}, [3, 4])
+    assert {type(got["number"]), type(*got["mapping"].values()), *map(type, got["numbers"])} == {int}
+
+
+def test_what_is_right_is_passed_on_as_it_is() -> None:
+    class Place(os.PathLike[str]):
+        def __fspath__(self) -> str:
+            return "caf\udce9"
+
+    mapping, texts, place, once = {("T", 0): 1}, ["x"], Place(), iter([1])
+    got = called(1, 2, True, "ü\0", place, mapping, texts, once, "RED", "b", int, anything=object)
+    assert got["mapping"] is mapping
+    assert got["texts"] is texts
+    assert got["path"] is place
+    assert got["numbers"] is once
+    assert got["colour"] is Colour.RED
+    assert got["anything"] is object
+
+
+def test_a_call_that_does_not_fit_is_pythons_error() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'nothing'"):
+        called(nothing=1)  # type: ignore[call-arg]
+
+
+def test_a_class_is_checked_but_for_what_looks_itself() -> None:
+    @checked_methods("itself", constructor=True)
+    class Thing:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        @classmethod
+        def of(cls, number: int) -> int:
+            return number
+
+        def plain(self, number: int) -> int:
+            return number
+
+        def itself(self, number: int) -> int:
+            return number
+
+        def _inner(self, number: int) -> int:
+            return number
+
+    wrong: Any = "x"
+    for call in (Thing, Thing.of, Thing(1).plain):
+        with pytest.raises(UsageError, match=r"^number='x': an integer is expected$"):
+            call(wrong)  # type: ignore[operator]
+    assert (Thing(1).itself(wrong), Thing(1)._inner(wrong)) == ("x", "x")  # type: ignore[comparison-overlap]
+
+
+def test_the_fields_of_a_frozen_dataclass_are_checked_and_made_pythons() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Settings:
+        count: int = 1
+        name: str = "n"
+
+        def __post_init__(self) -> None:
+            check_fields(self, "name")
+
+    count: Any = np.int64(3)
+    assert type(Settings(count).count) is int
+    assert Settings(name=5).name == 5  # type: ignore[arg-type, comparison-overlap]
+    with pytest.raises(UsageError, match="count=None: an integer is expected"):
+        Settings(count=None)  # type: ignore[arg-type]
