@@ -13,13 +13,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from interrupts import Signal, interrupted
 from rmq_store import Message, StagingArea, Store, StoreConfig, SubscriptionGroup
 from rmq_store.broker.losses import Loss, record_losses
 from rmq_store.errors import UsageError
 from rmq_store.files.lock import OfdLock
 from rmq_store.verify import verify_store
-
-from .interrupts import Signal, interrupted
 
 # An interrupt between the call of os.scandir and its `with`: the iterator goes with the frame, and says so.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed scandir iterator:ResourceWarning")
@@ -127,14 +126,15 @@ SYNC = "send", "append", "flush", "commit_offsets", "ack"
 """What waits for the disk under SYNC_FLUSH, too."""
 
 
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 5])
 @pytest.mark.parametrize(("name", "sync"), [*((name, False) for name in ACTS), *((name, True) for name in SYNC)])
 def test_ctrl_c_at_any_place_of_a_call_leaves_nothing_locked_and_the_store_as_usable_as_before(
-    shop: Shop, name: str, sync: bool
+    shop: Shop, name: str, sync: bool, every: int
 ) -> None:
     if sync:
         shop.config = replace(shop.config, flush_disk_type="SYNC_FLUSH")
     with shop.open() as store:
-        for k in range(1, PLACES_MAX):
+        for k in range(1, PLACES_MAX, every):
             act = ACTS[name](shop, store)
             signal = interrupted(k, act)
             assert shop.locked() == [], signal.where
@@ -147,11 +147,18 @@ def test_ctrl_c_at_any_place_of_a_call_leaves_nothing_locked_and_the_store_as_us
 
 
 
+# Every place takes minutes: in the default run every so manieth.
+EVERY = [pytest.param(1, marks=pytest.mark.slow), 11]
+
+
+@pytest.mark.parametrize("every", EVERY)
 @pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
-def test_close_that_ctrl_c_ends_at_any_place_can_be_repeated_and_then_returns(shop: Shop, sync: bool) -> None:
+def test_close_that_ctrl_c_ends_at_any_place_can_be_repeated_and_then_returns(
+    shop: Shop, sync: bool, every: int
+) -> None:
     if sync:
         shop.config = replace(shop.config, flush_disk_type="SYNC_FLUSH")
-    for k in range(1, PLACES_MAX):
+    for k in range(1, PLACES_MAX, every):
         store = shop.open()
         store.send(shop.message())
         sent = next(shop.numbers)
@@ -185,10 +192,11 @@ USES: dict[str, Callable[[Shop, Store], object]] = {
 IN_THE_MIDDLE_OF = "send", "append", "commit_offsets", "update_group", "receive", "ack", "deliver_due", "commit_staged"
 
 
+@pytest.mark.parametrize("every", [pytest.param(3, marks=pytest.mark.slow), 29])
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("name", IN_THE_MIDDLE_OF)
 def test_a_handler_that_uses_the_store_at_any_place_of_a_call_is_served_or_refused(
-    shop: Shop, name: str, use: str
+    shop: Shop, name: str, use: str, every: int
 ) -> None:
     """Never does it wait for its own thread, and what it interrupted goes on as if nothing had been."""
     served, refused = 0, 0
@@ -203,7 +211,7 @@ def test_a_handler_that_uses_the_store_at_any_place_of_a_call_is_served_or_refus
             refused += 1
 
     with shop.open() as store:
-        for k in range(1, PLACES_MAX, 13):
+        for k in range(1, PLACES_MAX, every):
             act = ACTS[name](shop, store)
             with Signal(k, handler) as signal:
                 act()

@@ -6,12 +6,13 @@ Sources: DefaultMQProducerImpl.java (asyncSenderExecutor, executeAsyncMessageSen
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 from rmq_store.broker.results import SendResult
 from rmq_store.client.errors import MQClientError, RemotingTooMuchRequestError
+from rmq_store.files.background import Outcome, Pool
+from rmq_store.files.guard import Condition
 
 _LOG = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ class Limit:
     def __init__(self, units: int) -> None:
         self._units = units
         self._free = units
-        self._changed = threading.Condition()
+        self._changed = Condition()
 
     def acquire(self, units: int, timeout_ms: float) -> bool:
         """Take units; False if they were not free in time."""
@@ -49,7 +50,7 @@ class AsyncSender:
     """The background threads of one producer. `messages` and `body_bytes`: limits on what is under way, or None."""
 
     def __init__(self, threads: int, messages: Limit | None, body_bytes: Limit | None) -> None:
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="AsyncSenderExecutor")
+        self._pool = Pool(threads, "AsyncSenderExecutor")
         self._waiting = Limit(WAITING_MAX)
         self._messages = messages
         self._body_bytes = body_bytes
@@ -68,7 +69,7 @@ class AsyncSender:
         (RemotingTooMuchRequestError), as it is if too many sends wait already (MQClientError). Such a refusal is told
         to the callback in the caller's own thread.
         """
-        done: Future[SendResult] = Future()
+        done: Future[SendResult] = Outcome()
         done.set_running_or_notify_cancel()
         taken: list[tuple[Limit, int]] = []
 
@@ -84,10 +85,14 @@ class AsyncSender:
             except Exception:
                 # There is nobody left to raise it to: the outcome of the send itself is in the future.
                 _LOG.exception("the callback of an asynchronous send failed")
-            if error is not None:
-                done.set_exception(error)
-            elif result is not None:
-                done.set_result(result)
+            except BaseException:
+                _LOG.exception("the callback of an asynchronous send asked for the end")
+                raise
+            finally:
+                if error is not None:
+                    done.set_exception(error)
+                elif result is not None:
+                    done.set_result(result)
 
         def run() -> None:
             try:
@@ -109,11 +114,11 @@ class AsyncSender:
             return done
         taken.append((self._waiting, 1))
         try:
-            self._executor.submit(run)
+            self._pool.submit(run)
         except RuntimeError as error:
             finish(None, MQClientError(f"the producer was shut down meanwhile: {error}"))
         return done
 
     def shutdown(self) -> None:
         """Wait for the sends under way."""
-        self._executor.shutdown(wait=True)
+        self._pool.shutdown()

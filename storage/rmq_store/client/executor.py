@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable
 
 from rmq_store.client.timers import SteadyClock
+from rmq_store.files.background import Background
+from rmq_store.files.guard import Condition
 
 Task = Callable[[], None]
 
@@ -27,12 +29,11 @@ class Executor:
     def __init__(self, clock: Callable[[], int]) -> None:
         self.failure: BaseException | None = None
         self._clock = SteadyClock(clock)
-        self._turn = threading.Condition()
+        self._turn = Condition()
         self._ready: deque[Task] = deque()
         self._later: list[tuple[int, int, Task]] = []
         self._numbers = itertools.count()
-        self._threads: list[threading.Thread] = []
-        self._waiting = 0  # threads that nobody has woken yet
+        self._threads: list[Background] = []
         self._is_waking = False
         self._stopped = False
 
@@ -71,7 +72,7 @@ class Executor:
     def start(self, thread_count: int, name: str) -> None:
         """Run tasks on threads of our own from now on."""
         for number in range(thread_count):
-            thread = threading.Thread(target=self._work, name=f"{name}_{number}", daemon=True)
+            thread = Background(self._work, f"{name}_{number}")
             self._threads.append(thread)
             thread.start()
 
@@ -82,7 +83,7 @@ class Executor:
             self._turn.notify_all()
         deadline = time.monotonic() + wait_ms / 1000
         # A listener may end its own consumer.
-        others = [thread for thread in self._threads if thread is not threading.current_thread()]
+        others = [thread for thread in self._threads if not thread.is_current()]
         for thread in others:
             thread.join(max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in others)
@@ -92,15 +93,18 @@ class Executor:
         awake may have done all, and those that came for nothing only take the interpreter from it.
         """
         if self._waiting and not self._is_waking:
-            self._waiting -= 1
-            self._is_waking = True
             self._turn.notify()
+            self._is_waking = True
+
+    @property
+    def _waiting(self) -> int:
+        """Threads that nobody has woken yet."""
+        return self._turn.waiting
 
     def _work(self) -> None:
         while True:
             with self._turn:
                 while not self._ready and not self._stopped:
-                    self._waiting += 1
                     self._turn.wait()
                     self._is_waking = False
                 if self._stopped:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 
+from rmq_store.files.guard import Guard
+
 LOCK_LIVE_MS = 30_000  # rocketmq.client.rebalance.lockMaxLiveTime
 
 
@@ -24,7 +26,7 @@ class HeldQueue(ABC):
         # Held while a listener's result is carried out: the progress stored when the queue goes contains it, or it is
         # void.
         self.settle_lock = threading.RLock()
-        self._lock = threading.Lock()
+        self._lock = Guard()
         self._locked_at_ms: int | None = None
 
     @property

@@ -36,6 +36,8 @@ from rmq_store.client.start_offset import pull_from_where
 from rmq_store.client.subscription import MessageSelector, Subscription
 from rmq_store.client.timers import SteadyClock
 from rmq_store.errors import UsageError
+from rmq_store.files.background import Background
+from rmq_store.files.guard import Event
 from rmq_store.format.names import validate_group, validate_topic
 
 _WAIT_S = 0.02
@@ -99,8 +101,8 @@ class LitePullConsumer:
             self._backend, consumer_group, self.client_id, self._rebalance, self._topics, turn=self._turn
         )
         self._failure: BaseException | None = None
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._stay_alive, name=f"LitePull_{consumer_group}", daemon=True)
+        self._ending = Event()
+        self._thread = Background(self._stay_alive, f"LitePull_{consumer_group}")
 
     def __enter__(self) -> LitePullConsumer:
         return self
@@ -191,16 +193,25 @@ class LitePullConsumer:
         if before == "new":
             self._close_own()
         elif before == "running":
-            self._ending.set()
-            if self._thread.is_alive():
-                self._thread.join()
             try:
-                with self._turn:
-                    if self.auto_commit:
-                        self._note(self._consumed())
-                    self._offsets.persist(self.assignment())
-            finally:
+                self._end()
+            except BaseException as error:
+                if not isinstance(error, Exception):
+                    self._state = "running"  # an interrupt (Ctrl-C): it is to be shut down again
+                raise
+
+    def _end(self) -> None:
+        self._ending.set()
+        self._thread.join()
+        try:
+            with self._turn:
+                if self.auto_commit:
+                    self._note(self._consumed())
+                self._offsets.persist(self.assignment())
+        finally:
+            try:
                 self._membership.leave()
+            finally:
                 self._close_own()
 
     # -- reading ----------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from a process that is merely slow, because it may still commit.
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from rmq_store.broker.leases import OWNER_LENGTH_MAX, Lease, live_leases
 from rmq_store.broker.live import LOCK_PREFIX, MEMBER_PREFIX
 from rmq_store.client.backend import MessageQueue
 from rmq_store.errors import LeaseHeldError, UsageError
+from rmq_store.files.guard import Guard
 
 # What is left of the 127 characters of a lease name for a topic, whose own name may have 255.
 _TOPIC_LENGTH_MAX = 100
@@ -34,7 +34,7 @@ class LocalGroups:
         self._clock = clock
         self._members: dict[tuple[str, str], Lease] = {}
         self._locks: dict[tuple[str, MessageQueue], tuple[str, Lease]] = {}
-        self._turn = threading.Lock()
+        self._turn = Guard()
 
     def heartbeat(
         self, group: str, client_id: str, *, joins: bool = False, topics: Collection[str] = ()
@@ -42,7 +42,7 @@ class LocalGroups:
         """See `Broker.heartbeat`."""
         if not client_id or len(client_id) > OWNER_LENGTH_MAX:
             raise UsageError(f"a client id has 1..{OWNER_LENGTH_MAX} characters: {client_id[:40]!r}")
-        with self._turn:
+        with self._turn.entered():
             lease = self._members.get((group, client_id))
             if lease is not None and not joins and lease.heartbeat():
                 lease.say_topics(topics)
@@ -63,7 +63,7 @@ class LocalGroups:
 
     def unregister(self, group: str, client_id: str) -> None:
         """See `Broker.unregister`."""
-        with self._turn:
+        with self._turn.entered():
             for key in [key for key, (owner, _) in self._locks.items() if (key[0], owner) == (group, client_id)]:
                 self._locks[key][1].release()
                 del self._locks[key]
@@ -82,12 +82,12 @@ class LocalGroups:
 
     def lock_queues(self, group: str, client_id: str, queues: Sequence[MessageQueue]) -> set[MessageQueue]:
         """See `Broker.lock_queues`."""
-        with self._turn:
+        with self._turn.entered():
             return {queue for queue in queues if self._lock(group, client_id, queue)}
 
     def unlock_queues(self, group: str, client_id: str, queues: Sequence[MessageQueue]) -> None:
         """See `Broker.unlock_queues`."""
-        with self._turn:
+        with self._turn.entered():
             for queue in queues:
                 if self._owner(group, queue) == client_id:
                     # First, and only then forgotten: after an interrupt it can be given up once more.
@@ -96,12 +96,12 @@ class LocalGroups:
 
     def holds(self, group: str, client_id: str, queue: MessageQueue) -> bool:
         """Whether the client has the lock of the queue at this moment."""
-        with self._turn:
+        with self._turn.entered():
             return self._owner(group, queue) == client_id and self._locks[group, queue][1].held()
 
     def close(self) -> None:
         """Leave all groups."""
-        with self._turn:
+        with self._turn.entered():
             for lease in [*self._members.values(), *(lease for _, lease in self._locks.values())]:
                 lease.release()
             self._members.clear()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 
 from rmq_store.client.backend import MessageExt, add_properties
 from rmq_store.client.process_queue import Batch
 from rmq_store.client.stored_messages import MessageRows
+from rmq_store.files.guard import Guard
 from rmq_store.format.properties import CONSUME_START_TIME
 
 
@@ -25,12 +25,12 @@ class MessageBatch(Batch[Sequence[MessageExt]]):
         self._first, self._behind = first, behind
         self._messages: Sequence[MessageExt] = ()
         # What took too long is sent back by another thread than the one that makes objects of it.
-        self._lock = threading.Lock()
+        self._lock = Guard()
 
     def left(self, shown_ms: int | None = None) -> Sequence[MessageExt]:
         """The messages that are not done, the same objects each time."""
         added = {} if shown_ms is None else {CONSUME_START_TIME: str(shown_ms)}
-        with self._lock:
+        with self._lock.entered():
             if self._rows is not None:
                 self._messages, self._rows = self._rows.take(self._first, self._behind, added), None
             else:
@@ -40,7 +40,7 @@ class MessageBatch(Batch[Sequence[MessageExt]]):
 
     def keep(self, left: Sequence[MessageExt]) -> None:
         """Only these are not done; they may be others than before, in the same places."""
-        with self._lock:
+        with self._lock.entered():
             self._rows, self._messages = None, left
         self.count, self.size_bytes = len(left), sum(len(message.body) for message in left)
         if left:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +23,7 @@ from rmq_store.client.consumer_config import ConsumerConfig, MessageModel
 from rmq_store.client.errors import ClientError, MessageIllegalError, MQClientError, ResponseCode
 from rmq_store.errors import CorruptConfigError, StoreFailedError, StoreFullError, UsageError
 from rmq_store.files.durable import make_directory, read_limited, remove_leftovers, write_atomically
+from rmq_store.files.guard import Guard
 
 _FILE_BYTES_MAX = 64 * 1024 * 1024
 _ENTRY = re.compile(r'(\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\})\s*:\s*([0-9]{1,19})\s*(,|(?=\}))')
@@ -70,13 +70,13 @@ class _Memory:
     """Offsets by queue, and which of them are not stored yet."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Guard()
         self._offsets: dict[MessageQueue, int] = {}
         self._changed: set[MessageQueue] = set()
 
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool) -> None:
         """As OffsetStore.update."""
-        with self._lock:
+        with self._lock.entered():
             current = self._offsets.get(queue)
             if current == offset or (increase_only and current is not None and offset < current):
                 return
@@ -85,26 +85,26 @@ class _Memory:
 
     def forget(self, queue: MessageQueue) -> None:
         """As OffsetStore.forget."""
-        with self._lock:
+        with self._lock.entered():
             self._offsets.pop(queue, None)
             self._changed.discard(queue)
 
     def _get(self, queue: MessageQueue) -> int | None:
-        with self._lock:
+        with self._lock.entered():
             return self._offsets.get(queue)
 
     def _remember(self, queue: MessageQueue, offset: int) -> None:
-        with self._lock:
+        with self._lock.entered():
             self._offsets.setdefault(queue, offset)
 
     def _take_changes(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
-        with self._lock:
+        with self._lock.entered():
             changes = {queue: self._offsets[queue] for queue in queues if queue in self._changed}
             self._changed.difference_update(changes)
             return changes
 
     def _give_back(self, changes: Collection[MessageQueue]) -> None:
-        with self._lock:
+        with self._lock.entered():
             self._changed.update(queue for queue in changes if queue in self._offsets)
 
 

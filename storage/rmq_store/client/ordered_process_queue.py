@@ -25,7 +25,7 @@ class OrderedProcessQueue(HeldQueue):
 
     def put(self, messages: Sequence[MessageExt]) -> bool:
         """Add messages, in queue order and behind all before; True if somebody must start to consume in order."""
-        with self._lock:
+        with self._lock.entered():
             self._waiting.extend(messages)
             self._size_bytes += sum(len(message.body) for message in messages)
             return self._begin()
@@ -43,12 +43,12 @@ class OrderedProcessQueue(HeldQueue):
     @property
     def max_span(self) -> int:
         """Distance between the first and the last offset not done and not taken."""
-        with self._lock:
+        with self._lock.entered():
             return self._waiting[-1].queue_offset - self._waiting[0].queue_offset if self._waiting else 0
 
     def take(self, count: int) -> list[MessageExt]:
         """Take the next messages in order; none: consumption ends, and the next `put` says when to start again."""
-        with self._lock:
+        with self._lock.entered():
             taken = [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
             self._taken.update((message.queue_offset, message) for message in taken)
             self._consuming = bool(taken)
@@ -56,7 +56,7 @@ class OrderedProcessQueue(HeldQueue):
 
     def commit(self) -> int:
         """All taken messages are done; returns the offset to commit, NOTHING if none were taken."""
-        with self._lock:
+        with self._lock.entered():
             if not self._taken:
                 return NOTHING
             offset = max(self._taken) + 1
@@ -66,7 +66,7 @@ class OrderedProcessQueue(HeldQueue):
 
     def consume_again(self, messages: Iterable[MessageExt] | None = None) -> None:
         """Put taken messages (None: all of them) back to the front, as they are given."""
-        with self._lock:
+        with self._lock.entered():
             back = sorted(self._taken.values() if messages is None else messages, key=lambda each: each.queue_offset)
             for message in reversed(back):
                 self._taken.pop(message.queue_offset, None)
@@ -74,7 +74,7 @@ class OrderedProcessQueue(HeldQueue):
 
     def forget_taken(self, message: MessageExt) -> None:
         """A taken message went elsewhere while others of its batch are consumed again."""
-        with self._lock:
+        with self._lock.entered():
             if self._taken.pop(message.queue_offset, None) is not None:
                 self._size_bytes -= len(message.body)
 

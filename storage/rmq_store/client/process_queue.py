@@ -75,14 +75,14 @@ class ProcessQueue(HeldQueue, Generic[Left]):
     @property
     def max_span(self) -> int:
         """Distance between the first and the last offset not done."""
-        with self._lock:
+        with self._lock.entered():
             if not self._batches:
                 return 0
             return next(reversed(self._batches)).end - 1 - self._first().begin
 
     def put(self, batch: Batch[Left]) -> None:
         """Add a batch behind all before."""
-        with self._lock:
+        with self._lock.entered():
             self._batches[batch] = None
             self._count += batch.count
             self._size_bytes += batch.size_bytes
@@ -90,7 +90,7 @@ class ProcessQueue(HeldQueue, Generic[Left]):
 
     def settle(self, batch: Batch[Left], left: Left) -> int:
         """Of an unfinished batch only `left` is not done; returns the offset to commit."""
-        with self._lock:
+        with self._lock.entered():
             self._count -= batch.count
             self._size_bytes -= batch.size_bytes
             batch.keep(left)
@@ -102,7 +102,7 @@ class ProcessQueue(HeldQueue, Generic[Left]):
 
     def first_expired(self, limit_ms: int, now_ms: int) -> Batch[Left] | None:
         """The first batch, if a listener has had it for more than `limit_ms`."""
-        with self._lock:
+        with self._lock.entered():
             if not self._batches:
                 return None
             first = self._first()

@@ -18,8 +18,8 @@ Sources: DefaultMQPushConsumerImpl.java, MQClientInstance.java.
 
 from __future__ import annotations
 
+import functools
 import logging
-import threading
 from collections.abc import Callable
 from types import TracebackType
 
@@ -34,6 +34,8 @@ from rmq_store.client.local import StorePlaces, backend_of
 from rmq_store.client.push_parts import make_parts
 from rmq_store.client.subscription import MessageSelector, Subscription
 from rmq_store.errors import UsageError
+from rmq_store.files.background import Background
+from rmq_store.files.guard import Event, Guard
 from rmq_store.format.names import retry_topic, validate_group, validate_topic
 
 PERSIST_FIRST_MS, PERSIST_MS = 10_000, 5000
@@ -71,11 +73,11 @@ class PushConsumer:
         self._listener: MessageListener | None = None
         self._state = "new"
         # A listener may end its consumer while that still starts.
-        self._turn = threading.Lock()
+        self._turn = Guard()
         self._suspended = False
         self._failure: BaseException | None = None
-        self._ending = threading.Event()
-        self._loops: list[threading.Thread] = []
+        self._ending = Event()
+        self._loops: list[Background] = []
         self._executor = Executor(self._backend.clock)
 
     def __enter__(self) -> PushConsumer:
@@ -141,14 +143,14 @@ class PushConsumer:
         self._membership.join()
         self._state = "running"
         if threads:
-            with self._turn:
+            with self._turn.entered():
                 self._start_threads()
 
     def _start_threads(self) -> None:
         self._executor.start(self.config.consume_thread_nums, f"ConsumeMessageThread_{self.consumer_group}")
         for name, loop in (("PullMessageService", self._pull_round), ("ClientFactoryScheduled", self._timer_round)):
             name = f"{name}_{self.consumer_group}"
-            thread = threading.Thread(target=self._loop, args=(loop,), name=name, daemon=True)
+            thread = Background(functools.partial(self._loop, loop), name)
             self._loops.append(thread)
             thread.start()
 
@@ -193,34 +195,46 @@ class PushConsumer:
 
     def shutdown(self) -> None:
         """Stop pulling, wait for listeners that run, store the progress, unlock and leave the group. What was pulled
-        and not begun is left to others. Does nothing the second time.
+        and not begun is left to others. Does nothing the second time, unless an interrupt (Ctrl-C) ended the first.
 
         Raises:
             ClientError: a broker did not store the progress since the last time: those messages come again.
             the error by which a thread of this consumer ended, see `failure`.
         """
-        with self._turn:
+        with self._turn.entered():
             before = self._state
             self._state = {"new": "ended", "running": "stopping"}.get(before, before)
         if before == "new":
             self._close_own()
         if before != "running":
             return
+        try:
+            self._end()
+        except Exception:
+            self._state = "ended"
+            raise
+        except BaseException:
+            self._state = "running"  # an interrupt (Ctrl-C): it is to be shut down again
+            raise
+        self._state = "ended"
+        if self.failure is not None:
+            raise self.failure
+
+    def _end(self) -> None:
         self._ending.set()
         for thread in self._loops:
             thread.join()
         if not self._executor.stop(self.config.await_termination_millis_when_shutdown):
             _log.warning("group %s: listeners still run; their messages come again", self.consumer_group)
-        self._state = "ended"
         try:
             if self.failure is None:
                 self._offsets.persist(self._rebalance.queues())
                 self._rebalance.remove_all()
         finally:
-            self._membership.leave()
-            self._close_own()
-        if self.failure is not None:
-            raise self.failure
+            try:
+                self._membership.leave()
+            finally:
+                self._close_own()
 
     # -- rounds -----------------------------------------------------------------------------------------------------
 

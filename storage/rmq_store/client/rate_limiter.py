@@ -9,12 +9,12 @@ Source: the behaviour of Guava's RateLimiter.create(double), which RocketMQ's ar
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable
 
 from rmq_store.clock import system_clock
 from rmq_store.errors import UsageError
+from rmq_store.files.guard import Guard
 
 _BURST_MS = 1000.0
 
@@ -30,13 +30,13 @@ class RateLimiter:
         self._stored = 0.0
         self._clock = clock
         self._seen_ms = self._free_at_ms = float(clock())
-        self._lock = threading.Lock()
+        self._lock = Guard()
 
     def reserve(self, permits: int = 1) -> int:
         """Take permits now and return the time in ms from which on they may be used."""
         if permits < 1:
             raise UsageError(f"permits {permits!r}: at least one")
-        with self._lock:
+        with self._lock.entered():
             now_ms = float(self._clock())
             # A clock that was set back must not make anybody wait for that long.
             self._free_at_ms -= max(0.0, self._seen_ms - now_ms)

@@ -13,10 +13,9 @@ queue. Sources: SimpleConsumerImpl.java, FilterExpression.java (rocketmq-clients
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -32,6 +31,8 @@ from rmq_store.client.local import StorePlaces, backend_of
 from rmq_store.client.message_view import MessageView
 from rmq_store.client.subscription import MessageSelector, Subscription
 from rmq_store.errors import UsageError
+from rmq_store.files.background import Pool
+from rmq_store.files.guard import Guard
 from rmq_store.format.names import retry_topic, validate_group, validate_topic
 
 _log = logging.getLogger(__name__)
@@ -99,10 +100,10 @@ class SimpleConsumer:
         self._from_first = consume_from_where == ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
         self._attempts_max = max_delivery_attempts
         self._sleep = sleep
-        self._guard = threading.Lock()
+        self._guard = Guard()
         self._subscriptions: dict[str, Subscription] = {}
         self._receives = 0
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: Pool | None = None
         self._closed = False
         for topic, expression in (subscription_expressions or {}).items():
             self.subscribe(topic, expression)
@@ -117,18 +118,18 @@ class SimpleConsumer:
             kind = FilterExpressionType(filter_expression.type)
             filter_expression = MessageSelector(kind.value, filter_expression.expression)
         subscription = Subscription.of(topic, filter_expression)
-        with self._guard:
+        with self._guard.entered():
             self._subscriptions[topic] = subscription
 
     def unsubscribe(self, topic: str) -> None:
         """Receive nothing from `topic` any more; messages in hand can still be acknowledged."""
-        with self._guard:
+        with self._guard.entered():
             self._subscriptions.pop(topic, None)
 
     @property
     def subscription_expressions(self) -> Mapping[str, MessageSelector]:
         """The filters by topic."""
-        with self._guard:
+        with self._guard.entered():
             return {topic: subscription.selector for topic, subscription in self._subscriptions.items()}
 
     # -- messages ---------------------------------------------------------------------------------------------------
@@ -200,11 +201,11 @@ class SimpleConsumer:
 
     def close(self) -> None:
         """Stop; calls that run on other threads are waited for. Messages in hand come again when their time is over."""
-        with self._guard:
+        with self._guard.entered():
             self._closed = True
-            threads, self._threads = self._threads, None
+            threads = self._threads
         if threads is not None:
-            threads.shutdown(wait=True)
+            threads.shutdown()
         self._close_own()
 
     def __enter__(self) -> SimpleConsumer:
@@ -218,7 +219,7 @@ class SimpleConsumer:
     def _look(self, max_message_num: int, invisible_ms: int) -> list[MessageView]:
         """One round over topics and brokers; ends at the first that has something."""
         self._check_open()
-        with self._guard:
+        with self._guard.entered():
             if not self._subscriptions:
                 raise UsageError(f"group {self.consumer_group!r} has no subscription: name a topic first")
             retry = Subscription.of(retry_topic(self.consumer_group), "*")
@@ -258,11 +259,11 @@ class SimpleConsumer:
         return broker
 
     def _submit(self, call: Callable[[], _T]) -> Future[_T]:
-        with self._guard:
+        with self._guard.entered():
             if self._closed:
                 raise UsageError(f"the consumer of group {self.consumer_group!r} is closed")
             if self._threads is None:
-                self._threads = ThreadPoolExecutor(_ASYNC_THREADS, thread_name_prefix="rmq-simple-consumer")
+                self._threads = Pool(_ASYNC_THREADS, "rmq-simple-consumer")
             return self._threads.submit(call)
 
     def _check_open(self) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+
+from rmq_store.files.guard import Guard
 
 
 class SteadyClock:
@@ -15,11 +16,11 @@ class SteadyClock:
         self._clock = clock
         self._last_ms = clock()
         self._behind_ms = 0
-        self._turn = threading.Lock()
+        self._turn = Guard()
 
     def __call__(self) -> int:
         """The time in ms, never less than before."""
-        with self._turn:
+        with self._turn.entered():
             now_ms = self._clock()
             self._behind_ms += max(0, self._last_ms - now_ms)
             self._last_ms = now_ms

@@ -52,6 +52,11 @@ class Condition(_Lock):
         super().__init__()
         self._waiters: dict[object, SimpleQueue[None]] = {}
 
+    @property
+    def waiting(self) -> int:
+        """How many wait that nobody has woken."""
+        return len(self._waiters)
+
     def wait(self, timeout_s: float | None = None) -> bool:
         """Let go of the lock until somebody notifies, at most for so long; False if nobody did in time. The lock is
         held again on return, also if a signal handler raises meanwhile.

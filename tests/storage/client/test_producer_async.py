@@ -159,6 +159,22 @@ def test_a_callback_that_fails_is_logged_and_spoils_nothing(
     assert "in the callback" in caplog.text
 
 
+@pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_a_callback_that_asks_for_the_end_resolves_its_future_and_spoils_nothing(
+    cluster: FakeBackend, made: Made, caplog: pytest.LogCaptureFixture, end: type[BaseException]
+) -> None:
+    """The future was never resolved: who waited for it waited for ever."""
+
+    def fails(_: object) -> None:
+        raise end("in the callback")
+
+    producer = made(cluster, async_sender_threads=1)
+    assert producer.send_async(MESSAGE, fails).result(HANG_S).status is SendStatus.SEND_OK
+    fail_all(cluster, RemotingConnectError("down"))
+    assert isinstance(producer.send_async(MESSAGE, None, fails).exception(HANG_S), RemotingConnectError)
+    assert caplog.text.count("in the callback") >= 2
+
+
 def test_back_pressure_limits_messages_under_way(cluster: FakeBackend, made: Made) -> None:
     """At least 10 are always allowed (DefaultMQProducerImpl: max(backPressureForAsyncSendNum, 10))."""
     check_back_pressure(

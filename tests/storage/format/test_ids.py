@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from interrupts import Signal
 from rmq_store.errors import UsageError
 from rmq_store.format.host import Host
 from rmq_store.format.ids import (
@@ -162,3 +163,19 @@ def test_threads_share_one_generator() -> None:
     for thread in threads:
         thread.join()
     assert len(set(made)) == 4 * 20 * 3
+
+
+def test_a_handler_makes_ids_at_any_place_of_a_reservation_and_none_comes_twice() -> None:
+    generator = UniqueIdGenerator(b"\x7f\0\0\1", 1, 2)
+    made: list[str] = []
+
+    def make() -> None:
+        made.append(generator.next_id(1_000_000 + len(made) // 50, 0))
+
+    for k in range(1, 100):
+        with Signal(k, make) as signal:
+            make()
+        if not signal.came:
+            break
+    assert k > 5
+    assert len(set(made)) == len(made)
