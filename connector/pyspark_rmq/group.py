@@ -53,7 +53,7 @@ def _driver_pid() -> int:
 def _advice(topic: str) -> str:
     if topic.startswith(RETRY_PREFIX):
         return "only one query of a group can read its retry topic; set retryTopic=false in this one"
-    return "two queries that each read everything need two groups"
+    return "two that each read everything need two groups"
 
 
 class GroupMember:
@@ -69,7 +69,9 @@ class GroupMember:
         self._completed: dict[Queue, int] = {}
 
     def claim(self, topics: Iterable[str]) -> None:
-        """Hold the leases of these topics. Raises `LeaseHeldError`, naming the holder, if one is not free in time."""
+        """Hold the leases of these topics. Raises `LeaseHeldError`, naming the holder, if one is not free in time:
+        another stream has it, or consumers of the group share its queues.
+        """
         from rmq_store.errors import LeaseHeldError
 
         self.heartbeat()

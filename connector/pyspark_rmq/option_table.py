@@ -364,8 +364,9 @@ _GROUP = (
         "string",
         "none",
         "Consumer group. A stream starts at the offsets that the group has committed, commits what its sink has "
-        "completed, and holds a lease: a second query of the group on the same topic is refused. A batch looks at the "
-        "group only with `startingOffsets=group`, and never commits.",
+        "completed, and holds a lease: a second query of the group on the same topic is refused, and so are consumers "
+        "of the group ([clients.md](clients.md#beside-a-stream)). A batch looks at the group only with "
+        "`startingOffsets=group`, and never commits.",
     ),
     Option(
         "consumeFromWhere",

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import closing, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from rmq_store import Store
+from rmq_store import LeaseHeldError, Store
+from rmq_store.client import (
+    ConsumeConcurrentlyStatus,
+    LitePullConsumer,
+    MessageListenerConcurrently,
+    PushConsumer,
+    PushConsumerConfig,
+    SimpleConsumer,
+)
 
 pytestmark = [
     pytest.mark.spark,
@@ -181,12 +192,49 @@ def test_two_groups_read_independently_and_a_second_query_of_one_is_refused(
         watched: list[str] = []
         run_now(collect(stream(spark, path, group="cg_a", commitOffsets="false"), tmp_path / "w", watched))
         assert watched == []
+        # consumers of the group are refused, too; others, and those that broadcast, are not
+        with Store.open(path) as store:
+            name = r"'Orders' is being read by 'reports on .*' \(process \d+, since "
+            for group in ("cg_a", "cg_c"):
+                for start in (_push, _lite, _simple):
+                    refused = pytest.raises(LeaseHeldError, match=name) if group == "cg_a" else nullcontext()
+                    with refused, closing(start(store, group)):
+                        pass
+            settings = {"message_model": "BROADCASTING", "offset_store_directory": str(tmp_path / "offsets")}
+            with closing(_push(store, "cg_a", **settings)):
+                pass
         assert running.isActive
     finally:
         running.stop()
     # as soon as it is stopped, the next one may take over
     run_now(collect(stream(spark, path, group="cg_a"), tmp_path / "next", first))
     assert len(first) == 30
+    # and a query is refused while consumers of its group share the queues
+    with Store.open(path) as store, closing(_push(store, "cg_a")):
+        with pytest.raises(Exception, match=rf"LeaseHeldError.*cg_a.*Orders.* \(process {os.getpid()}, since"):
+            run_now(collect(stream(spark, path, group="cg_a"), tmp_path / "next", []))
+        run_now(collect(stream(spark, path, group="cg_a", commitOffsets="false"), tmp_path / "w", watched))
+    assert watched == []
+
+
+def _push(store: Store, group: str, **settings: Any) -> Any:
+    consumer = PushConsumer(group, store, PushConsumerConfig(**settings))
+    consumer.subscribe("Orders")
+    done = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+    consumer.register_message_listener(MessageListenerConcurrently(lambda messages, context: done))
+    consumer.start(threads=False)
+    return SimpleNamespace(close=consumer.shutdown)
+
+
+def _lite(store: Store, group: str) -> Any:
+    consumer = LitePullConsumer(group, store)
+    consumer.subscribe("Orders")
+    consumer.start(threads=False)
+    return SimpleNamespace(close=consumer.shutdown)
+
+
+def _simple(store: Store, group: str) -> Any:
+    return SimpleConsumer(group, store, {"Orders": "*"})
 
 
 def test_a_running_stream_sees_new_messages_and_new_topics(

@@ -4,13 +4,13 @@
         0       locked (OFD) while the lease is held
         16-23   pid of the holder, written by the lock
         32-51   last heartbeat, ms since 1970, decimal, padded with spaces
-        64-     JSON {"name", "owner", "pid", "started_ms"}, padded with spaces to byte 4096
+        64-     JSON {"name", "owner", "pid", "host", "started_ms", "shares"}, padded with spaces to byte 4096
     4096-   of a member: JSON list of the topics that it has subscribed to, padded with spaces
 
 The lock decides alone: free means that the holder is dead or gone, and the lease is taken over at once. A heartbeat
 that is 120 s old says that the holder is stuck; its lease is still not taken away, because it may go on and commit.
-The content only tells who it is. RocketMQ keeps the same facts in the broker's memory (ConsumerManager.java,
-RebalanceLockManager.java).
+The content only tells who it is. Whether a stream or consumers have a topic is decided by another lock (`topic_use`).
+RocketMQ keeps the same facts in the broker's memory (ConsumerManager.java, RebalanceLockManager.java).
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import socket
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from rmq_store.arguments import checked, checked_methods
 from rmq_store.clock import system_clock
@@ -31,11 +33,17 @@ from rmq_store.files.lock import OfdLock
 from rmq_store.files.rooted import as_path, refuse_if_replaced
 from rmq_store.format.names import is_group_name, validate_group, validate_topic
 
+MEMBER_PREFIX: Final = "%MEMBER%"
+"""Begins the name of a member's lease; its owner is the client id."""
+
+RECEIVER_PREFIX: Final = "%RECEIVER%"
+"""Begins the name of a SimpleConsumer's lease, which only says which topics it shares: it is no member."""
+
 STUCK_AFTER_MS = 120_000  # ConsumerManager.java CHANNEL_EXPIRED_TIMEOUT
 OWNER_LENGTH_MAX = 256
 
 _HEARTBEAT_START, _HEARTBEAT_LENGTH = 32, 20
-# A name of 255 and an owner of 256 characters, each at most 12 bytes as escaped JSON, fit.
+# A name of 255 ASCII characters, an owner of 256 at 12 bytes each as escaped JSON, and a host of 64 bytes fit.
 _NOTE_START, _NOTE_END = 64, 4096
 _TOPICS_LENGTH_MAX = 1 << 20
 _TIME_END_MS = 253_402_300_800_000  # the year 10000, which datetime does not reach
@@ -48,7 +56,8 @@ _PLAIN_LENGTH_MAX = 200
 class LeaseInfo:
     """What the holder of a lease wrote about itself; None where that could not be read.
 
-    `topics`: what it has subscribed to; () if it did not say, as streams do not, whose leases are on topics.
+    `topics`: what it has subscribed to; () if it did not say, as streams do not, whose leases are on topics. `shares`:
+    whether it shares their queues with its group, which a consumer that broadcasts does not.
     """
 
     name: str
@@ -57,10 +66,26 @@ class LeaseInfo:
     started_ms: int | None
     heartbeat_ms: int | None
     topics: tuple[str, ...] = ()
+    host: str | None = None
+    shares: bool = True
 
     def is_stuck(self, now_ms: int) -> bool:
         """True if the holder lives but gave no sign for STUCK_AFTER_MS."""
         return self.heartbeat_ms is not None and now_ms - self.heartbeat_ms > STUCK_AFTER_MS
+
+    def describe(self, now_ms: int) -> str:
+        """Who it is, its process and host, since when, and whether it is stuck, as far as that is known."""
+        facts = []
+        if self.pid is not None:
+            facts.append(f"process {self.pid}")
+        if self.started_ms is not None:
+            facts.append(f"since {datetime.fromtimestamp(self.started_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC")
+        if self.heartbeat_ms is not None and self.is_stuck(now_ms):
+            facts.append(f"stuck: no heartbeat for {(now_ms - self.heartbeat_ms) // 1000} s")
+        who = repr(self.owner) if self.owner else "another member"
+        if facts:
+            who += f" ({', '.join(facts)})"
+        return f"{who} on {self.host}" if self.host and self.host not in self.owner else who
 
 
 @checked_methods(constructor=True)
@@ -77,13 +102,14 @@ class Lease:
         self.group = group
         self.name = name
         self._root = as_path(root)
-        self._path = _directory(self._root, group) / (_file_stem(name) + _SUFFIX)
+        self._path = group_directory(self._root, group) / (file_stem(name) + _SUFFIX)
         self._clock = clock
         self._lock = OfdLock(self._path)
         self._topics: bytes | None = None
 
-    def acquire(self, owner: str) -> None:
-        """Take the lease, or fail at once; `owner` says to others who holds it (cut after 256 characters).
+    def acquire(self, owner: str, *, shares: bool = True) -> None:
+        """Take the lease, or fail at once; `owner` says to others who holds it (cut after 256 characters), `shares`
+        what it means for other members.
 
         Raises:
             LeaseHeldError: another live member holds it, in this process or another one; `.holder` is its text.
@@ -100,7 +126,10 @@ class Lease:
             raise self._held_by_other()
         try:
             now_ms = self._clock()
-            note = {"name": self.name, "owner": owner[:OWNER_LENGTH_MAX], "pid": os.getpid(), "started_ms": now_ms}
+            note = {
+                "name": self.name, "owner": owner[:OWNER_LENGTH_MAX], "pid": os.getpid(), "host": socket.gethostname(),
+                "started_ms": now_ms, "shares": shares,
+            }  # fmt: skip
             self._write(_HEARTBEAT_START, _heartbeat(now_ms))
             # Over the topics, too, of a holder that was killed.
             room = max(_NOTE_END, self._path.stat().st_size) - _NOTE_START
@@ -130,7 +159,7 @@ class Lease:
 
     def release(self) -> None:
         """Give the lease back; does nothing if it is not held."""
-        if self.held():
+        if self._lock.is_current():
             # While it is locked: whoever waits for this file sees that it is unlinked, and opens the next one.
             self._path.unlink(missing_ok=True)
         self._lock.close()
@@ -141,13 +170,7 @@ class Lease:
 
     def _held_by_other(self) -> LeaseHeldError:
         info = self.holder() or LeaseInfo(self.name, "", None, None, None)
-        now_ms = self._clock()
-        facts = [f"process {info.pid}"] if info.pid is not None else []
-        if info.started_ms is not None:
-            facts.append(f"since {datetime.fromtimestamp(info.started_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC")
-        if info.is_stuck(now_ms) and info.heartbeat_ms is not None:
-            facts.append(f"stuck: no heartbeat for {(now_ms - info.heartbeat_ms) // 1000} s")
-        who = f"{info.owner!r} ({', '.join(facts)})" if facts else "another member"
+        who = info.describe(self._clock())
         return LeaseHeldError(f"group {self.group!r}: {self.name!r} is held by {who}", info.owner)
 
     def _write(self, start: int, data: bytes) -> None:
@@ -160,17 +183,34 @@ class Lease:
 
 @checked
 def live_leases(root: str | Path, group: str) -> list[LeaseInfo]:
-    """Return who holds a lease of the group now, sorted by name. Touches nothing.
+    """Return who holds a lease of the group now, sorted by name; SimpleConsumers hold none. Touches nothing.
 
     Raises:
         UsageError: a bad group name.
     """
+    return _live(root, group, lambda name: not name.startswith(RECEIVER_PREFIX))
+
+
+def live_sharers(root: str | Path, group: str, topic: str) -> list[LeaseInfo]:
+    """Return the consumers, SimpleConsumers included, that share the queues of `topic` with their group, sorted by
+    name. Touches nothing. Raises as `live_leases`.
+    """
+    found = _live(root, group, lambda name: name.startswith((MEMBER_PREFIX, RECEIVER_PREFIX)))
+    # A SimpleConsumer shows no signs of life: it may not be asked for anything for hours.
+    return [
+        replace(info, heartbeat_ms=None) if info.name.startswith(RECEIVER_PREFIX) else info
+        for info in found
+        if info.shares and topic in info.topics
+    ]
+
+
+def _live(root: str | Path, group: str, wanted: Callable[[str], bool]) -> list[LeaseInfo]:
     validate_group(group)
     try:
-        entries = sorted(_directory(Path(root), group).iterdir())
+        entries = sorted(group_directory(as_path(root), group).iterdir())
     except FileNotFoundError:
         return []
-    found = (_look(entry) for entry in entries if entry.name.endswith(_SUFFIX))
+    found = (_look(entry) for entry in entries if entry.name.endswith(_SUFFIX) and wanted(entry.name))
     return sorted((info for info in found if info is not None), key=lambda info: info.name)
 
 
@@ -183,11 +223,13 @@ def groups_with_leases(root: str | Path) -> list[str]:
     return [name for name in names if is_group_name(name)]
 
 
-def _directory(root: Path, group: str) -> Path:
+def group_directory(root: Path, group: str) -> Path:
+    """Where the files of a group's leases are."""
     return root / "pyrmq" / "groups" / group
 
 
-def _file_stem(name: str) -> str:
+def file_stem(name: str) -> str:
+    """What the name of a file begins with that stands for a lease or a topic; long ones are hashed."""
     if len(name) <= _PLAIN_LENGTH_MAX:
         return name
     return f"{name[:100]}.{hashlib.sha256(name.encode()).hexdigest()}"
@@ -214,10 +256,13 @@ def _look(path: Path) -> LeaseInfo | None:
     try:
         note = json.loads(content[_NOTE_START:_NOTE_END])
         heartbeat_ms = int(content[_HEARTBEAT_START : _HEARTBEAT_START + _HEARTBEAT_LENGTH])
-        info = LeaseInfo(note["name"], note["owner"], note["pid"], note["started_ms"], heartbeat_ms, _topics(content))
+        info = LeaseInfo(
+            note["name"], note["owner"], note["pid"], note["started_ms"], heartbeat_ms, _topics(content),
+            note.get("host"), note.get("shares") is not False,
+        )  # fmt: skip
     except (ValueError, RecursionError, KeyError, TypeError):
         return unknown
-    if not isinstance(info.name, str) or not isinstance(info.owner, str):
+    if not isinstance(info.name, str) or not isinstance(info.owner, str) or not isinstance(info.host, str | None):
         return unknown
     if type(info.started_ms) is not int or not 0 <= info.started_ms < _TIME_END_MS:
         return unknown

@@ -1,7 +1,7 @@
 """Who is at work as a group now, and would overwrite what somebody else sets for it.
 
 Streams hold a lease per topic, push and lite pull consumers one per member and one per locked queue (`leases`): each of
-them commits offsets from its memory. SimpleConsumers hold none: they look at the committed offset each time and go on
+them commits offsets from its memory. SimpleConsumers do not: they look at the committed offset each time and go on
 where it was set (`pop`). A stuck holder counts, because it may go on at any moment.
 
 A broker keeps the same facts in its memory (ConsumerManager.java, RebalanceLockManager.java).
@@ -12,14 +12,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from rmq_store.broker.leases import LeaseInfo, groups_with_leases, live_leases
+from rmq_store.broker.leases import MEMBER_PREFIX, LeaseInfo, groups_with_leases, live_leases
 from rmq_store.errors import LeaseHeldError
 
 if TYPE_CHECKING:
     from rmq_store.broker.store import Store
-
-MEMBER_PREFIX: Final = "%MEMBER%"
-"""Begins the name of a member's lease; its owner is the client id."""
 
 LOCK_PREFIX: Final = "%LOCK%"
 """Begins the name of the lease on one queue; its owner is the client id, too."""

@@ -139,7 +139,8 @@ def _leases(store: Store, group: str, topics: Sequence[str]) -> Iterator[None]:
     held: list[Lease] = []
     try:
         for topic in topics:
-            held.append(store.lease(group, topic, OWNER))  # noqa: PERF401 - those taken before one that fails go back
+            # A list would be lost, with those taken before, if one fails.
+            held.append(store.lease(group, topic, OWNER, alone=False))  # noqa: PERF401
         yield
     finally:
         for lease in held:

@@ -41,6 +41,7 @@ from rmq_store.broker.schedule import Schedule
 from rmq_store.broker.send_back import PURPOSE as SEND_BACK_PURPOSE
 from rmq_store.broker.staged_files import StagedFile
 from rmq_store.broker.stored_frames import message_at
+from rmq_store.broker.topic_use import TopicLease
 from rmq_store.broker.topics import DEFAULT_TOPICS, TopicConfig, TopicTable
 from rmq_store.broker.waiting import Backlog, backlogs
 from rmq_store.broker.writing import Writer
@@ -329,12 +330,15 @@ class Store:
         self._changing()
         self._offsets.commit(group, offsets)
 
-    def lease(self, group: str, topic: str, owner: str) -> Lease:
-        """Take the lease of `group` on `topic`; LeaseHeldError names who has it. Free again when released or the
-        process dies.
+    def lease(self, group: str, topic: str, owner: str, *, alone: bool = True) -> Lease:
+        """Take the lease of `group` on `topic`, as a stream does: no other stream and no consumer of the group can read
+        the topic until it is released or the process dies. Not `alone`: consumers can.
+
+        Raises:
+            LeaseHeldError: somebody has it, or consumers share the topic's queues; names them.
         """
         self._changing()
-        lease = Lease(self._log.root, group, topic, clock=self._log.clock)
+        lease = (TopicLease if alone else Lease)(self._log.root, group, topic, clock=self._log.clock)
         lease.acquire(owner)
         return lease
 

@@ -69,8 +69,8 @@ def consume(
     A message is consumed when it was printed, or when the command of --exec ended with 0. Other exit codes send it back
     (RECONSUME_LATER): it comes again after a delay, and after its retries it is a dead letter. The command runs without
     a shell, and has RMQ_TOPIC, RMQ_MSG_ID, RMQ_TAGS, RMQ_KEYS and RMQ_RECONSUME_TIMES in its environment. Other members
-    of the group share the queues as ever. Without --max and --until-empty it goes on until Ctrl-C or SIGTERM. Exit code
-    1 if a message was sent back.
+    of the group share the queues as ever; a stream that reads the topic as the group does not, and is named (exit code
+    1). Without --max and --until-empty it goes on until Ctrl-C or SIGTERM. Exit code 1 if a message was sent back.
     """
     if peek:
         if command is not None:

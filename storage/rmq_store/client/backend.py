@@ -241,15 +241,23 @@ class Broker(Protocol):
     # -- membership and locks ---------------------------------------------------------------------------------------
 
     def heartbeat(
-        self, group: str, client_id: str, *, joins: bool = False, topics: Collection[str] = ()
+        self, group: str, client_id: str, *, joins: bool = False, topics: Collection[str] = (), shares: bool = True
     ) -> None:
         """Join the group, or say that the client still lives, and which topics it has subscribed to; at least every
-        minute. LeaseHeldError: another live client has this id; of the clients of this process only one that `joins`
-        is told.
+        minute. With `shares` it shares their queues with the group, and no stream of the group can read them.
+
+        Raises:
+            LeaseHeldError: another live client has this id; of the clients of this process only one that `joins` is
+                told. Or a stream reads one of the topics: nothing has changed.
         """
 
     def unregister(self, group: str, client_id: str) -> None:
-        """Leave the group; the client's queue locks are given back too."""
+        """Leave the group, or end what `share_topics` began; the client's queue locks are given back too."""
+
+    def share_topics(self, group: str, client_id: str, topics: Collection[str]) -> None:
+        """Say which topics the client receives from, until `unregister`: it shares their queues with the group without
+        being a member. LeaseHeldError: a stream of the group reads one of them; nothing has changed.
+        """
 
     def consumer_ids(self, group: str) -> list[str]:
         """The ids of the live clients of the group, sorted; the same for all who ask."""

@@ -98,8 +98,9 @@ class LitePullConsumer:
             on_removed=lambda assignment: self._forget(assignment.queue),
         )
         self._membership = Membership(
-            self._backend, consumer_group, self.client_id, self._rebalance, self._topics, turn=self._turn
-        )
+            self._backend, consumer_group, self.client_id, self._rebalance, self._topics,
+            shares=not is_broadcasting, turn=self._turn,
+        )  # fmt: skip
         self._failure: BaseException | None = None
         self._ending = Event()
         self._thread = Background(self._stay_alive, f"LitePull_{consumer_group}")
@@ -115,19 +116,33 @@ class LitePullConsumer:
     # -- what to read -----------------------------------------------------------------------------------------------
 
     def subscribe(self, topic: str, selector: str | MessageSelector = "*") -> None:
-        """Share a topic's queues with the group. UsageError: a bad topic or expression, or queues were assigned."""
+        """Share a topic's queues with the group.
+
+        Raises:
+            UsageError: a bad topic or expression, or queues were assigned.
+            LeaseHeldError: started, and a stream of the group reads the topic; nothing has changed.
+            ClientError: started, and a broker cannot be reached; nothing has changed.
+        """
         validate_topic(topic)
         with self._turn:
             if self._assigned is not None:
                 raise UsageError("subscribe() and assign() exclude each other")
-            self._subscriptions = {**self._subscriptions, topic: Subscription.of(topic, selector)}
-            self._membership.hurry()
+            self._subscribe({**self._subscriptions, topic: Subscription.of(topic, selector)})
 
     def unsubscribe(self, topic: str) -> None:
         """Give a topic's queues back."""
         with self._turn:
             self._subscriptions = {name: each for name, each in self._subscriptions.items() if name != topic}
             self._membership.hurry()
+
+    def _subscribe(self, wanted: dict[str, Subscription]) -> None:
+        def change() -> None:
+            self._subscriptions = wanted
+
+        if self._state == "running":
+            self._membership.change_topics(wanted, change)
+        else:
+            change()
 
     def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Read exactly these queues. Those that were assigned before go on where they are.
@@ -173,7 +188,7 @@ class LitePullConsumer:
 
         Raises:
             UsageError: started before.
-            LeaseHeldError: another live member has this client id.
+            LeaseHeldError: another live member has this client id, or a stream of the group reads a subscribed topic.
             ClientError: a broker cannot be reached; nothing was started.
         """
         with self._turn:

@@ -205,11 +205,16 @@ class LocalBroker:
     # -- membership and locks ---------------------------------------------------------------------------------------
 
     def heartbeat(
-        self, group: str, client_id: str, *, joins: bool = False, topics: Collection[str] = ()
+        self, group: str, client_id: str, *, joins: bool = False, topics: Collection[str] = (), shares: bool = True
     ) -> None:
         """See `Broker.heartbeat`."""
         with self._answers.trying():
-            self._groups.heartbeat(group, client_id, joins=joins, topics=topics)
+            self._groups.heartbeat(group, client_id, joins=joins, topics=topics, shares=shares)
+
+    def share_topics(self, group: str, client_id: str, topics: Collection[str]) -> None:
+        """See `Broker.share_topics`."""
+        with self._answers.trying():
+            self._groups.share_topics(group, client_id, topics)
 
     def unregister(self, group: str, client_id: str) -> None:
         """See `Broker.unregister`."""

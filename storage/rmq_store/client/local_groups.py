@@ -3,7 +3,10 @@
 Members and queue locks are leases (`broker/leases.py`), so that a killed process leaves its groups at once:
 
     %MEMBER%<hash of the client id>     owner = client id
+    %RECEIVER%<hash of the client id>   owner = client id, of a client that receives and is no member
     %LOCK%<queue id>|<topic>            owner = client id
+
+Who shares a topic's queues holds the topic, too, so that no stream of the group reads it (`broker/topic_use.py`).
 
 A member without a heartbeat for 120 s is left out of the list, as a broker does (ConsumerManager.java). A queue lock
 goes only when its holder gives it back or dies: unlike a broker (60 s, RebalanceLockManager.java) we never take one
@@ -16,8 +19,9 @@ import hashlib
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from rmq_store.broker.leases import OWNER_LENGTH_MAX, Lease, live_leases
-from rmq_store.broker.live import LOCK_PREFIX, MEMBER_PREFIX
+from rmq_store.broker.leases import MEMBER_PREFIX, OWNER_LENGTH_MAX, RECEIVER_PREFIX, Lease, live_leases
+from rmq_store.broker.live import LOCK_PREFIX
+from rmq_store.broker.topic_use import TopicUse, claim_order
 from rmq_store.client.backend import MessageQueue
 from rmq_store.errors import LeaseHeldError, UsageError
 from rmq_store.files.guard import Guard
@@ -33,23 +37,24 @@ class LocalGroups:
         self._root = Path(root)
         self._clock = clock
         self._members: dict[tuple[str, str], Lease] = {}
+        self._receivers: dict[tuple[str, str], Lease] = {}
+        self._uses: dict[tuple[str, str], dict[str, TopicUse]] = {}
         self._locks: dict[tuple[str, MessageQueue], tuple[str, Lease]] = {}
         self._turn = Guard()
 
     def heartbeat(
-        self, group: str, client_id: str, *, joins: bool = False, topics: Collection[str] = ()
+        self, group: str, client_id: str, *, joins: bool = False, topics: Collection[str] = (), shares: bool = True
     ) -> None:
         """See `Broker.heartbeat`."""
-        if not client_id or len(client_id) > OWNER_LENGTH_MAX:
-            raise UsageError(f"a client id has 1..{OWNER_LENGTH_MAX} characters: {client_id[:40]!r}")
+        _check_client_id(client_id)
         with self._turn.entered():
             lease = self._members.get((group, client_id))
             if lease is not None and not joins and lease.heartbeat():
-                lease.say_topics(topics)
+                self._share(lease, client_id, topics, shares=shares)
                 return
-            lease = Lease(self._root, group, _member_name(client_id), clock=self._clock)
+            lease = Lease(self._root, group, MEMBER_PREFIX + _hashed(client_id), clock=self._clock)
             try:
-                lease.acquire(client_id)
+                lease.acquire(client_id, shares=shares)
             except LeaseHeldError as error:
                 holder = lease.holder()
                 process = "a process" if holder is None or holder.pid is None else f"process {holder.pid}"
@@ -58,8 +63,29 @@ class LocalGroups:
                     "consumer an instance_name or client_id of its own",
                     error.holder,
                 ) from error
+            try:
+                self._share(lease, client_id, topics, shares=shares)
+            except BaseException:
+                lease.release()
+                raise
             self._members[group, client_id] = lease
-            lease.say_topics(topics)
+
+    def share_topics(self, group: str, client_id: str, topics: Collection[str]) -> None:
+        """See `Broker.share_topics`."""
+        _check_client_id(client_id)
+        with self._turn.entered():
+            lease = self._receivers.get((group, client_id))
+            if lease is not None and lease.heartbeat():
+                self._share(lease, client_id, topics, shares=True)
+                return
+            lease = Lease(self._root, group, RECEIVER_PREFIX + _hashed(client_id), clock=self._clock)
+            lease.acquire(client_id)
+            try:
+                self._share(lease, client_id, topics, shares=True)
+            except BaseException:
+                lease.release()
+                raise
+            self._receivers[group, client_id] = lease
 
     def unregister(self, group: str, client_id: str) -> None:
         """See `Broker.unregister`."""
@@ -67,10 +93,16 @@ class LocalGroups:
             for key in [key for key, (owner, _) in self._locks.items() if (key[0], owner) == (group, client_id)]:
                 self._locks[key][1].release()
                 del self._locks[key]
-            lease = self._members.get((group, client_id))
-            if lease is not None:
-                lease.release()
-                del self._members[group, client_id]
+            uses = self._uses.get((group, client_id), {})
+            for topic in list(uses):
+                uses[topic].release()
+                del uses[topic]
+            self._uses.pop((group, client_id), None)
+            for held in (self._members, self._receivers):
+                lease = held.get((group, client_id))
+                if lease is not None:
+                    lease.release()
+                    del held[group, client_id]
 
     def consumer_ids(self, group: str) -> list[str]:
         """See `Broker.consumer_ids`."""
@@ -102,10 +134,35 @@ class LocalGroups:
     def close(self) -> None:
         """Leave all groups."""
         with self._turn.entered():
-            for lease in [*self._members.values(), *(lease for _, lease in self._locks.values())]:
+            for use in [use for uses in self._uses.values() for use in uses.values()]:
+                use.release()
+            locks = (lease for _, lease in self._locks.values())
+            for lease in [*self._members.values(), *self._receivers.values(), *locks]:
                 lease.release()
-            self._members.clear()
-            self._locks.clear()
+            for held in (self._uses, self._members, self._receivers, self._locks):
+                held.clear()
+
+    def _share(self, lease: Lease, client_id: str, topics: Collection[str], *, shares: bool) -> None:
+        """Hold exactly these topics, and say so. LeaseHeldError: a stream has one of them; nothing has changed."""
+        known = self._uses.get((lease.group, client_id), {})
+        fresh: dict[str, TopicUse] = {}
+        try:
+            for topic in claim_order(topics) if shares else ():
+                if topic not in known or not known[topic].held():
+                    use = TopicUse(self._root, lease.group, topic, clock=self._clock)
+                    use.share()
+                    fresh[topic] = use
+        except BaseException:
+            for use in fresh.values():
+                use.release()
+            raise
+        for topic in known.keys() - (set(topics) - fresh.keys()):
+            # First, and only then forgotten: after an interrupt it can be given up once more.
+            known[topic].release()
+            del known[topic]
+        if known or fresh:
+            self._uses[lease.group, client_id] = known | fresh
+        lease.say_topics(topics)
 
     def _owner(self, group: str, queue: MessageQueue) -> str | None:
         found = self._locks.get((group, queue))
@@ -124,9 +181,14 @@ class LocalGroups:
         return True
 
 
-def _member_name(client_id: str) -> str:
+def _check_client_id(client_id: str) -> None:
+    if not client_id or len(client_id) > OWNER_LENGTH_MAX:
+        raise UsageError(f"a client id has 1..{OWNER_LENGTH_MAX} characters: {client_id[:40]!r}")
+
+
+def _hashed(client_id: str) -> str:
     # A client id holds @ and #, which no lease name may.
-    return MEMBER_PREFIX + hashlib.sha256(client_id.encode()).hexdigest()
+    return hashlib.sha256(client_id.encode()).hexdigest()
 
 
 def _lock_name(queue: MessageQueue) -> str:

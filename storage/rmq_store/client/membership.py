@@ -32,7 +32,8 @@ _log = logging.getLogger(__name__)
 class Membership:
     """The member `client_id` of a group; `topics` are those that it has subscribed to now. Safe for threads.
 
-    `turn` is held during all work, so that a caller can keep it out.
+    `shares`: whether it shares their queues with the group, so that no stream of the group can read them. `turn` is
+    held during all work, so that a caller can keep it out.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Membership:
         rebalance: Rebalance[Any],
         topics: Callable[[], Collection[str]],
         *,
+        shares: bool,
         turn: threading.RLock | None = None,
     ) -> None:
         self._backend = backend
@@ -50,6 +52,8 @@ class Membership:
         self._client_id = client_id
         self._rebalance = rebalance
         self._topics = topics
+        self._shares = shares
+        self._told: set[str] = set()
         self._turn = turn or threading.RLock()
         self._clock = SteadyClock(backend.clock)
         now_ms = self._clock()
@@ -65,17 +69,18 @@ class Membership:
         """Become a member and take over queues.
 
         Raises:
-            LeaseHeldError: another live member has this client id.
+            LeaseHeldError: another live member has this client id, or a stream of the group reads one of the topics.
             ClientError: a broker cannot be reached; we are a member nowhere.
         """
         joined: list[Broker] = []
         with self._turn:
+            self._told = set(self._topics())
             try:
-                for _, broker in sorted(self._backend.brokers().items()):
-                    broker.heartbeat(self._group, self._client_id, joins=True, topics=self._topics())
+                for broker in self._brokers():
+                    self._tell(broker, self._told, joins=True)
                     joined.append(broker)
             except LeaseHeldError:
-                # There the id is another one's.
+                # There the id, or a topic, is another one's.
                 self._leave(joined)
                 raise
             except BaseException:
@@ -85,7 +90,7 @@ class Membership:
 
     def leave(self) -> None:
         """Be a member no more; queue locks go with it. A broker that cannot be told finds out by itself."""
-        self._leave([broker for _, broker in sorted(self._backend.brokers().items())])
+        self._leave(self._brokers())
 
     def _leave(self, brokers: Iterable[Broker]) -> None:
         for broker in brokers:
@@ -97,6 +102,23 @@ class Membership:
     def every(self, interval_ms: int, work: Callable[[], None], *, first_ms: int | None = None) -> None:
         """Do something else every so often, too."""
         self._timers.append(Timer(work, interval_ms, self._clock(), first_ms=first_ms))
+
+    def change_topics(self, topics: Collection[str], change: Callable[[], None]) -> None:
+        """`change` what is subscribed to, after every broker was told that these topics are; a rebalance follows.
+
+        Raises:
+            LeaseHeldError: a stream of the group reads one of them; nothing was changed.
+            ClientError: a broker cannot be reached; nothing was changed.
+        """
+        with self._turn:
+            try:
+                for broker in self._brokers():
+                    self._tell(broker, {*topics, *self._topics_in_use()})
+            except BaseException:
+                self._heartbeat()
+                raise
+            change()
+            self.hurry()
 
     def hurry(self) -> None:
         """Tell the brokers what is subscribed to now, and rebalance, when `run_due` is called next."""
@@ -111,9 +133,10 @@ class Membership:
                 timer.fire_if_due(now_ms)
 
     def _heartbeat(self) -> None:
-        for _, broker in sorted(self._backend.brokers().items()):
+        self._told = self._topics_in_use()
+        for broker in self._brokers():
             try:
-                broker.heartbeat(self._group, self._client_id, topics=self._topics())
+                self._tell(broker, self._told)
             except ClientError as error:
                 _log.warning("group %s: no heartbeat to %s: %s", self._group, broker.name, error)
 
@@ -130,5 +153,17 @@ class Membership:
         except ClientError as error:
             _log.warning("group %s: no rebalance: %s", self._group, error)
             is_balanced = False
+        if self._topics_in_use() != self._told:
+            self._heartbeat_timer.hurry(0)
         if not is_balanced:
             self._rebalance_timer.hurry(self._clock() + UNBALANCED_MS)
+
+    def _topics_in_use(self) -> set[str]:
+        """What is subscribed to, and what was, as long as we have queues of it: a stream would read them, too."""
+        return {*self._topics(), *(queue.topic for queue in self._rebalance.queues())}
+
+    def _tell(self, broker: Broker, topics: Collection[str], *, joins: bool = False) -> None:
+        broker.heartbeat(self._group, self._client_id, joins=joins, topics=topics, shares=self._shares)
+
+    def _brokers(self) -> list[Broker]:
+        return [broker for _, broker in sorted(self._backend.brokers().items())]

@@ -95,11 +95,19 @@ class PushConsumer:
 
         Raises:
             UsageError: a bad topic name or expression.
+            LeaseHeldError: started, and a stream of the group reads the topic; nothing has changed.
+            ClientError: started, and a broker cannot be reached; nothing has changed.
         """
         validate_topic(topic)
-        self._subscriptions = {**self._subscriptions, topic: Subscription.of(topic, selector)}
+        subscription = Subscription.of(topic, selector)
+
+        def change() -> None:
+            self._subscriptions = {**self._subscriptions, topic: subscription}
+
         if self._state == "running":
-            self._membership.hurry()
+            self._membership.change_topics({*self._subscriptions, topic}, change)
+        else:
+            change()
 
     def unsubscribe(self, topic: str) -> None:
         """Do not consume the topic any more; its queues go at the next rebalance, which comes at once."""
@@ -125,7 +133,7 @@ class PushConsumer:
 
         Raises:
             UsageError: no listener, no subscription, or started before.
-            LeaseHeldError: another live member has this client id.
+            LeaseHeldError: another live member has this client id, or a stream of the group reads one of the topics.
             ClientError: a broker cannot be reached; nothing was started.
         """
         if self._state != "new":
@@ -139,8 +147,12 @@ class PushConsumer:
             lambda: self._subscriptions,
         )  # fmt: skip
         self._membership.every(PERSIST_MS, self._persist, first_ms=PERSIST_FIRST_MS)
-        self._publish_max_reconsume_times()
         self._membership.join()
+        try:
+            self._publish_max_reconsume_times()
+        except BaseException:
+            self._membership.leave()
+            raise
         self._state = "running"
         if threads:
             with self._turn.entered():

@@ -16,7 +16,7 @@ from rmq_store.client.backend import Backend
 from rmq_store.client.consume_arrow import ConsumeArrowService
 from rmq_store.client.consume_messages import ConsumeMessagesService
 from rmq_store.client.consume_orderly import ConsumeOrderlyService
-from rmq_store.client.consumer_config import PushConsumerConfig
+from rmq_store.client.consumer_config import MessageModel, PushConsumerConfig
 from rmq_store.client.executor import Executor
 from rmq_store.client.held_queue import HeldQueue
 from rmq_store.client.listener import MessageListener, MessageListenerArrow, MessageListenerOrderly
@@ -59,7 +59,8 @@ def make_parts(
         fetch = pull_batches
     offsets = open_offset_store(backend, group, client_id, config, lock_owner=client_id if ordered else None)
     rebalance: Rebalance[Any] = Rebalance(backend, group, client_id, config, offsets, make_queue, ordered=ordered)
-    membership = Membership(backend, group, client_id, rebalance, subscriptions)
+    shares = config.message_model is MessageModel.CLUSTERING
+    membership = Membership(backend, group, client_id, rebalance, subscriptions, shares=shares)
     service: ConsumeMessagesService | ConsumeArrowService | ConsumeOrderlyService
     if isinstance(listener, MessageListenerOrderly):
         service = ConsumeOrderlyService(listener, group, config, executor, backend, offsets, rebalance.lock)

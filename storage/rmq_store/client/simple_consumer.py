@@ -7,14 +7,15 @@
 
 What is not acknowledged within its invisible duration comes again, at once when that is over, and after too many
 deliveries becomes a dead letter. There is no rebalance: members of a group, in any number of processes, share every
-queue. Sources: SimpleConsumerImpl.java, FilterExpression.java (rocketmq-clients).
+queue. No stream of the group can read what they receive from until they are closed.
+Sources: SimpleConsumerImpl.java, FilterExpression.java (rocketmq-clients).
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,6 +26,7 @@ from typing import Final, TypeVar
 from rmq_store.arguments import checked_methods
 from rmq_store.broker.pop import MESSAGES_MAX
 from rmq_store.client.backend import Backend, Broker
+from rmq_store.client.client_id import make_client_id
 from rmq_store.client.consumer_config import ConsumeFromWhere
 from rmq_store.client.errors import ClientError
 from rmq_store.client.local import StorePlaces, backend_of
@@ -77,6 +79,7 @@ class SimpleConsumer:
 
     Raises (when constructed):
         UsageError: a bad name, filter or duration; CONSUME_FROM_TIMESTAMP, which RocketMQ does not offer here.
+        LeaseHeldError: a stream of the group reads one of the topics, or the group's retry topic.
     """
 
     def __init__(
@@ -106,25 +109,38 @@ class SimpleConsumer:
         self._threads: Pool | None = None
         self._closed = False
         for topic, expression in (subscription_expressions or {}).items():
-            self.subscribe(topic, expression)
+            self._subscriptions[topic] = _subscription(topic, expression)
+        self._client_id = make_client_id(None)
         self._backend, self._close_own = backend_of(backend)
+        try:
+            self._share(self._subscriptions)
+        except BaseException:
+            self._leave()
+            self._close_own()
+            raise
 
     # -- subscriptions ----------------------------------------------------------------------------------------------
 
     def subscribe(self, topic: str, filter_expression: Filter = "*") -> None:
-        """Receive from `topic` as well, or by another filter from now on. UsageError: a bad name or filter."""
-        validate_topic(topic)
-        if isinstance(filter_expression, FilterExpression):
-            kind = FilterExpressionType(filter_expression.type)
-            filter_expression = MessageSelector(kind.value, filter_expression.expression)
-        subscription = Subscription.of(topic, filter_expression)
+        """Receive from `topic` as well, or by another filter from now on.
+
+        Raises:
+            UsageError: a bad name or filter, or closed.
+            LeaseHeldError: a stream of the group reads the topic; nothing has changed.
+        """
+        subscription = _subscription(topic, filter_expression)
         with self._guard.entered():
-            self._subscriptions[topic] = subscription
+            self._check_open()
+            wanted = {**self._subscriptions, topic: subscription}
+            self._share(wanted)
+            self._subscriptions = wanted
 
     def unsubscribe(self, topic: str) -> None:
         """Receive nothing from `topic` any more; messages in hand can still be acknowledged."""
         with self._guard.entered():
-            self._subscriptions.pop(topic, None)
+            self._subscriptions = {name: each for name, each in self._subscriptions.items() if name != topic}
+            if not self._closed:
+                self._share(self._subscriptions)
 
     @property
     def subscription_expressions(self) -> Mapping[str, MessageSelector]:
@@ -206,6 +222,7 @@ class SimpleConsumer:
             threads = self._threads
         if threads is not None:
             threads.shutdown()
+        self._leave()
         self._close_own()
 
     def __enter__(self) -> SimpleConsumer:
@@ -251,6 +268,18 @@ class SimpleConsumer:
                 return [MessageView(one, self.consumer_group, name) for one in popped]
         return []
 
+    def _share(self, topics: Collection[str]) -> None:
+        shared = [*topics, retry_topic(self.consumer_group)] if topics else []
+        for _, broker in sorted(self._backend.brokers().items()):
+            broker.share_topics(self.consumer_group, self._client_id, shared)
+
+    def _leave(self) -> None:
+        for _, broker in sorted(self._backend.brokers().items()):
+            try:
+                broker.unregister(self.consumer_group, self._client_id)
+            except ClientError as error:
+                _log.warning("group %s: %s does not know that we left: %s", self.consumer_group, broker.name, error)
+
     def _broker(self, message_view: MessageView) -> Broker:
         name = message_view.broker_name
         broker = self._backend.brokers().get(name)
@@ -269,6 +298,14 @@ class SimpleConsumer:
     def _check_open(self) -> None:
         if self._closed:
             raise UsageError(f"the consumer of group {self.consumer_group!r} is closed")
+
+
+def _subscription(topic: str, filter_expression: Filter) -> Subscription:
+    validate_topic(topic)
+    if isinstance(filter_expression, FilterExpression):
+        kind = FilterExpressionType(filter_expression.type)
+        filter_expression = MessageSelector(kind.value, filter_expression.expression)
+    return Subscription.of(topic, filter_expression)
 
 
 def _milliseconds(name: str, duration: timedelta) -> int:

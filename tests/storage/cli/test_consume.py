@@ -167,6 +167,18 @@ def test_queues_are_shared_with_the_other_members_of_the_group(run: Run, root: P
     assert len(_bodies(result)) < 5
 
 
+def test_a_stream_that_reads_the_topic_as_the_group_is_named(run: Run, root: Path) -> None:
+    with Store.open(root) as store:
+        lease = store.lease("cg", "Orders", "query 'orders'")
+        result = run("consume", "Orders", "-g", "cg", "--until-empty", store=root)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert f"'Orders' is being read by \"query 'orders'\" (process {os.getpid()}, since " in result.stderr
+        assert _bodies(run("consume", "Orders", "-g", "cg", "--peek", store=root)) == ["0", "1", "2", "3", "4"]
+        assert _bodies(run("consume", "Orders", "-g", "other", "--max", "1", store=root)) == ["0"]
+        lease.release()
+        assert run("consume", "Orders", "-g", "cg", "--max", "1", store=root).exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

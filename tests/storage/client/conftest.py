@@ -230,10 +230,13 @@ class FakeBroker:
         self._enter("set_max_reconsume_times", group, times)
 
     def heartbeat(
-        self, group: str, client_id: str, *, joins: bool = False, topics: Collection[str] = ()
+        self, group: str, client_id: str, *, joins: bool = False, topics: Collection[str] = (), shares: bool = True
     ) -> None:
         self._enter("heartbeat", group, client_id)
         self.members[group][client_id] = self.clock()
+
+    def share_topics(self, group: str, client_id: str, topics: Collection[str]) -> None:
+        self._enter("share_topics", group, client_id)
 
     def unregister(self, group: str, client_id: str) -> None:
         self._enter("unregister", group, client_id)
