@@ -107,6 +107,13 @@ class Query(Protocol):
         """Of queues."""
 
 
+class Redriven(Protocol):
+    """Offsets of one queue."""
+
+    def contains(self, offsets: np.ndarray) -> np.ndarray:
+        """Which of `offsets`, (n,) int64, are among them; (n,) bool."""
+
+
 class Home(Protocol):
     """The part of `rmq_store.Store` that reading needs. Offsets are queue offsets unless a name says otherwise."""
 
@@ -179,6 +186,9 @@ class Home(Protocol):
         """The messages `[start, end)`, in order; of these just the queue offsets `only`, (n,) int64, ascending.
         `two_threads`: a second one helps.
         """
+
+    def redriven(self, group: str) -> Mapping[int, Redriven]:
+        """Which dead letters in each queue of `%DLQ%group` were moved on. `CorruptionError`: that cannot be told."""
 
     @property
     def query(self) -> Query:

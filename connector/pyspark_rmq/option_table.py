@@ -205,7 +205,8 @@ _WHAT = (
         "string",
         "none",
         "The dead letters of this consumer group, with the topic that they were sent to, where they come from and why "
-        "they failed. No rows if the group has none.",
+        "they failed, whether they were moved on (`redriven`), and how often before (`replays`). No rows if the group "
+        "has none.",
     ),
     Option(
         "key",

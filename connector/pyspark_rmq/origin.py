@@ -11,6 +11,8 @@ A message that failed is stored again, in `%RETRY%group` or `%DLQ%group`; its pr
     originMsgId          ORIGIN_MESSAGE_ID, else the record's own offset id
     errorClass, errorMessage, stackHash, firstFailureTime, lastFailureTime
                          the properties of `rmq_store.failure`, NULL if there are none
+    replays              PYRMQ_REPLAYS, else 0
+    redriven             what the store knows of the moves of its dead letters; NULL for rows of other topics
 
 queueId, queueOffset and commitLogOffset are always the place of the record itself: that is what is committed and sent
 back. Sources: DefaultMQPushConsumerImpl.resetRetryTopic, AbstractSendMessageProcessor.consumerSendMsgBack,
@@ -21,13 +23,16 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store import failure
+
+if TYPE_CHECKING:
+    from pyspark_rmq.home import Redriven
 
 RETRY_TOPIC: Final = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
@@ -57,9 +62,18 @@ def stored_columns(names: Sequence[str], *, restore_topic: bool) -> list[str]:
     return list(needed) or ["queueOffset"]
 
 
-def complete(batch: pa.RecordBatch, names: Sequence[str], *, store_topic: str, restore_topic: bool) -> pa.RecordBatch:
-    """Return the columns `names` of rows that were read with `stored_columns(names)` from the topic `store_topic`."""
-    rows = _Rows(batch, store_topic)
+def complete(
+    batch: pa.RecordBatch,
+    names: Sequence[str],
+    *,
+    store_topic: str,
+    restore_topic: bool,
+    redriven: Redriven | None = None,
+) -> pa.RecordBatch:
+    """Return the columns `names` of rows that were read with `stored_columns(names)` from the topic `store_topic`.
+    `redriven`: which offsets of the queue were moved on; None: that cannot be told.
+    """
+    rows = _Rows(batch, store_topic, redriven)
     arrays = []
     for name in names:
         if name == "topic" and restore_topic:
@@ -74,9 +88,10 @@ def complete(batch: pa.RecordBatch, names: Sequence[str], *, store_topic: str, r
 class _Rows:
     """Rows as stored. Properties are looked up in all of them at once."""
 
-    def __init__(self, batch: pa.RecordBatch, store_topic: str) -> None:
+    def __init__(self, batch: pa.RecordBatch, store_topic: str, redriven: Redriven | None) -> None:
         self._batch = batch
         self._store_topic = store_topic
+        self._redriven = redriven
 
     def text(self, name: str) -> pa.StringArray:
         """The values of one property; null where there is none."""
@@ -101,6 +116,12 @@ class _Rows:
     def store_topic(self) -> pa.StringArray:
         """The topic of the queue."""
         return pa.repeat(pa.scalar(self._store_topic), self._batch.num_rows)
+
+    def redriven(self) -> pa.BooleanArray:
+        """Whether each was moved on; null where that cannot be told."""
+        if self._redriven is None:
+            return pa.nulls(self._batch.num_rows, pa.bool_())
+        return pa.array(self._redriven.contains(self._batch.column("queueOffset").to_numpy()))
 
     def own_if_first(self, column: str, kept: pa.Array) -> pa.Array:
         """What was `kept`; the record's own value if it never failed; null for the rest."""
@@ -156,4 +177,9 @@ _MADE: Final[Mapping[str, tuple[tuple[str, ...], _Make]]] = {
     "stackHash": (("properties",), lambda rows: rows.text(failure.STACK_HASH)),
     "firstFailureTime": (("properties",), lambda rows: rows.time(failure.FIRST_FAILURE_MS)),
     "lastFailureTime": (("properties",), lambda rows: rows.time(failure.LAST_FAILURE_MS)),
+    "replays": (
+        ("properties",),
+        lambda rows: pc.fill_null(rows.number(failure.REPLAYS, _INT32_DIGITS_MAX), 0).cast(pa.int32()),
+    ),
+    "redriven": (("queueOffset",), _Rows.redriven),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from pyspark.sql.types import StructType
 from pyspark_rmq import positions
 from pyspark_rmq.continuity import keep_or_fail, keep_within, report_damage
 from pyspark_rmq.home import Home, open_to_read, task_home
-from pyspark_rmq.options import SourceOptions
+from pyspark_rmq.options import DLQ_PREFIX, SourceOptions
 from pyspark_rmq.planning import QueueSlice, split
 from pyspark_rmq.schema import source_columns
 
@@ -23,8 +24,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_rmq.conditions import Condition
+    from pyspark_rmq.home import Redriven
 
     Read = Callable[[QueueSlice, np.ndarray | None], Iterator[pa.RecordBatch]]
+
+
+_log = logging.getLogger(__name__)
 
 
 class SlicePartition(InputPartition):
@@ -114,11 +119,26 @@ def _read_columns(
         # DefaultMQPushConsumerImpl.copySubscription: all of it. It has passed the filter before.
         options = replace(options, tags=None)
     stored = origin.stored_columns(names, restore_topic=own)
+    redriven = _redriven(home, part) if "redriven" in names else None
     for batch in read_matching(home, options, part, stored, conditions, partition.rows):
         if stored == list(names):
             yield batch
         else:
-            yield origin.complete(batch, names, store_topic=part.topic, restore_topic=own)
+            yield origin.complete(batch, names, store_topic=part.topic, restore_topic=own, redriven=redriven)
+
+
+def _redriven(home: Home, part: QueueSlice) -> Redriven | None:
+    """Which messages of a dead-letter topic's queue were moved on; None for other topics, or if that is damaged."""
+    from rmq_store.broker.redriven import OffsetRanges
+    from rmq_store.errors import CorruptionError
+
+    if not part.topic.startswith(DLQ_PREFIX):
+        return None
+    try:
+        return home.redriven(part.topic.removeprefix(DLQ_PREFIX)).get(part.queue_id, OffsetRanges.none())
+    except CorruptionError as error:
+        _log.warning("the column redriven of %s is NULL: %s", part.topic, error)
+        return None
 
 
 def read_matching(

@@ -39,6 +39,7 @@ def redrive(
     path: str,
     group: str,
     dry_run: bool = False,
+    limit: int | None = None,
     rate_per_second: float | None = None,
     max_replays: int | None = None,
     to_topic: str | None = None,
@@ -53,10 +54,12 @@ def redrive(
     interrupted. The dead letter itself stays until retention takes it.
 
     Args:
-        df: dead letters, not a stream; `limit(n)` is a cap.
+        df: dead letters, not a stream. `df.limit(n)` would count what was moved before: use `limit`.
         path: directory of the store.
         group: the consumer group that failed on them.
         dry_run: move nothing, and say what would become of each.
+        limit: move so many at most. What was moved before does not count, so the same call again moves the next ones.
+            Rows behind the last one that moved are left out of the result.
         rate_per_second: move so many messages in a second at most.
         max_replays: how often a message may be redriven. One that died again after that goes to `parking_topic`, or is
             refused if there is none.
@@ -82,6 +85,8 @@ def redrive(
         isinstance(rate_per_second, int | float) and not isinstance(rate_per_second, bool) and rate_per_second > 0
     ):
         refuse(f"redrive: rate_per_second={rate_per_second!r} is no rate")
+    if limit is not None and (type(limit) is not int or limit < 1):
+        refuse(f"redrive: limit={limit!r} is no number of messages")
     columns = _columns(df)
     limits: dict[str, Any] = {"to_topic": to_topic, "max_replays": max_replays, "parking_topic": parking_topic}
     with Store.open(path) as store, tempfile.TemporaryDirectory(prefix="pyspark-rmq-redrive-") as work:
@@ -96,15 +101,20 @@ def redrive(
             pq.ParquetWriter(results, schema) as writer,
         ):
             pause_s = 0.0
+            left = limit
             for rows, chunk in _chunks(keys, rate_per_second):
+                if left == 0:
+                    break
                 if dry_run:
-                    answer = store.dead_letters.plan(group, chunk, **limits)
+                    answer = store.dead_letters.plan(group, chunk, limit=left, **limits)
                 else:
                     if pause_s:
                         sleep(pause_s)
-                    answer = store.dead_letters.redrive(group, chunk, **limits)
+                    answer = store.dead_letters.redrive(group, chunk, limit=left, **limits)
                     pause_s = _moved(answer) / rate_per_second if rate_per_second is not None else 0.0
-                writer.write_batch(_with_ids(answer, chunk))
+                if left is not None:
+                    left -= pc.sum(pc.is_valid(answer.column("target"))).as_py() or 0
+                writer.write_batch(_with_ids(answer, chunk.slice(0, answer.num_rows)))
                 advance(rows)
         read = df.sparkSession.read.parquet(results.as_uri())
         return read.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)

@@ -28,14 +28,18 @@ errorMessage       STRING                 and when first and      with sendBack
 stackHash          STRING                 last; NULL if it never  with sendBack
 firstFailureTime   TIMESTAMP              failed, or nobody       ignored: the first one stays
 lastFailureTime    TIMESTAMP              kept it                 with sendBack
+redriven           BOOLEAN                moved on already; NULL  ignored
+                                          if it is no dead letter
+replays            INT                    how often it was moved  ignored
 value              -                      -                       another name for body
 shardingKey        STRING                 -                       used: same key, same queue
 delayLevel         INT                    -                       used: waits for this level's delay
 deliverTimestamp   TIMESTAMP              -                       used: waits until then
 
 Without a schema of the user's, the origin columns (originTopic to storeTopic) are there with the options `group` and
-`dlq`, the reasons (errorClass to lastFailureTime) with `dlq`. A user's schema may name all of them at any time. How
-they are made: `origin.py`. With the option sendBack the sink takes other columns: `send_back_columns`.
+`dlq`, the reasons (errorClass to lastFailureTime), redriven and replays with `dlq`. A user's schema may name all of
+them at any time. How they are made: `origin.py`. With the option sendBack the sink takes other columns:
+`send_back_columns`.
 """
 
 from __future__ import annotations
@@ -46,6 +50,7 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import (
     BinaryType,
+    BooleanType,
     DataType,
     IntegerType,
     LongType,
@@ -98,10 +103,17 @@ REASON_FIELDS = (
     StructField("lastFailureTime", TimestampType()),
 )
 
-# All columns that a read can give.
-READABLE = StructType([*SOURCE_SCHEMA, *ORIGIN_FIELDS, *REASON_FIELDS])
+REDRIVE_FIELDS = (
+    StructField("redriven", BooleanType()),
+    StructField("replays", IntegerType()),
+)
 
-_NULLABLE = frozenset({"tags", "keys", "originQueueId", "originQueueOffset", *(field.name for field in REASON_FIELDS)})
+# All columns that a read can give.
+READABLE = StructType([*SOURCE_SCHEMA, *ORIGIN_FIELDS, *REASON_FIELDS, *REDRIVE_FIELDS])
+
+_NULLABLE = frozenset(
+    {"tags", "keys", "originQueueId", "originQueueOffset", "redriven", *(field.name for field in REASON_FIELDS)}
+)
 
 # What the sink uses with the option sendBack; what it cannot do without comes first.
 _SEND_BACK_FIELDS = (

@@ -170,6 +170,22 @@ def test_a_second_call_moves_nothing_twice(spark: Any, shop: Shop, redrive: Run)
     assert sorted(row["body"] for row in shop.rows(RETRY)) == [f"Orders-{n}".encode() for n in range(6)]
 
 
+@pytest.mark.parametrize("chunk_rows", [1, 10_000])
+def test_a_queue_is_worked_off_in_portions_by_the_same_call(
+    spark: Any, shop: Shop, redrive: Run, monkeypatch: pytest.MonkeyPatch, chunk_rows: int
+) -> None:
+    monkeypatch.setattr(redriving, "_CHUNK_ROWS", chunk_rows)
+    dead = dead_letters(spark, shop)
+    assert outcomes(redrive(dead, limit=4, dry_run=True)) == {"WOULD_REDRIVE": 4}
+    moved = []
+    for _ in range(3):
+        found = outcomes(redrive(dead, limit=4))
+        moved.append((found.get("REDRIVEN", 0), found.get("ALREADY_REDRIVEN", 0)))
+    assert moved == [(4, 0), (2, 4), (0, 6)]
+    assert dead.where("redriven").count() == 6
+    assert outcomes(redrive(dead.where("NOT redriven"))) == {}
+
+
 def test_a_call_that_was_interrupted_is_resumed_by_the_same_call(
     spark: Any, shop: Shop, redrive: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +289,8 @@ def test_rows_of_another_store_are_refused_one_by_one(spark: Any, shop: Shop, re
         ({"parking_topic": "Parked"}, "max_replays"),
         ({"to_topic": DLQ}, "loop"),
         ({"to_topic": "no such topic"}, "no such topic"),
+        ({"limit": 0}, "limit=0"),
+        ({"limit": "2"}, "limit='2'"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused_before_a_row_is_computed(

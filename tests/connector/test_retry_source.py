@@ -21,7 +21,7 @@ from pyspark_rmq.options import SinkOptions, Subscription, sink_options, source_
 from pyspark_rmq.reader import RmqReader
 from pyspark_rmq.schema import READABLE, SOURCE_SCHEMA, send_back_columns, sink_columns, source_columns, source_schema
 from pyspark_rmq.stream_reader import RmqStreamReader
-from rmq_store import ClockFile, LeaseHeldError, Store, StoreConfig, UsageError, failure
+from rmq_store import ClockFile, CorruptRecordError, LeaseHeldError, Store, StoreConfig, UsageError, failure
 from rmq_store.format.host import Host
 from rmq_store.format.ids import offset_message_id
 
@@ -89,7 +89,7 @@ def test_origin_columns_come_with_a_group_and_reasons_with_dead_letters() -> Non
     assert with_origin[17:] == ["originTopic", "originQueueId", "originQueueOffset", "originMsgId", "storeTopic"]
     assert source_schema({"DLQ": "g"}) == READABLE
     assert READABLE.fieldNames()[22:] == [
-        "errorClass", "errorMessage", "stackHash", "firstFailureTime", "lastFailureTime",
+        "errorClass", "errorMessage", "stackHash", "firstFailureTime", "lastFailureTime", "redriven", "replays",
     ]  # fmt: skip
     # a user's schema may name them at any time; some may be NULL
     assert source_columns(StructType([READABLE["errorClass"], READABLE["storeTopic"]])) == ["errorClass", "storeTopic"]
@@ -418,6 +418,50 @@ def test_dead_letters_are_read_with_their_reasons_and_a_group_without_any_has_no
     assert (row["errorClass"], row["errorMessage"], row["stackHash"]) == ("ValueError", "no", None)
     assert row["lastFailureTime"] == datetime.fromtimestamp(NOW_MS / 1000, UTC)
     assert row["originMsgId"] == dict(row["properties"])["ORIGIN_MESSAGE_ID"]
+
+
+def test_dead_letters_say_whether_and_how_often_they_were_moved(
+    store: tuple[Path, ClockFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = store
+    options = source_options({"path": str(path), "dlq": "g"}, "batch read", 0)
+    schema = StructType([READABLE[name] for name in ("replays", "queueOffset", "redriven")])
+
+    def rows() -> list[list[Any]]:
+        return [list(row.values()) for batch in rows_of(RmqReader(options, schema)) for row in batch.to_pylist()]
+
+    for _ in range(2):
+        send_back(path, "Orders", delay_level=-1)
+    assert rows() == [[0, 0, False], [0, 1, False]]
+    with Store.open(path) as opened:
+        place = pa.record_batch({"queueId": pa.array([0], pa.int32()), "queueOffset": pa.array([1], pa.int64())})
+        (moved,) = opened.dead_letters.redrive("g", place).to_pylist()
+        opened.retry.send_back("g", moved["newCommitLogOffset"], delay_level=-1)
+    assert rows() == [[0, 0, False], [0, 1, True], [1, 2, False]]
+    # other topics have no such thing, and whoever does not ask for it does not look for it
+    asked = source_options({"path": str(path), "subscribe": "Orders"}, "batch read", 0)
+    (found,) = rows_of(RmqReader(asked, schema))
+    assert set(found.column("redriven").to_pylist()) == {None}
+    assert set(found.column("replays").to_pylist()) == {0}
+    monkeypatch.setattr(Store, "redriven", lambda store, group: pytest.fail("nobody has asked"))
+    (batch,) = rows_of(RmqReader(options, StructType([READABLE["queueOffset"], READABLE["replays"]])))
+    assert batch.column("replays").to_pylist() == [0, 0, 1]
+
+
+def test_what_was_moved_is_null_where_the_store_cannot_tell(
+    store: tuple[Path, ClockFile], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, _ = store
+    send_back(path, "Orders", delay_level=-1)
+
+    def damaged(store: Store, group: str) -> Any:
+        raise CorruptRecordError("00000000000000000000", 7, "no record of moved dead letters")
+
+    monkeypatch.setattr(Store, "redriven", damaged)
+    options = source_options({"path": str(path), "dlq": "g"}, "batch read", 0)
+    (batch,) = rows_of(RmqReader(options, StructType([READABLE["body"], READABLE["redriven"]])))
+    assert batch.to_pylist() == [{"body": b"b", "redriven": None}]
+    assert "the column redriven of %DLQ%g is NULL: " in caplog.text
 
 
 def test_columns_that_nobody_selects_cost_no_look_at_properties(

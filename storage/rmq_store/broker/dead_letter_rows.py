@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.broker.archive_schema import DEAD_LETTER_SCHEMA, columns_of_properties
-from rmq_store.broker.redriven import OffsetRanges, RedrivenTable
+from rmq_store.broker.redriven import OffsetRanges
 from rmq_store.broker.results import QueueRange
 from rmq_store.broker.sql92 import Selector
 from rmq_store.errors import OffsetOutOfRangeError, UsageError
@@ -166,5 +166,5 @@ class DeadLetterRows:
 
     def _redriven(self) -> Mapping[int, OffsetRanges]:
         if self._moved is None:
-            self._moved = RedrivenTable(self._store._log, lambda: self._store.log_range()[1]).moved(self.group)
+            self._moved = self._store.redriven(self.group)
         return self._moved

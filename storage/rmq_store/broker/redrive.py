@@ -114,13 +114,14 @@ class DeadLetters:
         to_topic: str | None = None,
         max_replays: int | None = None,
         parking_topic: str | None = None,
+        limit: int | None = None,
     ) -> pa.RecordBatch:
         """What `redrive` with these arguments would do now (RESULT_SCHEMA, in the order of the rows); writes nothing.
         Raises as `redrive`.
         """
-        job = self._job(group, rows, to_topic, max_replays, parking_topic)
+        job = self._job(group, rows, to_topic, max_replays, parking_topic, limit)
         for queue_id, wanted in job.queues():
-            while len(wanted):
+            while len(wanted) and job.left != 0:
                 wanted = wanted[self._settle(job, queue_id, wanted[:CHUNK_ROWS], writes=False) :]
         return job.result(_PLANNED)
 
@@ -132,6 +133,7 @@ class DeadLetters:
         to_topic: str | None = None,
         max_replays: int | None = None,
         parking_topic: str | None = None,
+        limit: int | None = None,
         rate_per_second: float | None = None,
         progress: Callable[[int, int], None] | None = None,
         sleep: Callable[[float], None] = time.sleep,
@@ -142,6 +144,9 @@ class DeadLetters:
         with all its retries. `to_topic` names another topic. Body, tags, keys, the message's own properties, born time
         and host stay; PYRMQ_REPLAYS counts, PYRMQ_DEAD_LETTER says "queue:offset". A message that was replayed
         `max_replays` times goes to `parking_topic`, or is refused.
+
+        At most `limit` rows are moved; what was moved before, is refused or gone does not count. Then the rows behind
+        the last one that moved are left out of the result: the same call again moves the next `limit` of them.
 
         Works in units of CHUNK_ROWS rows: each is all or nothing, also across a power cut. After an error or a kill
         those done stay done; run it again with the same rows, and only the rest moves. At most `rate_per_second` rows
@@ -156,13 +161,13 @@ class DeadLetters:
         """
         if rate_per_second is not None and not rate_per_second > 0:
             raise UsageError(f"rate_per_second={rate_per_second!r}: more than 0")
-        job = self._job(group, rows, to_topic, max_replays, parking_topic)
+        job = self._job(group, rows, to_topic, max_replays, parking_topic, limit)
         chunk_rows = min(CHUNK_ROWS, self._log.segments.size_bytes // _RANGE_BYTES_MAX)
         if rate_per_second is not None:
             chunk_rows = max(int(min(chunk_rows, rate_per_second)), 1)
         moved_before = 0
         for queue_id, wanted in job.queues():
-            while len(wanted):
+            while len(wanted) and job.left != 0:
                 if rate_per_second is not None and job.moved_rows > moved_before:
                     sleep((job.moved_rows - moved_before) / rate_per_second)
                     moved_before = job.moved_rows
@@ -172,11 +177,19 @@ class DeadLetters:
         return job.result({})
 
     def _job(
-        self, group: str, rows: pa.RecordBatch, to_topic: str | None, max_replays: int | None, parking_topic: str | None
+        self,
+        group: str,
+        rows: pa.RecordBatch,
+        to_topic: str | None,
+        max_replays: int | None,
+        parking_topic: str | None,
+        limit: int | None,
     ) -> RedriveJob:
         names.validate_group(group)
         if max_replays is not None and (type(max_replays) is not int or max_replays < 0):
             raise UsageError(f"max_replays={max_replays!r}: 0 or more")
+        if limit is not None and (type(limit) is not int or limit < 0):
+            raise UsageError(f"limit={limit!r}: 0 or more")
         if parking_topic is not None and max_replays is None:
             raise UsageError("parking_topic is for messages that were replayed max_replays times: give that too")
         router = Router(self._topics.all(), self._config)
@@ -184,7 +197,7 @@ class DeadLetters:
         for what, topic in (("to_topic", target), ("parking_topic", parking_topic)):
             if topic is not None:
                 self._check_target(what, topic, router, group)
-        job = RedriveJob(group, rows, Policy(target, max_replays, parking_topic), router)
+        job = RedriveJob(group, rows, Policy(target, max_replays, parking_topic), router, limit)
         for queue_id, wanted in job.queues():
             last = self._queues.range(job.dlq, queue_id).max_offset if queue_id >= 0 else 0
             offsets = job.queue_offsets[wanted]
@@ -224,6 +237,11 @@ class DeadLetters:
             judged, copies = redriver.judge(queue_id, offsets, ids, moved, job.policy)
             undecided = judged.open_rows()
             done = int(undecided[0]) if len(undecided) else len(chunk)
+            over = judged.moving()[job.left :] if job.left is not None else ()
+            if len(over):  # up to there, in its turn
+                chunk = chunk[: int(over[0])]
+                offsets, ids = offsets[: len(chunk)], None if ids is None else ids[: len(chunk)]
+                continue
             targets = np.full(len(chunk), None, object)
             targets[judged.outcomes == REDRIVEN] = job.policy.target
             targets[judged.outcomes == PARKED] = job.policy.parking_topic

@@ -96,6 +96,10 @@ class Judged:
         """Rows without an outcome."""
         return np.flatnonzero(self.outcomes == None)  # noqa: E711 - elementwise
 
+    def moving(self) -> npt.NDArray[np.intp]:
+        """Rows that move."""
+        return np.flatnonzero((self.outcomes == REDRIVEN) | (self.outcomes == PARKED))
+
 
 @dataclass(frozen=True)
 class Copy:

@@ -42,7 +42,9 @@ the message was not looked at.
 class RedriveJob:
     """Rows of one dead-letter topic, by queues and in ascending order of their offsets, and their results."""
 
-    def __init__(self, group: str, rows: pa.RecordBatch, policy: Policy, router: Router) -> None:
+    def __init__(
+        self, group: str, rows: pa.RecordBatch, policy: Policy, router: Router, limit: int | None = None
+    ) -> None:
         self.group = group
         self.dlq = names.dlq_topic(group)
         self.policy = policy
@@ -53,6 +55,7 @@ class RedriveJob:
         given = rows.column("msgId")
         self.msg_ids = None if given.null_count == len(given) else given
         self.done_rows = self.moved_rows = self.moved_bytes = 0
+        self.left = limit
         count = rows.num_rows
         self._texts = {name: np.full(count, None, object) for name in ("msgId", "outcome", "reason", "target")}
         self._places = np.full((3, count), -1, np.int64)
@@ -71,6 +74,8 @@ class RedriveJob:
             self._texts[name][rows] = values[:count]
         self._texts["target"][rows] = targets[:count]
         self.done_rows += count
+        if self.left is not None:
+            self.left -= int(np.count_nonzero(judged.moving() < count))
         self.moved_rows += int(np.count_nonzero(self._places[0][rows] >= 0))
         self.moved_bytes += moved_bytes
 
@@ -85,7 +90,9 @@ class RedriveJob:
         self._places[:, rows] = target_queue_ids, queue_offsets, log_offsets
 
     def result(self, renamed: Mapping[str, str]) -> pa.RecordBatch:
-        """RESULT_SCHEMA in the order of the rows; `renamed`: other names for outcomes."""
+        """RESULT_SCHEMA in the order of the rows, without those that were not looked at; `renamed`: other names for
+        outcomes.
+        """
         outcomes = [renamed.get(outcome, outcome) for outcome in self._texts["outcome"]]
         absent = self._places[0] < 0
         target_queue_ids, *offsets = (pa.array(places, mask=absent) for places in self._places)
@@ -94,4 +101,5 @@ class RedriveJob:
             pa.array(self.queue_ids), pa.array(self.queue_offsets), texts["msgId"], pa.array(outcomes, pa.string()),
             texts["reason"], texts["target"], target_queue_ids.cast(pa.int32()), *offsets,
         ]  # fmt: skip
-        return pa.RecordBatch.from_arrays(columns, schema=RESULT_SCHEMA)
+        result = pa.RecordBatch.from_arrays(columns, schema=RESULT_SCHEMA)
+        return result if self.left != 0 else result.filter(result.column("outcome").is_valid())

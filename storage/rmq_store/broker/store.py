@@ -34,6 +34,7 @@ from rmq_store.broker.pop import Pop
 from rmq_store.broker.query import Query
 from rmq_store.broker.queues import Queues
 from rmq_store.broker.redrive import DeadLetters
+from rmq_store.broker.redriven import OffsetRanges, RedrivenTable
 from rmq_store.broker.results import AppendResult, CommitResult, QueueRange, SendResult
 from rmq_store.broker.retention import Retention
 from rmq_store.broker.retry import Retry
@@ -343,6 +344,13 @@ class Store:
         return lease
 
     # -- reading ----------------------------------------------------------------------------------------------------
+
+    def redriven(self, group: str) -> Mapping[int, OffsetRanges]:
+        """Which dead letters in each queue of `%DLQ%group` were moved on up to now. CorruptionError: a record of what
+        was moved is damaged.
+        """
+        self._reading()
+        return RedrivenTable(self._log, lambda: self.log_range()[1]).moved(group)
 
     def queue_range(self, topic: str, queue_id: int) -> QueueRange:
         """The messages that can be read; (0, 0) for a queue that was never used."""

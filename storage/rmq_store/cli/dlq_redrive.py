@@ -41,6 +41,11 @@ class _Totals:
         self.outcomes: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
 
+    @property
+    def moving(self) -> int:
+        """How many move."""
+        return self.outcomes["REDRIVEN"] + self.outcomes["PARKED"]
+
     def add(self, result: pa.RecordBatch) -> None:
         """Count what became of some rows."""
         import pyarrow.compute as pc
@@ -81,7 +86,8 @@ class _Sums:
 @click.option("--reason", help="Only of this error class, with or without its module, or of this stack hash.")
 @click.option("--filter", "sql", metavar="SQL92", help="Only messages whose properties satisfy a condition.")
 @click.option("--since", metavar="TIME", help="Only those that died since then, or in the last 10m, 2h, 1d.")
-@click.option("--max", "limit", type=click.IntRange(min=1), metavar="N", help="The oldest N of them.")
+@click.option("--max", "limit", type=click.IntRange(min=1), metavar="N",
+              help="Move N of them, in the order of the queues; again: the next N.")  # fmt: skip
 @click.option("--to-topic", type=TOPIC, metavar="TOPIC", help="Instead of the group's %RETRY% topic.")
 @click.option("--max-replays", type=click.IntRange(min=0), metavar="N",
               help="Refuse messages that were redriven N times before.")  # fmt: skip
@@ -107,8 +113,9 @@ def redrive(
     """Copy dead letters to where they are consumed again: to the group's %RETRY% topic, with all its retries.
 
     Shows first what it will do, and asks. What was moved before is passed over, so it can be repeated, also after it
-    was killed. Dead letters stay where they are. The store is opened for writing, with --dry-run too: no RocketMQ
-    broker may run on it. Exit code 1 if messages were refused.
+    was killed; with --max each run moves the next ones, until nothing is left. Dead letters stay where they are. The
+    store is opened for writing, with --dry-run too: no RocketMQ broker may run on it. Exit code 1 if messages were
+    refused.
     """
     from rmq_store import Store
     from rmq_store.broker.dead_letter_rows import DeadLetterRows, Wanted
@@ -120,9 +127,12 @@ def redrive(
         rows = DeadLetterRows(store, group, wanted)
         target: dict[str, Any] = {"to_topic": to_topic, "max_replays": max_replays, "parking_topic": parking_topic}
         totals = _Totals()
-        for places in _calls(rows, limit):
-            totals.add(store.dead_letters.plan(group, places, **target))
-        moving = totals.outcomes["REDRIVEN"] + totals.outcomes["PARKED"]
+        for places in _calls(rows):
+            left = None if limit is None else limit - totals.moving
+            if left == 0:
+                break
+            totals.add(store.dead_letters.plan(group, places, limit=left, **target))
+        moving = totals.moving
         if not dry_run and moving:
             if not yes:
                 _show(group, totals, as_json=False, err=True)
@@ -141,12 +151,15 @@ def _move(
     moved = 0
     with counting_bar("redrive") as tell:
         sums = _Sums(tell)
-        for places in _calls(rows, limit):
+        for places in _calls(rows):
+            left = None if limit is None else limit - totals.moving
+            if left == 0:
+                break
             if rate is not None and moved:
                 # The engine waits between the units of a call only, and a unit is what a second may move.
                 time.sleep(min(moved, max(int(rate), 1)) / rate)
             result = store.dead_letters.redrive(
-                group, places, rate_per_second=rate, progress=sums, sleep=time.sleep, **target
+                group, places, limit=left, rate_per_second=rate, progress=sums, sleep=time.sleep, **target
             )
             totals.add(result)
             sums.call_ended()
@@ -154,21 +167,17 @@ def _move(
     return totals
 
 
-def _calls(rows: DeadLetterRows, limit: int | None) -> Iterator[pa.RecordBatch]:
+def _calls(rows: DeadLetterRows) -> Iterator[pa.RecordBatch]:
     """The places of what is wanted, ROWS_SCHEMA without the ids, for a call of the engine each."""
     import pyarrow as pa
 
-    left = rows.count() if limit is None else limit
     waiting = pa.RecordBatch.from_pydict({"queueId": pa.array([], pa.int32()), "queueOffset": pa.array([], pa.int64())})
     for columns in rows.places():
-        arrays = [pa.array(column[:left]) for column in columns]
-        left -= len(arrays[0])
+        arrays = [pa.array(column) for column in columns]
         waiting = pa.concat_batches([waiting, pa.RecordBatch.from_arrays(arrays, schema=waiting.schema)])
         while waiting.num_rows >= CALL_ROWS:
             yield waiting.slice(0, CALL_ROWS)
             waiting = waiting.slice(CALL_ROWS)
-        if not left:
-            break
     if waiting.num_rows:
         yield waiting
 

@@ -272,6 +272,36 @@ def test_results_are_in_the_order_of_the_rows_and_copies_in_that_of_the_letters(
     assert [message.msg_id for message in messages(store, RETRY)] == ids
 
 
+@pytest.mark.parametrize("chunk_rows", [1, 3, 10_000])
+def test_a_limit_counts_what_moves_and_not_what_was_moved(
+    store: Store, monkeypatch: pytest.MonkeyPatch, chunk_rows: int
+) -> None:
+    monkeypatch.setattr(redrive, "CHUNK_ROWS", chunk_rows)
+    kill_off(store, 8)
+    wanted = rows_of(range(8))
+    store.dead_letters.redrive(GROUP, rows_of([1, 2]))
+    for moved, looked_at in ((3, 5), (3, 8), (0, 8)):
+        planned = store.dead_letters.plan(GROUP, wanted, limit=3)
+        result = store.dead_letters.redrive(GROUP, wanted, limit=3)
+        assert outcomes(result).count("REDRIVEN") == outcomes(planned).count("WOULD_REDRIVE") == moved
+        offsets = result.column("queueOffset").to_pylist()
+        assert offsets == planned.column("queueOffset").to_pylist() == list(range(looked_at))
+    assert outcomes(store.dead_letters.redrive(GROUP, wanted, limit=0)) == []
+    for bad in (-1, 1.0, "1", True):
+        with pytest.raises(UsageError, match="limit="):
+            store.dead_letters.redrive(GROUP, wanted, limit=bad)  # type: ignore[arg-type]
+
+
+def test_a_limit_does_not_count_what_is_refused(store: Store) -> None:
+    kill_off(store, 4)
+    parked: dict[str, Any] = {"max_replays": 0, "limit": 1}
+    assert outcomes(store.dead_letters.redrive(GROUP, rows_of(range(4)), **parked)) == ["REFUSED"] * 4
+    store.create_topic("Parking", 1)
+    assert outcomes(store.dead_letters.redrive(GROUP, rows_of(range(4)), parking_topic="Parking", **parked)) == [
+        "PARKED"
+    ]
+
+
 def test_threads_that_redrive_the_same_letters_share_them(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redrive, "CHUNK_ROWS", 7)
     kill_off(store, 60)

@@ -153,6 +153,21 @@ def test_what_was_moved_is_consumed_again_and_not_moved_twice(
     assert sorted(bodies) == sorted([f"body {number}" for number in range(6)] * 2)  # the originals, and these
 
 
+@pytest.mark.parametrize("call_rows", [1, 2, 100])
+def test_a_queue_is_worked_off_in_portions_by_the_same_command(
+    run: Run, root: Path, monkeypatch: pytest.MonkeyPatch, call_rows: int
+) -> None:
+    monkeypatch.setattr(dlq_redrive, "CALL_ROWS", call_rows)
+    command = ["dlq", "redrive", "cg_a", "--max", "2", "--max-replays", "1", "--yes"]
+    moved = []
+    for _ in range(4):
+        planned = _outcomes(run(*command[:-1], "--dry-run", store=root))
+        done = _outcomes(run(*command, store=root))
+        assert planned == done
+        moved.append((done.get("REDRIVEN", 0), done.get("ALREADY_REDRIVEN", 0)))
+    assert moved == [(2, 0), (2, 2), (2, 4), (0, 6)]
+
+
 def test_reason_filter_and_since_choose_and_a_topic_can_be_named(run: Run, root: Path) -> None:
     with Store.open(root) as store:
         store.create_topic("Repair", 1)
