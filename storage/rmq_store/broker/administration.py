@@ -126,6 +126,11 @@ class Administration:
             pops = tuple(sorted({*own.pops, *(pop for pop in self._pops() if pop[0] == name)}))
             offsets = (*others, (name, topics)) if topics else others
             deletion = replace(own, groups=has_settings, offsets=tuple(sorted(offsets)), pops=pops)
+        if not deletion and not remove_offsets and self.plan_group_deletion(name, remove_offsets=True):
+            raise UsageError(
+                f"no group {name!r} with settings in {self._log.root}: it has offsets, topics or pops of its own, "
+                "which removeOffset (-r true) deletes"
+            )
         if not deletion:
             raise UsageError(f"no group {name!r} in {self._log.root}")
         return deletion

@@ -15,7 +15,7 @@ from rmq_store.broker.config import StoreFile
 from rmq_store.broker.store import Store
 from rmq_store.errors import StoreLockedError
 from rmq_store.files import durable
-from rmq_store.files.lock import lock_shared_quietly
+from rmq_store.files.lock import lock_shared_quietly, process_text
 from rmq_store.format.names import LOCK_FILE
 
 
@@ -26,8 +26,8 @@ def copy_at_rest(store: Store, made: Path, target: Path, tell: Progress) -> Back
     try:
         if (holder := log.store_lock.who()).kind != "free":
             raise StoreLockedError(
-                f"{log.root}: a RocketMQ broker wrote this store last, and process {holder.pid} uses it now. Stop it "
-                "first: only a store of our own can be copied while it is written",
+                f"{log.root}: a RocketMQ broker wrote this store last, and {process_text(holder.pid)} uses it now. "
+                "Stop it first: only a store of our own can be copied while it is written",
                 holder.pid,
             )
         with contextlib.suppress(FileNotFoundError):

@@ -49,7 +49,7 @@ from rmq_store.errors import (
     UsageError,
 )
 from rmq_store.files import durable
-from rmq_store.files.lock import OfdLock
+from rmq_store.files.lock import OfdLock, process_text
 from rmq_store.log.delivery_times import schedule_files
 from rmq_store.log.geometry import infer
 from rmq_store.log.rebuild import REBUILD_FILE, begin_rebuild, end_rebuild, is_begun
@@ -164,7 +164,7 @@ def _refuse_company(root: Path, lock: OfdLock) -> None:
     state = lock.who()
     if state.kind != "free":
         raise StoreLockedError(
-            f"{root}: process {state.pid} has the store open: stop all that use it, then repair it", state.pid
+            f"{root}: {process_text(state.pid)} has the store open: stop all that use it, then repair it", state.pid
         )
 
 

@@ -45,8 +45,13 @@ class Router:
             return count
         known = self._topics.get(topic)
         if known is not None and not is_system_topic(topic):
-            if not known.writable or known.write_queue_nums < 1:
+            if not known.writable:
                 raise UsageError(f"topic {topic!r} may not be written (perm {known.perm})")
+            if known.write_queue_nums < 1:
+                raise UsageError(
+                    f"topic {topic!r} has 0 write queues, so it takes no messages: set its writeQueueNums "
+                    "(rmq updateTopic -w)"
+                )
             return self._counts.setdefault(topic, known.write_queue_nums)
         validate_topic(topic)
         if is_system_topic(topic):

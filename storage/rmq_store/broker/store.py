@@ -44,7 +44,7 @@ from rmq_store.broker.staged_files import StagedFile
 from rmq_store.broker.stored_frames import message_at
 from rmq_store.broker.topic_use import TopicLease
 from rmq_store.broker.topics import DEFAULT_TOPICS, TopicConfig, TopicTable
-from rmq_store.broker.waiting import Backlog, backlogs
+from rmq_store.broker.waiting import Backlog, backlogs, waiting_by_topic
 from rmq_store.broker.writing import Writer
 from rmq_store.clock import store_clock
 from rmq_store.errors import (
@@ -461,6 +461,13 @@ class Store:
         """What waits for each delay level, and for times of their own: as it is at the moment. CorruptionError."""
         newest_unit = None if self._writer is None else self._writer.newest_unit
         return backlogs(self._log, newest_unit, self._reading().end())
+
+    def waiting_for(self) -> dict[str, int]:
+        """How many messages wait for a delay or a time before they come to each topic; failed ones come to a `%RETRY%`
+        topic. Each of them is looked at. CorruptionError: a queue is damaged.
+        """
+        newest_unit = None if self._writer is None else self._writer.newest_unit
+        return waiting_by_topic(self._log, newest_unit, self._reading().end())
 
     def pin(self, start_offset: int, end_offset: int) -> Pin:
         """Keep retention from deleting [start_offset, end_offset) of the commit log, until the pin is released or the

@@ -1,7 +1,8 @@
 """Messages that are not delivered yet, because they wait for a delay level or for a time: where, and how many.
 
 Only what lies behind the progress of each level and timer queue is looked at, and only up to the segments asked for:
-queue entries give place and due time. Source: `delay_levels`, `timer_queue`; docs/design.md section 12.
+queue entries give place and due time. For whom they wait, their records say. Source: `delay_levels`, `timer_queue`;
+docs/design.md section 12.
 """
 
 from __future__ import annotations
@@ -11,13 +12,18 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmq_store.broker import delay_levels, timer_queue
 from rmq_store.broker.offsets import DelayOffsetTable
 from rmq_store.broker.parked import ParkedReader
+from rmq_store.broker.queue_reader import QueueReader
 from rmq_store.broker.timer import TIMER_QUEUES
 from rmq_store.broker.timer_queue import Mark, timer_rows
 from rmq_store.broker.unit_table import UnitTable
+from rmq_store.errors import CorruptionError, OffsetOutOfRangeError
+from rmq_store.format import properties as names
 from rmq_store.format.consume_queue import PRE_BLANK_SIZE
 from rmq_store.format.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
 from rmq_store.log.commit_log import CommitLog
@@ -25,6 +31,9 @@ from rmq_store.log.units import UnitRecord
 
 # Entries looked at per step: 20 bytes each.
 _STEP = 1 << 20
+
+# Of their records at once, so that damage costs one such piece again.
+_PIECE = 1 << 10
 
 _TRIES = 3
 
@@ -82,6 +91,70 @@ def _backlogs(log: CommitLog, newest_unit: NewestUnit, end: int) -> list[Backlog
     if timers:
         found.append(Backlog(None, sum(count for count, _ in timers), min(due_ms for _, due_ms in timers)))
     return found
+
+
+def waiting_by_topic(log: CommitLog, newest_unit: NewestUnit | None, end: int) -> dict[str, int]:
+    """How many messages wait below the end of the log for each topic that they come to: failed ones for the `%RETRY%`
+    topic of a group. The record of each is looked at, a piece of a queue at a time. A damaged one is left out: it never
+    comes. `newest_unit` and errors as for `backlogs`.
+    """
+    units = UnitTable(log)
+    look_up = newest_unit or (lambda purpose, key: units.newest(purpose, key, end))
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            return _by_topic(log, look_up, end)
+        except (FileNotFoundError, OffsetOutOfRangeError):  # retention was faster
+            if not tries_left:
+                raise
+    raise AssertionError
+
+
+def _by_topic(log: CommitLog, newest_unit: NewestUnit, end: int) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for topic, queue_id, offsets in _queue_offsets(log, newest_unit, end):
+        for first in range(0, len(offsets), _PIECE):
+            for name, count in _real_topics(log, topic, queue_id, offsets[first : first + _PIECE]):
+                found[name] = found.get(name, 0) + count
+    return found
+
+
+def _queue_offsets(
+    log: CommitLog, newest_unit: NewestUnit, end: int
+) -> Iterator[tuple[str, int, npt.NDArray[np.int64]]]:
+    """The queues that messages wait in, and the queue offsets of those, ascending, a step of a queue at a time."""
+    for level, done in _levels(log, newest_unit):
+        for start, stop in _steps(log, SCHEDULE_TOPIC, level - 1, done, end):
+            entries = log.views.queue(SCHEDULE_TOPIC, level - 1).entries(start, stop)
+            yield SCHEDULE_TOPIC, level - 1, start + np.flatnonzero(entries["frame_size"] != PRE_BLANK_SIZE)
+    reader = ParkedReader(log)
+    for queue_id in range(TIMER_QUEUES):
+        mark = Mark.of(newest_unit(timer_queue.PURPOSE, str(queue_id)))
+        for start, stop in _steps(log, PYRMQ_TIMER_TOPIC, queue_id, mark.start, end):
+            rows = mark.waiting(timer_rows(log, reader, queue_id, start, stop))
+            yield PYRMQ_TIMER_TOPIC, queue_id, np.sort(rows["queue_offset"])
+
+
+def _real_topics(
+    log: CommitLog, topic: str, queue_id: int, offsets: npt.NDArray[np.int64]
+) -> Iterator[tuple[str, int]]:
+    """(topic, how many of these messages come to it)."""
+    first = int(offsets[0])
+    entries = log.views.queue(topic, queue_id).entries(first, int(offsets[-1]) + 1)[offsets - first]
+    reader = QueueReader(log, "", body_limit_bytes=0)
+    try:
+        read = list(
+            reader.read(topic, queue_id, first, entries, ["properties"], tags=None, raw_body=True, rows=offsets)
+        )
+    except CorruptionError:
+        if len(offsets) > 1:
+            middle = len(offsets) // 2
+            yield from _real_topics(log, topic, queue_id, offsets[:middle])
+            yield from _real_topics(log, topic, queue_id, offsets[middle:])
+        return
+    for batch in read:
+        reals = pc.map_lookup(batch.column("properties"), pa.scalar(names.REAL_TOPIC), "first")
+        for entry in reals.drop_null().value_counts().to_pylist():
+            yield entry["values"], entry["counts"]
 
 
 def waiting_by_segment(log: CommitLog, newest_unit: NewestUnit, start: int, end: int) -> dict[int, Waiting]:

@@ -10,6 +10,7 @@ import click
 from rmq_store.cli.completion import GROUP
 from rmq_store.cli.output import common_options, open_store, wide_option, write_json, write_table
 from rmq_store.errors import UsageError
+from rmq_store.format.names import retry_topic
 
 if TYPE_CHECKING:
     from rmq_store.broker.lag import GroupLag
@@ -29,8 +30,9 @@ def groups(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, s
 
     LAG is what mqadmin's consumerProgress shows as Diff: the messages between the committed offset and the end, over
     all queues of the topics on which the group has committed, its %RETRY% topic included; a queue without a committed
-    offset counts from 0. RETRIES is the part of LAG in the %RETRY% topics; DEAD counts the messages in %DLQ%GROUP. With
-    names of groups, the queues are shown. Filters are what consumers asked a broker to select by (consumerFilter.json).
+    offset counts from 0. RETRIES is the part of LAG in the %RETRY% topics. WAITING counts failed messages that wait for
+    their delay before they come to these; LAG does not. DEAD counts the messages in %DLQ%GROUP. With names of groups,
+    the queues are shown. Filters are what consumers asked a broker to select by (consumerFilter.json).
     """
     from rmq_store.broker.groups import FilterTable
     from rmq_store.broker.lag import group_lag
@@ -40,8 +42,10 @@ def groups(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, s
         known = set(committed) | set(store.groups())
         if unknown := sorted(set(names) - known):
             raise UsageError(f"no such group: {', '.join(unknown)}")
-        shown = sorted(names or (known if show_all else committed))
-        found = [_json(group_lag(store, name)) for name in shown]
+        waiting = store.waiting_for()
+        failed = {name for name in known if retry_topic(name) in waiting}
+        shown = sorted(names or (known if show_all else {*committed, *failed}))
+        found = [_json(group_lag(store, name), waiting.get(retry_topic(name), 0)) for name in shown]
     filters = [entry for entry in FilterTable(root).all() if entry.group in shown]
     for group in found:
         group["filters"] = [
@@ -60,19 +64,23 @@ def groups(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, s
         ]
         write_table(("GROUP", "TOPIC", "QUEUE", "COMMITTED", "MAX", "LAG"), rows, flexible=("GROUP", "TOPIC"))
         click.echo()
-    sums = [(g["group"], len({q["topic"] for q in g["queues"]}), g["lag"], g["retries"], g["dead"]) for g in found]
-    write_table(("GROUP", "TOPICS", "LAG", "RETRIES", "DEAD"), sums, flexible=("GROUP",))
+    sums = [
+        (g["group"], len({q["topic"] for q in g["queues"]}), g["lag"], g["retries"], g["waiting"], g["dead"])
+        for g in found
+    ]
+    write_table(("GROUP", "TOPICS", "LAG", "RETRIES", "WAITING", "DEAD"), sums, flexible=("GROUP",))
     if filters:
         click.echo()
         asked = [(entry.group, entry.topic, entry.expression_type, entry.expression) for entry in filters]
         write_table(("GROUP", "TOPIC", "TYPE", "FILTER"), asked, flexible=("GROUP", "TOPIC", "FILTER"))
 
 
-def _json(lag: GroupLag) -> dict[str, Any]:
+def _json(lag: GroupLag, waiting: int) -> dict[str, Any]:
     return {
         "group": lag.group,
         "lag": lag.diff_total,
         "retries": lag.retry_diff,
+        "waiting": waiting,
         "dead": lag.dead,
         "queues": [
             {

@@ -15,12 +15,13 @@ from rmq_store.cli.known import require_group
 from rmq_store.cli.numbers import DAY_S, FiniteRange
 from rmq_store.cli.output import common_options, open_store, wide_option, write_json, write_table
 from rmq_store.cli.rates import Rates, duration_text, rate_text
+from rmq_store.format.names import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from rmq_store import Store
     from rmq_store.broker.lag import GroupLag
 
-_COLUMNS = ("GROUP", "TOPIC", "QUEUE", "COMMITTED", "END", "LAG", "LAG TIME")
+_COLUMNS = ("GROUP", "TOPIC", "QUEUE", "COMMITTED", "END", "LAG", "WAITING", "LAG TIME")
 _WATCHED = (*_COLUMNS, "RATE", "ETA")
 _EVERY_S = 2.0
 
@@ -37,6 +38,7 @@ class _Line(NamedTuple):
     lag_ms: int | None
     rate: float | None = None
     eta_ms: float | None = None
+    waiting: int | None = None
 
 
 @click.command(
@@ -53,10 +55,11 @@ class _Line(NamedTuple):
 def lag(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, every_s: float | None) -> None:
     """How far consumer groups are behind: for each queue of a group that is named, else for each topic of all groups.
 
-    LAG counts as mqadmin's consumerProgress does. LAG TIME is how long the oldest message that is left has been there;
-    `-` if none is left. With --watch: RATE is messages consumed per second since the look before, and ETA when the
-    group will have caught up if it goes on like this. On a terminal the screen is drawn again until q or Ctrl-C; in a
-    pipe every look is a table, with --json a line.
+    LAG counts as mqadmin's consumerProgress does. WAITING counts the messages that wait for a delay or a time before
+    they come to the topic, in the topic's first line; a %RETRY% topic's are the group's failed ones. LAG TIME is how
+    long the oldest message that is left has been there; `-` if none is left. With --watch: RATE is messages consumed
+    per second since the look before, and ETA when the group will have caught up if it goes on like this. On a terminal
+    the screen is drawn again until q or Ctrl-C; in a pipe every look is a table, with --json a line.
     """
     rates, lags = Rates(), Rates()
     with open_store(root) as store:
@@ -88,13 +91,32 @@ def _lines(store: Store, names: Sequence[str], per_queue: bool, rates: Rates, la
     for name in names:
         require_group(store, name)
     now_ms = store.clock()
+    waiting = store.waiting_for()
     groups = [group_lag(store, name, now_ms) for name in sorted(set(names))] if names else all_lags(store, now_ms)
+    # Of groups that have not committed anything yet, too.
+    failed = [retry for retry in sorted(waiting) if retry.startswith(RETRY_PREFIX)]
+    if names:
+        failed = [retry for retry in failed if retry.removeprefix(RETRY_PREFIX) in names]
     found = [line for group in groups for line in _of_group(group, per_queue or bool(names))]
     consumed = rates.look(now_ms, {line[:3]: line.committed or 0 for line in found})
     shrinking = lags.look(now_ms, {line[:3]: line.lag for line in found})
+    shown = {line.topic for line in found}
+    found += [_uncommitted(store, retry) for retry in failed if retry not in shown]
+    found.sort(key=lambda line: (line.group, line.topic))
     return [
-        line._replace(rate=consumed.get(line[:3]), eta_ms=_eta_ms(line.lag, shrinking.get(line[:3]))) for line in found
+        line._replace(
+            rate=consumed.get(line[:3]),
+            eta_ms=_eta_ms(line.lag, shrinking.get(line[:3])),
+            waiting=waiting.get(line.topic, 0) if line[:2] != before[:2] else None,
+        )
+        for before, line in zip([("", ""), *found], found, strict=False)
     ]
+
+
+def _uncommitted(store: Store, topic: str) -> _Line:
+    """The retry topic of a group that has committed nothing of it."""
+    ends = [found.max_offset for found in store.queue_ranges(topic).values()] if topic in store.topics() else []
+    return _Line(topic.removeprefix(RETRY_PREFIX), topic, f"all {len(ends)}", None, sum(ends), sum(ends), None)
 
 
 def _eta_ms(lag: int, growth: float | None) -> float | None:
@@ -139,13 +161,14 @@ def _show(lines: Sequence[_Line], as_json: bool, *, watched: bool) -> None:
 
 def _cells(line: _Line, *, watched: bool) -> tuple[str | int, ...]:
     committed = "-" if line.committed is None else line.committed
-    cells = (line.group, line.topic, line.queue, committed, line.end, line.lag, duration_text(line.lag_ms))
+    waiting = "-" if line.waiting is None else line.waiting
+    cells = (line.group, line.topic, line.queue, committed, line.end, line.lag, waiting, duration_text(line.lag_ms))
     return (*cells, rate_text(line.rate), duration_text(line.eta_ms)) if watched else cells
 
 
 def _json(line: _Line, *, watched: bool) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "group": line.group, "topic": line.topic, "queue": line.queue, "committedOffset": line.committed,
-        "endOffset": line.end, "lag": line.lag, "lagMs": line.lag_ms,
+        "endOffset": line.end, "lag": line.lag, "waiting": line.waiting, "lagMs": line.lag_ms,
     }  # fmt: skip
     return {**shown, "rate": line.rate, "etaMs": line.eta_ms} if watched else shown

@@ -186,7 +186,7 @@ def _show_plan(plan: RetentionPlan, as_json: bool) -> None:
             (fate.start, fate.end, time_text(fate.modified_ms * 1000), "goes" if fate.goes else "stays", fate.reason)
             for fate in plan.segments
         ]
-        write_table(("START", "END", "MODIFIED", "", "REASON"), rows, flexible=("REASON",))
+        write_table(("START", "END", "MODIFIED", "FATE", "REASON"), rows, flexible=("REASON",))
 
 
 def _show_reports(reports: list[RetentionReport], as_json: bool) -> None:

@@ -300,7 +300,7 @@ class LocalBroker:
         if not 0 <= queue_id < known.write_queue_nums:
             raise self._answers.error(
                 ResponseCode.INVALID_PARAMETER,
-                f"topic {topic!r} has no queue {queue_id}: it has {known.write_queue_nums} queues",
+                f"topic {topic!r} has no queue {queue_id}: it has {known.write_queue_nums} write queues",
             )
 
     def _is_hot(self, queue: MessageQueue) -> bool:

@@ -250,8 +250,11 @@ class Producer:
             raise MQClientError("the cluster has no broker", ClientErrorCode.NO_NAME_SERVER_EXCEPTION)
         queues = cluster.publish_queues(topic, self.config.default_topic_queue_nums)
         if not queues:
+            reason = ""
+            if cluster.subscribe_queues(topic):
+                reason = ": it has no queue that may be written; look at its writeQueueNums and perm"
             raise MQClientError(
-                f"No route info of this topic: {topic}", ClientErrorCode.NOT_FOUND_TOPIC_EXCEPTION
+                f"No route info of this topic: {topic}{reason}", ClientErrorCode.NOT_FOUND_TOPIC_EXCEPTION
             )
         return queues
 

@@ -73,6 +73,11 @@ def process_is_alive(pid: int) -> bool:
     return True
 
 
+def process_text(pid: int | None) -> str:
+    """How a text names the holder of a lock, who may not be known."""
+    return "another process" if pid is None else f"process {pid}"
+
+
 class OfdLock:
     """A lock on one byte of a file; one object is one holder, whichever thread uses it.
 
@@ -325,9 +330,8 @@ class OfdLock:
         return True
 
     def _timed_out(self, timeout_ms: int) -> StoreLockedError:
-        state = self.who()
-        holder = "another process" if state.pid is None else f"process {state.pid}"
-        return StoreLockedError(f"{self.path}: not free within {timeout_ms} ms, held by {holder}", state.pid)
+        pid = self.who().pid
+        return StoreLockedError(f"{self.path}: not free within {timeout_ms} ms, held by {process_text(pid)}", pid)
 
     def _forget(self) -> None:
         """In a forked child: drop the parent's description, which goes on holding the parent's lock."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rmq_store.errors import StoreFailedError, StoreFullError, StoreLockedError
 from rmq_store.files import durable
+from rmq_store.files.lock import process_text
 from rmq_store.files.state_page import StatePage
 from rmq_store.log.append import append_lock
 from rmq_store.log.commit_log import CommitLog
@@ -67,7 +68,7 @@ def _open(log: CommitLog, timeout_ms: int, wishes: Wishes) -> RecoveryReport | N
             )
         if time.monotonic() > deadline:
             pid = log.store_lock.who().pid
-            raise StoreLockedError(f"{log.root}: not free within {timeout_ms} ms, held by process {pid}", pid)
+            raise StoreLockedError(f"{log.root}: not free within {timeout_ms} ms, held by {process_text(pid)}", pid)
         time.sleep(random.uniform(0, _WAIT_MAX_S))
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_store import StoreConfig, TopicConfig, UnknownTopicError, UsageError
+from rmq_store import Message, Store, StoreConfig, TopicConfig, UnknownTopicError, UsageError
 from rmq_store.broker.routing import Router
+from rmq_store.client import MQClientError, Producer
 from rmq_store.format.hashing import java_hash
 
 TOPICS = {
@@ -100,3 +103,16 @@ def test_dictionary_entries_that_no_row_uses_do_not_matter(router: Router) -> No
     topics = pa.DictionaryArray.from_arrays(pa.array([1, 1], pa.int32()), pa.array(["rmq_sys_x", "Two"]))
     assert sorted(router.route(topics, None, None).tolist()) == [0, 1]
     assert router.route(pa.array([], pa.string()).dictionary_encode(), None, None).tolist() == []
+
+
+def test_a_topic_without_write_queues_says_so(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store", create=True) as store, Producer("p", store) as producer:
+        store.create_topic("T", 1)
+        closed = TopicConfig("T", 1, 0)
+        store.admin.update_topic("T", lambda topic: closed, default=closed)
+        with pytest.raises(UsageError, match="topic 'T' has 0 write queues"):
+            store.send(Message("T", b"x"))
+        with pytest.raises(UsageError, match="row 0: topic 'T' has 0 write queues"):
+            store.append(pa.RecordBatch.from_pydict({"body": [b"x"]}), topic="T")
+        with pytest.raises(MQClientError, match="No route info of this topic: T: it has no queue that may be written"):
+            producer.send(Message("T", b"x"))

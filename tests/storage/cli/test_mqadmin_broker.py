@@ -231,7 +231,7 @@ def test_offsets_on_topics_that_are_gone_are_cleaned(root: Path, tree_hash: Call
     assert command(root, "cleanUnusedTopic").exit_code == 0  # nothing to ask
 
 
-def test_metadata_of_users_is_exported(root: Path) -> None:
+def test_metadata_of_users_is_exported(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ExportMetadataCommand.java: the names of the files, what is left out."""
     with Store.open(root) as store:
         store.create_topic("%RETRY%g", queue_count=1)
@@ -246,6 +246,9 @@ def test_metadata_of_users_is_exported(root: Path) -> None:
     assert (set(found["topicConfigTable"]), set(found["subscriptionGroupTable"])) == ({"T"}, {"g"})
     assert found["topicConfigTable"]["T"]["readQueueNums"] == 2
     assert found["exportTime"] == NOW_MS + HOUR_MS
+    monkeypatch.chdir(directory)
+    here = command(root, "exportMetadata")
+    assert here.stdout == f"export {directory}/metadata.json success\n"
     command(root, "exportMetadata", "-t", "-s", "-f", str(directory))
     assert set(loads((directory / "topic.json").read_bytes())["topicConfigTable"]) == {"T", "%RETRY%g"}
     command(root, "exportMetadata", "-g", "-f", str(directory))

@@ -209,7 +209,7 @@ def test_who_consumes_is_listed_and_nobody_is_an_answer_of_its_own(root: Path) -
         (["getConsumerConfig", "-g", "gg"], "no group 'gg'"),
         (["consumerConnection", "-g", "gg"], "no group 'gg'"),
         (["deleteSubGroup", "-g", "G", "--yes"], "did you mean 'g'?"),
-        (["deleteSubGroup", "-g", "g", "--yes"], "no group 'g'"),  # it has no settings, and -r was not given
+        (["deleteSubGroup", "-g", "g", "--yes"], "which removeOffset (-r true) deletes"),  # -r was not given
         (["updateSubGroup", "-g", "a/b"], "holds characters"),
         (["updateSubGroup", "-g", "g", "-p", "x"], "is no JSON"),
         (["updateSubGroup", "-g", "g", "-p", '{"type": "x"}'], "one of EXPONENTIAL, CUSTOMIZED"),

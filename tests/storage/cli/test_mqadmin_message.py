@@ -157,6 +157,7 @@ def test_an_id_is_found_either_way(run: Run) -> None:
     assert [message["offsetMsgId"] for message in json.loads(both.stdout)] == [OFFSET_ID, OFFSET_ID]
     lost = run("queryMsgById", "-i", UNIQUE_ID)
     assert (lost.exit_code, lost.stderr.startswith("rmq: CODE: 208  DESC: ")) == (1, True)
+    assert f"rmq queryMsgByUniqueKey -i {UNIQUE_ID} -t TOPIC" in lost.stderr
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_where_columns_cannot_fit_names_are_whole_and_the_terminal_breaks_the_li
     assert line.endswith("…") and cell_len(line) == cell_len(place) + 32
 
 
-@pytest.mark.parametrize(("command", "columns"), [("lag", 60), ("groups", 46)])
+@pytest.mark.parametrize(("command", "columns"), [("lag", 69), ("groups", 55)])
 def test_names_of_groups_and_topics_are_wrapped_where_there_is_no_room(
     run_in_terminal: RunInTerminal, run: Run, command: str, columns: int
 ) -> None:

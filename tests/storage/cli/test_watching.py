@@ -14,6 +14,7 @@ import sys
 import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -152,13 +153,32 @@ def test_lag_is_that_of_the_manifest(run: Run, golden: Path) -> None:
     assert any(shown.values())
 
 
+def test_groups_and_lag_show_what_waits_also_of_a_group_that_has_committed_nothing(run: Run, scratch: Path) -> None:
+    root = scratch / "store"
+    with Store.open(root, create=True) as store:
+        store.create_topic("T", 1)
+        sent = store.send(Message("T", b"x"))
+        for group in ("g", "g", "h"):
+            store.retry.send_back(group, sent.commit_log_offset)
+        store.send(Message("T", b"later", delay_level=9))
+        store.commit_offsets("h", {("T", 0): 1})
+
+    def shown(*arguments: str) -> Any:
+        return json.loads(run(*arguments, "--json", store=root).stdout)
+
+    assert {group["group"]: group["waiting"] for group in shown("groups")} == {"g": 2, "h": 1}
+    lines = {(line["group"], line["topic"]): line["waiting"] for line in shown("lag")}
+    assert lines == {("g", "%RETRY%g"): 2, ("h", "%RETRY%h"): 1, ("h", "T"): 1}
+    assert [line["waiting"] for line in shown("lag", "g")] == [2]
+
+
 def test_rate_and_eta_come_from_two_looks(store: Store) -> None:
     rates, lags = Rates(), Rates()
 
     def look() -> list[tuple[object, ...]]:
         return [line[2:] for line in lag_module._lines(store, ["cg"], True, rates, lags)]
 
-    assert look() == [(0, 3, 5, 2, 0, None, None), (1, 1, 5, 4, 0, None, None)]
+    assert look() == [(0, 3, 5, 2, 0, None, None, 0), (1, 1, 5, 4, 0, None, None, None)]
     store.now[0] += 2000  # type: ignore[attr-defined]
     store.commit_offsets("cg", {("Orders", 1): 3})
     still, moving = look()
@@ -166,7 +186,7 @@ def test_rate_and_eta_come_from_two_looks(store: Store) -> None:
     assert (moving[3], moving[4], moving[5], moving[6]) == (2, 2000, 1.0, 2000.0)
     store.now[0] += 1000  # type: ignore[attr-defined]
     store.commit_offsets("cg", {("Orders", 1): 5})
-    assert look()[1][3:] == (0, None, 2.0, 0)
+    assert look()[1][3:7] == (0, None, 2.0, 0)
 
 
 def test_a_group_that_does_not_exist_is_one_line_with_the_nearest(run: Run) -> None:

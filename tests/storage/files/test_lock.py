@@ -18,7 +18,7 @@ import pytest
 
 from rmq_store.errors import NotAStoreError, StoreLockedError, UsageError
 from rmq_store.files import lock as lock_module
-from rmq_store.files.lock import Exclusive, LockState, OfdLock
+from rmq_store.files.lock import Exclusive, LockState, OfdLock, process_text
 
 OURS = """
 import sys
@@ -458,3 +458,7 @@ def test_a_block_that_does_not_wait_is_told_whether_it_has_the_lock(path: Path) 
         with other.exclusive_if_free() as is_second:
             assert not is_second
     assert other.try_exclusive()
+
+
+def test_a_holder_that_is_not_known_is_another_process() -> None:
+    assert (process_text(None), process_text(7)) == ("another process", "process 7")

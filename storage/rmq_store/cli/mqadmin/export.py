@@ -113,7 +113,7 @@ def _export(content: dict[str, Any], path: Path, as_json: bool) -> None:
     for directory in reversed([parent for parent in path.absolute().parents if not parent.is_dir()]):
         make_directory(directory)
     write_atomically(path, dumps(content).encode())
-    write_line("export %s success", str(path))
+    write_line("export %s success", str(path.absolute()))
 
 
 COMMANDS = (export_metadata, export_configs)

@@ -126,7 +126,8 @@ def _by_any_id(store: Store, msg_id: str, topic: str | None) -> StoredMessage:
         return store.query.by_offset_id(msg_id)
     except UsageError as error:
         if topic is None:
-            raise ResponseError(NO_MESSAGE, str(error)) from error
+            hint = f"if a producer made this id: rmq queryMsgByUniqueKey -i {msg_id} -t TOPIC"
+            raise ResponseError(NO_MESSAGE, f"{error}; {hint}") from error
     require_topic(store, topic)
     found = store.query.by_unique_key(topic, msg_id, begin_ms=0)
     if not found:
