@@ -149,9 +149,8 @@ class LocalGroups:
         try:
             for topic in claim_order(topics) if shares else ():
                 if topic not in known or not known[topic].held():
-                    use = TopicUse(self._root, lease.group, topic, clock=self._clock)
-                    use.share()
-                    fresh[topic] = use
+                    fresh[topic] = TopicUse(self._root, lease.group, topic, clock=self._clock)
+                    fresh[topic].share()
         except BaseException:
             for use in fresh.values():
                 use.release()
