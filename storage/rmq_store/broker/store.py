@@ -164,7 +164,7 @@ class Store:
         if create and not _is_store(root):
             _make_root(root)
         elif not _is_store(root):
-            raise NotAStoreError(str(root), "no RocketMQ store is here (no commitlog/ and no pyrmq/store.json)")
+            raise NotAStoreError(str(root), _no_store(root))
         durable.warn_of_shared_directory(root)
         if not read_only:
             with durable.typed(root):
@@ -652,6 +652,13 @@ def _is_store(root: Path) -> bool:
         reason = "its disk is not mounted, or a copy is not complete. Nothing was changed; put the directory back"
         raise NotAStoreError(str(root), f"commitlog/ is missing, though {rest} of a store is there: {reason}")
     return bool(rest) and (root / "pyrmq" / "store.json").is_file()
+
+
+def _no_store(root: Path) -> str:
+    reason = "no RocketMQ store is here (no commitlog/ and no pyrmq/store.json)"
+    if root.exists() and not (root.is_dir() and not any(root.iterdir())):
+        return reason
+    return f"{reason}; check the path, or make a store with `rmq init` or Store.open(path, create=True)"
 
 
 def _is_ours(root: Path) -> bool:

@@ -28,6 +28,7 @@ from rmq_store.cli import (
     dlq,
     doctor,
     groups,
+    init,
     lag,
     metrics,
     mqadmin,
@@ -179,6 +180,7 @@ _DEAD_LETTERS = [
     dlq.dlq,
 ]
 _CARE = [
+    init.init,
     verify.verify,
     repair.repair,
     backup.backup,

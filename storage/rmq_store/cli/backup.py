@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from rmq_store.cli.output import printable, write_json
+from rmq_store.cli.output import StorePath, printable, write_json
 from rmq_store.cli.progress import progress_bar
 
 
@@ -18,7 +18,7 @@ from rmq_store.cli.progress import progress_bar
 )
 @click.argument("places", metavar="[STORE] TARGET", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--store", "root", metavar="PATH", envvar="RMQ_STORE", show_envvar=True, help="Instead of STORE.",
-              type=click.Path(exists=True, file_okay=False, path_type=Path))  # fmt: skip
+              type=StorePath())  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def backup(places: tuple[Path, ...], root: Path | None, as_json: bool) -> None:
     """Copy the store in directory STORE to the new directory TARGET, while others go on writing it.

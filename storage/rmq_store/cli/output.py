@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 import shutil
 import sys
@@ -31,6 +32,24 @@ _HIDDEN = re.compile(f"[{_UNSEEN}]")
 _WIDE = "rmq.wide"
 
 
+class StorePath(click.Path):
+    """The directory of a store, which must exist; the error says how to make one."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, file_okay=False, path_type=Path)
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
+        """Raises click.BadParameter: it is not there, or no directory."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            if not os.path.lexists(value):
+                error.message += " Check the path, or make a store: `rmq init`."
+            raise
+
+
 def common_options(command: Command) -> Command:
     """Add --store and --json, which every command has; the command gets `root: Path` and `as_json: bool`."""
     command = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(command)
@@ -41,7 +60,7 @@ def common_options(command: Command) -> Command:
         metavar="PATH",
         envvar="RMQ_STORE",
         show_envvar=True,
-        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        type=StorePath(),
         help="Directory of the store: the one that holds commitlog/.",
     )(command)
 
@@ -74,7 +93,7 @@ def store_argument(command: Callable[..., None]) -> Callable[..., None]:
             raise click.MissingParameter(param_hint="'PATH' (env var: 'RMQ_STORE')", param_type="argument")
         command(root=root, **given)
 
-    kind = click.Path(exists=True, file_okay=False, path_type=Path)
+    kind = StorePath()
     option = click.option("--store", "also_path", metavar="PATH", type=kind, help="The same as PATH.")
     return click.argument("path", metavar="PATH", required=False, envvar="RMQ_STORE", type=kind)(option(with_root))
 

@@ -19,7 +19,7 @@ from rmq_store.cli.known import require_topic
 from rmq_store.cli.mqadmin.common import date_text, mqadmin_options, write_line
 from rmq_store.cli.mqadmin.message import no_message
 from rmq_store.cli.mqadmin.message_print import PREVIEW_CHARACTERS, body_of, java_message, message_json
-from rmq_store.cli.output import open_store, printable, wide_option, write_json, write_table
+from rmq_store.cli.output import StorePath, open_store, printable, wide_option, write_json, write_table
 from rmq_store.errors import CorruptRecordError, UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ _HEAD = (
 @click.option("--at", "offset", type=click.IntRange(0, (1 << 62) - 1), metavar="BYTE",
               help="One record, field by field: its place in the file, without -f in the log of --store.")  # fmt: skip
 @click.option("--store", "root", metavar="PATH", envvar="RMQ_STORE", show_envvar=True,
-              type=click.Path(exists=True, file_okay=False, path_type=Path), help="Directory of a store.")  # fmt: skip
+              type=StorePath(), help="Directory of a store.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @wide_option
 @click.option("-n", "--namesrvAddr", hidden=True, expose_value=False)

@@ -1,0 +1,84 @@
+"""`rmq init`: make an empty store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rmq_store.cli.output import printable, write_json
+from rmq_store.errors import UsageError
+
+
+@click.command(
+    short_help="Make an empty store.",
+    epilog="\b\nExample:\n  rmq init /data/rocketmq/store --flush-disk-type SYNC_FLUSH",
+)
+@click.argument("path", metavar="PATH", type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--config",
+    "conf",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A broker.conf whose settings the store gets; the options below win over it.",
+)
+@click.option("--broker-name", metavar="NAME", help="brokerName [default: rmq-embedded].")
+@click.option(
+    "--flush-disk-type",
+    type=click.Choice(["ASYNC_FLUSH", "SYNC_FLUSH"]),
+    help="Whether a sender waits for the disk [default: ASYNC_FLUSH, it does not].",
+)
+@click.option(
+    "--mapped-file-size-commit-log",
+    metavar="BYTES",
+    type=click.IntRange(1),
+    help="Size of a file of the log [default: 67108864]. A broker that opens the store needs the same.",
+)
+@click.option(
+    "--default-topic-queue-nums",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Queues of a topic that is made on first use [default: 4].",
+)
+@click.option(
+    "--file-reserved-time",
+    metavar="HOURS",
+    type=click.IntRange(0),
+    help="How long messages are kept [default: 72].",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+def init(path: Path, conf: Path | None, as_json: bool, **settings: Any) -> None:
+    """Make an empty store in the directory PATH, which must be missing or empty.
+
+    Refuses where a store is already, and changes nothing of it. A store keeps the settings that it was made with, but
+    for those of retention (`Retention.configure`). Says what it made.
+    """
+    from rmq_store import Store, StoreConfig
+
+    root = path.absolute()
+    if _is_taken(root):
+        raise UsageError(f"{root} holds a store already: nothing was changed")
+    config = StoreConfig() if conf is None else StoreConfig.from_broker_conf(conf)
+    config = replace(config, **{name: value for name, value in settings.items() if value is not None})
+    with Store.open(root, create=True, config=config) as store:
+        made = {
+            "path": str(root),
+            "brokerName": store.config.broker_name,
+            "flushDiskType": store.config.flush_disk_type,
+            "mappedFileSizeCommitLog": store.config.mapped_file_size_commit_log,
+            "defaultTopicQueueNums": store.config.default_topic_queue_nums,
+            "fileReservedTime": store.config.file_reserved_time,
+        }
+    if as_json:
+        write_json(made)
+        return
+    click.echo(printable(f"made an empty store at {root}"))
+    for name, value in list(made.items())[1:]:
+        click.echo(printable(f"  {name} = {value}"))
+
+
+def _is_taken(root: Path) -> bool:
+    """Whether a store is there, or what is left of one."""
+    return (root / "commitlog").exists() or (root / "pyrmq" / "store.json").exists()
