@@ -36,6 +36,7 @@ EXTRAS = {
         "mypy>=2",
         "pandas>=2.2",
         "prometheus-client>=0.21",
+        "pyspark[connect]>=4.2",
         "pytest>=9",
         "pytest-timeout>=2.4",
         "pytest-xdist>=3.8",
