@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pyspark_rmq.judge import RECONSUME_LATER as RECONSUME_LATER
     from pyspark_rmq.judge import SUCCESS as SUCCESS
     from pyspark_rmq.lag_listener import LagListener as LagListener
+    from pyspark_rmq.query_failure import Failure as Failure
+    from pyspark_rmq.query_failure import failure as failure
     from pyspark_rmq.redriving import redrive as redrive
     from pyspark_rmq.source import DefaultSource as DefaultSource
 
@@ -28,12 +30,14 @@ if TYPE_CHECKING:
 _HOMES = {
     "DLQ": "judge",
     "DefaultSource": "source",
+    "Failure": "query_failure",
     "FloodBreaker": "breaker",
     "FloodBreakerError": "breaker",
     "LagListener": "lag_listener",
     "RECONSUME_LATER": "judge",
     "SUCCESS": "judge",
     "consume": "consuming",
+    "failure": "query_failure",
     "redrive": "redriving",
 }
 
@@ -55,7 +59,11 @@ def __dir__() -> list[str]:
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("rmq")` in a session in which Spark did not find it by itself.
+    """Register `format("rmq")` in a session in which Spark did not find it by itself, and in the calling thread.
+
+    Spark looks for data sources of Python in the active session of the thread that writes or starts a query. Only the
+    thread that made the session has one: each other thread of a driver calls this first, or it meets
+    DATA_SOURCE_NOT_FOUND. Spark Connect needs it in no thread.
 
     Raises:
         ImportError: PySpark is missing or too old; 4.2 or newer is needed.
@@ -65,3 +73,6 @@ def register(spark: SparkSession) -> None:
     except ImportError as error:
         raise ImportError(f"pyspark_rmq needs PySpark 4.2 or newer: {error}") from error
     spark.dataSource.register(DefaultSource)
+    session: Any = spark
+    if hasattr(session, "_jsparkSession"):  # Classic; PySpark has no public name for it
+        session._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)

@@ -200,6 +200,12 @@ class Home(Protocol):
     def committed_offsets(self, group: str) -> Mapping[tuple[str, int], int]:
         """What the group has committed."""
 
+    def all_committed_offsets(self) -> Mapping[str, Mapping[tuple[str, int], int]]:
+        """The same of all groups that have committed something."""
+
+    def groups(self) -> Mapping[str, object]:
+        """The groups that have settings, by name."""
+
     def commit_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
         """Commit these queues, leave the others as they are."""
 

@@ -39,8 +39,11 @@ LATEST = -1
 
 # A queue offset, a queue id and a time in ms are signed 64-, 32- and 64-bit integers in RocketMQ.
 _INT64_MIN = -(2**63)
-_INT64_MAX = 2**63 - 1
-_INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+INT32_MAX = 2**31 - 1
+
+# The end of the year 9999, ms since the epoch. Today's time in microseconds is later than that.
+_TIME_MAX_MS = 253_402_300_799_999
 
 
 class Queue(NamedTuple):
@@ -109,14 +112,14 @@ class StreamPosition:
         store = value.get("store")
         if not isinstance(store, str):
             refuse(f"{where}: `store` is not a string: {_shorten(value)}")
-        stored = _flat(value.get("stored", {}), where, _INT64_MIN, _INT64_MAX)
-        after = _flat(value.get("after", {}), where, 0, _INT64_MAX)
+        stored = _flat(value.get("stored", {}), where, _INT64_MIN, INT64_MAX)
+        after = _flat(value.get("after", {}), where, 0, INT64_MAX)
         return cls(
             store,
-            _flat(value.get("topics"), where, 0, _INT64_MAX),
+            _flat(value.get("topics"), where, 0, INT64_MAX),
             {queue: Mark(place, stored.get(queue)) for queue, place in after.items()},
-            _flat(value.get("began", {}), where, 0, _INT64_MAX),
-            _flat(value.get("closed", {}), where, 0, _INT64_MAX),
+            _flat(value.get("began", {}), where, 0, INT64_MAX),
+            _flat(value.get("closed", {}), where, 0, INT64_MAX),
         )
 
 
@@ -130,7 +133,7 @@ def parse_offsets(text: str, option: str, words: tuple[str, ...]) -> Position:
         return Position(word)  # type: ignore[arg-type]  # the words are a subset of the kinds
     if not word.startswith("{"):
         refuse(f'option {option}: {text!r} is neither {_or(words)} nor JSON such as {{"OrderTopic":{{"0":23,"1":-2}}}}')
-    values = _flat(_load(text, option), f"option {option}", EARLIEST, _INT64_MAX)
+    values = _flat(_load(text, option), f"option {option}", EARLIEST, INT64_MAX)
     for queue, offset in values.items():
         if (offset == EARLIEST and "earliest" not in words) or (offset == LATEST and "latest" not in words):
             refuse(f"option {option}: {offset} ({_NAMES[offset]}) for queue {queue} is not possible here")
@@ -139,7 +142,20 @@ def parse_offsets(text: str, option: str, words: tuple[str, ...]) -> Position:
 
 def parse_timestamps(text: str, option: str) -> Position:
     """Parse JSON `{topic: {queue: ms since the epoch}}`. Raises `UsageError` naming the option."""
-    return Position("timestamps", _flat(_load(text, option), f"option {option}", 0, _INT64_MAX))
+    values = _flat(_load(text, option), f"option {option}", 0, INT64_MAX)
+    for queue, time_ms in values.items():
+        check_time_ms(time_ms, f"option {option}: queue {queue}")
+    return Position("timestamps", values)
+
+
+def check_time_ms(value: int, where: str) -> int:
+    """Return a time in ms since the epoch. `UsageError` with a hint if it can only be one in a smaller unit; the
+    largest integer is left alone, since it is written for "no end".
+    """
+    if _TIME_MAX_MS < value < INT64_MAX:
+        unit, factor = ("microseconds", 1000) if value // 1000 <= _TIME_MAX_MS else ("nanoseconds", 1_000_000)
+        refuse(f"{where}: {value} is a time in {unit}; give it in milliseconds: {value // factor}")
+    return value
 
 
 def parse_assign(text: str, option: str = "assign") -> dict[str, tuple[int, ...]]:
@@ -151,7 +167,7 @@ def parse_assign(text: str, option: str = "assign") -> dict[str, tuple[int, ...]
     for topic, queue_ids in value.items():
         if not isinstance(queue_ids, list) or not queue_ids:
             refuse(f"option {option}: topic {topic!r} needs a list of queue ids, got {_shorten(queue_ids)}")
-        ids = [_integer(queue_id, f"option {option}: a queue id of {topic!r}", 0, _INT32_MAX) for queue_id in queue_ids]
+        ids = [_integer(queue_id, f"option {option}: a queue id of {topic!r}", 0, INT32_MAX) for queue_id in queue_ids]
         if len(set(ids)) != len(ids):
             refuse(f"option {option}: topic {topic!r} names a queue twice")
         result[topic] = tuple(sorted(ids))
@@ -190,15 +206,17 @@ def _flat(value: object, where: str, lowest: int, highest: int) -> dict[Queue, i
         for key, number in queues.items():
             # isdecimal() is also true for digits of other scripts, which int() takes: two spellings of one queue.
             # The length first: int() refuses a text of thousands of digits with an error of its own.
-            if not (key.isascii() and key.isdecimal()) or len(key) > 10 or int(key) > _INT32_MAX:
+            if not (key.isascii() and key.isdecimal()) or len(key) > 10 or int(key) > INT32_MAX:
                 refuse(f"{where}: {_shorten(key)} is not a queue id of topic {_shorten(topic)}")
             flat[Queue(topic, int(key))] = _integer(number, f"{where}: queue {topic}-{key}", lowest, highest)
     return flat
 
 
 def _integer(value: object, where: str, lowest: int, highest: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
         refuse(f"{where}: {_shorten(value)} is not an integer of at least {lowest}")
+    if value > highest:
+        refuse(f"{where}: {_shorten(value)} is more than {highest}, the largest value")
     return value
 
 

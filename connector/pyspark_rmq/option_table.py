@@ -14,7 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pyspark_rmq.offsets import Position, parse_assign, parse_offsets, parse_timestamps, refuse
+from pyspark_rmq.offsets import (
+    INT32_MAX,
+    INT64_MAX,
+    Position,
+    check_time_ms,
+    parse_assign,
+    parse_offsets,
+    parse_timestamps,
+    refuse,
+)
 
 Use = Literal["batch read", "stream read", "batch write", "stream write"]
 
@@ -29,6 +38,12 @@ FROM_FIRST = "CONSUME_FROM_FIRST_OFFSET"
 FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 SKIP = "skip"
+
+# format/names.py: the longest name of a group that today's brokers take.
+_GROUP_LENGTH_MAX = 120
+
+# Leading zeros are digits, too; beyond that nobody has typed a number.
+_DIGITS_MAX = 40
 
 _UNITS_MS = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -58,6 +73,27 @@ def group_name(text: str, name: str) -> str:
     prefix = re.match("%(RETRY|DLQ)%", value)
     if prefix is not None:
         refuse(f"option {name}: {value!r} is a topic; its group is {value[prefix.end():]!r}")
+    from rmq_store.errors import UsageError
+    from rmq_store.format.names import dlq_topic, validate_group, validate_topic
+
+    try:
+        # As long a name as its topics may have: brokers of 4.9 took more than the 120 characters of today's.
+        validate_group(value[:_GROUP_LENGTH_MAX])
+        validate_topic(dlq_topic(value))
+    except UsageError as error:
+        refuse(f"option {name}: {error}")
+    return value
+
+
+def _topic(text: str, name: str) -> str:
+    value = _text(text, name)
+    from rmq_store.errors import UsageError
+    from rmq_store.format.names import validate_topic
+
+    try:
+        validate_topic(value)
+    except UsageError as error:
+        refuse(f"option {name}: {error}")
     return value
 
 
@@ -84,11 +120,14 @@ def _boolean(text: str, name: str) -> bool:
     return value == "true"
 
 
-def _integer(lowest: int) -> Callable[[str, str], int]:
+def _integer(lowest: int, highest: int = INT64_MAX) -> Callable[[str, str], int]:
     def parse(text: str, name: str) -> int:
         value = text.strip()
-        if not re.fullmatch(r"[0-9]{1,18}", value) or int(value) < lowest:
+        # The length first: int() refuses a text of thousands of digits with an error of its own.
+        if not re.fullmatch(r"[0-9]+", value, re.ASCII) or (len(value) <= _DIGITS_MAX and int(value) < lowest):
             refuse(f"option {name}: {text!r} is not an integer of at least {lowest}")
+        if len(value) > _DIGITS_MAX or int(value) > highest:
+            refuse(f"option {name}: {text[:40]!r} is more than {highest}, the largest value")
         return int(value)
 
     return parse
@@ -102,7 +141,7 @@ def _duration_ms(text: str, name: str) -> int:
 
 
 def _topics(text: str, name: str) -> tuple[str, ...]:
-    topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    topics = tuple(dict.fromkeys(_topic(part, name) for part in text.split(",") if part.strip()))
     if not topics:
         refuse(f"option {name} names no topic")
     return topics
@@ -163,7 +202,7 @@ def _ending(text: str, name: str) -> Position:
 
 
 def _timestamp(text: str, name: str) -> Position:
-    return Position("timestamp", timestamp_ms=_integer(0)(text, name))
+    return Position("timestamp", timestamp_ms=check_time_ms(_integer(0)(text, name), f"option {name}"))
 
 
 _MS = "integer, ms since the epoch"
@@ -367,7 +406,8 @@ _GROUP = (
         "Consumer group. A stream starts at the offsets that the group has committed, commits what its sink has "
         "completed, and holds a lease: a second query of the group on the same topic is refused, and so are consumers "
         "of the group ([clients.md](clients.md#beside-a-stream)). A batch looks at the group only with "
-        "`startingOffsets=group`, and never commits.",
+        "`startingOffsets=group`, and never commits. A group that the store does not know is then an error; a stream "
+        "logs it, and begins a new group.",
     ),
     Option(
         "consumeFromWhere",
@@ -462,7 +502,17 @@ _HOW_MUCH = (
 )
 
 _SINK = (
-    Option("topic", WRITE, _text, "string", "the column `topic`", "Topic of all rows. Wins over the column."),
+    Option("topic", WRITE, _topic, "string", "the column `topic`", "Topic of all rows. Wins over the column."),
+    Option(
+        "createStore",
+        WRITE,
+        _boolean,
+        "boolean",
+        "true",
+        "Whether a write makes a store at `path` where nothing is, as Parquet and Delta do. The log then names the "
+        "absolute path, once. With `false` such a write is refused: `rmq init` makes the store. A stream makes one in "
+        "its first batch only: later, a store that is not there is an error, because a disk may not be mounted.",
+    ),
     Option(
         "txnAppId",
         BATCH_WRITE,
@@ -474,7 +524,12 @@ _SINK = (
         "counts for itself, and all writes without it as one: use one `txnAppId` for each `df.write` target.",
     ),
     Option(
-        "txnVersion", BATCH_WRITE, _integer(0), "integer", "none", "Number of the write; grows for each `txnAppId`."
+        "txnVersion",
+        BATCH_WRITE,
+        _integer(0),
+        "integer of 64 bits",
+        "none",
+        "Number of the write; grows for each `txnAppId`.",
     ),
     Option(
         "repeatable",
@@ -528,7 +583,7 @@ _SINK = (
     Option(
         "maxReconsumeTimes",
         WRITE,
-        _integer(0),
+        _integer(0, INT32_MAX),
         "integer",
         "the group's `retryMaxTimes`",
         "With `sendBack`: a message that has come back so many times becomes a dead letter.",

@@ -6,12 +6,12 @@ Spark compares option names without case and hands them over in lower case.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pyspark_rmq.offsets import LATEST, Position, refuse
-from pyspark_rmq.option_table import FROM_LAST, FROM_TIMESTAMP, OPTIONS, SKIP, Use
+from pyspark_rmq.option_table import FROM_LAST, FROM_TIMESTAMP, OPTIONS, SKIP, WRITE, Use
 from pyspark_rmq.planning import Limits
 
 # Spark's own options of a streaming query arrive among those of its sink.
@@ -29,6 +29,7 @@ _CONSUME_TIMESTAMP_AGO_MS = 30 * 60 * 1000
 _CALLED_ELSEWHERE = {
     "consumergroup": "group",
     "kafka.group.id": "group",
+    "location": "path",
     "storepathrootdir": "path",
     "topics": "subscribe",
 }
@@ -37,6 +38,15 @@ _CALLED_ELSEWHERE = {
 _LOOKUPS: Mapping[str, Literal["key", "unique key", "id"]] = {"key": "key", "uniqKey": "unique key", "msgId": "id"}
 
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}
+
+# What Spark's catalog adds when it makes a table: TableCatalog.PROP_PROVIDER and OPTION_PREFIX.
+_OF_CATALOG, _OF_CATALOG_PREFIX = "provider", "option."
+
+NO_TABLES = (
+    "data source rmq cannot be a table of Spark's catalog, because Spark does not hand a table's options on to a data "
+    "source in Python; name the store with CREATE TEMPORARY VIEW name USING rmq OPTIONS (path '...', ...), with load() "
+    "or with save()"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +111,14 @@ class SinkOptions:
     compress_over_bytes: int | None = None
     send_back: str | None = None
     max_reconsume_times: int | None = None
+    create_store: bool = True
 
 
 def check_names(names: Iterable[str]) -> None:
     """Raise `UsageError` for an option that the data source does not have; the message suggests the nearest name."""
+    names = list(names)
+    if any(name.lower() == _OF_CATALOG or name.lower().startswith(_OF_CATALOG_PREFIX) for name in names):
+        refuse(NO_TABLES)
     for name in names:
         if name.lower() in _BY_NAME or _is_of_spark(name):
             continue
@@ -113,6 +127,44 @@ def check_names(names: Iterable[str]) -> None:
         known = ", ".join(option.name for option in OPTIONS)
         hint = f"did you mean {_BY_NAME[near[0]].name!r}?" if near else f"known options: {known}"
         refuse(f"unknown option {name!r} of data source rmq; {hint}")
+
+
+def check_options(options: Mapping[str, str], uses: Sequence[Use], now_ms: int) -> None:
+    """Refuse options with which none of `uses` is possible. Spark does not say at once what it wants: at `load()` it
+    can be a batch or a stream, and when it makes the data source also a write.
+
+    Raises:
+        UsageError: as `source_options` and `sink_options`; or two options have no use in common.
+    """
+    check_names(options)
+    if not options:
+        refuse(f"no options are given: path is needed, and what to read or write. {NO_TABLES}")
+    given = [_BY_NAME[name.lower()] for name in options if name.lower() in _BY_NAME]
+    for option in given:
+        if option.uses.isdisjoint(uses):
+            refuse(f"option {option.name} is not possible for a read, only for a {_or(option.uses)}")
+    possible = [use for use in uses if all(use in option.uses for option in given)]
+    if not possible:
+        first, second = next((a, b) for a in given for b in given if a.uses.isdisjoint(b.uses))
+        refuse(
+            f"the options {first.name} and {second.name} are not possible together: the first one is for a "
+            f"{_or(first.uses)}, the second one for a {_or(second.uses)}"
+        )
+    refusals = []
+    for use in possible:
+        try:
+            _check(options, use, now_ms)
+            return
+        except ValueError as error:  # UsageError is one
+            refusals.append(error)
+    raise refusals[0]
+
+
+def _check(options: Mapping[str, str], use: Use, now_ms: int) -> None:
+    if use in WRITE:
+        sink_options(options, use)
+    elif use != "batch read" or path_of_losses(options) is None:
+        source_options(options, use, now_ms)
 
 
 def source_options(options: Mapping[str, str], use: Use, now_ms: int) -> SourceOptions:
@@ -182,6 +234,8 @@ def sink_options(options: Mapping[str, str], use: Use) -> SinkOptions:
         for name in ("topic", "useQueueId", "keepUniqKey", "compressMsgBodyOverHowmuch"):
             if name in values:
                 refuse(f"option {name} is not possible with sendBack: failed messages keep their bytes")
+        if values.get("createStore"):
+            refuse("option createStore is not possible with sendBack: the failed messages are in a store")
     elif "maxReconsumeTimes" in values:
         refuse("option maxReconsumeTimes needs sendBack")
     return SinkOptions(
@@ -194,6 +248,7 @@ def sink_options(options: Mapping[str, str], use: Use) -> SinkOptions:
         compress_over_bytes=values.get("compressMsgBodyOverHowmuch"),
         send_back=values.get("sendBack"),
         max_reconsume_times=values.get("maxReconsumeTimes"),
+        create_store=values.get("createStore", True),
     )
 
 
@@ -205,8 +260,7 @@ def _parse(options: Mapping[str, str], use: Use) -> dict[str, Any]:
         if option is None:
             continue
         if use not in option.uses:
-            allowed = " or a ".join(sorted(option.uses))
-            refuse(f"option {option.name} is not possible for a {use}, only for a {allowed}")
+            refuse(f"option {option.name} is not possible for a {use}, only for a {_or(option.uses)}")
         values[option.name] = option.parse(text, option.name)
     if "path" not in values:
         refuse("option path is missing: the directory of the store")
@@ -265,6 +319,10 @@ def _limits(values: Mapping[str, Any]) -> Limits:
 
 def _is_of_spark(name: str) -> bool:
     return name.lower() in _OF_SPARK or name.lower().startswith(_OF_SPARK_PREFIX)
+
+
+def _or(uses: Iterable[Use]) -> str:
+    return " or a ".join(sorted(uses))
 
 
 def _first(values: Mapping[str, Any], *names: str) -> Position | None:

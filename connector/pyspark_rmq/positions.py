@@ -6,6 +6,7 @@ Where a stream starts: its checkpoint (Spark's business) > what its group has co
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
 import re
@@ -73,9 +74,17 @@ def matching_topics(topics: Collection[str], pattern: str) -> list[str]:
 
 
 def batch_start(home: Home, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
-    """Return where a batch starts in each queue; default: the first message there is."""
+    """Return where a batch starts in each queue; default: the first message there is.
+
+    Raises:
+        UsageError: as `resolve`; or it starts at the offsets of a group that the store does not know: most probably the
+            name is mistyped, and the batch would read nothing.
+    """
     position = options.starting or Position("earliest")
     if position.kind == "group":
+        unknown = _unknown_group(home, options)
+        if unknown:
+            refuse(f"option startingOffsets=group: {unknown}")
         return _group_start(home, options, ranges, None)
     return resolve(home, position, ranges, "startingOffsets")
 
@@ -94,6 +103,10 @@ def stream_start(home: Home, options: SourceOptions, ranges: Ranges) -> dict[Que
     explicit = options.starting if options.starting is not None and options.starting.kind != "group" else None
     if explicit is not None:
         _refuse_future(explicit, clock_of(options.path)())
+    if options.starting is not None and options.starting.kind == "group":
+        unknown = _unknown_group(home, options)
+        if unknown:
+            _log.warning("option startingOffsets=group: %s; it begins at %s", unknown, options.consume_from_where)
     if options.group is not None:
         return _group_start(home, options, ranges, explicit)
     return resolve(home, explicit or Position("latest"), ranges, "startingOffsets")
@@ -152,6 +165,19 @@ def _resolve_one(home: Home, position: Position, queue: Queue, limits: Range, op
             refuse(f"option {option}: {offset} lies behind the end of queue {queue}, {limits.max_offset}")
         return offset
     return home.offset_by_time(*queue, position.timestamp_ms if offset is None else offset)
+
+
+def _unknown_group(home: Home, options: SourceOptions) -> str:
+    """What to say of the group if it has no settings, no offsets and no retry topic; "" if it has."""
+    assert options.group is not None  # options checked it
+    retrying = (topic.removeprefix(RETRY_PREFIX) for topic in home.topics() if topic.startswith(RETRY_PREFIX))
+    known = {*home.groups(), *home.all_committed_offsets(), *retrying}
+    if options.group in known:
+        return ""
+    by_lower = {name.lower(): name for name in sorted(known)}
+    near = difflib.get_close_matches(options.group.lower(), by_lower, n=1)
+    hint = f"; did you mean {by_lower[near[0]]!r}?" if near else ""
+    return f"{options.path} knows no group {options.group!r}, so it has committed nothing{hint}"
 
 
 def _group_start(home: Home, options: SourceOptions, ranges: Ranges, explicit: Position | None) -> dict[Queue, int]:

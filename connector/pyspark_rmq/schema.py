@@ -51,6 +51,7 @@ from dataclasses import dataclass
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
+    CharType,
     DataType,
     IntegerType,
     LongType,
@@ -59,6 +60,7 @@ from pyspark.sql.types import (
     StructField,
     StructType,
     TimestampType,
+    VarcharType,
 )
 
 from pyspark_rmq.offsets import refuse
@@ -319,7 +321,13 @@ def send_back_columns(schema: StructType) -> tuple[str, ...]:
 
 
 def _plain(data_type: DataType) -> str:
-    # Whether map values may be NULL differs between a DDL string, a literal map and our own type; no matter here.
+    """The name of a type without what does not change its values in Arrow: whether the values of a map may be NULL, the
+    collation of a string, and the length of CHAR and VARCHAR.
+    """
+    if isinstance(data_type, MapType):
+        return f"map<{_plain(data_type.keyType)},{_plain(data_type.valueType)}>"
+    if isinstance(data_type, (StringType, CharType, VarcharType)):
+        return "string"
     return data_type.simpleString()
 
 

@@ -24,7 +24,7 @@ from pyspark_rmq.offsets import refuse
 from pyspark_rmq.options import SinkOptions
 from pyspark_rmq.schema import SinkColumns, send_back_columns
 from pyspark_rmq.sink_home import SEND_BACK, Marker, prepare_to_send_back, stage_send_backs
-from pyspark_rmq.writer import RmqStreamWriter, RmqWriter, Staged, stream_ids
+from pyspark_rmq.writer import RmqStreamWriter, RmqWriter, Staged, refuse_table, stream_ids
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +41,8 @@ class SendBackWriter(RmqWriter):
     """`df.write`: one write, all or nothing."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the copies of the messages that the rows of one task name."""
+        """Stage the copies of the messages that the rows of one task name. Raises as `RmqWriter.write`."""
+        refuse_table()
         return Staged(self._write_id, None, _stage(self._options, self._columns.used, self._write_id, iterator))
 
     def _marker(self) -> Marker | None:

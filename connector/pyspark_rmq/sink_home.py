@@ -4,6 +4,7 @@ plane.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -18,6 +19,8 @@ from pyspark_rmq.worker import is_worker, spare_modules
 
 if TYPE_CHECKING:
     from rmq_store import SendBackArea, StagedFile, StagingArea, Store
+
+_log = logging.getLogger(__name__)
 
 # Purpose of the units that hold what was sent back.
 SEND_BACK = "sendback"
@@ -59,29 +62,36 @@ def last_sent_back(path: str, key: str) -> int | None:
 
 
 def prepare_to_write(options: SinkOptions) -> None:
-    """Make sure that there is a store for tasks to stage for: create it if nothing is there.
+    """Make sure that there is a store for tasks to stage for: create it if nothing is there, and log that. A mistyped
+    path shows in the log, as a new table does with Parquet and Delta.
 
     Raises:
-        NotAStoreError: there is something else.
+        NotAStoreError: there is something else; or nothing, with createStore=false.
     """
-    if (Path(options.path) / "pyrmq" / "store.json").exists():  # the usual case: no need to import the engine
+    root = Path(options.path)
+    if (root / "pyrmq" / "store.json").exists():  # the usual case: no need to import the engine
         return
-    with _open_to_write(options.path, create=True):
-        pass
+    is_new = _is_nothing(root)
+    if is_new:
+        _refuse_to_create(options)
+    with _open_to_write(options.path, create=True) as store:
+        # Of several tasks that see nothing, the one that opens the store first has made it.
+        if is_new and store.recovery is not None:
+            _log.warning("made a new store at %s: nothing was there", root)
 
 
 def is_there_to_write(options: SinkOptions) -> bool:
     """Whether there is a store for the tasks of a stream to stage for; one that a broker made gets our settings.
 
     Raises:
-        NotAStoreError: there is something else.
+        NotAStoreError: there is something else; or nothing, with createStore=false.
     """
     root = Path(options.path)
     # The usual case, in every micro-batch: no need to import the engine.
     if (root / "pyrmq" / "store.json").exists():
         return True
-    # A place where something is mounted is an empty directory when it is not.
-    if not root.exists() or (root.is_dir() and not any(root.iterdir())):
+    if _is_nothing(root):
+        _refuse_to_create(options)
         return False
     with _open_to_write(options.path):
         return True
@@ -104,7 +114,23 @@ def prepare_batch(options: SinkOptions, batch_id: int) -> None:
             options.path,
             f"the store is gone: this is batch {batch_id} of a query, and batch 0 made the store or found it here. "
             "Mount it, or put it back, and start the query again. If a new store is what you want, start with a new "
-            "checkpoint, or make the store first: rmq_store.Store.open(path, create=True)",
+            "checkpoint, or make the store first: `rmq init`",
+        )
+
+
+def _is_nothing(root: Path) -> bool:
+    """Whether nothing is there. A place where something is mounted is an empty directory when it is not."""
+    return not root.exists() or (root.is_dir() and not any(root.iterdir()))
+
+
+def _refuse_to_create(options: SinkOptions) -> None:
+    if not options.create_store:
+        from rmq_store import NotAStoreError
+
+        raise NotAStoreError(
+            options.path,
+            "no store is here, and option createStore=false lets the write make none; check the path, or make the "
+            "store first: `rmq init`",
         )
 
 

@@ -25,10 +25,12 @@ class DefaultSource(DataSource):
     """RocketMQ messages as rows: batch and stream, source and sink. Options are in docs/options.md."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        from pyspark_rmq.options import check_names
+        from pyspark_rmq.option_table import READ, WRITE
+        from pyspark_rmq.options import check_options
 
         super().__init__(options)
-        check_names(options)
+        # With a schema of the user's, or for a stream's sink, Spark calls nothing else before the query runs.
+        check_options(options, sorted(READ | WRITE), _now_ms())
 
     @classmethod
     def name(cls) -> str:
@@ -37,9 +39,12 @@ class DefaultSource(DataSource):
 
     def schema(self) -> StructType:
         """All columns of the source; with the options `group` and `dlq` also where rows come from."""
-        from pyspark_rmq.options import path_of_losses
+        from pyspark_rmq.option_table import READ
+        from pyspark_rmq.options import check_options, path_of_losses
         from pyspark_rmq.schema import source_schema
 
+        # Spark calls this at load(), and of a read only.
+        check_options(self.options, sorted(READ), _now_ms())
         if path_of_losses(self.options) is not None:
             from pyspark_rmq.losses import LOSS_SCHEMA
 
@@ -66,9 +71,13 @@ class DefaultSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For `spark.readStream`."""
         from pyspark_rmq.options import source_options
+        from pyspark_rmq.refused_reader import RefusedStreamReader
         from pyspark_rmq.stream_reader import RmqStreamReader
 
-        return RmqStreamReader(source_options(self.options, "stream read", _now_ms()), schema)
+        try:
+            return RmqStreamReader(source_options(self.options, "stream read", _now_ms()), schema)
+        except Exception as error:
+            return RefusedStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For `df.write`."""

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from pyspark_rmq.offsets import refuse
-from pyspark_rmq.options import SinkOptions
+from pyspark_rmq.options import NO_TABLES, SinkOptions
 from pyspark_rmq.schema import SinkColumns, sink_columns
 from pyspark_rmq.sink_home import (
     Marker,
@@ -63,7 +63,8 @@ class RmqWriter(DataSourceArrowWriter):
         self._write_id = f"batch-{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the rows of one task."""
+        """Stage the rows of one task. Raises `UsageError` in a write that would also make a table."""
+        refuse_table()
         return Staged(self._write_id, None, _stage(self._options, self._columns, self._write_id, iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -217,6 +218,20 @@ def _all_reports(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]
 
         raise StagingError(f"{len(messages) - len(reports)} of {len(messages)} tasks did not report what they staged")
     return reports
+
+
+def refuse_table() -> None:
+    """Raise `UsageError` in a task of `saveAsTable` or CREATE TABLE AS SELECT. Spark does not tell the driver's side of
+    a writer, but runs the write as a part of the statement that makes the table, which it then takes back. Other writes
+    are not part of anything but a stream's batch, in `foreachBatch`.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None  # Spark calls write() in tasks only
+    own, root = (context.getLocalProperty(f"spark.sql.execution.{name}") for name in ("id", "root.id"))
+    if own != root and root is not None and context.getLocalProperty("sql.streaming.queryId") is None:
+        refuse(f"saveAsTable and the like write nothing: {NO_TABLES}")
 
 
 def stream_ids() -> tuple[str, str, str]:

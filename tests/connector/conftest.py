@@ -170,6 +170,7 @@ class FakeHome:
     times_ms: int = 0
     later_from: int = 0
     committed: dict[tuple[str, int], int] = field(default_factory=dict)
+    known_groups: tuple[str, ...] = ("g", "cg")  # those with settings
     commits: list[dict[Queue, int]] = field(default_factory=list)
     leases: dict[tuple[str, str], FakeLease] = field(default_factory=dict)
     log_end: int | None = None
@@ -245,6 +246,12 @@ class FakeHome:
 
     def committed_offsets(self, group: str) -> Mapping[tuple[str, int], int]:
         return dict(self.committed)
+
+    def all_committed_offsets(self) -> Mapping[str, Mapping[tuple[str, int], int]]:
+        return {"g": self.committed} if self.committed else {}
+
+    def groups(self) -> Mapping[str, object]:
+        return dict.fromkeys(self.known_groups)
 
     def commit_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
         self.commits.append(dict(offsets))

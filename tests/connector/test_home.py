@@ -65,6 +65,38 @@ def test_preparing_to_write_makes_a_store_once(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "pyrmq" / "store.json").read_bytes() == described
 
 
+def test_a_new_store_is_logged_once_with_its_absolute_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = sink_options({"path": "mistyped"}, "batch write")
+    sink_home.prepare_to_write(options)
+    sink_home.prepare_to_write(options)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"made a new store at {tmp_path / 'mistyped'}: nothing was there"
+    ]
+
+
+@pytest.mark.parametrize("is_mount_point", [False, True])
+def test_without_create_store_a_write_makes_none(tmp_path: Path, is_mount_point: bool) -> None:
+    path = tmp_path / "mistyped"
+    if is_mount_point:
+        path.mkdir()
+    options = sink_options({"path": str(path), "createStore": "false"}, "stream write")
+    for prepare in (
+        sink_home.prepare_to_write,
+        sink_home.is_there_to_write,
+        lambda options: sink_home.prepare_batch(options, 0),
+        lambda options: sink_home.prepare_batch(options, 7),
+    ):
+        with pytest.raises(NotAStoreError, match=r"mistyped: no store is here, and option createStore=false.*rmq init"):
+            prepare(options)
+    assert path.exists() == is_mount_point and not list(tmp_path.glob("mistyped/*"))
+    Store.open(path, create=True).close()
+    sink_home.prepare_to_write(options)
+    assert sink_home.is_there_to_write(options)
+
+
 @pytest.mark.parametrize(
     "prepare",
     [

@@ -10,8 +10,15 @@ import pytest
 
 from pyspark_rmq import option_docs
 from pyspark_rmq.offsets import Position, Queue
-from pyspark_rmq.option_table import OPTIONS
-from pyspark_rmq.options import SinkOptions, Subscription, check_names, sink_options, source_options
+from pyspark_rmq.option_table import OPTIONS, READ, WRITE
+from pyspark_rmq.options import (
+    SinkOptions,
+    Subscription,
+    check_names,
+    check_options,
+    sink_options,
+    source_options,
+)
 from pyspark_rmq.planning import Limits
 from rmq_store.errors import UsageError
 
@@ -201,3 +208,115 @@ def test_the_options_page_is_what_the_table_gives(tmp_path: Path) -> None:
     assert stale.read_text(encoding="utf-8") == page.read_text(encoding="utf-8")
     for option in OPTIONS:
         assert f"| `{option.name}` |" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("use", ["batch read", "stream read"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (BASE | {"group": "cg bills"}, "option group: the group name 'cg bills' holds characters other than"),
+        (BASE | {"group": "g" * 300}, "option group: .*300 characters|option group: .*305 characters"),
+        (BASE | {"subscribe": "T,a.b"}, "option subscribe: the topic name 'a.b' holds characters other than"),
+        (BASE | {"startingTimestamp": "1700000000000000"}, "is a time in microseconds.*milliseconds: 1700000000000$"),
+        (BASE | {"startingTimestamp": "1700000000000000000"}, "is a time in nanoseconds.*milliseconds: 1700000000000$"),
+        (
+            BASE | {"startingOffsetsByTimestamp": '{"T":{"0":1700000000000000}}'},
+            "option startingOffsetsByTimestamp: queue T-0: 1700000000000000 is a time in microseconds",
+        ),
+        (BASE | {"minPartitions": "9223372036854775808"}, "is more than 9223372036854775807"),
+        (BASE | {"minPartitions": "9" * 5000}, "is more than 9223372036854775807"),
+        (BASE | {"startingOffsets": '{"T":{"0":9223372036854775808}}'}, "is more than 9223372036854775807"),
+    ],
+)
+def test_names_times_and_numbers_that_no_store_can_have_are_refused(
+    options: dict[str, str], message: str, use: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        source_options(options, use, NOW_MS)  # type: ignore[arg-type]
+
+
+def test_a_number_may_have_all_of_64_bits() -> None:
+    """A transaction's version may be a time in nanoseconds; the largest time means that there is no end."""
+    options = {"path": "/s", "txnAppId": "a", "txnVersion": "9223372036854775807"}
+    assert sink_options(options, "batch write").transaction == ("a", 2**63 - 1)
+    sink_options(options | {"txnVersion": str(time.time_ns())}, "batch write")
+    for last in (2**63 - 1, 253_402_300_799_999):
+        ending = source_options(BASE | {"endingTimestamp": str(last)}, "batch read", NOW_MS).ending
+        assert ending == Position("timestamp", timestamp_ms=last)
+    with pytest.raises(UsageError, match="maxReconsumeTimes: '2147483648' is more than 2147483647"):
+        sink_options({"path": "/s", "sendBack": "g", "maxReconsumeTimes": "2147483648"}, "stream write")
+
+
+def test_groups_of_older_brokers_with_long_names_can_be_read() -> None:
+    assert source_options(BASE | {"group": "g" * 200}, "batch read", NOW_MS).group == "g" * 200
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"txnAppId": "x"}, "option txnAppId is not possible for a read, only for a batch write"),
+        ({"topic": "T"}, "option topic is not possible for a read"),
+        ({"maxOffsetsPerTrigger": "10k"}, "option maxOffsetsPerTrigger: '10k' is not an integer"),
+        ({"endingOffsets": "soon"}, "option endingOffsets: 'soon' is neither"),
+        ({"group": "cg bills"}, "option group: "),
+        ({"subscribePattern": "x"}, "exactly one of"),
+        ({"key": "x", "maxOffsetsPerTrigger": "5"}, "key and maxOffsetsPerTrigger are not possible together"),
+        ({"startingOffsets": '{"T":[]}'}, "option startingOffsets"),
+        ({"commitOffsets": "false"}, "needs the option group"),
+        ({"maxOffsetPerTrigger": "5"}, "did you mean 'maxOffsetsPerTrigger'"),
+    ],
+)
+def test_what_neither_a_batch_nor_a_stream_can_have_is_refused_at_load(options: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        check_options(BASE | options, sorted(READ), NOW_MS)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"key": "x"},
+        {"endingOffsets": "latest"},
+        {"startingOffsets": "latest"},
+        {"maxOffsetsPerTrigger": "5"},
+        {"group": "g", "commitOffsets": "false"},
+    ],
+)
+def test_what_one_of_batch_and_stream_can_have_is_not_refused_at_load(options: dict[str, str]) -> None:
+    check_options(BASE | options, sorted(READ), NOW_MS)
+    check_options({"path": "/s", "dlq": "g"}, sorted(READ), NOW_MS)
+    check_options({"path": "/s", "dataLoss": "true"}, sorted(READ), NOW_MS)
+
+
+def test_options_of_a_read_and_of_a_write_are_not_possible_together() -> None:
+    every = sorted(READ | WRITE)
+    with pytest.raises(UsageError, match="subscribe and topic are not possible together"):
+        check_options(BASE | {"topic": "T"}, every, NOW_MS)
+    with pytest.raises(UsageError, match="txnVersion: 'x'"):
+        check_options({"path": "/s", "topic": "T", "txnAppId": "a", "txnVersion": "x"}, every, NOW_MS)
+    check_options({"path": "/s", "topic": "T", "checkpointLocation": "/c"}, every, NOW_MS)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        # As Spark's catalog hands them over: CREATE TABLE, catalog.createTable, and tables that were made unseen.
+        {"location": "file:/s", "subscribe": "T", "option.subscribe": "T", "path": "/s", "provider": "rmq"},
+        {"path": "/s", "provider": "rmq"},
+        {},
+    ],
+)
+def test_a_table_of_the_catalog_is_refused_with_what_works(options: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match=r"cannot be a table of Spark's catalog.*CREATE TEMPORARY VIEW name USING rmq"):
+        check_options(options, sorted(READ | WRITE), NOW_MS)
+
+
+def test_the_option_location_is_called_path() -> None:
+    with pytest.raises(UsageError, match=r"unknown option 'location'.*did you mean 'path'"):
+        check_names(["location", "subscribe"])
+
+
+def test_a_send_back_makes_no_store() -> None:
+    assert not sink_options({"path": "/s", "createStore": "false"}, "stream write").create_store
+    sink_options({"path": "/s", "sendBack": "g", "createStore": "false"}, "stream write")
+    with pytest.raises(UsageError, match="createStore is not possible with sendBack"):
+        sink_options({"path": "/s", "sendBack": "g", "createStore": "true"}, "stream write")

@@ -173,3 +173,33 @@ def test_an_error_in_times_per_queue_names_their_own_option(fake_home: Make) -> 
     with pytest.raises(UsageError, match="option endingOffsetsByTimestamp names queues that are not read"):
         times = '{"T":{"0":5,"1":5,"2":5}}'
         positions.batch_end(home, options("batch read", endingOffsetsByTimestamp=times), ranges)
+
+
+def test_a_batch_that_starts_at_an_unknown_group_is_refused_with_the_nearest_name(fake_home: Make) -> None:
+    """It would read nothing, and say nothing."""
+    home = fake_home({T0: (0, 10)}, known_groups=("cg_bills",))
+    asked = options("batch read", group="cg_bill", startingOffsets="group")
+    with pytest.raises(UsageError, match=r"knows no group 'cg_bill'.*did you mean 'cg_bills'"):
+        positions.batch_start(home, asked, positions.subscribed(home, asked.subscription))
+    known = options("batch read", group="cg_bills", startingOffsets="group")
+    assert positions.batch_start(home, known, positions.subscribed(home, known.subscription)) == {T0: 0}
+
+
+def test_a_group_is_known_by_its_offsets_or_its_retry_topic_too(fake_home: Make) -> None:
+    asked = options("batch read", group="g", startingOffsets="group")
+    for home in (
+        fake_home({T0: (0, 10)}, known_groups=(), committed={T0: 4}),
+        fake_home({T0: (0, 10), RETRY: (0, 1)}, known_groups=()),
+    ):
+        positions.batch_start(home, asked, positions.subscribed(home, asked.subscription))
+
+
+def test_a_stream_that_starts_at_an_unknown_group_says_so(fake_home: Make, caplog: pytest.LogCaptureFixture) -> None:
+    home = fake_home({T0: (0, 10)}, known_groups=("cg_bills",))
+    with caplog.at_level(logging.WARNING):
+        start(home, options(group="cg_bill", startingOffsets="group"))
+    assert "knows no group 'cg_bill'" in caplog.text
+    caplog.clear()
+    start(home, options(group="cg_bills", startingOffsets="group"))
+    start(home, options(group="new"))
+    assert "knows no group" not in caplog.text

@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
+    CharType,
     IntegerType,
     LongType,
     MapType,
@@ -14,9 +15,17 @@ from pyspark.sql.types import (
     StructField,
     StructType,
     TimestampNTZType,
+    VarcharType,
 )
 
-from pyspark_rmq.schema import BROKER_PROPERTIES, SOURCE_SCHEMA, SinkColumns, sink_columns, source_columns
+from pyspark_rmq.schema import (
+    BROKER_PROPERTIES,
+    SOURCE_SCHEMA,
+    SinkColumns,
+    send_back_columns,
+    sink_columns,
+    source_columns,
+)
 from rmq_store.errors import UsageError
 
 BODY = StructField("body", BinaryType())
@@ -123,3 +132,24 @@ def test_a_new_message_does_not_say_why_and_where_another_one_failed() -> None:
 
     assert BROKER_PROPERTIES.issuperset(failure.REASONS)
     assert BROKER_PROPERTIES.isdisjoint((failure.REPLAYS, failure.DEAD_LETTER))
+
+
+def test_strings_with_a_collation_or_a_length_are_strings() -> None:
+    collated, varchar, char = StringType("UNICODE_CI"), VarcharType(10), CharType(3)
+    schema = struct(
+        StructField("topic", collated),
+        StructField("body", varchar),
+        StructField("tags", collated),
+        StructField("keys", char),
+        StructField("properties", MapType(collated, varchar)),
+    )
+    assert sink_columns(schema, topic_given=False, use_queue_id=False).used == ("topic", "tags", "keys", "properties")
+    assert source_columns(struct(StructField("tags", collated), StructField("keys", varchar))) == ["tags", "keys"]
+    back = struct(StructField("commitLogOffset", LongType()), StructField("msgId", varchar))
+    assert send_back_columns(back) == ("commitLogOffset", "msgId")
+    with pytest.raises(UsageError, match=r"must be map<string,string>, not map<"):
+        sink_columns(
+            struct(TOPIC, BODY, StructField("properties", MapType(collated, IntegerType()))),
+            topic_given=False,
+            use_queue_id=False,
+        )

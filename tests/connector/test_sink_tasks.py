@@ -30,6 +30,7 @@ from rmq_store import (
     StoreFullError,
     StoreLockedError,
     UnknownTopicError,
+    UsageError,
     failure,
 )
 from rmq_store.files import durable
@@ -339,6 +340,31 @@ def test_a_stream_is_refused_where_something_else_is_before_any_task_runs(tmp_pa
     with pytest.raises(NotAStoreError):
         writer(tmp_path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["report.csv"]
+
+
+@pytest.mark.parametrize(
+    ("properties", "is_table"),
+    [
+        ({"spark.sql.execution.id": "2", "spark.sql.execution.root.id": "1"}, True),
+        ({"spark.sql.execution.id": "1", "spark.sql.execution.root.id": "1"}, False),
+        ({"spark.sql.execution.id": "1"}, False),
+        # foreachBatch
+        ({"spark.sql.execution.id": "2", "spark.sql.execution.root.id": "1", "sql.streaming.queryId": "q1"}, False),
+    ],
+)
+def test_a_write_that_is_part_of_making_a_table_is_refused_in_its_tasks(
+    make_store: Make, task: Callable[..., None], properties: dict[str, str], is_table: bool
+) -> None:
+    path = make_store()
+    task(0, 1)
+    TaskContext._getOrCreate()._localProperties = properties
+    planned = writer(path, "batch write")
+    if not is_table:
+        assert planned.write(rows("a")).file is not None
+        return
+    with pytest.raises(UsageError, match="saveAsTable and the like write nothing"):
+        planned.write(rows("a"))
+    assert not list(path.glob("pyrmq/staging/*"))
 
 
 def test_reports_of_two_queries_are_never_mixed(make_store: Make, task: Callable[..., None]) -> None:

@@ -1,0 +1,98 @@
+"""`failure(query)`: the error of a failed streaming query as Python raised it. Driver, control plane.
+
+Spark reports a traceback of Python as text within the messages of its own errors; there is no other way from the
+process that raised it to the driver.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
+
+_TRACEBACK = "Traceback (most recent call last):"
+
+# The last line of a traceback: a name, perhaps with its module, and a message. Frames before it are indented.
+_RAISED = re.compile(r"^(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$", re.MULTILINE)
+
+# What Spark writes behind a traceback, on a line of its own or at the end of the last one.
+_BEHIND = re.compile(
+    r"\n*(?:\s+SQLSTATE: \w+|\n\s*at [\w.$]+\(|\nJVM stacktrace:|\n=== Streaming Query ===|\nDriver stacktrace:"
+    r"|\nCaused by: )"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a query failed. `str()` is `type: message`.
+
+    `type` is the name of the Python exception without its module, `module` that module ("builtins" for ValueError and
+    the like), `message` its text, `traceback` all that Python said. If no Python code raised it, `type` is that of
+    Spark's error, `message` Spark's text and `traceback` "".
+    """
+
+    type: str
+    module: str
+    message: str
+    traceback: str
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}" if self.message else self.type
+
+    def is_a(self, error: type[BaseException]) -> bool:
+        """Whether it is an exception of this class, or of one derived from it. Nothing is imported for the answer: of a
+        module that this process has not imported, only the class itself is known.
+        """
+        raised: Any = getattr(sys.modules.get(self.module), self.type, None)
+        if isinstance(raised, type):
+            return issubclass(raised, error)
+        return (self.module, self.type) == (error.__module__, error.__qualname__)
+
+
+def failure(query: StreamingQuery) -> Failure | None:
+    """Return why a query failed: the Python error of a source, sink or function; None if it has not failed.
+
+    Works on Spark Classic and on Spark Connect.
+    """
+    error = query.exception()
+    if error is None:
+        return None
+    texts = list(_texts(error))
+    for text in texts:
+        raised = _raised(text)
+        if raised is not None:
+            return raised
+    return Failure(type(error).__name__, type(error).__module__, texts[0].strip(), "")
+
+
+def _texts(error: BaseException) -> list[str]:
+    """The messages of an error and its causes, the outermost first."""
+    texts = []
+    cause: Any = error
+    while cause is not None and len(texts) < _DEPTH_MAX:
+        texts.append(str(getattr(cause, "desc", None) or cause))
+        cause = getattr(cause, "cause", None) or getattr(cause, "__cause__", None)
+    return texts
+
+
+def _raised(text: str) -> Failure | None:
+    """The exception that the last traceback in a text ends with."""
+    start = text.rfind(_TRACEBACK)
+    if start < 0:
+        return None
+    lines = text[start:]
+    behind = _BEHIND.search(lines)
+    traceback = (lines if behind is None else lines[: behind.start()]).rstrip()
+    found = _RAISED.search(traceback, len(_TRACEBACK))
+    if found is None:
+        return None
+    module, _, name = found["name"].rpartition(".")
+    message = traceback[found.start("message") :] if found["message"] is not None else ""
+    return Failure(name, module or "builtins", message.strip(), traceback)
+
+
+_DEPTH_MAX = 20

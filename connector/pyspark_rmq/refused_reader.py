@@ -1,0 +1,48 @@
+"""The stream reader of a query that is refused. Spark 4.3 hides what a constructor raises behind an error of its own
+(`UnboundLocalError: reader`); what a method raises becomes the error of the query. Control plane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Raises `refusal` at whatever Spark asks first."""
+
+    def __init__(self, refusal: Exception) -> None:
+        self._refusal = refusal
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Raises the refusal."""
+        self._refuse()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Raises the refusal."""
+        self._refuse()
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Raises the refusal."""
+        self._refuse()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Raises the refusal."""
+        self._refuse()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Raises the refusal."""
+        self._refuse()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raises the refusal."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise self._refusal
