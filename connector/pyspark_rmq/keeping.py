@@ -7,10 +7,10 @@ queues lie side by side there: so what is mapped is worth keeping. And a home th
 record and checkpoint, several waits for the disk that a stream of small batches need not have for each of them.
 
 Who gets a kept home sees what was written since. Retention does not wait for it, but what it deletes in that moment
-takes its space for so much longer. Spark ends its workers without a word to them (a signal that its own loop sets back
-to what kills, or `_exit`): what is kept then stays as a killed process leaves it, locks free and the store for the next
-opener to recover. So nothing may be kept that would be lost with the process, and what was written is flushed at
-once: see `sink_home.commit_staged`.
+takes its space for so much longer. A worker that has committed closes what it keeps before it ends with its session
+(`worker.close_before_it_ends`). But Spark may also kill it at any moment: what is kept then stays as a killed process
+leaves it, locks free and the store for the next opener to recover. So nothing may be kept that would be lost with the
+process, and what was written is flushed at once: see `sink_home.commit_staged`.
 """
 
 from __future__ import annotations
@@ -138,14 +138,23 @@ _Key = tuple[str | None, ...]
 _lock = threading.Lock()
 _kept: dict[_Key, _Open[Keepable]] = {}
 
+# Threads that close, or will, and those of `beside`.
+_at_work: set[threading.Thread] = set()
+
 
 @contextlib.contextmanager
 def kept(
-    key: _Key, directory: Path, opening: Callable[[], K], keep_s: Callable[[K], float | None], *, written: bool = False
+    key: _Key,
+    directory: Path,
+    opening: Callable[[], K],
+    keep_s: Callable[[K], float | None],
+    *,
+    written: bool = False,
+    close_wait_s: float = 0.0,
 ) -> Iterator[K]:
     """The home that was opened under this key before, up to date, or a new one. Afterwards it is kept for `keep_s`, and
-    closed behind the block by a thread; if that is None, or the block fails, it is closed at the end of the block.
-    Raises what `opening` raises.
+    closed behind the block by a thread, for which the block waits `close_wait_s` if nothing is to be kept (0.0). If
+    that is None, or the block fails, it is closed at the end of the block. Raises what `opening` raises.
 
     Raises:
         StoreFailedError: as `briefly`, if the home is `written` in the block.
@@ -160,12 +169,12 @@ def kept(
         if written:
             opened.refuse_if_replaced()
     except GeneratorExit:
-        _keep(key, opened, keep_s(opened.home))
+        _keep(key, opened, keep_s(opened.home), 0.0)
         raise
     except BaseException:
         opened.close_quietly(key[1])
         raise
-    _keep(key, opened, keep_s(opened.home))
+    _keep(key, opened, keep_s(opened.home), close_wait_s)
 
 
 @contextlib.contextmanager
@@ -192,6 +201,28 @@ def close_kept() -> None:
             opened.close_quietly(key[1])
 
 
+def close_all() -> None:
+    """Close what is kept, and wait until whatever is closed or done beside is done: the process ends behind this."""
+    close_kept()
+    for thread in list(_at_work):
+        thread.join()
+
+
+def beside(work: Callable[[], None]) -> None:
+    """Do it in a thread: it waits for a busy disk. What was committed must not fail because none can be started."""
+    try:
+        _start(threading.Thread(target=work, name="rmq-sweep", daemon=True))
+    except RuntimeError:
+        work()
+
+
+def _start(thread: threading.Thread) -> None:
+    thread.start()
+    for ended in [thread for thread in _at_work if not thread.is_alive()]:
+        _at_work.discard(ended)
+    _at_work.add(thread)
+
+
 def _take(key: _Key) -> _Open[Keepable] | None:
     with _lock:
         opened = _kept.pop(key, None)
@@ -200,7 +231,7 @@ def _take(key: _Key) -> _Open[Keepable] | None:
     return opened
 
 
-def _keep(key: _Key, opened: _Open[K], keep_s: float | None) -> None:
+def _keep(key: _Key, opened: _Open[K], keep_s: float | None, close_wait_s: float) -> None:
     """Close it in a moment, unless somebody takes it before. What was done with it is done: nothing is raised."""
     if keep_s is None:
         opened.close_quietly(key[1])
@@ -210,7 +241,7 @@ def _keep(key: _Key, opened: _Open[K], keep_s: float | None) -> None:
         opened.timer = threading.Timer(keep_s, _let_go, (key, opened))
         opened.timer.daemon = True
         with _lock:
-            opened.timer.start()
+            _start(opened.timer)
             other = _kept.get(key)
             _kept[key] = opened  # type: ignore[assignment]
     except Exception:
@@ -220,6 +251,8 @@ def _keep(key: _Key, opened: _Open[K], keep_s: float | None) -> None:
     if other is not None and other.timer is not None:  # of another task in this process, at the same time
         other.timer.cancel()
         other.close_quietly(key[1])
+    if keep_s == 0.0:
+        opened.timer.join(close_wait_s)
 
 
 def _let_go(key: _Key, opened: _Open[K]) -> None:
@@ -234,6 +267,7 @@ def _forget_in_child() -> None:
     """A store does not live across fork, and its descriptors are the parent's."""
     global _lock
     _lock = threading.Lock()
+    _at_work.clear()
     while _kept:
         _kept.popitem()[1].place.close()
 

@@ -5,7 +5,6 @@ plane.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -13,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark_rmq.keeping import briefly, kept
+from pyspark_rmq.keeping import beside, briefly, kept
 from pyspark_rmq.options import SinkOptions
-from pyspark_rmq.worker import is_worker, spare_modules
+from pyspark_rmq.worker import close_before_it_ends, is_worker, spare_modules
 
 if TYPE_CHECKING:
     from rmq_store import SendBackArea, StagedFile, StagingArea, Store
@@ -27,6 +26,11 @@ SEND_BACK = "sendback"
 
 # How long a home stays open after the commit of a micro-batch: others often follow.
 _COMMIT_HOME_KEPT_S = 2.0
+
+# Behind a batch write of at most so many bytes the store is closed before the write returns, if the disk is not slower
+# than that: 10 to 60 ms are usual. Behind a larger one there is more to flush than anybody should wait for.
+_LITTLE_BYTES = 1 << 20
+_LITTLE_CLOSED_WITHIN_S = 0.2
 
 # Nobody stages that long without writing.
 _STALE_MS = 24 * 3_600_000
@@ -197,9 +201,9 @@ def commit_staged(
 
     On return they are on disk under SYNC_FLUSH, and in the page cache under ASYNC_FLUSH: then a worker of Spark's
     flushes, sweeps and closes in threads of its own, and any other process, or a worker that ends with the commit,
-    before it returns. With `keeps_open` a worker has the store open for a moment longer, because the next batch will
-    need it soon. That it cannot be closed is logged: the files are committed, and an error would have them written
-    twice.
+    before it returns. If the files are small, a worker waits for a moment until the store is closed. With `keeps_open`
+    it has the store open for longer, because the next batch will need it soon. That it cannot be closed is logged: the
+    files are committed, and an error would have them written twice.
 
     Raises:
         MarkerError: the marker of this key is already further, or stands here with other rows.
@@ -209,12 +213,14 @@ def commit_staged(
         StoreFailedError: they are appended, but perhaps not on disk; with a marker the commit can be repeated.
     """
     spare_modules()
-    with _commit_home(options.path, keeps_open) as store:
+    close_before_it_ends()
+    is_little = sum(file.size_bytes for file in files) <= _LITTLE_BYTES
+    with _commit_home(options.path, keeps_open, _LITTLE_CLOSED_WITHIN_S if is_little else 0.0) as store:
         committed = _commit(store, files, marker, SEND_BACK if options.send_back is not None else "sink")
         if _kept_s(store, keeps_open) is not None:
             # At once, however little it is: Spark may end a worker at any moment, and its flusher with it.
             store.flush_soon()
-            _beside(sweeping)
+            beside(sweeping)
         else:
             _flush(store)
             sweeping()
@@ -240,14 +246,6 @@ def _commit(store: Store, files: Sequence[StagedFile], marker: Marker | None, pu
         ) from error
 
 
-def _beside(work: Callable[[], None]) -> None:
-    """Do it in a thread: it waits for a busy disk. What was committed must not fail because none can be started."""
-    try:
-        threading.Thread(target=work, name="rmq-sweep", daemon=True).start()
-    except RuntimeError:
-        work()
-
-
 def _flush(store: Store) -> None:
     """Make what was committed durable: no error may say that it was not written. StoreFailedError."""
     from rmq_store import StoreFailedError, StoreLockedError
@@ -258,11 +256,12 @@ def _flush(store: Store) -> None:
         raise StoreFailedError(f"the messages are stored, but perhaps not on disk: {error}") from error
 
 
-def _commit_home(path: str, keeps_open: bool) -> AbstractContextManager[Store]:
+def _commit_home(path: str, keeps_open: bool, close_wait_s: float = 0.0) -> AbstractContextManager[Store]:
     from rmq_store import Store
 
     keep_s = partial(_kept_s, keeps_open=keeps_open)
-    return kept(("commit", path), Path(path), lambda: Store.open(path), keep_s, written=True)
+    key = ("commit", path)
+    return kept(key, Path(path), lambda: Store.open(path), keep_s, written=True, close_wait_s=close_wait_s)
 
 
 def _kept_s(store: Store, keeps_open: bool) -> float | None:

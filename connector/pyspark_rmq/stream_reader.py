@@ -7,7 +7,8 @@ The order of Spark's calls in the planning process (MicroBatchExecution):
     initialOffset again
                 if it was the first one
     trigger     latestOffset(start, limit), reportLatestOffset; if there is something new: commit(start), partitions
-    end         none: the process is killed, so nothing may be left to `stop`
+    end         stop(), by SIGTERM (`ending`) or when the driver is gone. A killed process has no end, so nothing may be
+                left to `stop` but to close what is open
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_rmq import continuity, planning, positions
+from pyspark_rmq.ending import stop_when_terminated
 from pyspark_rmq.group import GroupMember, describe_owner
 from pyspark_rmq.home import Home, Pin, Range, open_to_commit, open_to_read, place_of
 from pyspark_rmq.idle import IdleLook
@@ -265,6 +267,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _open(self) -> Home:
         options = self._options
         commits = options.group is not None and options.commit_offsets
+        if commits:
+            stop_when_terminated(self.stop)
         place = place_of(options)
         try:
             home = open_to_commit(options) if commits else open_to_read(options)

@@ -10,10 +10,12 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from typing import Any
 
-from pyspark_rmq.keeping import close_kept
+from pyspark_rmq.keeping import close_all, close_kept
 
 _modules_spared = 0
+_closes_before_it_ends = False
 
 
 def is_worker() -> bool:
@@ -37,3 +39,32 @@ def spare_modules() -> None:
     gc.collect()
     gc.freeze()
     _modules_spared = len(sys.modules)
+
+
+def close_before_it_ends() -> None:
+    """Where a commit begins: have this worker close what it keeps before it ends with its session. Nothing happens
+    outside of a worker.
+
+    When a session stops, Spark closes the sockets of its workers, and has its daemon send SIGHUP to all processes of
+    the daemon's group. A worker that sees the end of its socket leaves the loop of pyspark/daemon.py with a code that
+    is not 0, and calls `_exit`. So the loop's function is wrapped, and the worker leaves the group: no handler of the
+    signal would stay, since the loop sets it back before each task. If a later Spark has another loop, a worker ends as
+    before, and whoever opens the store next recovers it.
+    """
+    global _closes_before_it_ends
+    if _closes_before_it_ends or not is_worker():
+        return
+    daemon: Any = sys.modules["__main__"]
+    serve = getattr(daemon, "worker", None)
+    if serve is None:
+        return
+
+    def worker(*arguments: Any) -> int:
+        code: int = serve(*arguments)
+        if code:
+            close_all()
+        return code
+
+    daemon.worker = worker
+    os.setpgid(0, 0)
+    _closes_before_it_ends = True

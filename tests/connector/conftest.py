@@ -299,6 +299,23 @@ def stream_reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any
 
 
 @pytest.fixture
+def run_program(tmp_path: Path) -> Callable[..., str]:
+    """Run a program that has a Spark of its own, and return what it prints: `run_program(source, *arguments)`."""
+
+    def run(source: str, *arguments: object) -> str:
+        # In a file: Spark Connect looks for the program in the stack.
+        program = tmp_path / "program.py"
+        program.write_text(source, encoding="utf-8")
+        command = [sys.executable, "-W", "ignore", str(program), *map(str, arguments)]
+        environment = os.environ | worker_environment()
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr[-6000:]
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture
 def run_until_killed() -> Callable[..., None]:
     """Run a program of workers/ that kills itself: `run_until_killed("killed_consumer.py", *arguments)`."""
 

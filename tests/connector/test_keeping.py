@@ -286,6 +286,19 @@ print("committed", flush=True)
 sys.stdin.read()
 """
 
+# As pyspark/daemon.py: one call of `worker` for each task, and the end of the process behind one that found no other.
+DAEMON = """
+import os
+def worker(sock, authenticated):
+    if authenticated:
+        return -1 if not sys.stdin.read() else 0
+    exec(commit, globals())
+    return 0
+worker(None, False)
+code = worker(None, True)
+os._exit(0 if code else 1)
+"""
+
 
 def seldom_flushed(directory: Path, **settings: Any) -> Path:
     """A store with 10 messages whose flusher looks every ten minutes."""
@@ -360,6 +373,56 @@ def test_nothing_is_left_to_do_behind_the_last_task_of_a_worker_or_with_sync_flu
         assert all_flushed(path)
         assert (path / "swept").exists()
         assert not (path / "abort").exists()
+
+
+def test_what_a_worker_keeps_open_is_closed_when_its_session_ends(tmp_path: Path) -> None:
+    """Spark closes the worker's socket, and has SIGHUP sent to the daemon's group: neither gave it time to close."""
+    path = seldom_flushed(tmp_path)
+    program = f"import sys\ncommit = {WORKER.replace('sys.stdin.read()', '')!r}\n{DAEMON}"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "SPARK_REUSE_WORKER": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-c", program, path, "stream"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
+    ) as worker:  # fmt: skip
+        assert worker.stdin is not None and worker.stdout is not None
+        assert worker.stdout.readline() == b"committed\n"
+        assert (path / "abort").exists(), "it is open"
+        assert os.getpgid(worker.pid) == worker.pid, "a signal to the daemon's group is none to it"
+        worker.stdin.close()
+        assert worker.wait(timeout=HANG_GUARD_S) == 0
+    assert (path / "swept").exists()
+    assert not (path / "abort").exists()
+    with Store.open(path) as store:
+        assert count(store) == 11
+        assert store.recovery is not None and store.recovery.trust == "CLEAN"
+
+
+def test_a_small_batch_write_waits_for_its_close_and_a_large_one_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that ends right behind a small write left `abort`."""
+    monkeypatch.setattr(sink_home, "is_worker", lambda: True)
+    monkeypatch.setattr(sink_home, "_LITTLE_CLOSED_WITHIN_S", HANG_GUARD_S)
+    path = seldom_flushed(tmp_path)
+    assert commit_staged(SinkOptions(str(path)), [stage_one(path)], None, lambda: None, keeps_open=False)
+    assert not (path / "abort").exists()
+
+    may_close = threading.Event()
+    closing = Store.close
+
+    def close_later(store: Store) -> None:
+        assert may_close.wait(HANG_GUARD_S)
+        closing(store)
+
+    monkeypatch.setattr(Store, "close", close_later)
+    monkeypatch.setattr(sink_home, "_LITTLE_BYTES", 0)
+    assert commit_staged(SinkOptions(str(path)), [stage_one(path)], None, lambda: None, keeps_open=False)
+    monkeypatch.setattr(sink_home, "_LITTLE_BYTES", 1 << 20)
+    monkeypatch.setattr(sink_home, "_LITTLE_CLOSED_WITHIN_S", 0.01)
+    assert commit_staged(SinkOptions(str(path)), [stage_one(path)], None, lambda: None, keeps_open=False)
+    assert (path / "abort").exists(), "no longer than that"
+    may_close.set()
+    keeping.close_all()
+    assert not (path / "abort").exists()
 
 
 def stage_one(path: Path) -> StagedFile:

@@ -1,0 +1,76 @@
+"""How the process that plans a stream's batches ends: it closes its store before a signal of Spark's kills it. Control
+plane.
+
+`query.stop()` sends SIGTERM to that process, and Spark forgets it (PythonStreamingSourceRunner.stop). Unhandled, the
+signal would leave a store that a group's offsets are committed to as a killed process leaves it. If the driver dies
+instead, PySpark's loop sees the end of its socket, and calls the reader's `stop` itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Final
+
+_log = logging.getLogger(__name__)
+
+_PROCESS: Final = "pyspark.sql.streaming.python_streaming_source_runner"
+
+# How long a call of Spark's may go on behind the signal. A lock that never comes must not keep the process for ever.
+_CALL_ENDS_WITHIN_S = 5.0
+_LOOKED_EVERY_S = 0.02
+
+
+def stop_when_terminated(stop: Callable[[], None]) -> None:
+    """Have SIGTERM call `stop`, and then end this process. Only in a process that Spark started to plan a stream, and
+    only if nobody else handles the signal there.
+    """
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is None or spec.name != _PROCESS or threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _Ending(stop))
+
+
+class _Ending:
+    """The handler of the signal. It never stops the reader in the middle of a call: that may hold locks."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+        self._told_s: float | None = None
+        self._stopping = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Stop the reader if the signal came between two calls; otherwise look again in a moment."""
+        if self._stopping:
+            return
+        now_s = time.monotonic()
+        if self._told_s is None:
+            self._told_s = now_s
+            signal.signal(signal.SIGALRM, self)
+        if _is_in_a_call(frame):
+            if now_s - self._told_s < _CALL_ENDS_WITHIN_S:
+                signal.setitimer(signal.ITIMER_REAL, _LOOKED_EVERY_S)
+                return
+        else:
+            self._stopping = True
+            try:
+                self._stop()
+            except Exception:  # the process ends: who opens the store next recovers it, and is told what is wrong
+                _log.exception("a store could not be closed")
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _is_in_a_call(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] in ("pyspark_rmq", "rmq_store"):
+            return True
+        frame = frame.f_back
+    return False
