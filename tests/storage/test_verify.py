@@ -291,7 +291,7 @@ def test_a_bad_record_is_reported_with_file_offset_and_length(tmp_path: Path) ->
     _flip(root / "commitlog" / f"{0:020d}", offset)
     (problem,) = verify_store(root).problems
     assert (problem.path, problem.offset) == (f"commitlog/{0:020d}", offset)
-    assert problem.text.endswith(f"{size} bytes are no record")
+    assert problem.text.endswith(f"{size} bytes are no record; lost with it: message 3 of Orders-0")
 
 
 def test_a_torn_last_record_is_damage_in_a_closed_store_and_repairable_in_an_unclean_one(tmp_path: Path) -> None:

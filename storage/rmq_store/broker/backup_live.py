@@ -24,7 +24,10 @@ from rmq_store.files.segments import OpenFile
 from rmq_store.format.names import COMMIT_LOG_DIRECTORY, CONFIG_DIRECTORY, LOCK_FILE
 from rmq_store.log import scan
 from rmq_store.log.hash_index import EMPTY
+from rmq_store.log.holes import messages_in
 from rmq_store.log.kept import Kept
+from rmq_store.log.over_damage import bad_range
+from rmq_store.log.scan import next_frame
 from rmq_store.log.starting_point import OUR_LOCK_TEXT, lock_text
 from rmq_store.log.views import QueueKey
 
@@ -116,7 +119,7 @@ class LiveBackup:
         missing = sorted(set(range(start, end, run.size_bytes)) - set(bases))
         for base in missing:
             if self._kept.covering(base) is None:
-                raise self._source.missing_segment(base)
+                raise self._damaged(None, base, "the segment is missing")
 
         def walk() -> Iterator[tuple[int, OpenFile]]:
             waiting = iter(bases[_PINNED_MAX:])
@@ -152,12 +155,23 @@ class LiveBackup:
         try:
             for stretch in scan.walk(self._copy, base, limit):
                 if stretch.stopped:
-                    raise CorruptRecordError(file.path, stretch.end, stretch.stopped)
+                    raise self._damaged(file, stretch.end, stretch.stopped)
                 if len(stretch.positions):
                     self._take(stretch)
-        except CorruptRecordError as error:
+        except CorruptRecordError as error:  # of the copy's files: the source's are to be named
             raise CorruptRecordError(file.path, error.offset, error.reason) from error
         self._tell(self._records, limit - start, end - start)
+
+    def _damaged(self, file: OpenFile | None, offset: int, reason: str) -> CorruptRecordError:
+        """The error for a record of the source that is not whole."""
+        run, log = self._source.segments, self._source
+        base = run.base_of(offset)
+        end = base + (next_frame(log, base, offset - base + 1) if file is not None else run.size_bytes)
+        messages = messages_in(log, bad_range(log, offset, end, reason))
+        lost = f", lost with them: {messages}" if messages else ""
+        reason += f"; bytes {offset} to {end} of the log are no records{lost}"
+        path = file.path if file is not None else str(run.path(base))
+        return CorruptRecordError(path, offset, f"{reason}. There is no backup: `rmq repair` the store first")
 
     def _take(self, stretch: scan.Stretch) -> None:
         """Put the records of a stretch into the copy's views."""

@@ -18,17 +18,17 @@ import pyarrow.compute as pc
 
 from rmq_store.arguments import checked_methods
 from rmq_store.broker.key_rows import KeyRows
+from rmq_store.broker.queue_reader import damaged_entry, damaged_message
 from rmq_store.broker.queues import Queues
 from rmq_store.broker.stored_frames import FrameRun, StoredFrames, message_at
 from rmq_store.errors import (
     CorruptIndexError,
     CorruptionError,
-    CorruptQueueError,
     CorruptRecordError,
     UsageError,
 )
 from rmq_store.format import properties as names
-from rmq_store.format.consume_queue import ENTRY_BYTES, PRE_BLANK_SIZE
+from rmq_store.format.consume_queue import PRE_BLANK_SIZE
 from rmq_store.format.hashing import index_hash, java_hash, topic_key_hashes
 from rmq_store.format.ids import UNBOUNDED_MS, parse_offset_message_id, unique_id_window_ms
 from rmq_store.format.index_keys import split_keys
@@ -160,10 +160,11 @@ class Query:
         except (UsageError, CorruptRecordError) as error:
             self._queues.commit_log_offset(topic, queue_id, offset)  # tells if retention was faster
             if isinstance(error, CorruptRecordError):
-                raise
-            raise self._wrong_entry(topic, queue_id, offset, f"at byte {place}, where no message begins") from error
+                raise damaged_message(self._log, topic, queue_id, offset, error) from error
+            what = f"points at byte {place} of the log, where no message begins"
+            raise damaged_entry(self._log, topic, queue_id, offset, what) from error
         if (found.topic, found.queue_id, found.queue_offset) != (topic, queue_id, offset):
-            raise self._wrong_entry(topic, queue_id, offset, f"at another message ({place})")
+            raise damaged_entry(self._log, topic, queue_id, offset, f"points at another message ({place})")
         return found
 
     def _at_entry(self, topic: str, queue_id: int, offset: int) -> StoredMessage | None:
@@ -181,10 +182,6 @@ class Query:
         except (FileNotFoundError, UsageError, CorruptionError):
             return None
         return found if (found.topic, found.queue_id, found.queue_offset) == (topic, queue_id, offset) else None
-
-    def _wrong_entry(self, topic: str, queue_id: int, offset: int, where: str) -> CorruptQueueError:
-        directory = self._log.views.queue(topic, queue_id).run.directory
-        return CorruptQueueError(str(directory), offset * ENTRY_BYTES, f"entry {offset} points {where}")
 
     def by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: str = "lower") -> int:
         """As `Store.offset_by_time`."""

@@ -31,6 +31,9 @@ BATCH_BYTES = 9 << 20
 # What is not ordinary comes from Arrow's pool, which keeps ever more unless it is asked now and then to give that back.
 # If nothing came from there, that costs nothing.
 _POOL_BYTES = 256 << 20
+_REMEDY = "`rmq repair` lets the store be used on both sides of it"
+_REBUILD = "`rmq repair` builds the queues again from the log"
+
 # One for the process: Spark's workers open a store for each task.
 _memory = BatchMemory()
 
@@ -177,7 +180,8 @@ class QueueReader:
                 memory=_memory,
             )
         except CorruptRecordError as error:
-            raise CorruptRecordError(str(self._log.segments.path(base)), error.offset, error.reason) from error
+            queue_offset = int(owner.queue_offsets[_row_at(offsets, sizes, error.offset)])
+            raise damaged_message(self._log, owner.topic, owner.queue_id, queue_offset, error) from error
         except NotOwnedError as error:
             queue_offset, offset = int(owner.queue_offsets[error.row]), int(offsets[error.row])
             what = f"points at byte {offset} of the log, where {[*error.found]} is stored"
@@ -190,7 +194,7 @@ class QueueReader:
             what = f"says {size} bytes at byte {offset} of the log"
             return damaged_entry(self._log, topic, queue_id, queue_offset, what)
         if offset >= self._log.start():
-            return self._log.missing_segment(offset)
+            return damaged_message(self._log, topic, queue_id, queue_offset, self._log.missing_segment(offset))
         what = f"{topic}-{queue_id}: retention removed messages from {queue_offset} on while they were read"
         return OffsetOutOfRangeError(what, queue_offset, end, end)
 
@@ -221,8 +225,24 @@ def _whole_or_halves(
             yield from _whole_or_halves(part, partial(decode, part), decode)
 
 
+def _row_at(offsets: np.ndarray, sizes: np.ndarray, offset: int) -> int:
+    """The row that an error about the record at `offset` is about: of several, the one whose size cannot be true."""
+    rows = np.flatnonzero(offsets == offset)
+    return int(rows[sizes[rows].argmin()]) if len(rows) else 0
+
+
+def damaged_message(
+    log: CommitLog, topic: str, queue_id: int, queue_offset: int, error: CorruptRecordError
+) -> CorruptRecordError:
+    """The error for a message of a queue whose record `error` is about."""
+    path = log.segments.path(log.segments.base_of(error.offset))
+    reason = f"message {queue_offset} of {topic}-{queue_id} is damaged: {error.reason}"
+    return CorruptRecordError(str(path), error.offset, f"{reason}. `rmq verify` names all damage, {_REMEDY}")
+
+
 def damaged_entry(log: CommitLog, topic: str, queue_id: int, queue_offset: int, what: str) -> CorruptQueueError:
     """The error for an entry of a queue that `what` is wrong with."""
     directory, start = log.views.queue(topic, queue_id).run.directory, queue_offset * ENTRY_BYTES
-    reason = f"entry {queue_offset} (bytes {start} to {start + ENTRY_BYTES} of the queue) {what}"
+    place = f"bytes {start} to {start + ENTRY_BYTES} of the queue"
+    reason = f"entry {queue_offset} of {topic}-{queue_id} ({place}) {what}. {_REBUILD}"
     return CorruptQueueError(str(directory), start, reason)

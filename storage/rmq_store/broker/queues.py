@@ -94,8 +94,7 @@ class Queues:
             except FileNotFoundError as error:
                 gone = error  # by retention while we looked: look again
         else:
-            directory = self._log.views.queue(topic, queue_id).run.directory
-            raise CorruptQueueError(str(directory), 0, "one of the queue's files is missing") from gone
+            raise self._missing_file(topic, queue_id) from gone
         last = max(last, first)  # retention took all files up to a later message meanwhile
         missing = self._missing(topic, queue_id)
         if missing is not None:
@@ -283,9 +282,8 @@ class Queues:
         if timestamp is None:
             self._check_range(topic, queue_id, queue_offset, queue_offset + 1)  # retention may have been faster
             path = self._log.segments.path(self._log.segments.base_of(offset))
-            raise CorruptRecordError(
-                str(path), offset, f"message {queue_offset} of {topic}-{queue_id} is damaged or gone, or its entry is"
-            )
+            what = f"message {queue_offset} of {topic}-{queue_id} is damaged or gone, or its entry is"
+            raise CorruptRecordError(str(path), offset, f"{what}. `rmq verify` says which")
         return timestamp
 
     def tags_code(self, topic: str, queue_id: int, queue_offset: int) -> int:
@@ -368,8 +366,12 @@ class Queues:
         """The error for a file of the queue that holds messages from `queue_offset` on."""
         if queue_offset < self.range(topic, queue_id).min_offset:
             return self._removed(topic, queue_id, queue_offset)
+        return self._missing_file(topic, queue_id)
+
+    def _missing_file(self, topic: str, queue_id: int) -> CorruptQueueError:
         directory = self._log.views.queue(topic, queue_id).run.directory
-        return CorruptQueueError(str(directory), 0, "one of the queue's files is missing")
+        reason = f"one of the files of {topic}-{queue_id} is missing. `rmq repair` builds the queues again from the log"
+        return CorruptQueueError(str(directory), 0, reason)
 
     def _record_is_gone(
         self, topic: str, queue_id: int, queue_offset: int

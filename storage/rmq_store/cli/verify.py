@@ -68,6 +68,8 @@ def _write(report: Report, speed: str) -> None:
         line("problem", f"{problem.path}: at byte {problem.offset}: {problem.text}{_up_to(problem)}")
     if report.problem_count > len(report.problems):
         line("problem", f"{report.problem_count - len(report.problems)} more")
+    if report.status == "damaged":
+        line("do", f"`rmq repair {report.root} --dry-run` says what can be put right, and what is lost")
     for bad in report.kept:
         line("kept", f"{bad.path}: bytes {bad.start} to {bad.end} of the log: {bad.text}")
     for text in report.recovery:

@@ -17,6 +17,7 @@ from rmq_store.errors import CorruptRecordError
 from rmq_store.files.state_page import StatePage
 from rmq_store.log import scan
 from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.holes import messages_in
 from rmq_store.log.kept import BadRange, Kept
 from rmq_store.log.over_damage import DamageWalk, bad_range, damaged_range, message_behind
 from rmq_store.log.recovery_table import Action, Follows, decide
@@ -77,11 +78,13 @@ def refusal(log: CommitLog, bad: BadRange, follows: Follows) -> CorruptRecordErr
     """The error for the first of the ranges."""
     case = decide(follows, durable=True, in_unit=False, foreign=False)
     assert case.action is Action.REFUSE
+    messages = messages_in(log, bad)
+    lost = f"; lost with them: {messages}" if messages else ""
     return CorruptRecordError(
         str(log.root / bad.file),
         bad.start,
         f"{case.name}: {bad.reason}; bytes {bad.start} to {bad.end} of the log were on disk and are no records, "
-        f"{bad.records_behind} whole records lie behind them. Nothing was changed. Open the store with "
+        f"{bad.records_behind} whole records lie behind them{lost}. Nothing was changed. Open the store with "
         "on_corruption='keep', or run `rmq repair`, to go on with both sides",
     )
 

@@ -28,6 +28,11 @@ _LOG = logging.getLogger(__name__)
 _HOLE_SIZE = 1
 
 
+# What an error names, and how many files are looked at for it.
+_NAMED_MAX = 5
+_LOOKED_AT_MAX = 1000
+
+
 def hole_entries(bad: BadRange, count: int) -> np.ndarray:
     """Entries, dtype ENTRY (count,), of messages that were lost with their entries."""
     starts = np.full(count, bad.start, np.int64)
@@ -61,6 +66,24 @@ def queue_ends(
         if possible:
             ends[key] = max(possible)
     return ends
+
+
+def messages_in(log: CommitLog, bad: BadRange) -> str:
+    """The messages that lay in a damaged range, as entries of the queues tell, for an error; "" if they tell none. Not
+    all files of a large store are looked at.
+    """
+    found, looked_at, new = [], 0, Kept((bad,))
+    for key in log.views.keys():
+        queue = log.views.queue(*key)
+        for base in queue.run.bases():
+            looked_at += 1
+            entries = _entries_in(queue.run, base)
+            lies_in = new.mask(entries["commit_log_offset"].astype(np.int64)) & (entries["frame_size"] > _HOLE_SIZE)
+            rows = np.flatnonzero(lies_in & (entries["frame_size"] != PRE_BLANK_SIZE))[: _NAMED_MAX + 1]
+            found += [f"message {base // ENTRY_BYTES + row} of {key[0]}-{key[1]}" for row in rows.tolist()]
+        if len(found) > _NAMED_MAX or looked_at > _LOOKED_AT_MAX:
+            break
+    return f"{', '.join(found[:_NAMED_MAX])}{' and more' if len(found) > _NAMED_MAX else ''}"
 
 
 def lost_messages_max(kept: Kept) -> int:

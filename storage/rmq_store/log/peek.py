@@ -156,6 +156,8 @@ def _scan(log: CommitLog) -> ReadOnlyEnd:
         end = page.flushed_end if log.sync_flush else page.appended_end
         return _end_at(log, end)
     if start.foreign:
+        if not log.segments.bases() and any(log.views.queue(*key).last_entry() for key in log.views.keys()):
+            _LOG.warning("%s: its log has no file, though its queues have entries: is a disk not mounted?", log.root)
         return _walk(log, start, missing={})
     # Of this boot: what lies above its end is an append that the next writer takes back.
     limit = page.appended_end if page is not None and page.counts() else None

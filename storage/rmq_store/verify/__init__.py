@@ -102,6 +102,7 @@ class _Scan:
         self._check_flushed_end()
         self.queues.finish()
         self.index.finish()
+        self.ledger.name_lost()
         return self.report
 
     def _scan_segment(self, number: int, base: int, path: str, log: Bytes, position: int) -> bool:

@@ -66,6 +66,11 @@ class _Queue:
     wrong: _Tally = field(default_factory=_Tally)
     missing: _Tally = field(default_factory=_Tally)
 
+    @property
+    def name(self) -> str:
+        """<topic>-<queue id>."""
+        return "-".join(self.path.partition("/")[2].rsplit("/", 1))
+
 
 class QueueCheck:
     """Feed it every message that belongs in a queue, in log order; then call `finish`."""
@@ -135,11 +140,11 @@ class QueueCheck:
             queue.missing = _Tally()
             self.ledger.report.queue_entries += 1
         elif entry == NO_ENTRY:
-            text = f"no entry for queue offset {frame.queue_offset}, log offset {log_offset}"
+            text = f"{queue.name}: no entry for queue offset {frame.queue_offset}, log offset {log_offset}"
             queue.missing.add(Problem(where, at, text, at + ENTRY.size))
         else:
             expected = f"({log_offset}, {frame.size}, tags code of {frame.properties.get(b'TAGS', b'')!r})"
-            text = f"queue offset {frame.queue_offset} holds {entry}, expected {expected}"
+            text = f"{queue.name}: queue offset {frame.queue_offset} holds {entry}, expected {expected}"
             queue.wrong.add(Problem(where, at, text, at + ENTRY.size))
         if good or queue.next is None or frame.queue_offset == queue.next:
             queue.next, queue.newest = frame.queue_offset + 1, log_offset
@@ -176,16 +181,20 @@ class QueueCheck:
         explained = stop == frame.queue_offset or queue.next is None
         if start > frame.queue_offset or not (explained and all(self._unclaimed(queue, n) for n in range(start, stop))):
             again = ": the queue's files were lost, and it began anew" if good and frame.queue_offset == 0 else ""
-            text = f"queue offset {frame.queue_offset}, expected {start}{again}"
+            text = f"{queue.name}: queue offset {frame.queue_offset}, expected {start}{again}"
             self.ledger.problem(path, position + 20, text, 8)
 
     def _unclaimed(self, queue: _Queue, queue_offset: int) -> bool:
         """Judge an entry that no message claimed; True if that is as it should be or has been reported elsewhere."""
         path, position, (log_offset, size, _) = self._entry(queue, queue_offset)
-        if size == PRE_BLANK or (size > 0 and self.ledger.is_gone(log_offset)):
+        if size == PRE_BLANK:
+            return True
+        if size > 0 and self.ledger.is_gone(log_offset):
+            self.ledger.note_lost(log_offset, f"message {queue_offset} of {queue.name}")
             return True
         if size > 0 or log_offset != 0:
-            text = f"queue offset {queue_offset} points at {log_offset}, which is no message of this queue"
+            what = f"points at {log_offset}, which is no message of this queue"
+            text = f"{queue.name}: queue offset {queue_offset} {what}"
             queue.wrong.add(Problem(path, position, text, position + ENTRY.size))
         return False
 
@@ -206,13 +215,14 @@ class QueueCheck:
                 if self.ledger.is_new(found[2][0]):
                     break
                 if found[2][0] >= report.log_end and found[2][1] != PRE_BLANK:
-                    text = f"queue offset {offset} points behind the log's end"
+                    text = f"{queue.name}: queue offset {offset} points behind the log's end"
                     ahead.add(Problem(*found[:2], text, found[1] + ENTRY.size))
                 else:
                     self._unclaimed(queue, offset)
                 offset += 1
             if offset < (end := self.ends.get((topic, queue_id), 0)):
-                text = f"the queue ends at queue offset {offset}, and went up to {end} when it was last closed"
+                what = f"the queue ends at queue offset {offset}, and went up to {end} when it was last closed"
+                text = f"{queue.name}: {what}"
                 self.ledger.repairable(queue.path, 0, text)
             # A broker deletes the queues with the topic, ours leaves them.
             is_deleted = topics is not None and topic not in topics and not self.ledger.is_ours(queue.newest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -12,6 +13,8 @@ from .in_use import lock_use, settled_end
 from .known import BadRange, progress_record, queue_table
 
 FINDINGS_KEPT, MAPS_KEPT = 100, 256
+LOG = "commitlog/"
+LOST_NAMED = 5  # messages of one damaged range
 
 
 class Problem(NamedTuple):
@@ -86,6 +89,8 @@ class Ledger:
         self.end = settled_end(root) if self.unclean else None
         self.grows = is_in_use and self.end is not None
         self.bad_ranges: list[tuple[int, int]] = []  # of the log; reported once, so views into them are no news
+        self.lost: dict[int, list[str]] = {}  # by where a bad range begins: whose messages lay in it, and how many
+        self.lost_counts: Counter[int] = Counter()
         self.map = lru_cache(MAPS_KEPT)(self.map_once)
 
     def map_once(self, path: str) -> Bytes:
@@ -112,6 +117,33 @@ class Ledger:
             self.report.bad_ranges.append(bad)
         self.bad_ranges.append((bad.start, bad.end))
         self.problem(bad.path, bad.start - base, bad.text, bad.end - bad.start)
+
+    def note_lost(self, log_offset: int, message: str) -> None:
+        """A queue entry tells which message lay in a bad range."""
+        start = next((start for start, end in self.bad_ranges if start <= log_offset < end), None)
+        if start is not None:
+            self.lost_counts[start] += 1
+            if len(names := self.lost.setdefault(start, [])) < LOST_NAMED:
+                names.append(message)
+
+    def name_lost(self) -> None:
+        """At the end: damage of the log is told with the messages that are lost with it."""
+        report = self.report
+        report.bad_ranges = [bad._replace(text=bad.text + self._lost_in(bad.start)) for bad in report.bad_ranges]
+        report.kept = [bad._replace(text=bad.text + self._lost_in(bad.start)) for bad in report.kept]
+        report.problems = [
+            problem._replace(text=problem.text + self._lost_in(int(problem.path[len(LOG) :]) + problem.offset))
+            if problem.path.startswith(LOG) and problem.path[len(LOG) :].isdecimal()
+            else problem
+            for problem in report.problems
+        ]
+
+    def _lost_in(self, start: int) -> str:
+        names, count = self.lost.get(start), self.lost_counts[start]
+        if not names:
+            return ""
+        more = f" and {count - len(names)} more" if count > len(names) else ""
+        return f"; lost with it: {', '.join(names)}{more}"
 
     def no_file(self, path: Path, remedy: str) -> bool:
         """Note damage if `path`, a name that only files have, is something else; True if it was."""

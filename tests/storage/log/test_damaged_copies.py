@@ -243,6 +243,20 @@ def test_a_brokers_log_goes_on_behind_damage(lab: Lab, abort: bool, caplog: pyte
     assert f"bytes {frames[20]} to " in caplog.text
 
 
+@pytest.mark.parametrize("abort", [False, True], ids=["stopped", "killed"])
+def test_a_brokers_store_whose_log_is_empty_although_its_queues_are_not_is_told(
+    lab: Lab, abort: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The directory where the log's disk would be mounted is there, and empty."""
+    killed(lab)
+    lab.broker_was_here(abort=abort)
+    for path in (lab.root / "commitlog").iterdir():
+        path.unlink()
+    with lab.open(read_only=True) as reader:
+        assert reader.log_range() == (0, 0)
+    assert "its log has no file, though its queues have entries" in caplog.text
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_random_damage_hides_in_a_copy_what_it_hides_in_place(lab: Lab, seed: int) -> None:
     rng = random.Random(seed)
@@ -265,3 +279,31 @@ def test_a_backup_of_a_damaged_copy_is_refused(lab: Lab) -> None:
     with pytest.raises(CorruptionError):
         backup(copy, lab.root.parent / "backup")
     assert not (lab.root.parent / "backup").exists()
+
+
+def test_errors_name_the_message_that_is_damaged(lab: Lab) -> None:
+    """They named bytes only, and nobody reads bytes."""
+    with lab.open() as store:
+        store.create_topic("Alpha", 1)
+        for number in range(20):
+            store.send(Message("Alpha", b"%d" % number))
+        damaged = store.query.by_queue_offset("Alpha", 0, 7).commit_log_offset
+    overwrite(lab.root, damaged + 1, b"\xff" * 20)
+    with Store.open(lab.root, read_only=True) as reader:
+        for read in (
+            lambda: list(reader.read("Alpha", 0, 0, 20)),
+            lambda: list(reader.read("Alpha", 0, 7, 8, two_threads=True)),
+            lambda: reader.store_timestamp("Alpha", 0, 7),
+            lambda: reader.query.by_queue_offset("Alpha", 0, 7),
+        ):
+            with pytest.raises(CorruptionError, match=r"(message|entry) 7 of Alpha-0 .*`rmq (repair|verify)`"):
+                read()
+    [problem] = [problem for problem in verify_store(lab.root).problems if problem.path.startswith("commitlog")]
+    assert problem.text.endswith("lost with it: message 7 of Alpha-0")
+    with pytest.raises(CorruptRecordError, match=r"message 7 of Alpha-0.*`rmq repair` the store first"):
+        backup(lab.root, lab.root.parent / "backup")
+    lab.crash()
+    (lab.root / "pyrmq" / "progress").unlink()
+    lab.reboot()
+    with pytest.raises(CorruptRecordError, match=r"message 7 of Alpha-0.*`rmq repair`"):
+        Store.open(lab.root)
