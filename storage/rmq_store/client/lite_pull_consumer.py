@@ -46,7 +46,7 @@ _BEAT_S = 0.2
 _log = logging.getLogger(__name__)
 
 
-@checked_methods(constructor=True)
+@checked_methods("seek", constructor=True)
 class LitePullConsumer:
     """A consumer driven by `poll`. Safe for threads; a second `poll` waits for the first one's round. `backend`: as for
     PushConsumer.

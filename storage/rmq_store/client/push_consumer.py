@@ -43,7 +43,7 @@ PERSIST_FIRST_MS, PERSIST_MS = 10_000, 5000
 _log = logging.getLogger(__name__)
 
 
-@checked_methods(constructor=True)
+@checked_methods("register_message_listener", constructor=True)
 class PushConsumer:
     """A member of a consumer group. `backend`: a cluster, or what `LocalBackend` takes: a path, an open Store, several
     of them; a cluster made from that is closed by `shutdown`. `client_id` None: made up, see

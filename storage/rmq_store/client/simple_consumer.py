@@ -94,8 +94,6 @@ class SimpleConsumer:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         validate_group(consumer_group)
-        if not isinstance(subscription_expressions, Mapping | None):
-            raise UsageError(f"group {consumer_group!r}: subscriptions are {{topic: filter}}, as {{'Orders': '*'}}")
         if consume_from_where == ConsumeFromWhere.CONSUME_FROM_TIMESTAMP:
             raise UsageError(f"group {consumer_group!r}: a SimpleConsumer begins at the first or the last offset")
         self.consumer_group = consumer_group

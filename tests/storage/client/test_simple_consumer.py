@@ -290,7 +290,7 @@ def test_what_cannot_be_asked_for_is_refused(lab: Lab, count: int, invisible: An
 
 
 def test_subscriptions_are_a_mapping_and_texts_are_members_of_enumerations(lab: Lab) -> None:
-    with pytest.raises(UsageError, match="topic: filter"):
+    with pytest.raises(UsageError, match=r"^subscription_expressions=\['T'\]: a mapping or None is expected$"):
         SimpleConsumer("g", lab.backend, ["T"])  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="first or the last offset"):
         lab.consumer(consume_from_where="CONSUME_FROM_TIMESTAMP")
