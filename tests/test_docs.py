@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyspark_rmq import option_docs
+from pyspark_rmq import option_docs, schema
 from rmq_store.broker import leases
 from rmq_store.cli import commands
 from rmq_store.files import progress, state_page
@@ -70,10 +70,30 @@ def test_examples_without_spark_give_what_they_show(page: Path) -> None:
     assert runner.summarize(verbose=False).failed == 0, "".join(said)
 
 
+def table_rows(page: Path, heading: str) -> dict[str, str]:
+    """Column name -> type, of all tables below a heading of docs/columns.md."""
+    text = page.read_text(encoding="utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return {name: kind.strip() for name, kind in re.findall(r"^\| `(\w+)` \| ([^|]+) \|", text, re.MULTILINE)}
+
+
+def test_the_page_of_columns_has_each_column_of_the_source_with_its_type() -> None:
+    shown = table_rows(ROOT / "docs" / "columns.md", "Reading")
+    assert shown == {field.name: field.dataType.simpleString() for field in schema.READABLE}
+
+
+def test_the_page_of_columns_has_each_column_that_the_sink_uses_with_its_types() -> None:
+    shown = table_rows(ROOT / "docs" / "columns.md", "Writing")
+    assert shown == {
+        name: " or ".join(kind.simpleString() for kind in kinds) for name, kinds in schema._SINK_TYPES.items()
+    }
+    shown = table_rows(ROOT / "docs" / "columns.md", "Sending back")
+    assert shown == {field.name: field.dataType.simpleString() for field in schema._SEND_BACK_FIELDS}
+
+
 def test_every_python_block_is_run_by_a_test() -> None:
     """One with prompts is; the one of the README is; an excerpt of a file in examples/ is, with that file."""
     without_prompts = [(page, block) for page in PAGES for block in python_blocks(page) if ">>>" not in block]
-    examples = [file.read_text(encoding="utf-8") for file in (ROOT / "examples").glob("*.py")]
+    examples = [file.read_text(encoding="utf-8") for file in (ROOT / "examples").rglob("*.py")]
     others = [(page, block) for page, block in without_prompts if not any(block in text for text in examples)]
     assert [page.name for page, _ in others] == ["README.md"]
     assert len(others[0][1].splitlines()) <= 15
@@ -102,6 +122,34 @@ def test_the_first_example_of_the_readme_runs_as_it_stands(scratch: Path) -> Non
     lines = [line.strip("|").split("|") for line in done.stdout.splitlines() if "bill" in line]
     shown = [[cell.strip() for cell in line] for line in lines]
     assert sorted(shown) == [["ORD-1", "bill for two teas"], ["ORD-2", "bill for one milk"]]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_recipes_of_the_spark_guide_store_what_they_say(scratch: Path) -> None:
+    settings = "--master local[2] --driver-memory 1g --conf spark.ui.enabled=false pyspark-shell"
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "recipes.py")],
+        cwd=scratch,
+        env=worker_environment(scratch) | {"PYSPARK_SUBMIT_ARGS": settings},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stdout.splitlines() if re.match(r"[\w ]+: ", line)]
+    assert said == [
+        "Totals: [('open', '2'), ('paid', '2')]",
+        "Paid: [('ORD-0', 'order 0'), ('ORD-3', 'order 3')]",
+        "Open: [('ORD-1', 'order 1'), ('ORD-2', 'order 2')]",
+        "Reminders: [('ORD-1', 'please pay for order 1'), ('ORD-2', 'please pay for order 2')]",
+        "Notes: [('ORD-9', 'from a thread')]",
+        "dead letters: ['ORD-1', 'ORD-2']",
+        "redriven: ['REDRIVEN']",
+        "lag: 4 messages read, 0 behind",
+        "failed with: LookupError: no such customer",
+    ]
 
 
 @pytest.mark.spark
