@@ -61,7 +61,7 @@ class LagListener(StreamingQueryListener):
         self._file = None if openmetrics_file is None else Path(openmetrics_file).absolute()
         if self._file is not None and not self._file.parent.is_dir():
             refuse(f"openmetrics_file={str(openmetrics_file)!r}: there is no directory {self._file.parent}")
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may ask for rows in the middle of a look of its thread
         self._trackers: dict[tuple[str, str, int], SourceTracker] = {}
         self._ended: dict[tuple[str, str, int], SourceTracker] = {}
         self._homes: dict[str, tuple[Home, Callable[[], int]]] = {}

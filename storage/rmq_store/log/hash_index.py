@@ -82,7 +82,7 @@ class HashIndex:
         """Go back to `state`: newer files unlinked, the newest one cut."""
         if state.file == UNKNOWN:
             return
-        self._newest = None
+        self._newest, self._many = None, 0  # also after an interrupt on the way out of `putting`
         for name in self.names():
             if name > state.file:
                 durable.before("unlink", self.path(name))
