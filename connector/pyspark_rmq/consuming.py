@@ -30,6 +30,7 @@ from pyspark_rmq.breaker import FloodBreaker, FloodWatch
 from pyspark_rmq.judge import DLQ, MODES, REASON_COLUMNS, RESULT_COLUMNS, SUCCESS, Judge, Mode
 from pyspark_rmq.offsets import refuse
 from pyspark_rmq.option_table import group_name, local_path
+from pyspark_rmq.reasons import NO_RESULT
 from rmq_store.arguments import instance, path_text
 
 if TYPE_CHECKING:
@@ -78,8 +79,9 @@ def consume(
         "pandas"   a `pandas.DataFrame`   } of up to spark.sql.execution.arrow.maxRecordsPerBatch rows: the answer has
         "arrow"    a `pyarrow.RecordBatch` } a result for each of them, in their order; None: all are done
 
-    A result is SUCCESS, RECONSUME_LATER (also: None, in a row's place), a delay level from 1 on, or DLQ; an exception
-    is RECONSUME_LATER with a reason. **At least once**: a handler sees a row again if its task or its batch is
+    A result is SUCCESS, RECONSUME_LATER, a delay level from 1 on, or DLQ; an exception is RECONSUME_LATER with a
+    reason. None in a row's place is RECONSUME_LATER, too: most often a `return` was forgotten, so the query warns once,
+    and the reason of these rows is NoResult. **At least once**: a handler sees a row again if its task or its batch is
     repeated, and handlers for batches also when they raised an exception: then the batch is halved to find the guilty
     rows. The failed rows of a batch are sent back exactly once.
 
@@ -144,6 +146,7 @@ class _Counts:
     rows: int
     failed: int
     dead: int
+    unanswered: int
     digest: int
 
 
@@ -182,6 +185,7 @@ class _BatchConsumer:
         self._schema = schema
         self._watch = watch
         self._run_began = False
+        self._warned = False
 
     def consume(self, batch: DataFrame, batch_id: int) -> None:
         """Steps C1 to C5 of the module's table."""
@@ -214,6 +218,7 @@ class _BatchConsumer:
         judged = batch.mapInArrow(judge.__call__, self._schema).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             counts = _count(judged)
+            self._warn_of_unanswered(counts, batch_id)
             now_ms = home.clock_of(self._path)()
             if self._watch is not None:
                 self._watch.check(counts.rows, counts.dead, now_ms)
@@ -225,6 +230,15 @@ class _BatchConsumer:
                 self._watch.count(counts.dead, now_ms)
         finally:
             judged.unpersist()
+
+    def _warn_of_unanswered(self, counts: _Counts, batch_id: int) -> None:
+        if counts.unanswered and not self._warned:
+            self._warned = True
+            _log.warning(
+                "group %r: the handler returned None for %d of %d rows of batch %d, which come back later as with "
+                "RECONSUME_LATER; their reason is %s. Return SUCCESS for rows that are done",
+                self._group, counts.unanswered, counts.rows, batch_id, NO_RESULT,
+            )  # fmt: skip
 
     def _was_completed(self, batch: DataFrame, query_id: str, batch_id: int) -> bool:
         """Whether an earlier run has sent this batch's failures back. Only the first batch of a run can be repeated."""
@@ -274,10 +288,11 @@ def _count(judged: DataFrame) -> _Counts:
     from pyspark.sql import functions as F
 
     failed = F.count_if(judged["result"] != SUCCESS)
-    found = judged.agg(*_fingerprint(judged), failed, F.count_if(judged["result"] == DLQ)).head()
+    unanswered = F.count_if(judged["errorClass"] == NO_RESULT)
+    found = judged.agg(*_fingerprint(judged), failed, F.count_if(judged["result"] == DLQ), unanswered).head()
     assert found is not None  # an aggregate without groups has one row
-    rows, offsets, failed_rows, dead_rows = found
-    return _Counts(rows, failed_rows, dead_rows, _digest_of(rows, offsets))
+    rows, offsets, failed_rows, dead_rows, unanswered_rows = found
+    return _Counts(rows, failed_rows, dead_rows, unanswered_rows, _digest_of(rows, offsets))
 
 
 def _digest(batch: DataFrame) -> int:

@@ -3,7 +3,8 @@
 What a handler says of a row, as RocketMQ's listeners do (ConsumeMessageConcurrentlyService.processConsumeResult):
 
     SUCCESS, CONSUME_SUCCESS        done
-    RECONSUME_LATER, None, 0        again, after the group's next delay
+    RECONSUME_LATER, 0              again, after the group's next delay
+    None                            as RECONSUME_LATER; the reason says that nothing was answered
     1, 2, ...                       again, after this delay level
     DLQ, -1                         a dead letter, at once
     an exception                    as RECONSUME_LATER; its class, text and place are the reason
@@ -26,7 +27,7 @@ import pyarrow as pa
 
 from pyspark_rmq.home import clock_of
 from pyspark_rmq.offsets import refuse
-from pyspark_rmq.reasons import Reason, reason_of, returned
+from pyspark_rmq.reasons import Reason, no_result, reason_of, returned
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -41,6 +42,8 @@ MODES: Final = ("row", "pandas", "arrow")
 # No delay level: a row that was consumed.
 DONE: Final = np.iinfo(np.int32).min
 _DEAD = -1
+# Inside this module only: a row for which the handler answered None.
+_UNANSWERED: Final = DONE + 1
 _LEVEL_MAX = np.iinfo(np.int32).max
 _WORDS = {SUCCESS: DONE, "CONSUME_SUCCESS": DONE, RECONSUME_LATER: 0, DLQ: _DEAD}
 
@@ -88,7 +91,7 @@ class Judge:
             except Exception as error:
                 verdicts.fail(number, reason_of(error))
             else:
-                verdicts.levels[number] = level_of(result)
+                verdicts.levels[number] = _level_or_none(result)
 
     def _judge_batch(self, batch: pa.RecordBatch, start: int, verdicts: _Verdicts) -> None:
         """Judge the rows of `batch`, which are those from `start` on."""
@@ -107,6 +110,7 @@ class Judge:
         self._judge_batch(batch.slice(half), start + half, verdicts)
 
     def _answer(self, batch: pa.RecordBatch, verdicts: _Verdicts, now_ms: int) -> pa.RecordBatch:
+        verdicts.give_reasons_to_unanswered()
         failed = verdicts.levels != DONE
         dead = failed & (verdicts.levels < 0)
         dead |= failed & (batch.column("reconsumeTimes").fill_null(0).to_numpy() >= self.max_reconsume_times)
@@ -126,6 +130,12 @@ class _Verdicts:
     def __init__(self, count: int) -> None:
         self.levels: Levels = np.full(count, DONE, np.int32)
         self._reasons: dict[int, Reason] = {}
+        self._unanswered = np.zeros(count, np.bool_)
+
+    def give_reasons_to_unanswered(self) -> None:
+        """Turn what was answered by None into RECONSUME_LATER."""
+        self._unanswered = self.levels == _UNANSWERED
+        self.levels[self._unanswered] = 0
 
     def fail(self, number: int, reason: Reason) -> None:
         self.levels[number] = 0
@@ -133,9 +143,9 @@ class _Verdicts:
 
     def reasons_of(self, failed: npt.NDArray[np.bool_]) -> dict[str, pa.Array]:
         """The reason columns; null for rows that have not failed."""
-        reasons = [returned(RECONSUME_LATER), returned(DLQ), *self._reasons.values()]
-        codes = np.where(self.levels == _DEAD, 1, 0)
-        codes[list(self._reasons)] = np.arange(2, len(reasons))
+        reasons = [returned(RECONSUME_LATER), returned(DLQ), no_result(), *self._reasons.values()]
+        codes = np.select([self._unanswered, self.levels == _DEAD], [2, 1], 0)
+        codes[list(self._reasons)] = np.arange(3, len(reasons))
         taken = pa.array(codes, mask=~failed)
         return {
             "errorClass": pa.array([reason.error_class for reason in reasons], pa.string()).take(taken),
@@ -166,6 +176,10 @@ def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
             values = [None if pairs is None else dict(pairs) for pairs in values]
         columns.append(values)
     return (make(*values) for values in zip(*columns, strict=True))
+
+
+def _level_or_none(result: Any) -> int:
+    return _UNANSWERED if result is None else level_of(result)
 
 
 def level_of(result: Any) -> int:
@@ -207,15 +221,17 @@ def _levels(results: Any, count: int) -> Levels:
     if given != count:
         refuse(f"the handler answered {given} results for {count} rows: one for each row is needed, or None")
     if array is None:
-        return np.fromiter((level_of(result) for result in results), np.int32, count)
+        return np.fromiter((_level_or_none(result) for result in results), np.int32, count)
     if pa.types.is_integer(array.type) or pa.types.is_null(array.type):
-        given_levels = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+        levels_or_nulls = array.cast(pa.int64())
+        given_levels = levels_or_nulls.fill_null(0).to_numpy(zero_copy_only=False)
         wrong = (given_levels < _DEAD) | (given_levels > _LEVEL_MAX)
         if wrong.any():
             level_of(int(given_levels[wrong.argmax()]))
-        return np.asarray(given_levels, np.int32)
+        unanswered = levels_or_nulls.is_null().to_numpy(zero_copy_only=False)
+        return np.where(unanswered, np.int32(_UNANSWERED), given_levels.astype(np.int32))
     codes = array.dictionary_encode()
-    by_code = np.array([*(level_of(word) for word in codes.dictionary.to_pylist()), 0], np.int32)
+    by_code = np.array([*(level_of(word) for word in codes.dictionary.to_pylist()), _UNANSWERED], np.int32)
     levels: Levels = by_code[codes.indices.fill_null(len(by_code) - 1).to_numpy(zero_copy_only=False)]
     return levels
 

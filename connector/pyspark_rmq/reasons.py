@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Final
 
 from rmq_store import failure
+
+# The error class of a row for which the handler answered nothing.
+NO_RESULT: Final = "NoResult"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,11 @@ def reason_of(error: BaseException) -> Reason:
 def returned(result: str) -> Reason:
     """Return the reason of a handler that has raised nothing, but answered RECONSUME_LATER or DLQ."""
     return _without_stack(result, "returned by the handler")
+
+
+def no_result() -> Reason:
+    """Return the reason of a handler that has answered None."""
+    return _without_stack(NO_RESULT, "the handler returned None, which is RECONSUME_LATER: is a return missing?")
 
 
 def _without_stack(error_class: str, error_message: str) -> Reason:

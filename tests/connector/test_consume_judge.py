@@ -94,9 +94,40 @@ def test_an_exception_fails_its_row_only_and_says_why() -> None:
     assert second["errorMessage"] == "no such customer"
     assert len(second["stackHash"]) == 16
     # an answer has reasons too, so that those of an earlier failure do not stay
-    (answered,) = judged(lambda row: None, batch(1))
+    (answered,) = judged(lambda row: pyspark_rmq.RECONSUME_LATER, batch(1))
     assert (answered["errorClass"], answered["errorMessage"]) == ("RECONSUME_LATER", "returned by the handler")
     assert answered["stackHash"] not in (None, second["stackHash"])
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [pyspark_rmq.SUCCESS, None, pyspark_rmq.RECONSUME_LATER],
+        pd.Series([pyspark_rmq.SUCCESS, None, pyspark_rmq.RECONSUME_LATER]),
+        [pyspark_rmq.SUCCESS, None, 0],
+    ],
+)
+def test_a_row_without_an_answer_has_another_reason_than_one_that_is_to_come_back(answers: Any) -> None:
+    """A handler that forgets its `return` fails every row. Its reason read "RECONSUME_LATER, returned by the handler",
+    as if somebody had wanted that.
+    """
+    handlers = [("arrow", lambda rows: answers)]
+    if isinstance(answers, list):
+        handlers.append(("row", lambda row: answers[int(row.body)]))
+    for mode, handler in handlers:
+        done, unanswered, wanted = judged(handler, batch(3), mode)
+        assert (done["result"], done["errorClass"]) == ("SUCCESS", None)
+        assert (unanswered["result"], unanswered["delayLevel"]) == (wanted["result"], wanted["delayLevel"]) == LATER
+        assert wanted["errorClass"] == "RECONSUME_LATER"
+        assert unanswered["errorClass"] == "NoResult"
+        assert "is a return missing?" in unanswered["errorMessage"]
+        assert unanswered["stackHash"] != wanted["stackHash"]
+
+
+def test_integers_with_gaps_are_rows_without_an_answer_too() -> None:
+    done, unanswered, again = judged(lambda rows: pd.array([-1, None, 3], dtype="Int64"), batch(3), "arrow")
+    assert (done["result"], unanswered["errorClass"], again["errorClass"]) == ("DLQ", "NoResult", "RECONSUME_LATER")
+    assert [row["delayLevel"] for row in (done, unanswered, again)] == [-1, 0, 3]
 
 
 def test_a_programs_end_is_not_a_rows_failure() -> None:

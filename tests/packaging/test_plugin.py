@@ -188,6 +188,27 @@ def test_a_plain_handler_goes_the_whole_ladder(project: Path) -> None:
                 assert dead["storeTopic"] == "%DLQ%" + rmq_group
                 assert rmq_store.drain(rmq_topic, rmq_group, handle) == []
 
+            def test_a_handler_gets_the_rows_that_a_job_gets(rmq_store, rmq_topic, rmq_group):
+                from pyspark.sql import Row
+                from pyspark_rmq.schema import ORIGIN_FIELDS, SOURCE_SCHEMA
+
+                rmq_store.produce(rmq_topic, "x", keys="k", properties={"a": "b"})
+                columns = [*SOURCE_SCHEMA.names, *(field.name for field in ORIGIN_FIELDS)]
+                rows = []
+
+                def handle(row):
+                    assert isinstance(row, Row) and list(row.asDict()) == columns
+                    rows.append(row)
+                    return "SUCCESS" if row.reconsumeTimes else "RECONSUME_LATER"
+
+                deliveries = rmq_store.drain(rmq_topic, rmq_group, handle)
+                assert [row.asDict() for row in rows] == deliveries
+                first, again = rows
+                assert first.properties["a"] == again.properties["a"] == "b"
+                assert (again.topic, again.originTopic, again.originQueueOffset) == (rmq_topic, rmq_topic, 0)
+                assert again.properties["PYRMQ_ERROR_CLASS"] == "RECONSUME_LATER"
+                assert (first.storeTopic, again.storeTopic) == (rmq_topic, "%RETRY%" + rmq_group)
+
             def test_few_retries_and_none(rmq_store, rmq_topic, rmq_group):
                 rmq_store.produce(rmq_topic, "poison")
                 assert len(rmq_store.drain(rmq_topic, rmq_group, lambda message: None, max_reconsume_times=2)) == 3
@@ -226,7 +247,7 @@ def test_a_plain_handler_goes_the_whole_ladder(project: Path) -> None:
                 assert rmq_store.dead_letters(rmq_group) == []
             """,
         ),
-        7,
+        8,
     )
 
 

@@ -1,8 +1,8 @@
 """What the fixtures give: a store with helpers for tests, and its clock. Control plane; messages are plain dicts.
 
-A message is a dict with the columns of the source (`topic`, `body`, `properties`, `reconsumeTimes`, ...). One from a
-group's retry topic shows the topic that it was sent to, as a consumer sees it
-(DefaultMQPushConsumerImpl.resetRetryTopic); `storeTopic` is the topic that holds it.
+A message is a dict with the columns that the source has with the option `group` (`topic`, `body`, `properties`,
+`reconsumeTimes`, ...). One from a group's retry topic shows the topic that it was sent to, as a consumer sees it
+(DefaultMQPushConsumerImpl.resetRetryTopic); `storeTopic` is the topic that holds it. A handler gets the same as a row.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from pyspark_rmq.judge import DONE, RECONSUME_LATER, level_of
-from rmq_store import ClockFile, Message, SendResult, Store, StoreConfig, UnknownTopicError
+from pyspark_rmq import origin
+from pyspark_rmq.judge import DLQ, DONE, RECONSUME_LATER, level_of
+from pyspark_rmq.reasons import Reason, no_result, reason_of, returned
+from rmq_store import ClockFile, Message, SendResult, Store, StoreConfig, UnknownTopicError, failure
 
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
@@ -27,7 +29,11 @@ SMALL = StoreConfig(
     disk_space_warning_level_ratio=100,  # a test does not fail because the machine's disk is nearly full
 )
 
-Handler = Callable[[dict[str, Any]], object]
+# As a handler of `pyspark_rmq.consume`: it gets a `pyspark.sql.Row`.
+Handler = Callable[[Any], object]
+
+# In the order of the source's columns.
+_ORIGIN_COLUMNS = ("originTopic", "originQueueId", "originQueueOffset", "originMsgId", "storeTopic")
 
 
 class RmqClock:
@@ -115,9 +121,10 @@ class RmqTestStore:
     ) -> list[dict[str, Any]]:
         """Consume until nothing is left and nothing waits, and return every delivery in order.
 
-        The clock jumps to the next message that is due whenever there is nothing to do. `handler` answers as one for
-        `pyspark_rmq.consume` does: SUCCESS; RECONSUME_LATER, None or an exception for another try after the delay, or a
-        dead letter; a delay level; DLQ. An AssertionError of the handler is the test's own and ends the call.
+        The clock jumps to the next message that is due whenever there is nothing to do. `handler` gets and answers
+        what one for `pyspark_rmq.consume` does: a `pyspark.sql.Row` (no Spark is started for it), and SUCCESS;
+        RECONSUME_LATER, None or an exception for another try after the delay, or a dead letter; a delay level; DLQ.
+        An AssertionError of the handler is the test's own and ends the call.
 
         Raises:
             UsageError: an answer that is none.
@@ -127,14 +134,16 @@ class RmqTestStore:
         while (batch := self._waiting(topic, group)) or self.advance_to_next_due() is not None:
             for message in batch:
                 deliveries.append(message)
-                level = DONE if handler is None else _judge(handler, message)
+                level, reason = (DONE, None) if handler is None else _judge(handler, message)
                 if level != DONE:
+                    reason = reason or returned(RECONSUME_LATER if level >= 0 else DLQ)
                     self.store.retry.send_back(
                         group,
                         message["commitLogOffset"],
                         delay_level=level,
                         msg_id=message["msgId"],
                         max_reconsume_times=max_reconsume_times,
+                        properties=_properties(reason, self.clock()),
                     )
             self._commit(group, batch)
         return deliveries
@@ -177,21 +186,35 @@ class RmqTestStore:
         for queue_id, limits in queues.items():
             start = max(committed.get((topic, queue_id), 0), limits.min_offset)
             for batch in self.store.read(topic, queue_id, start, limits.max_offset):
-                for row in batch.to_pylist(maps_as_pydicts="strict"):
-                    own = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
-                    shown = row["properties"].get("RETRY_TOPIC", topic) if own else topic
-                    yield row | {"topic": shown, "storeTopic": topic}
+                names = [*batch.schema.names, *_ORIGIN_COLUMNS]
+                own = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+                rows = origin.complete(batch, names, store_topic=topic, restore_topic=own)
+                yield from rows.to_pylist(maps_as_pydicts="strict")
 
 
 def _milliseconds(duration: timedelta | int) -> int:
     return duration if isinstance(duration, int) else duration // timedelta(milliseconds=1)
 
 
-def _judge(handler: Handler, message: dict[str, Any]) -> int:
+def _judge(handler: Handler, message: dict[str, Any]) -> tuple[int, Reason | None]:
+    """The delay level that the handler stands for, and why it failed if it has not answered."""
+    from pyspark.sql import Row
+
     try:
-        result = handler(message)
+        result = handler(Row(**message))
     except AssertionError:
         raise
-    except Exception:
-        return level_of(RECONSUME_LATER)
-    return level_of(result)
+    except Exception as error:
+        return level_of(RECONSUME_LATER), reason_of(error)
+    return level_of(result), no_result() if result is None else None
+
+
+def _properties(reason: Reason, now_ms: int) -> dict[str, str]:
+    """What `pyspark_rmq.consume` stores with a failed message, but for the query and its batch."""
+    return {
+        failure.ERROR_CLASS: reason.error_class,
+        failure.ERROR_MESSAGE: reason.error_message,
+        failure.STACK_HASH: reason.stack_hash,
+        failure.FIRST_FAILURE_MS: str(now_ms),
+        failure.LAST_FAILURE_MS: str(now_ms),
+    }
