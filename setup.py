@@ -23,7 +23,8 @@ PACKAGE_DIR = {
 NOTEBOOK = ["ipykernel>=6.29", "matplotlib>=3.8", "nbclient>=0.10"]
 
 EXTRAS = {
-    "spark": ["pyspark>=4.2"],
+    # PySpark itself does not ask for pandas; its mapInArrow, on which `consume` stands, does.
+    "spark": ["pyspark>=4.2", "pandas>=2.2"],
     "kafka": ["kafka-python>=3.0,<4"],
     "reliable": ["sqlalchemy>=2.0,<3", "redis>=5"],
     "notebook": NOTEBOOK,
@@ -32,6 +33,9 @@ EXTRAS = {
     "dev": [
         *NOTEBOOK,
         "build>=1.2",
+        "googleapis-common-protos>=1.71",
+        "grpcio>=1.76",
+        "grpcio-status>=1.76",
         "hypothesis>=6.100",
         "mypy>=2",
         "pandas>=2.2",
@@ -43,6 +47,7 @@ EXTRAS = {
         "ruff>=0.17",
         "setuptools>=77",
         "wheel>=0.45",
+        "zstandard>=0.25",
     ],
 }
 

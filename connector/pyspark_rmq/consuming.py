@@ -16,10 +16,11 @@ of it runs again. A batch without failed rows has no marker, and may be repeated
 from __future__ import annotations
 
 import logging
+import warnings
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
@@ -50,6 +51,9 @@ _RESULT_FIELDS = (
     StructField("lastFailureTime", TimestampType()),
 )
 assert tuple(field.name for field in _RESULT_FIELDS) == (*RESULT_COLUMNS, *REASON_COLUMNS)
+
+# PySpark refuses mapInArrow with an older one, whatever the mode (pyspark/sql/pandas/utils.py).
+_PANDAS_LEAST = (2, 2)
 
 # Enough for what failed and why, and far from what Spark's regular expression can take.
 _HEAD_CHARACTERS = 200
@@ -93,7 +97,8 @@ def consume(
     Returns the writer of the query, to which `checkpointLocation` and a trigger are added; then `start()`.
 
     Raises:
-        UsageError: not a stream, no column commitLogOffset, msgId or reconsumeTimes, or a column of a result's name.
+        UsageError: pandas 2.2 is missing, which PySpark asks for whatever the mode; not a stream, no column
+            commitLogOffset, msgId or reconsumeTimes, or a column of a result's name.
         NotAStoreError, StoreLockedError, ReadOnlyError: `path` cannot be written.
 
     The query fails with:
@@ -115,8 +120,7 @@ def consume(
         refuse(f"handler={handler!r} of consume cannot be called")
     if mode not in MODES:
         refuse(f"mode={mode!r} of consume is none of {', '.join(MODES)}")
-    if mode == "pandas" and find_spec("pandas") is None:
-        refuse("mode='pandas' of consume needs pandas, which is not installed; mode='arrow' does not")
+    _check_pandas()
     if not stream.isStreaming:
         refuse("consume needs a stream: read it with spark.readStream")
     if max_reconsume_times is not None and (type(max_reconsume_times) is not int or max_reconsume_times < 0):
@@ -137,6 +141,19 @@ def consume(
         FloodWatch(breaker) if breaker is not None else None,
     )  # fmt: skip
     return stream.writeStream.foreachBatch(consumer.consume)
+
+
+def _check_pandas() -> None:
+    try:
+        version = metadata.version("pandas")
+    except metadata.PackageNotFoundError:
+        version = ""
+    if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < _PANDAS_LEAST:
+        found = f"this is {version}" if version else "it is not installed"
+        refuse(
+            f"consume needs pandas 2.2 or newer, and {found}: PySpark's mapInArrow asks for it, whatever the mode. "
+            "pip install 'pandas>=2.2', or 'pyspark-rmq[spark]'"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +232,7 @@ class _BatchConsumer:
         if most is None:
             most = home.retry_max_times(self._path, self._group)
         judge = Judge(self._handler, self._mode, self._path, self._kept, most)
-        judged = batch.mapInArrow(judge.__call__, self._schema).persist(StorageLevel.MEMORY_AND_DISK)
+        judged = _map_in_arrow(batch, judge, self._schema).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             counts = _count(judged)
             self._warn_of_unanswered(counts, batch_id)
@@ -293,6 +310,13 @@ def _count(judged: DataFrame) -> _Counts:
     assert found is not None  # an aggregate without groups has one row
     rows, offsets, failed_rows, dead_rows, unanswered_rows = found
     return _Counts(rows, failed_rows, dead_rows, unanswered_rows, _digest_of(rows, offsets))
+
+
+def _map_in_arrow(batch: DataFrame, judge: Judge, schema: StructType) -> DataFrame:
+    with warnings.catch_warnings():
+        # PySpark looks at pandas wherever it makes a function for Arrow; none of its data frames is on this way.
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        return batch.mapInArrow(judge.__call__, schema)
 
 
 def _digest(batch: DataFrame) -> int:

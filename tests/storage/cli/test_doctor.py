@@ -104,7 +104,8 @@ def test_java_is_that_of_java_home_else_of_the_path(tmp_path: Path) -> None:
 def _python(path: Path, **facts: object) -> Path:
     """A Python that answers the probe with these facts."""
     known = {
-        "executable": str(path), "version": [3, 11, 7], "packages": {"pyspark": "4.3.0", "numpy": "2", "pyarrow": "26"},
+        "executable": str(path), "version": [3, 11, 7],
+        "packages": {"pyspark": "4.3.0", "numpy": "2", "pyarrow": "26", "pandas": "2.3.3"},
         "engine": True, "connector": True, "sources": {"pyspark_rmq": "rmq"}, "broken": {}, "spark_home": "",
     }  # fmt: skip
     return _program(path, f"cat <<'END'\nnoise\n{json.dumps({**known, **facts})}\nEND")
@@ -122,7 +123,7 @@ def _environment(tmp_path: Path, **more: str) -> dict[str, str]:
 def test_a_machine_on_which_all_is_well(tmp_path: Path) -> None:
     driver = _python(tmp_path / "bin" / "python3")
     found = _by_name(spark.checks(_environment(tmp_path), str(driver)))
-    assert [*found] == ["java", "pyspark", "worker python", "pyspark_* modules", "data source"]
+    assert [*found] == ["java", "pyspark", "pandas", "worker python", "pyspark_* modules", "data source"]
     assert {finding.status for finding in found.values()} == {OK}
 
 
@@ -134,19 +135,34 @@ def test_workers_with_another_python(tmp_path: Path) -> None:
     assert "data source" not in found
     none = _by_name(spark.checks(_environment(tmp_path, PYSPARK_PYTHON=str(tmp_path / "absent")), driver))
     _is(none["worker python"], FAIL, "there is no such program", "PYSPARK_PYTHON")
-    packages = {"pyspark": None, "numpy": "2", "pyarrow": None}
+    packages: dict[str, str | None] = {"pyspark": None, "numpy": "2", "pyarrow": None, "pandas": "2.3.3"}
     bare = _python(tmp_path / "bin" / "python3", packages=packages, engine=False)
     found = _by_name(spark.checks(_environment(tmp_path), driver))
     _is(found["worker python"], FAIL, str(bare), "PYSPARK_PYTHON is not set", "has no pyarrow, rmq_store: tasks crash")
-    _python(tmp_path / "bin" / "python3", packages={"pyspark": "4.3.0", "numpy": "2", "pyarrow": "18"})
-    _is(_by_name(spark.checks(_environment(tmp_path), driver))["worker python"], WARN, "pyarrow 26 and 18")
+    packages = {"pyspark": "4.3.0", "numpy": "2", "pyarrow": "18", "pandas": None}
+    _python(tmp_path / "bin" / "python3", packages=packages)
+    found = _by_name(spark.checks(_environment(tmp_path), driver))
+    _is(found["worker python"], WARN, "pyarrow 26 and 18", "pandas 2.3.3 and none")
+
+
+@pytest.mark.parametrize(("version", "said"), [(None, "not installed"), ("2.1.4", "2.1.4")])
+def test_without_a_pandas_that_pyspark_takes_the_doctor_names_what_does_not_work(
+    tmp_path: Path, version: str | None, said: str
+) -> None:
+    """PySpark does not install pandas, and its mapInArrow refuses to work without it: so did `consume`."""
+    packages = {"pyspark": "4.3.0", "numpy": "2", "pyarrow": "26", "pandas": version}
+    driver = _python(tmp_path / "bin" / "python3", packages=packages)
+    found = _by_name(spark.checks(_environment(tmp_path), str(driver)))
+    _is(found["pandas"], WARN, said, "consume needs 2.2 or newer", "pip install 'pandas>=2.2'")
+    assert {name for name, finding in found.items() if finding.status != OK} == {"pandas"}
 
 
 def test_no_pyspark_or_an_old_one(tmp_path: Path) -> None:
-    none = _python(tmp_path / "none", packages={"pyspark": None, "numpy": "2", "pyarrow": "26"})
+    none = _python(tmp_path / "none", packages={"pyspark": None, "numpy": "2", "pyarrow": "26", "pandas": None})
     (finding,) = spark.checks(_environment(tmp_path), str(none))
     _is(finding, WARN, "not installed", "pip install")
-    old = _python(tmp_path / "bin" / "python3", packages={"pyspark": "4.1.2", "numpy": "2", "pyarrow": "26"})
+    packages = {"pyspark": "4.1.2", "numpy": "2", "pyarrow": "26", "pandas": "2.3.3"}
+    old = _python(tmp_path / "bin" / "python3", packages=packages)
     _is(_by_name(spark.checks(_environment(tmp_path), str(old)))["pyspark"], FAIL, "4.1.2", "4.2")
     broken = _program(tmp_path / "broken", "echo 'ImportError: libpython' >&2; exit 1")
     (finding,) = spark.checks(_environment(tmp_path), str(broken))

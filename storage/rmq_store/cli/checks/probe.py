@@ -34,7 +34,7 @@ def probe() -> dict[str, object]:
     return {
         "executable": sys.executable,
         "version": list(sys.version_info[:3]),
-        "packages": {name: _version(name) for name in ("pyspark", "numpy", "pyarrow")},
+        "packages": {name: _version(name) for name in ("pyspark", "numpy", "pyarrow", "pandas")},
         "engine": importlib.util.find_spec("rmq_store") is not None,
         "connector": importlib.util.find_spec("pyspark_rmq") is not None,
         "sources": sources,

@@ -21,6 +21,7 @@ from rmq_store.cli.checks.machine import version_tuple
 
 JAVA_LEAST = 17  # Spark 4
 PYSPARK_LEAST = (4, 2)
+PANDAS_LEAST = (2, 2)  # PySpark's mapInArrow
 TIMEOUT_S = 60
 
 _JAVA_VERSION = re.compile(r'version "([0-9]+)(?:\.([0-9]+))?')
@@ -35,7 +36,7 @@ def checks(environment: Mapping[str, str], driver: str = sys.executable) -> list
     if spark is None:
         text = "not installed: the engine works without it, Spark's data source does not"
         return [Finding("pyspark", WARN, text, f"{driver} -m pip install 'pyspark>=4.2'")]
-    found = [java(environment), _pyspark(driver, spark)]
+    found = [java(environment), _pyspark(driver, spark), pandas(driver, known["packages"]["pandas"])]
     name, origin = worker_python(environment)
     worker, why = _ask(name, {**environment, "PYTHONPATH": _worker_path(known, environment)})
     if worker is None:
@@ -102,20 +103,30 @@ def _pyspark(driver: str, spark: str) -> Finding:
     return Finding("pyspark", OK, spark)
 
 
+def pandas(driver: str, version: str | None) -> Finding:
+    """What `pyspark_rmq.consume` cannot do without; everything else can."""
+    if version is not None and version_tuple(version) >= PANDAS_LEAST:
+        return Finding("pandas", OK, version)
+    text = "not installed" if version is None else version
+    text += ": pyspark_rmq.consume needs 2.2 or newer, because PySpark's mapInArrow does; reading and writing do not"
+    return Finding("pandas", WARN, text, f"{driver} -m pip install 'pandas>=2.2'")
+
+
 def _worker(driver: Mapping[str, Any], worker: Mapping[str, Any], origin: str) -> Finding:
     fix = f"export PYSPARK_PYTHON={driver['executable']}"
     text = f"{'.'.join(map(str, worker['version']))}, {worker['executable']} ({origin})"
     if worker["version"][:2] != driver["version"][:2]:
         ours = ".".join(map(str, driver["version"][:2]))
         return Finding("worker python", FAIL, f"{text}: the driver has {ours}, and Spark refuses that", fix)
-    missing = [name for name, version in worker["packages"].items() if version is None and name != "pyspark"]
+    can_lack = ("pyspark", "pandas")
+    missing = [name for name, version in worker["packages"].items() if version is None and name not in can_lack]
     missing += [] if worker["engine"] else ["rmq_store"]
     if missing:
         return Finding("worker python", FAIL, f"{text} has no {', '.join(missing)}: tasks crash", fix)
     other = [
-        f"{name} {driver['packages'][name]} and {version}"
+        f"{name} {driver['packages'][name]} and {version or 'none'}"
         for name, version in worker["packages"].items()
-        if version != driver["packages"][name] and version is not None
+        if version != driver["packages"][name] and (version is not None or name == "pandas")
     ]
     if other:
         return Finding("worker python", WARN, f"{text}: driver and workers differ in {', '.join(other)}", fix)
