@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +58,30 @@ def test_without_pyspark_the_module_still_imports_and_register_says_what_to_inst
     )
     printed = python(program, "pyspark")
     assert printed.startswith("False\npyspark_rmq needs PySpark 4.2 or newer")
+
+
+@pytest.mark.spark
+@pytest.mark.filterwarnings("default")
+def test_register_makes_a_session_know_the_source(
+    spark: Any, make_store: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under another name: under its own the session has found it already."""
+    from py4j.protocol import Py4JJavaError
+
+    import pyspark_rmq
+    from pyspark_rmq import source
+
+    class Renamed(source.DefaultSource):
+        @classmethod
+        def name(cls) -> str:
+            return "rmq_registered"
+
+    monkeypatch.setattr(source, "DefaultSource", Renamed)
+    reader = spark.read.format("rmq_registered").options(path=str(make_store(Orders=3)), subscribe="Orders")
+    with pytest.raises(Py4JJavaError, match="DATA_SOURCE_NOT_FOUND"):
+        reader.load()
+    pyspark_rmq.register(spark)
+    assert reader.load().count() == 3
 
 
 @pytest.mark.spark

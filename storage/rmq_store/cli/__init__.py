@@ -2,8 +2,8 @@
 
 Commands that only look open the store read-only. Exit codes: 0 all is well, 1 problems found or the store cannot be
 used, 2 the caller's mistake, or something that the operating system does not let us do; 130 Ctrl-C, 143 SIGTERM, of
-which both close the store. A mistake is one line on stderr. Modules of the commands import numpy and pyarrow only when
-they run, because a shell calls this module for every TAB.
+which both close the store, 141 if nobody reads the rest (`rmq read ... | head`). A mistake is one line on stderr.
+Modules of the commands import numpy and pyarrow only when they run, because a shell calls this module for every TAB.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import contextlib
 import errno
 import io
 import logging
+import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -52,15 +54,21 @@ from rmq_store.errors import NotAStoreError, StoreError, UsageError
 EXIT_PROBLEMS, EXIT_USAGE = 1, 2
 # As a shell counts those that a signal has ended.
 EXIT_SIGNAL = 128
+_STDERR = 2
 
 
 class _Commands(SectionedGroup):
     """A group whose commands end with one line on stderr when the store refuses, or somebody stops them."""
 
     def make_context(self, *given: Any, **more: Any) -> click.Context:
-        """As click does."""
-        with _shown_safely():
-            return super().make_context(*given, **more)
+        """As click does; --help prints here."""
+        try:
+            with _shown_safely():
+                return super().make_context(*given, **more)
+        except OSError as error:
+            text, code = _refused(error)
+            click.echo(text, err=True, nl=False)
+            sys.exit(code)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -71,11 +79,9 @@ class _Commands(SectionedGroup):
                 ctx, str(error), EXIT_USAGE if isinstance(error, (UsageError, NotAStoreError)) else EXIT_PROBLEMS
             )
         except OSError as error:
-            if error.errno == errno.EPIPE:  # `rmq read ... | head`: click ends quietly
-                raise
-            text = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
-            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # as StoreFullError
-            self._give_up(ctx, text, EXIT_PROBLEMS if is_full else EXIT_USAGE)
+            text, code = _refused(error)
+            click.echo(text, err=True, nl=False)
+            ctx.exit(code)
         except KeyboardInterrupt as error:
             self._give_up(ctx, "interrupted", EXIT_SIGNAL + (error.args[0] if error.args else signal.SIGINT))
         except click.Abort as error:
@@ -86,6 +92,28 @@ class _Commands(SectionedGroup):
     def _give_up(self, ctx: click.Context, message: str, code: int) -> None:
         click.echo(f"rmq: {output.printable(message)}", err=True)
         ctx.exit(code)
+
+
+def _refused(error: OSError) -> tuple[str, int]:
+    """The line to say, and the exit code. Of a reader who has gone, as of `rmq read ... | head`, nothing is said."""
+    _give_up_output()
+    if error.errno == errno.EPIPE:
+        return "", EXIT_SIGNAL + signal.SIGPIPE
+    text = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # as StoreFullError
+    return f"rmq: {output.printable(text)}\n", EXIT_PROBLEMS if is_full else EXIT_USAGE
+
+
+def _give_up_output() -> None:
+    """If standard output takes no more, what is left of it goes nowhere: else Python tries again when it ends, and
+    makes an exit code of its own of that.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 class _Remarks(logging.Handler):
@@ -210,6 +238,21 @@ commands.absent = mqadmin.ABSENT
 
 def main() -> None:
     """Entry point of the `rmq` script."""
+    _open_what_is_closed()
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal may know fewer letters than a message has
         sys.stdout.reconfigure(errors="backslashreplace")
     commands(prog_name="rmq")
+
+
+def _open_what_is_closed() -> None:
+    """Where nobody reads or writes (`>&-`, some services) there is /dev/null. Else a file of the store would become
+    standard output, and whatever `rmq consume --exec` starts would write into it.
+    """
+    number = -1
+    while number <= _STDERR:
+        number = os.open(os.devnull, os.O_RDWR)
+        os.set_inheritable(number, True)
+    os.close(number)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,6 +21,7 @@ import pytest
 from click.testing import Result
 from rich.cells import set_cell_size
 
+from rmq_store import Store
 from rmq_store.cli import output
 
 Run = Callable[..., Result]
@@ -268,7 +270,39 @@ def test_a_reader_that_stops_early_ends_the_command_without_a_trace(golden: Path
     process.stdout.close()
     assert process.stderr.read() == b""
     process.stderr.close()
-    process.wait(timeout=60)
+    assert process.wait(timeout=60) == 128 + signal.SIGPIPE, "1 says that something is wrong with the store"
+
+
+@pytest.mark.parametrize("words", [["read", "OrderTopic"], ["topics", "--json"], ["verify"], ["--help"]])
+def test_where_nothing_can_be_written_no_trace_is_left(golden: Path, words: list[str]) -> None:
+    """A full disk behind standard output; and streams that are closed, as some services start programs."""
+    command = [sys.executable, "-c", "from rmq_store.cli import main; main()", *words]
+    environment = {"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+                   "RMQ_STORE": str(golden / "store")}  # fmt: skip
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "rmq: [Errno 28] No space left on device\n")
+    for closed in (">&-", "2>&-", "<&- >&- 2>&-"):
+        line = f'exec "$@" {closed}'
+        done = subprocess.run(
+            ["sh", "-c", line, "sh", *command], env=environment, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, ""), closed
+
+
+def test_what_a_command_starts_does_not_write_into_the_store(
+    copy_store: Callable[[Path, Path], Path], made_store: Path, scratch: Path
+) -> None:
+    """With standard output closed its number would be that of the next file that is opened: one of the store's."""
+    store = copy_store(made_store, scratch / "store")
+    environment = {"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "RMQ_STORE": str(store)}
+    words = ["consume", "T", "-g", "g", "--until-empty", "--exec", "sh -c 'echo written; echo written >&2'"]
+    command = [sys.executable, "-c", "from rmq_store.cli import main; main()", *words]
+    done = subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command], env=environment, check=False)
+    assert done.returncode == 0
+    assert not [path for path in store.rglob("*") if path.is_file() and b"written" in path.read_bytes()]
+    with Store.open(store, read_only=True) as opened:
+        assert opened.committed_offsets("g") == {("T", 0): 4}
 
 
 def test_the_modules_of_the_command_import_numpy_pyarrow_and_rich_only_when_they_run() -> None:
