@@ -33,9 +33,6 @@ EXTRAS = {
     "dev": [
         *NOTEBOOK,
         "build>=1.2",
-        "googleapis-common-protos>=1.71",
-        "grpcio>=1.76",
-        "grpcio-status>=1.76",
         "hypothesis>=6.100",
         "mypy>=2",
         "pandas>=2.2",
@@ -47,7 +44,6 @@ EXTRAS = {
         "ruff>=0.17",
         "setuptools>=77",
         "wheel>=0.45",
-        "zstandard>=0.25",
     ],
 }
 
