@@ -28,8 +28,8 @@ CONFIG = StoreConfig(mapped_file_size_commit_log=8192, max_hash_slot_num=50, max
 
 def read(root: Path) -> int:
     with Store.open(root, read_only=True) as store:
-        parts = store.read("Alpha", 0, *store.queue_range("Alpha", 0))
-        return sum(part.num_rows for part in parts) + len(store.query.by_key("Alpha", "k3"))
+        rows = [part.num_rows for part in store.read("Alpha", 0, *store.queue_range("Alpha", 0))]
+        return len(rows) + len(store.query.by_key("Alpha", "k3"))
 
 
 OPERATIONS: dict[str, Callable[[Path], object]] = {
@@ -103,8 +103,8 @@ def test_no_operation_lets_an_os_error_through(place: Path, name: str, what: str
     if what != "forbidden" and name == ".":
         pytest.skip("the store itself")
     template = make_store(place)
-    for operation in OPERATIONS.values():
-        operation(template)  # so that all modules are loaded, which another user may not read
+    for call in OPERATIONS.values():
+        call(template)  # so that all modules are loaded, which another user may not read
     for operation in OPERATIONS:
         root = place / "copies" / "store"
         shutil.rmtree(place / "copies", ignore_errors=True)
@@ -143,7 +143,8 @@ def test_a_store_without_its_log_is_not_an_empty_one(place: Path, is_ours: bool,
     if left != "nothing":
         (root / "commitlog").symlink_to(place / "nowhere")
     before = sorted(root.rglob("*"))
-    for name, operation in {**OPERATIONS, "create": lambda root: Store.open(root, create=True).close()}.items():
+    calls: dict[str, Callable[[Path], object]] = {**OPERATIONS, "create": lambda root: Store.open(root, create=True)}
+    for name, call in calls.items():
         with pytest.raises(StoreError, match="commitlog"):
-            operation(root)
+            call(root)
         assert sorted(root.rglob("*")) == before, name

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
 
+from rmq_store.files.background import Answer
 from rmq_store.format.frame_decoder import DispatchColumns
 from rmq_store.log import scan
 from rmq_store.log.beside import Beside
@@ -46,7 +46,7 @@ class Dispatch:
         self._index_from = index_from
         self._believes_views = believes_views
         self._second = Beside()
-        self._begun: deque[Future[None]] = deque()
+        self._begun: deque[Answer[None]] = deque()
         self._has_failed = False
 
     def __enter__(self) -> Dispatch:

@@ -78,7 +78,7 @@ class Lab:
 
     def numbers(self, store: Store) -> list[int]:
         """The numbers of all visible messages, each read through its queue, sorted."""
-        found = []
+        found: list[int] = []
         for topic in TOPICS:
             if topic in store.topics():
                 for queue_id, (first, last) in store.queue_ranges(topic).items():
