@@ -137,9 +137,13 @@ def _takes_arguments(function: Callable[..., Any]) -> bool:
     return len(inspect.signature(function).parameters) > 1
 
 
-@functools.cache
+_of_fields: dict[type, dict[str, _Converter]] = {}
+
+
 def _field_converters(kind: type) -> dict[str, _Converter]:
-    return _converters(kind)
+    if kind not in _of_fields:
+        _of_fields[kind] = _converters(kind)
+    return _of_fields[kind]
 
 
 def _converters(function: Callable[..., Any]) -> dict[str, _Converter]:
@@ -215,7 +219,7 @@ def _integer(value: object) -> int:
     number = value if isinstance(value, int) and not isinstance(value, bool) else None
     if number is None and not isinstance(value, bool) and hasattr(value, "__index__") and not isinstance(value, type):
         try:
-            number = operator.index(value)  # type: ignore[arg-type]
+            number = operator.index(value)
         except TypeError:
             number = None
     if number is None:
