@@ -65,7 +65,8 @@ def map_in_threads(work: Callable[[T], R], things: Sequence[T]) -> list[R]:
             interrupt = error
     if interrupt is not None:
         raise interrupt
-    for _, error in map(answers.__getitem__, numbers):
-        if error is not None:
-            raise error
+    for number in numbers:
+        failure = answers[number][1]
+        if failure is not None:
+            raise failure
     return [answers[number][0] for number in numbers]  # type: ignore[misc]

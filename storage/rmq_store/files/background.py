@@ -102,7 +102,7 @@ class Outcome(Future[T]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._condition: Condition = Condition()
+        self._condition = Condition()  # type: ignore[assignment]  # which has what a future uses
 
 
 class _Task(Generic[T]):

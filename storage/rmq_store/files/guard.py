@@ -21,14 +21,14 @@ from queue import Empty, SimpleQueue
 from rmq_store.errors import UsageError
 
 
-class _Lock(_thread.RLock):
+class _Lock(_thread.RLock):  # type: ignore[misc]  # final for the type checker only
     """Its `with` block is C code alone."""
 
     def _is_own(self) -> bool:
         return bool(self._is_owned())  # type: ignore[attr-defined]
 
 
-class Guard(_Lock):
+class Guard(_Lock):  # type: ignore[misc]
     """A lock for steps that do not call back; `with guard.entered():`."""
 
     def entered(self) -> Guard:
@@ -45,7 +45,7 @@ class Guard(_Lock):
         return self
 
 
-class Condition(_Lock):
+class Condition(_Lock):  # type: ignore[misc]
     """As threading.Condition, with a lock that its thread may take again; `notify` returns how many it woke."""
 
     def __init__(self) -> None:
