@@ -67,7 +67,12 @@ class LocalBackend:
         for broker in getattr(self, "_brokers", {}).values():
             broker.close()
         while self._opened:
-            self._opened.pop().close()
+            try:
+                self._opened[-1].close()
+            except Exception:
+                self._opened.pop()
+                raise
+            self._opened.pop()  # behind it: what an interrupt (Ctrl-C) leaves open is closed by the next call
 
     def __enter__(self) -> LocalBackend:
         return self

@@ -90,12 +90,19 @@ class Producer:
         self._state = "RUNNING"
 
     def shutdown(self) -> None:
-        """Wait for asynchronous sends, and let go of everything. Does nothing the second time."""
+        """Wait for asynchronous sends, and let go of everything. Does nothing the second time, unless an interrupt
+        (Ctrl-C) ended the first.
+        """
         if self._state == "RUNNING":
             self._state = "SHUTDOWN_ALREADY"
             assert self._async is not None
-            self._async.shutdown()
-            self._close_own()
+            try:
+                self._async.shutdown()
+                self._close_own()
+            except BaseException as error:
+                if not isinstance(error, Exception):
+                    self._state = "RUNNING"
+                raise
 
     def __enter__(self) -> Producer:
         self.start()
