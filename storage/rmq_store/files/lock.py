@@ -13,6 +13,7 @@ process of ours holds it shared, so brokers and we keep each other out. Layout o
     0-3    "lock", written by Java; not read by anybody
     16-23  pid of the newest holder of byte 0, decimal, padded with spaces; meaningful only while byte 0 is locked,
            because the kernel names no process for OFD locks
+    24-31  when somebody who waits for byte 0 looked last, of those that wait without a bell; see `pace`
 
 Locks are never broken: a dead holder has none, and a live one may still write.
 """
@@ -35,6 +36,7 @@ from typing import Literal, NamedTuple
 from rmq_store.errors import StoreLockedError, UsageError
 from rmq_store.files.bell import Bell
 from rmq_store.files.durable import open_nofollow, translate
+from rmq_store.files.pace import FIRST_S, Pace
 from rmq_store.files.rooted import as_path
 
 LockKind = Literal["free", "shared", "exclusive"]
@@ -49,10 +51,11 @@ assert _FLOCK.size == 32
 _PID_START = 16
 _PID_LENGTH = 8
 
-# A waiter without a bell looks again after 50 us, then ever later: the locks are held for microseconds to milliseconds.
-# With one it sleeps no longer than this either, since a holder that was killed does not ring.
-_FIRST_WAIT_S = 50e-6
-_LONGEST_WAIT_S = 5e-3
+_LOOKED_START = 24
+_LOOKED = struct.Struct("<q")
+
+# Between two looks for another thread's block of this process that is to end.
+_THREAD_WAIT_S = 5e-3
 
 
 class LockState(NamedTuple):
@@ -142,23 +145,38 @@ class OfdLock:
         if self._try("exclusive", turn):
             return True
         deadline_s = time.monotonic() + timeout_ms / 1000
-        wait_s = _FIRST_WAIT_S
+        pace = Pace() if self.bell is not None else Pace(FIRST_S)
+        is_due = True
         while True:
             bell = self.bell
             if bell is not None:
                 bell.announce()
             if unless is not None and unless():
                 return False
-            if self._try("exclusive", turn):
-                return True
             left_s = deadline_s - time.monotonic()
+            if (is_due or left_s <= 0) and self._try("exclusive", turn):
+                return True
             if left_s <= 0:
                 raise self._timed_out(timeout_ms)
+            sleep_s = min(pace.sleep_s(), left_s)
             if bell is not None:
-                bell.wait(min(_LONGEST_WAIT_S, left_s))
+                is_due = bell.wait(sleep_s) or pace.is_due(bell)
             else:
-                time.sleep(min(wait_s, left_s))
-                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+                time.sleep(sleep_s)
+                is_due = pace.is_due(self)
+
+    @property
+    def looked_ns(self) -> int:
+        """See `pace.Shared`."""
+        found = os.pread(self._fd, _LOOKED.size, _LOOKED_START) if self._fd >= 0 and self.byte == 0 else b""
+        return int(_LOOKED.unpack(found)[0]) if len(found) == _LOOKED.size else 0
+
+    @looked_ns.setter
+    def looked_ns(self, value: int) -> None:
+        # As the pid, a courtesy. Who locks another byte has something else in the file.
+        if self._fd >= 0 and self.byte == 0:
+            with contextlib.suppress(OSError):
+                os.pwrite(self._fd, _LOOKED.pack(value), _LOOKED_START)
 
     def exclusive(self, timeout_ms: int, unless: Callable[[], bool] | None = None) -> Exclusive:
         """Hold the lock alone for a `with` block, which gets whether it does; as `acquire_exclusive`. Blocks do not
@@ -237,7 +255,7 @@ class OfdLock:
                 elif time.monotonic() >= deadline_s:
                     raise self._timed_out(timeout_ms)
                 else:
-                    time.sleep(_LONGEST_WAIT_S)
+                    time.sleep(_THREAD_WAIT_S)
             with _opening:
                 fd, self._fd = self._fd, -1
             if fd >= 0:

@@ -25,6 +25,11 @@
     20    append_holder    pid of who holds the append lock; 0: nobody
     21    flush_waiting    the same two for the flush lock
     22    flush_holder
+    23    append_looked    when somebody who waits for the append lock looked last by himself, ns of the monotonic clock
+    24    flush_looked     the same for the flush lock
+    25    open_waiting     1: somebody waits to open the store, for byte 0 of `lock`, and must be woken
+    26    open_holder      0
+    27    open_looked      as append_looked, of those
 
 Words are little-endian int64. Each is written by one aligned 8-byte store through a numpy view: `struct.pack_into`
 writes byte by byte, and another process could read half a value. Nobody waits for this page to reach the disk: after
@@ -52,13 +57,19 @@ WORDS = (
     "magic", "boot_high", "boot_low", "device", "inode", "appended_end", "flushed_end", "flushing", "poison",
     "intent_start", "intent_end", "index_file", "index_header_0", "index_header_1", "index_header_2", "index_header_3",
     "index_header_4", "last_record", "store_timestamp", "append_waiting", "append_holder", "flush_waiting",
-    "flush_holder",
+    "flush_holder", "append_looked", "flush_looked", "open_waiting", "open_holder", "open_looked",
 )  # fmt: skip
 _WORD = np.dtype("<i8")
 _SYNCING_ALL = 2
 _INDEX_HEADER = slice(WORDS.index("index_header_0"), WORDS.index("index_header_4") + 1)
 _APPEND_BELL = slice(WORDS.index("append_waiting"), WORDS.index("append_holder") + 1)
 _FLUSH_BELL = slice(WORDS.index("flush_waiting"), WORDS.index("flush_holder") + 1)
+_APPEND_LOOKED = slice(WORDS.index("append_looked"), WORDS.index("append_looked") + 1)
+_FLUSH_LOOKED = slice(WORDS.index("flush_looked"), WORDS.index("flush_looked") + 1)
+_OPEN_BELL = slice(WORDS.index("open_waiting"), WORDS.index("open_holder") + 1)
+_OPEN_LOOKED = slice(WORDS.index("open_looked"), WORDS.index("open_looked") + 1)
+# Of those who wait while a first opener publishes the page.
+_KEPT = ("open_waiting", "open_looked")
 
 
 @functools.cache
@@ -187,16 +198,21 @@ class StatePage:
         known |= {"appended_end": appended_end, "flushed_end": flushed_end}
         known |= {"last_record": last_record, "store_timestamp": store_timestamp}
         for number, name in enumerate(WORDS[1:], start=1):
-            self._words[number] = known.get(name, 0)
+            if name not in _KEPT:
+                self._words[number] = known.get(name, 0)
         self._words[0] = STATE_MAGIC
 
     def append_bell(self) -> Bell:
         """The bell of the append lock: one waiter at a time can go on."""
-        return Bell(self._words[_APPEND_BELL], wake_all=False)
+        return Bell(self._words[_APPEND_BELL], self._words[_APPEND_LOOKED], wake_all=False)
 
     def flush_bell(self) -> Bell:
         """The bell of the flush lock: one fsync serves many."""
-        return Bell(self._words[_FLUSH_BELL], wake_all=True)
+        return Bell(self._words[_FLUSH_BELL], self._words[_FLUSH_LOOKED], wake_all=True)
+
+    def open_bell(self) -> Bell:
+        """The bell of byte 0 of `lock`: a closer that held it alone wakes one, the next first opener."""
+        return Bell(self._words[_OPEN_BELL], self._words[_OPEN_LOOKED], wake_all=False)
 
     @property
     def intent(self) -> tuple[int, int] | None:

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import time
 from pathlib import Path
 
 from rmq_store.errors import StoreFailedError, StoreFullError, StoreLockedError
 from rmq_store.files import durable
 from rmq_store.files.lock import process_text
+from rmq_store.files.pace import Pace
 from rmq_store.files.state_page import StatePage
 from rmq_store.log.append import append_lock
 from rmq_store.log.commit_log import CommitLog
@@ -25,7 +25,6 @@ from rmq_store.log.starting_point import OUR_LOCK_TEXT, lock_text
 _LOG = logging.getLogger(__name__)
 
 OPEN_TIMEOUT_MS = 30_000
-_WAIT_MAX_S = 0.02
 
 # Replaced as a whole, and only by processes that hold byte 0: a first opener finds temporary files of dead ones.
 _WRITTEN_BY_WRITERS = ("store.json", "units.json", "kept.json", "queue_ends.json", "rebuild.json", "retention.json")
@@ -48,28 +47,47 @@ def open_for_writing(
 
 def _open(log: CommitLog, timeout_ms: int, wishes: Wishes) -> RecoveryReport | None:
     durable.make_directory(log.own)
-    deadline = time.monotonic() + timeout_ms / 1000
+    deadline_s = time.monotonic() + timeout_ms / 1000
+    bell, pace, is_due = None, Pace(), True
     while True:
-        if log.store_lock.try_exclusive():
-            return _open_first(log, wishes)
-        if log.store_lock.try_shared():
-            _map_page(log)
-            # The page may be the one of a last closer that has just left, or a broker may have come in between.
-            if log.writing_page.counts() and lock_text(log) == OUR_LOCK_TEXT:
-                log.held_root.watch()
-                log.kept = Kept.load(log.own)
-                return None
-            log.store_lock.release()
-        if (pid := log.store_lock.posix_holder()) is not None:
-            raise StoreLockedError(
-                f"{log.root}: process {pid} holds the store alone; is a RocketMQ broker running on it? "
-                "Stop it, or open the store with read_only=True",
-                pid,
-            )
-        if time.monotonic() > deadline:
+        left_s = deadline_s - time.monotonic()
+        if is_due or left_s <= 0:
+            if log.store_lock.try_exclusive():
+                return _open_first(log, wishes)
+            if log.store_lock.try_shared():
+                if _joined(log):
+                    return None
+                log.store_lock.release()
+            _refuse_broker(log)
+        if left_s <= 0:
             pid = log.store_lock.who().pid
             raise StoreLockedError(f"{log.root}: not free within {timeout_ms} ms, held by {process_text(pid)}", pid)
-        time.sleep(random.uniform(0, _WAIT_MAX_S))
+        if bell is None:  # announced, and then tried once more: it may have rung just before
+            bell = StatePage(log.own / "state", writable=True).open_bell()
+        else:
+            is_due = bell.wait(min(pace.sleep_s(), left_s)) or pace.is_due(bell)
+        bell.announce()
+
+
+def _joined(log: CommitLog) -> bool:
+    """Whether the store is open, now that byte 0 is held beside others. The page may be the one of a last closer that
+    has just left, or a broker may have come in between.
+    """
+    _map_page(log)
+    if not log.writing_page.counts() or lock_text(log) != OUR_LOCK_TEXT:
+        return False
+    log.held_root.watch()
+    log.kept = Kept.load(log.own)
+    return True
+
+
+def _refuse_broker(log: CommitLog) -> None:
+    if (pid := log.store_lock.posix_holder()) is not None:
+        raise StoreLockedError(
+            f"{log.root}: process {pid} holds the store alone; is a RocketMQ broker running on it? "
+            "Stop it, or open the store with read_only=True",
+            pid,
+        )
 
 
 def _open_first(log: CommitLog, wishes: Wishes) -> RecoveryReport:
@@ -92,6 +110,7 @@ def _open_first(log: CommitLog, wishes: Wishes) -> RecoveryReport:
 
     report = recover(log, begin, wishes)
     log.store_lock.downgrade()
+    log.writing_page.open_bell().ring(everybody=True)
     return report
 
 
@@ -150,6 +169,7 @@ def _flush_and_leave(log: CommitLog) -> None:
             flush(log)
             _note_queue_ends(log)
         log.store_lock.release()
+        log.writing_page.open_bell().ring()
 
 
 def _note_queue_ends(log: CommitLog) -> None:

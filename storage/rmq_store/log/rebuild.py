@@ -216,7 +216,7 @@ def _sizes(directory: Path) -> Iterator[tuple[int, int]]:
 
 def _directories(directory: Path) -> list[Path]:
     found = os.scandir(directory) if directory.is_dir() else ()
-    return sorted(Path(entry.path) for entry in found if entry.is_dir(follow_symlinks=False))
+    return sorted(directory / entry.name for entry in found if entry.is_dir(follow_symlinks=False))
 
 
 def _crc(data: Mapping[str, Any]) -> int:

@@ -16,7 +16,7 @@ _HANG_S = 20.0
 @pytest.mark.parametrize("wake_all", [False, True])
 def test_a_ring_wakes_who_sleeps(wake_all: bool) -> None:
     words = np.zeros(2, np.int64)
-    bell = Bell(words, wake_all=wake_all)
+    bell = Bell(words, np.zeros(1, np.int64), wake_all=wake_all)
     bell.announce()
     waiters = [threading.Thread(target=bell.wait, args=(3 * _HANG_S,), daemon=True) for _ in range(3)]
     for waiter in waiters:
@@ -32,13 +32,13 @@ def test_a_ring_wakes_who_sleeps(wake_all: bool) -> None:
 
 def test_a_ring_that_nobody_waits_for_is_not_kept() -> None:
     words = np.zeros(2, np.int64)
-    Bell(words, wake_all=False).ring()
+    Bell(words, np.zeros(1, np.int64), wake_all=False).ring()
     assert not words.any()
 
 
 def test_nobody_sleeps_who_was_rung_for_before() -> None:
     """Between the announcement and the sleep the holder may have let go."""
-    bell = Bell(np.zeros(2, np.int64), wake_all=False)
+    bell = Bell(np.zeros(2, np.int64), np.zeros(1, np.int64), wake_all=False)
     bell.announce()
     bell.ring()
     waiter = threading.Thread(target=bell.wait, args=(3 * _HANG_S,), daemon=True)

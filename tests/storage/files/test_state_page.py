@@ -111,7 +111,15 @@ def test_the_magic_is_written_last(path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     page._words = Recorder()  # type: ignore[assignment]
     page.publish(1, 1, 0, 1)
-    assert order == [*range(1, len(WORDS)), 0]
+    kept = {WORDS.index("open_waiting"), WORDS.index("open_looked")}
+    assert order == [*(number for number in range(1, len(WORDS)) if number not in kept), 0]
+
+
+def test_publishing_forgets_nobody_who_waits_to_open(path: Path) -> None:
+    page = StatePage(path, writable=True)
+    page.open_bell().announce()
+    page.publish(100, 100, 80, 0)
+    assert page._words[WORDS.index("open_waiting")] == 1
 
 
 def test_publishing_again_never_shows_a_smaller_end_in_between(path: Path) -> None:
