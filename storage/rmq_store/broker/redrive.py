@@ -237,7 +237,7 @@ class DeadLetters:
             judged, copies = redriver.judge(queue_id, offsets, ids, moved, job.policy)
             undecided = judged.open_rows()
             done = int(undecided[0]) if len(undecided) else len(chunk)
-            over = judged.moving()[job.left :] if job.left is not None else ()
+            over = judged.moving()[job.left :] if job.left is not None else undecided[:0]
             if len(over):  # up to there, in its turn
                 chunk = chunk[: int(over[0])]
                 offsets, ids = offsets[: len(chunk)], None if ids is None else ids[: len(chunk)]

@@ -104,7 +104,8 @@ def _client(queue: QueueLag, leases: list[LeaseInfo]) -> str | None:
     """Who holds a queue: by a lock of its own, by the lease of its topic, or as the only member of a group that locks
     none. How several such members share their queues only they know.
     """
-    from rmq_store.broker.live import LOCK_PREFIX, MEMBER_PREFIX
+    from rmq_store.broker.leases import MEMBER_PREFIX
+    from rmq_store.broker.live import LOCK_PREFIX
 
     held = (f"{LOCK_PREFIX}{queue.queue_id}|{queue.topic}", queue.topic)
     holder = next((lease.owner for lease in leases if lease.name in held), None)
