@@ -12,10 +12,10 @@ _HEAD = """# Options of `format("rmq")`
 <!-- Generated from connector/pyspark_rmq/option_table.py: python -m pyspark_rmq.option_docs docs/options.md -->
 
 Names and meanings are those of Spark's Kafka source wherever the meaning is the same. Names are compared without
-case. An unknown option, or one in the wrong place, is an error. `load()` raises it, but for two kinds: Spark does not
-say there whether a batch or a stream is wanted, so an option of the other one is refused when the query runs; and
-topics, queues and offsets are looked up in the store then. `pyspark_rmq.failure(query)` gives the error of a failed
-stream.
+case. An unknown option, or one in the wrong place, is an error. `load()` raises it; with Spark Connect the first use of
+the columns does, and with a schema of your own the query. Two kinds of mistakes are found when the query runs. Spark
+does not tell `load()` whether a batch or a stream is wanted, so an option of the other one is refused then. And topics,
+queues and offsets are looked up in the store then. `pyspark_rmq.failure(query)` gives the error of a failed stream.
 
 In SQL use `CREATE TEMPORARY VIEW name USING rmq OPTIONS (path '...', subscribe '...')`; with columns and the option
 `topic` it takes `INSERT INTO`. A table of Spark's catalog is refused: Spark does not hand its options on to a data

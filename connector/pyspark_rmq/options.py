@@ -117,6 +117,8 @@ class SinkOptions:
 def check_names(names: Iterable[str]) -> None:
     """Raise `UsageError` for an option that the data source does not have; the message suggests the nearest name."""
     names = list(names)
+    if not names:
+        refuse(f"no options are given: path is needed, and what to read or write. {NO_TABLES}")
     if any(name.lower() == _OF_CATALOG or name.lower().startswith(_OF_CATALOG_PREFIX) for name in names):
         refuse(NO_TABLES)
     for name in names:
@@ -130,15 +132,13 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def check_options(options: Mapping[str, str], uses: Sequence[Use], now_ms: int) -> None:
-    """Refuse options with which none of `uses` is possible. Spark does not say at once what it wants: at `load()` it
-    can be a batch or a stream, and when it makes the data source also a write.
+    """Refuse options with which none of `uses` is possible: at `load()` Spark does not say whether a batch or a stream
+    is wanted.
 
     Raises:
         UsageError: as `source_options` and `sink_options`; or two options have no use in common.
     """
     check_names(options)
-    if not options:
-        refuse(f"no options are given: path is needed, and what to read or write. {NO_TABLES}")
     given = [_BY_NAME[name.lower()] for name in options if name.lower() in _BY_NAME]
     for option in given:
         if option.uses.isdisjoint(uses):

@@ -25,12 +25,10 @@ class DefaultSource(DataSource):
     """RocketMQ messages as rows: batch and stream, source and sink. Options are in docs/options.md."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        from pyspark_rmq.option_table import READ, WRITE
-        from pyspark_rmq.options import check_options
+        from pyspark_rmq.options import check_names
 
         super().__init__(options)
-        # With a schema of the user's, or for a stream's sink, Spark calls nothing else before the query runs.
-        check_options(options, sorted(READ | WRITE), _now_ms())
+        check_names(options)
 
     @classmethod
     def name(cls) -> str:
@@ -43,7 +41,7 @@ class DefaultSource(DataSource):
         from pyspark_rmq.options import check_options, path_of_losses
         from pyspark_rmq.schema import source_schema
 
-        # Spark calls this at load(), and of a read only.
+        # Spark calls this at load(), and of a read only; with a schema of the user's it calls nothing there.
         check_options(self.options, sorted(READ), _now_ms())
         if path_of_losses(self.options) is not None:
             from pyspark_rmq.losses import LOSS_SCHEMA

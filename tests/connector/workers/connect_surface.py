@@ -140,10 +140,11 @@ def foreach_batch_with_a_transaction() -> Any:
 
 @step
 def options_refused_at_load() -> Any:
+    """Connect does nothing before it needs the columns."""
     return [
-        refusal(lambda: stream(subscribe="Orders", txnAppId="x")),
-        refusal(lambda: stream(subscribe="Orders", group="cg bills")),
-        refusal(lambda: read(subscribe="Orders", minPartitions="many")),
+        refusal(lambda: stream(subscribe="Orders", txnAppId="x").columns),
+        refusal(lambda: stream(subscribe="Orders", group="cg bills").columns),
+        refusal(lambda: read(subscribe="Orders", minPartitions="many").columns),
     ]
 
 
