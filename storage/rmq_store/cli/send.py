@@ -7,6 +7,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
+from rmq_store.cli.completion import TOPIC
 from rmq_store.cli.output import common_options, printable, write_json, write_table
 from rmq_store.cli.progress import counting_bar
 from rmq_store.cli.times import parse_time
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     "  rmq tail OrderTopic -n 100 --json | rmq send Copies --jsonl - --store /data/other",
 )
 @common_options
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.argument("source", metavar="[FILE]", required=False, type=click.File("rb"))
 @click.option("--body", metavar="TEXT", help="The body as text (UTF-8).")
 @click.option("--file", metavar="FILE", type=click.File("rb"), help="The same as FILE.")

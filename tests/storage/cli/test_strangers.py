@@ -73,6 +73,7 @@ def strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # Words behind `rmq` for each command: WHERE is a directory of the test.
 WORDS: dict[str, list[list[str]]] = {
+    "init": [["WHERE/new"], ["WHERE/lines"]],
     "topics": [[], ["--queues"]],
     "top": [["--every", "0.01"]],
     "read": [["T"], ["T", "--body", "json"], ["%DLQ%g"]],

@@ -52,6 +52,10 @@ def test_backup_and_repair(run: Run, copied: Path, scratch: Path) -> None:
     check(run("repair", str(copied), "--dry-run"), "repair", scratch)
 
 
+def test_a_store_that_is_made(run: Run, scratch: Path) -> None:
+    check(run("init", str(scratch / "new")), "init", scratch)
+
+
 def test_dead_letters_leave_and_come_back(run: Run, copied: Path, scratch: Path) -> None:
     archived = run("dlq", "archive", "cg_fifo", "--to", str(scratch / "archive"), store=copied)
     check(archived, "dlq-archive", scratch)
