@@ -130,6 +130,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "dead_letters.redrive": {"group": "g", "rows": NO_DEAD,
                              "to_topic": "T", "max_replays": 3, "parking_topic": "P", "rate_per_second": 5.0},
     "dead_letters.redriven": {"group": "g"},
+    "redriven": {"group": "g"},
     "pop.receive": {"group": "g", "topic": "T", "max_messages": 1, "invisible_duration_ms": 10, "tags": "a",
                     "accepts": None, "init_mode": ConsumeInitMode.MAX, "max_delivery_attempts": 3},
     "retention.plan": {"manual": False, "file_reserved_time": 1, "drop_waiting": False},
