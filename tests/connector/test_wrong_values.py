@@ -76,6 +76,7 @@ def test_a_breaker_and_a_listener_refuse_what_is_of_another_type(tmp_path: Path)
             except StoreError:
                 continue
             assert isinstance(wrong, int | float | np.integer) or wrong is None
-    for wrong in (b"x", 5, "", "a\0b", "x" * 300, [], object(), tmp_path / "missing" / "file"):
+    files: list[Any] = [b"x", 5, "", "a\0b", "x" * 300, [], object(), tmp_path / "missing" / "file"]
+    for wrong in files:
         with pytest.raises(UsageError, match="openmetrics_file"):
             LagListener(wrong)

@@ -71,13 +71,15 @@ def test_a_value_of_another_type_is_named_with_its_argument(given: dict[str, Any
         called(**given)
     assert error in str(raised.value)
     names = list(inspect.signature(called).parameters)
-    place = names.index(*given)
+    place = names.index(next(iter(given)))
     with pytest.raises(UsageError, match=f"^{names[place]}"):
         called(*(called()[name] for name in names[:place]), *given.values())
 
 
 def test_numbers_of_numpy_become_pythons_wherever_they_are() -> None:
-    got = called(np.int8(5), 2, mapping={("T", np.int64(1)): np.uint64(7)}, numbers=[np.int32(3), 4])
+    given: dict[str, Any] = {"mapping": {("T", np.int64(1)): np.uint64(7)}, "numbers": [np.int32(3), 4]}
+    number: Any = np.int8(5)
+    got = called(number, 2, **given)
     assert (got["number"], got["mapping"], got["numbers"]) == (5, {("T", 1): 7}, [3, 4])
     assert {type(got["number"]), type(*got["mapping"].values()), *map(type, got["numbers"])} == {int}
 
@@ -87,8 +89,10 @@ def test_what_is_right_is_passed_on_as_it_is() -> None:
         def __fspath__(self) -> str:
             return "caf\udce9"
 
-    mapping, texts, place, once = {("T", 0): 1}, ["x"], Place(), iter([1])
-    got = called(1, 2, True, "ü\0", place, mapping, texts, once, "RED", "b", int, anything=object)
+    mapping, texts, once = {("T", 0): 1}, ["x"], iter([1])
+    place: Any = Place()
+    red: Any = "RED"
+    got = called(1, 2, True, "ü\0", place, mapping, texts, once, red, "b", int, anything=object)
     assert got["mapping"] is mapping
     assert got["texts"] is texts
     assert got["path"] is place
@@ -124,7 +128,7 @@ def test_a_class_is_checked_but_for_what_looks_itself() -> None:
     wrong: Any = "x"
     for call in (Thing, Thing.of, Thing(1).plain):
         with pytest.raises(UsageError, match=r"^number='x': an integer is expected$"):
-            call(wrong)  # type: ignore[operator]
+            call(wrong)
     assert (Thing(1).itself(wrong), Thing(1)._inner(wrong)) == ("x", "x")  # type: ignore[comparison-overlap]
 
 

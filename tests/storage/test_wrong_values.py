@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 import pytest
 
@@ -217,9 +217,12 @@ def test_numbers_of_numpy_are_numbers(store: Store) -> None:
     """Small ones would overflow in sums, and none can be written as JSON."""
     store.commit_offsets("g", {("T", np.int8(0)): np.uint64(2)})  # type: ignore[dict-item]
     assert store.committed_offsets("g") == {("T", 0): 2}
-    assert sum(part.num_rows for part in store.read("T", np.int8(0), np.int8(0), np.uint8(3))) == 3
+    zero: Any = np.int8(0)
+    end: Any = np.uint8(3)
+    assert sum(part.num_rows for part in store.read("T", zero, zero, end)) == 3
+    end = np.uint64(1 << 63)
     with pytest.raises(UsageError, match="end: an integer of 64 bits is expected"):
-        store.read("T", 0, 0, np.uint64(1 << 63))
+        store.read("T", 0, 0, end)
 
 
 @pytest.mark.parametrize(
