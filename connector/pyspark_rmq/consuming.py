@@ -15,6 +15,7 @@ of it runs again. A batch without failed rows has no marker, and may be repeated
 
 from __future__ import annotations
 
+import copy
 import logging
 import warnings
 import zlib
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType, TimestampType
 
-from pyspark_rmq import home, sink_home
+from pyspark_rmq import connect_query, home, sink_home
 from pyspark_rmq.breaker import FloodBreaker, FloodWatch
 from pyspark_rmq.judge import DLQ, MODES, REASON_COLUMNS, RESULT_COLUMNS, SUCCESS, Judge, Mode
 from pyspark_rmq.offsets import refuse
@@ -96,6 +97,8 @@ def consume(
 
     Returns the writer of the query, to which `checkpointLocation` and a trigger are added; then `start()`.
 
+    On Spark Connect the query gets a name, if `queryName` gives it none: its batches find their query by it.
+
     Raises:
         UsageError: pandas 2.2 is missing, which PySpark asks for whatever the mode; not a stream, no column
             commitLogOffset, msgId or reconsumeTimes, or a column of a result's name.
@@ -140,6 +143,8 @@ def consume(
         StructType([*(stream.schema[name] for name in kept), *_RESULT_FIELDS]),
         FloodWatch(breaker) if breaker is not None else None,
     )  # fmt: skip
+    if connect_query.is_connect(stream):
+        return connect_query.named_writer(stream, group, consumer.of_query)
     return stream.writeStream.foreachBatch(consumer.consume)
 
 
@@ -201,8 +206,15 @@ class _BatchConsumer:
         self._kept = kept
         self._schema = schema
         self._watch = watch
+        self._query_id: Callable[[DataFrame], str] = _query_id
         self._run_began = False
         self._warned = False
+
+    def of_query(self, query_id: Callable[[DataFrame], str]) -> Callable[[DataFrame, int], None]:
+        """The same for batches whose query is found in another way."""
+        other = copy.copy(self)
+        other._query_id = query_id
+        return other.consume
 
     def consume(self, batch: DataFrame, batch_id: int) -> None:
         """Steps C1 to C5 of the module's table."""
@@ -219,7 +231,7 @@ class _BatchConsumer:
     def _consume(self, batch: DataFrame, batch_id: int) -> None:
         from pyspark import StorageLevel
 
-        query_id = _query_id(batch)
+        query_id = self._query_id(batch)
         if not self._run_began and not home.is_consuming(self._path, self._group):
             refuse(
                 f"nobody reads as group {self._group!r} in {self._path}: what fails here would never come back. Give "
@@ -337,6 +349,7 @@ def _digest_of(rows: int, offsets: int) -> int:
 
 
 def _query_id(batch: DataFrame) -> str:
+    """Of a session that is not Connect's."""
     query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     if query_id is None:
         refuse("this Spark does not say to which streaming query a batch belongs; 4.2 or newer is needed")

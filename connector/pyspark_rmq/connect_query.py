@@ -1,0 +1,86 @@
+"""Which query a batch of `consume` belongs to, on Spark Connect. Control plane.
+
+There a batch runs in a process of the server, in a Connect session of its own: no SparkContext, and no local property
+of the tasks, names the query (Spark sets those in the query's thread, the jobs of the batch run in another one). The
+session in which the query was started lists its active queries, and has at most one of each name. So each query of
+`consume` has a name there: the user's, or one that nobody else has.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pyspark_rmq.offsets import refuse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+def is_connect(frame: DataFrame) -> bool:
+    """Whether this DataFrame belongs to a session of Spark Connect."""
+    return type(frame).__module__.startswith("pyspark.sql.connect.")
+
+
+class NamedQuery:
+    """Looks up, in the server's process, the id of the query with this name in the session that started it."""
+
+    def __init__(self, session_id: str, name: str) -> None:
+        self._session_id = session_id
+        self._name = name
+        self._found: str | None = None
+
+    def __call__(self, batch: DataFrame) -> str:
+        """The id of the query. Raises `UsageError` if Spark does not tell it."""
+        if self._found is None:
+            self._found = self._look_up()
+        return self._found
+
+    def _look_up(self) -> str:
+        from pyspark.sql.connect.session import SparkSession
+
+        url = os.environ.get("SPARK_CONNECT_LOCAL_URL")  # foreach_batch_worker.py has its session from there, too
+        if url is None:
+            refuse("this Spark Connect server does not say where it listens; Spark 4.2 or newer is needed")
+        session = SparkSession.builder.remote(f"{url};session_id={self._session_id}").create()
+        ids = [str(query.id) for query in session.streams.active if query.name == self._name]
+        if len(ids) != 1:
+            refuse(f"the session has {len(ids)} active queries named {self._name!r}: the query of this batch is over")
+        return ids[0]
+
+
+def named_writer(
+    stream: DataFrame, group: str, consuming: Callable[[NamedQuery], Callable[[DataFrame, int], None]]
+) -> DataStreamWriter:
+    """The writer of a query whose batches go to `consuming(its name)`. That is pickled when the query starts, because
+    only then its name is known.
+    """
+    from pyspark.sql.connect.streaming.readwriter import DataStreamWriter as ConnectWriter
+
+    class NamedWriter(ConnectWriter):
+        """Gives the query a name, if the user does not."""
+
+        _name: str | None = None
+
+        def queryName(self, queryName: str) -> Any:
+            """As Spark's."""
+            self._name = queryName
+            return super().queryName(queryName)
+
+        def start(self, *arguments: Any, **options: Any) -> Any:
+            """As Spark's."""
+            # start(path, format, outputMode, partitionBy, queryName)
+            given = options.get("queryName") or (arguments[4] if len(arguments) > 4 else None) or self._name
+            name = given or f"consume {group} {uuid.uuid4().hex[:12]}"
+            session: Any = stream.sparkSession
+            self.foreachBatch(consuming(NamedQuery(session.session_id, name)))
+            if given is None:
+                options["queryName"] = name
+            return super().start(*arguments, **options)
+
+    plan: Any = stream
+    writer: Any = NamedWriter(plan._plan, plan.sparkSession)
+    return writer  # type: ignore[no-any-return]
