@@ -67,16 +67,12 @@ def test_register_makes_a_session_know_the_source(
 ) -> None:
     """Under another name: under its own the session has found it already."""
     from py4j.protocol import Py4JJavaError
+    from rmq_test_sources import RegisteredSource
 
     import pyspark_rmq
     from pyspark_rmq import source
 
-    class Renamed(source.DefaultSource):
-        @classmethod
-        def name(cls) -> str:
-            return "rmq_registered"
-
-    monkeypatch.setattr(source, "DefaultSource", Renamed)
+    monkeypatch.setattr(source, "DefaultSource", RegisteredSource)
     reader = spark.read.format("rmq_registered").options(path=str(make_store(Orders=3)), subscribe="Orders")
     with pytest.raises(Py4JJavaError, match="DATA_SOURCE_NOT_FOUND"):
         reader.load()

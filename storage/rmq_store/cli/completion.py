@@ -17,8 +17,12 @@ from rmq_store.errors import StoreError, UsageError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    Text = click.ParamType[str]
+else:
+    Text = click.ParamType  # no generic type before click 8.4
 
-class _Name(click.ParamType):
+
+class _Name(Text):
     """A text; subclasses know which there are."""
 
     name = "text"

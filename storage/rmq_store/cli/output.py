@@ -45,9 +45,10 @@ class StorePath(click.Path):
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter as error:
-            if not os.path.lexists(value):
-                error.message += " Check the path, or make a store: `rmq init`."
-            raise
+            if os.path.lexists(value):
+                raise
+            hint = "Check the path, or make a store: `rmq init`."
+            raise click.BadParameter(f"{error.message} {hint}", error.ctx, error.param) from error
 
 
 def common_options(command: Command) -> Command:

@@ -78,3 +78,11 @@ class SparedSource(DefaultSource):
 
     def reader(self, schema: StructType) -> Any:
         return SparedReader(source_options(self.options, "batch read", time.time_ns() // 1_000_000), schema)
+
+
+class RegisteredSource(DefaultSource):
+    """The source under a name that nothing but `register` makes known."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rmq_registered"
