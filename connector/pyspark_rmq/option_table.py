@@ -73,13 +73,13 @@ def group_name(text: str, name: str) -> str:
     prefix = re.match("%(RETRY|DLQ)%", value)
     if prefix is not None:
         refuse(f"option {name}: {value!r} is a topic; its group is {value[prefix.end():]!r}")
+    from rmq_store import validate_group, validate_topic
     from rmq_store.errors import UsageError
-    from rmq_store.format.names import dlq_topic, validate_group, validate_topic
 
     try:
         # As long a name as its topics may have: brokers of 4.9 took more than the 120 characters of today's.
         validate_group(value[:_GROUP_LENGTH_MAX])
-        validate_topic(dlq_topic(value))
+        validate_topic(f"%DLQ%{value}")
     except UsageError as error:
         refuse(f"option {name}: {error}")
     return value
@@ -87,8 +87,8 @@ def group_name(text: str, name: str) -> str:
 
 def _topic(text: str, name: str) -> str:
     value = _text(text, name)
+    from rmq_store import validate_topic
     from rmq_store.errors import UsageError
-    from rmq_store.format.names import validate_topic
 
     try:
         validate_topic(value)

@@ -129,13 +129,13 @@ def _read_columns(
 
 def _redriven(home: Home, part: QueueSlice) -> Redriven | None:
     """Which messages of a dead-letter topic's queue were moved on; None for other topics, or if that is damaged."""
-    from rmq_store.broker.redriven import OffsetRanges
+    from pyspark_rmq import origin
     from rmq_store.errors import CorruptionError
 
     if not part.topic.startswith(DLQ_PREFIX):
         return None
     try:
-        return home.redriven(part.topic.removeprefix(DLQ_PREFIX)).get(part.queue_id, OffsetRanges.none())
+        return home.redriven(part.topic.removeprefix(DLQ_PREFIX)).get(part.queue_id, origin.NothingRedriven())
     except CorruptionError as error:
         _log.warning("the column redriven of %s is NULL: %s", part.topic, error)
         return None

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     )
     from rmq_store.files.pin import Pin
     from rmq_store.format.message import Message, StoredMessage
-    from rmq_store.format.names import is_system_topic
+    from rmq_store.format.names import is_system_topic, validate_group, validate_topic
     from rmq_store.format.openmetrics import Metric, MetricFamily, openmetrics_text
     from rmq_store.format.schema import MESSAGE_SCHEMA
     from rmq_store.log.kept import BadRange
@@ -108,7 +108,7 @@ _HOMES = {
     ),
     "files.pin": "Pin",
     "format.message": "Message StoredMessage",
-    "format.names": "is_system_topic",
+    "format.names": "is_system_topic validate_group validate_topic",
     "format.openmetrics": "Metric MetricFamily openmetrics_text",
     "format.schema": "MESSAGE_SCHEMA",
     "log.kept": "BadRange",
@@ -190,6 +190,8 @@ __all__ = [
     "store_clock",
     "store_metrics",
     "sweep",
+    "validate_group",
+    "validate_topic",
     "write_openmetrics",
 ]
 

@@ -41,7 +41,8 @@ elif what == "stop, idle":
 elif what == "no stop":
     bills(stream(group="g")).start().processAllAvailable()
 elif what == "no group":
-    bills(stream(startingOffsets="earliest", maxOffsetsPerTrigger=2)).trigger(availableNow=True).start().awaitTermination()
+    few = stream(startingOffsets="earliest", maxOffsetsPerTrigger=2)
+    bills(few).trigger(availableNow=True).start().awaitTermination()
 elif what == "availableNow":
     bills(stream(group="g", maxOffsetsPerTrigger=2)).trigger(availableNow=True).start().awaitTermination()
 elif what == "foreachBatch":
