@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
+
+# The field `type` of a class hides the name in its own annotations.
+_ErrorClass = type[BaseException]
 
 _TRACEBACK = "Traceback (most recent call last):"
 
@@ -43,7 +46,7 @@ class Failure:
     def __str__(self) -> str:
         return f"{self.type}: {self.message}" if self.message else self.type
 
-    def is_a(self, error: type[BaseException]) -> bool:
+    def is_a(self, error: _ErrorClass) -> bool:
         """Whether it is an exception of this class, or of one derived from it. Nothing is imported for the answer: of a
         module that this process has not imported, only the class itself is known.
         """
@@ -71,7 +74,7 @@ def failure(query: StreamingQuery) -> Failure | None:
 
 def _texts(error: BaseException) -> list[str]:
     """The messages of an error and its causes, the outermost first."""
-    texts = []
+    texts: list[str] = []
     cause: Any = error
     while cause is not None and len(texts) < _DEPTH_MAX:
         texts.append(str(getattr(cause, "desc", None) or cause))
