@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from rmq_store import Message, Store, StoreConfig
 from rmq_store.errors import StoreLockedError
-from rmq_store.files import pace as pace_module
 from rmq_store.files.bell import Bell
 from rmq_store.files.lock import OfdLock
 from rmq_store.files.pace import FIRST_S, SHORT_S, Pace
@@ -42,8 +42,8 @@ class Simulated:
 def simulate(monkeypatch: pytest.MonkeyPatch, waiters: int, seconds: int, stopped_from: int | None = None) -> Simulated:
     """`stopped_from`: waiters of this number and above do nothing more after the third second."""
     now_ns = [10**12]
-    monkeypatch.setattr(pace_module.time, "monotonic_ns", lambda: now_ns[0])
-    monkeypatch.setattr(pace_module.random, "uniform", random.Random(waiters).uniform)
+    monkeypatch.setattr("rmq_store.files.pace.time.monotonic_ns", lambda: now_ns[0])
+    monkeypatch.setattr("rmq_store.files.pace.random.uniform", random.Random(waiters).uniform)
     start_ns, shared = now_ns[0], Seen()
     paces = [Pace() for _ in range(waiters)]
     due = [(start_ns + int(1e9 * pace.sleep_s()), number) for number, pace in enumerate(paces)]
@@ -109,12 +109,12 @@ def _wait_and_count(path: Path, words: np.ndarray | None, begin: Event, counts: 
         lock.bell = Bell(words[:2], words[2:], wake_all=False)
     taking = lock._try
 
-    def counted(*arguments: object) -> bool:
+    def counted(*arguments: Any) -> bool:
         nonlocal tries
         tries += 1
-        return taking(*arguments)  # type: ignore[arg-type]
+        return taking(*arguments)
 
-    lock._try = counted  # type: ignore[method-assign]
+    lock._try = counted  # type: ignore[method-assign, assignment]
     begin.wait()
     lock.acquire_exclusive(60_000)
     counts.send(tries)
