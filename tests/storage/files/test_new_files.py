@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store.errors import StoreFullError
-from rmq_store.files import durable, new_files, segments
+from rmq_store.files import durable, segments
 from rmq_store.files.new_files import AHEAD, NewFiles
 from rmq_store.files.segments import OpenFiles, SegmentRun
 
@@ -111,7 +111,7 @@ def test_without_a_thread_files_are_made_when_they_are_needed(
         def start(self) -> None:
             raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(new_files.threading, "Thread", NoThread)
+    monkeypatch.setattr("rmq_store.files.background.threading.Thread", NoThread)
     files = NewFiles(directory, SIZE, sparse=False)
     files.make_ahead()
     assert files.take(directory / "0").stat().st_size == SIZE
