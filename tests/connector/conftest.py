@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -296,6 +299,14 @@ def stream_reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any
         return stream_reader.RmqStreamReader(source_options(given | options, "stream read", 1_000_000), SOURCE_SCHEMA)
 
     yield make
+
+
+@contextlib.contextmanager
+def connect_port() -> Iterator[None]:
+    """Be the only test with a local server of Spark Connect: all of them listen on the same port."""
+    with (Path(tempfile.gettempdir()) / "pyspark-rmq-connect-port").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture

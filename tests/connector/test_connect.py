@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import ROOT, worker_environment
+from .conftest import ROOT, connect_port, worker_environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -21,10 +21,11 @@ ORDERS = ["Orders-0", "Orders-1", "Orders-2"]
 def surface(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """{step: what came out}; of a step that failed its traceback."""
     program = ROOT / "tests" / "connector" / "workers" / "connect_surface.py"
-    done = subprocess.run(
-        [sys.executable, str(program), str(tmp_path_factory.mktemp("connect"))],
-        env=os.environ | worker_environment(), capture_output=True, text=True, timeout=280, check=False,
-    )  # fmt: skip
+    with connect_port():
+        done = subprocess.run(
+            [sys.executable, str(program), str(tmp_path_factory.mktemp("connect"))],
+            env=os.environ | worker_environment(), capture_output=True, text=True, timeout=280, check=False,
+        )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     results: dict[str, Any] = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
     return results

@@ -10,6 +10,8 @@ import pytest
 
 from rmq_store import Message, Store, StoreConfig
 
+from .conftest import connect_port
+
 PROGRAM = """
 import json, sys, warnings
 warnings.simplefilter("ignore")
@@ -76,6 +78,7 @@ print(json.dumps(said))
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_whole_way_of_retries_works_on_spark_connect(tmp_path: Path, run_program: Callable[..., str]) -> None:
     """It asked the batch for a SparkContext, which a session of Connect does not have: each query failed at once."""
@@ -86,7 +89,8 @@ def test_the_whole_way_of_retries_works_on_spark_connect(tmp_path: Path, run_pro
         store.create_topic("Orders", 2)
         for number in range(6):
             store.send(Message("Orders", b"%d" % number, keys=f"k{number}"))
-    said = json.loads(run_program(PROGRAM, path, tmp_path).splitlines()[-1])
+    with connect_port():
+        said = json.loads(run_program(PROGRAM, path, tmp_path).splitlines()[-1])
     assert said["names"][0].startswith("consume row ") and said["names"][1] == "mine"
     assert json.loads((tmp_path / "results").read_text()) == [0, 6]
     assert said["breaker"] is True
