@@ -55,7 +55,12 @@ def _is_looked_at(code: CodeType) -> bool:
 
 
 def _is_final(frame: FrameType) -> bool:
-    """In a finalizer, or in what it calls: what is raised there goes nowhere, Python says so on stderr and goes on."""
+    """In a finalizer, or in what it calls: what is raised there goes nowhere, Python says so on stderr and goes on.
+
+    A generator expression that `any` or `all` has not used up has one, too; nothing tells its end from its next step.
+    """
+    if frame.f_code.co_name == "<genexpr>":
+        return True
     callers = frame, frame.f_back, frame.f_back and frame.f_back.f_back
     return any(caller is not None and caller.f_code.co_name == "__del__" for caller in callers)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import runpy
 import time
@@ -14,7 +15,7 @@ import pytest
 
 import pyspark_rmq
 from pyspark_rmq import FloodBreaker, consuming
-from rmq_store import ClockFile, NotAStoreError, Store
+from rmq_store import ClockFile, NotAStoreError, Store, UsageError
 
 pytestmark = [
     pytest.mark.spark,
@@ -282,9 +283,15 @@ def test_a_failing_callback_fails_the_batch_and_nothing_is_sent_back(spark: Any,
 
 def test_consume_without_pandas_says_what_needs_it(spark: Any, orders: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     path, _ = orders(1)
-    monkeypatch.setattr(consuming, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match="mode='pandas' of consume needs pandas"):
-        pyspark_rmq.consume(stream(spark, path), all_is_well, group="cg", path=str(path), mode="pandas")
+    read = stream(spark, path)
+
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    for version, words in ((missing, "it is not installed"), (lambda name: "2.1.4", "this is 2.1.4")):
+        monkeypatch.setattr(consuming.metadata, "version", version)
+        with pytest.raises(UsageError, match=f"consume needs pandas 2.2 or newer, and {words}"):
+            pyspark_rmq.consume(read, all_is_well, group="cg", path=str(path), mode="arrow")
 
 
 def test_consume_says_what_it_cannot_use(spark: Any, orders: Make) -> None:

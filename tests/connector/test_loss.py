@@ -370,7 +370,7 @@ def test_a_damaged_queue_entry_is_left_out_and_nobody_says_that_retention_took_i
     with queue_file.open("r+b") as file:
         file.seek(20 * damaged)
         file.write(entry)
-    place = rf"at byte {20 * damaged}: entry {damaged} \(bytes {20 * damaged} to {20 * damaged + 20} of the queue\)"
+    place = rf"byte {20 * damaged}: entry {damaged} of T-0 \(bytes {20 * damaged} to {20 * damaged + 20} of the queue\)"
     for options in ({}, {"failOnDataLoss": "false"}):
         with pytest.raises(CorruptQueueError, match=place):
             read(*planned(one_queue, **options))

@@ -190,8 +190,11 @@ def test_formats_do_no_io_and_see_no_clock(name: str, path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "path"), ENGINE, ids=[name for name, _ in ENGINE])
 def test_only_the_file_layer_takes_locks(name: str, path: Path) -> None:
-    """One flock or POSIX lock taken elsewhere would be lost, silently, when any descriptor of its file is closed."""
-    if part(name) != "files":
+    """One flock or POSIX lock taken elsewhere would be lost, silently, when any descriptor of its file is closed.
+
+    A check asks who holds one, and takes none; it uses nothing of the engine.
+    """
+    if part(name) != "files" and name != "rmq_store.verify.in_use":
         assert [(target, line) for target, line in imports(name, path) if target.split(".")[0] == "fcntl"] == []
 
 

@@ -170,7 +170,7 @@ def test_an_id_is_found_either_way(run: Run) -> None:
         (["queryMsgByOffset", "-t", "OrderTopic", "-i", "0", "-o", "1", "-f", "utf-88"], 2, "unknown character set"),
         (["queryMsgByOffset", "-t", "OrderTopic", "-i", "0", "-o", "1", "-f", "hex"], 2, "unknown character set"),
         (["queryMsgByOffset", "-t", "OrderTopic", "-i", "0", "-o", "1", "-f", "idna"], 2, "unknown character set"),
-        (["queryMsgByOffset", "-t", "OrderTopic", "-i", "0", "-o", "9" * 30], 1, "CODE: 208"),
+        (["queryMsgByOffset", "-t", "OrderTopic", "-i", "0", "-o", "9" * 30], 2, "an integer of 64 bits is expected"),
         (["queryMsgTraceById", "-i", UNIQUE_ID, "-t", "Ordertopic"], 2, "did you mean 'OrderTopic'?"),
         (["queryMsgTraceById", "-i", UNIQUE_ID], 1, f"rmq trace --uniq-key {UNIQUE_ID}"),
         (["printMsg", "-t", "OrderTopic", "-b", "noon"], 2, "'noon' is no time"),

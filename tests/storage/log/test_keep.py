@@ -330,7 +330,7 @@ def test_a_damaged_word_of_the_page_does_not_move_the_end_of_the_log_away(lab: L
 
 def test_kept_is_refused_where_it_makes_no_sense(lab: Lab) -> None:
     lab.open().close()
-    with pytest.raises(UsageError, match="refuse or keep"):
+    with pytest.raises(UsageError, match="'refuse' or 'keep'"):
         lab.open(on_corruption="ignore")
     for options in ({"on_corruption": "keep"}, {"rebuild_views": True}):
         with pytest.raises(UsageError, match="read-only"):
