@@ -166,12 +166,13 @@ class Life:
 def due_now() -> Iterator[None]:
     from rmq_store.broker.schedule import Schedule
 
-    look_and_deliver = Schedule._look_and_deliver
+    look_now = Schedule._look_now
 
-    def look_later(schedule: Schedule, end: int, now_ms: int, limit: int | None) -> Any:
-        return look_and_deliver(schedule, end, now_ms + 60_000, limit)
+    def look_later(schedule: Schedule) -> tuple[int, int]:
+        end, now_ms = look_now(schedule)
+        return end, now_ms + 60_000
 
-    with mock.patch.object(Schedule, "_look_and_deliver", look_later):
+    with mock.patch.object(Schedule, "_look_now", look_later):
         yield
 
 

@@ -44,9 +44,26 @@ long shim_syncs(void) { return syncs; }
 const char *shim_fired(void) { return fired; }
 const char *shim_log(void) { log_text[log_length] = 0; return log_text; }
 
+/* The path itself, or, of one that begins with a descriptor (files/rooted.py), the path that this leads to now. */
+static const char *reached(const char *path, char *found, size_t size) {
+    char link[64];
+    int fd, end = 0;
+    if (!path || sscanf(path, "/proc/self/fd/%d/.%n", &fd, &end) != 1 || !end) return path;
+    int saved = errno;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, found, size - 1);
+    errno = saved;
+    if (n < 0) return path;
+    snprintf(found + n, size - n, "%s", path + end);
+    return found;
+}
+
 /* Whether this call fails; it is counted if the path lies in the store. */
-static int fails(const char *name, const char *path) {
-    if (!armed || !path || strncmp(path, root, root_length) != 0 || strstr(path, "/staging/")) return 0;
+static int fails(const char *name, const char *given) {
+    char found[PATH_MAX + 64];
+    if (!armed) return 0;
+    const char *path = reached(given, found, sizeof found);
+    if (!path || strncmp(path, root, root_length) != 0 || strstr(path, "/staging/")) return 0;
     int is_sync = strstr(name, "sync") != NULL;
     count++;
     add("call", name, path);

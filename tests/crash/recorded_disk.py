@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from rmq_store.log.index_file import IndexFile
 
 # The engine writes inode numbers into these two: an image must hold the very file.
 IDENTITIES = ("pyrmq/state", "pyrmq/progress")
+
+_HELD = re.compile(r"(/proc/self/fd/\d+)(?:/\.)?(/.*)?$")
 
 
 class Recorder:
@@ -60,6 +63,9 @@ class Recorder:
     def relative(self, path: Any) -> str | None:
         """The path below the store; None if it is not of the store, or serves one boot only."""
         text = os.fspath(path)
+        held = _HELD.match(text) if isinstance(text, str) else None
+        if held is not None:  # by the descriptor of the store's directory: files/rooted.py
+            text = f"{Path(held[1]).readlink()}{held[2] or ''}"
         if text == self._root:
             return ""
         if not isinstance(text, str) or not text.startswith(self._prefix) or "/pyrmq/staging/" in text:

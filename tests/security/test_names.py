@@ -81,6 +81,10 @@ def entrances(store: Store, name: Any) -> dict[str, Callable[[], object]]:
     return calls
 
 
+def _is_text(name: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
 def _stage(root: Path, write_id: str, topic: str) -> None:
     with StagingArea.for_task(root, write_id, 0, 0, topic=topic) as area:
         area.write(pa.RecordBatch.from_pydict({"body": [b"x"]}))
@@ -110,6 +114,12 @@ def test_no_name_of_a_caller_leads_out_of_the_store(copy: Callable[[], Path]) ->
             if name not in LEGAL:
                 with pytest.raises(UsageError, match="purpose"):
                     store.commit_staged([staged], purpose=name, key="key", value=1)
+            if not _is_text(name):
+                with pytest.raises(UsageError, match="lone surrogates"):
+                    store.commit_staged([staged], purpose="test", key=name, value=1)
+                with pytest.raises(UsageError, match="lone surrogates"):
+                    store.lease("billing", "Victim", name)
+                continue
             store.commit_staged([staged], purpose="test", key=name, value=1)
             assert store.last_unit("test", name) == 1
             store.lease("billing", "Victim", name).release()

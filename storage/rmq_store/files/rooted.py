@@ -40,6 +40,9 @@ class Root:
         self._below = f"{self._text}/"
         self._log_name = f"{self._below}{_COMMIT_LOG}"
         self._log_identity: tuple[int, int] | None = None
+        from rmq_store.files import durable  # which imports this module
+
+        durable.before("open", directory)
         self.fd = os.open(directory, _FLAGS)
         _names[self.fd] = self._text
         self._near = f"/proc/self/fd/{self.fd}/."
