@@ -62,12 +62,15 @@ class Root:
         return RootedPath.of(Path(self._text), self)
 
     def watch(self) -> None:
-        """Remember the log's directory, if it is there now: `is_in_place` looks for it. OSError as open(2).
+        """Remember the log's directory, if it is there now: `is_in_place` looks for it. Errors as `durable.translate`.
 
         Not the root's: where something is mounted, all files can be deleted, and the root cannot. It stays open, so
         that no other directory can get its inode.
         """
-        with contextlib.suppress(FileNotFoundError):
+        from rmq_store.files import durable
+
+        with contextlib.suppress(FileNotFoundError), durable.typed(self._log_name):
+            durable.before("open", self._log_name)
             self._log_fd = os.open(self.reach(self._log_name), _FLAGS)
             status = os.fstat(self._log_fd)
             self._log_identity = status.st_ino, status.st_dev

@@ -157,7 +157,7 @@ def test_a_task_needs_a_store_of_ours_on_its_host(root: Path, tmp_path: Path) ->
             area_of(path)
 
 
-def test_a_task_opens_neither_the_log_nor_a_lock(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_opens_no_file_of_the_log_and_no_lock(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touched: list[str] = []
     monkeypatch.setattr(durable, "hook", lambda operation, path: touched.append(path))
     with area_of(root) as area:
@@ -165,7 +165,7 @@ def test_a_task_opens_neither_the_log_nor_a_lock(root: Path, monkeypatch: pytest
         area.finish()
     opened = {str(Path(path).relative_to(root)) for path in touched}
     assert {"pyrmq/store.json", "config/topics.json"} <= opened
-    assert not [path for path in opened if path.startswith(("commitlog", "consumequeue", "index"))]
+    assert not [path for path in opened if path.startswith(("commitlog/", "consumequeue", "index"))]
     assert not [path for path in opened if "lock" in path or path.endswith(("state", "progress", "abort"))]
 
 
