@@ -135,7 +135,7 @@ _log = logging.getLogger(__name__)
 
 _Key = tuple[str | None, ...]
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _kept: dict[_Key, _Open[Keepable]] = {}
 
 # Threads that close, or will, and those of `beside`.
@@ -266,7 +266,7 @@ def _let_go(key: _Key, opened: _Open[K]) -> None:
 def _forget_in_child() -> None:
     """A store does not live across fork, and its descriptors are the parent's."""
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _at_work.clear()
     while _kept:
         _kept.popitem()[1].place.close()

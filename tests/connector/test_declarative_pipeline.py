@@ -12,7 +12,7 @@ import pytest
 
 from rmq_store import Message, Store
 
-from .conftest import SMALL
+from .conftest import SMALL, connect_port
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = Path(sys.executable).parent / "spark-pipelines"
@@ -28,8 +28,9 @@ def run(project: Path, scratch: Path) -> None:
         "TMPDIR": str(scratch),
     }
     command = [COMMAND, "run", "--spec", project / "spark-pipeline.yml"]
-    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
+    with connect_port():
+        done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     assert "Run is COMPLETED" in done.stdout + done.stderr
 
 

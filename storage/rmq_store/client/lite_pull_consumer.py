@@ -16,7 +16,6 @@ Sources: DefaultLitePullConsumer.java, DefaultLitePullConsumerImpl.java, Assigne
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
@@ -37,7 +36,7 @@ from rmq_store.client.subscription import MessageSelector, Subscription
 from rmq_store.client.timers import SteadyClock
 from rmq_store.errors import UsageError
 from rmq_store.files.background import Background
-from rmq_store.files.guard import Event
+from rmq_store.files.guard import Event, Guard
 from rmq_store.format.names import validate_group, validate_topic
 
 _WAIT_S = 0.02
@@ -72,7 +71,7 @@ class LitePullConsumer:
         self.client_id = client_id or make_client_id(
             self.config.instance_name, is_broadcasting=is_broadcasting, suffix="@STREAM"
         )
-        self._turn = threading.RLock()
+        self._turn = Guard()
         self._subscriptions: dict[str, Subscription] = {}
         self._assigned: dict[MessageQueue, Assignment[OrderedProcessQueue]] | None = None
         # Behind the last message that `poll` has returned, by queue.
@@ -124,14 +123,14 @@ class LitePullConsumer:
             ClientError: started, and a broker cannot be reached; nothing has changed.
         """
         validate_topic(topic)
-        with self._turn:
+        with self._turn.entered():
             if self._assigned is not None:
                 raise UsageError("subscribe() and assign() exclude each other")
             self._subscribe({**self._subscriptions, topic: Subscription.of(topic, selector)})
 
     def unsubscribe(self, topic: str) -> None:
         """Give a topic's queues back."""
-        with self._turn:
+        with self._turn.entered():
             self._subscriptions = {name: each for name, each in self._subscriptions.items() if name != topic}
             self._membership.hurry()
 
@@ -151,7 +150,7 @@ class LitePullConsumer:
             UsageError: topics were subscribed to.
             MQClientError: one of the queues does not exist; all is as before.
         """
-        with self._turn:
+        with self._turn.entered():
             if self._subscriptions and self._assigned is None:
                 raise UsageError("subscribe() and assign() exclude each other")
             known, wanted = self._assigned or {}, sorted(set(queues))
@@ -166,7 +165,7 @@ class LitePullConsumer:
 
     def set_sub_expression_for_assign(self, topic: str, selector: str | MessageSelector) -> None:
         """Filter the assigned queues of a topic. UsageError: a bad expression, or started already."""
-        with self._turn:
+        with self._turn.entered():
             if self._state != "new":
                 raise UsageError("set_sub_expression_for_assign() comes before start()")
             self._assigned = self._assigned or {}
@@ -178,8 +177,8 @@ class LitePullConsumer:
 
     def assignment(self) -> list[MessageQueue]:
         """The queues that are read now, sorted."""
-        with self._turn:
-            return sorted(each.queue for each in self._assignments())
+        with self._turn.entered():
+            return self._queues()
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -191,7 +190,7 @@ class LitePullConsumer:
             LeaseHeldError: another live member has this client id, or a stream of the group reads a subscribed topic.
             ClientError: a broker cannot be reached; nothing was started.
         """
-        with self._turn:
+        with self._turn.entered():
             if self._state != "new":
                 raise UsageError(f"consumer group {self.consumer_group!r}: it was started before; make a new consumer")
             self._membership.join()
@@ -203,26 +202,28 @@ class LitePullConsumer:
         """Store what was committed, with `auto_commit` what was consumed, and leave the group; what the last `poll`
         returned and was not committed comes again. Does nothing the second time. Raises ClientError.
         """
-        with self._turn:
-            before, self._state = self._state, "ended"
-        if before == "new":
-            self._close_own()
-        elif before == "running":
-            try:
+        before = ""
+        try:
+            with self._turn.entered():
+                before = self._state
+                self._state = "ended"
+            if before == "new":
+                self._close_own()
+            elif before == "running":
                 self._end()
-            except BaseException as error:
-                if not isinstance(error, Exception):
-                    self._state = "running"  # an interrupt (Ctrl-C): it is to be shut down again
-                raise
+        except BaseException as error:
+            if not isinstance(error, Exception):  # an interrupt (Ctrl-C): it is to be shut down again
+                self._state = before or self._state
+            raise
 
     def _end(self) -> None:
         self._ending.set()
         self._thread.join()
         try:
-            with self._turn:
+            with self._turn.entered():
                 if self.auto_commit:
                     self._note(self._consumed())
-                self._offsets.persist(self.assignment())
+                self._offsets.persist(self._queues())
         finally:
             try:
                 self._membership.leave()
@@ -240,11 +241,11 @@ class LitePullConsumer:
         """
         wait_ms = self.config.poll_timeout_millis if timeout_millis is None else timeout_millis
         deadline = time.monotonic() + wait_ms / 1000
-        with self._turn:
+        with self._turn.entered():
             self._check_running()
             self._in_hand = None
         while True:
-            with self._turn:
+            with self._turn.entered():
                 self._check_running()
                 self._maybe_auto_commit()
                 self._membership.run_due()
@@ -260,7 +261,7 @@ class LitePullConsumer:
         Raises:
             MQClientError: the queue is not ours (any more), or the offset is no number or outside of the queue.
         """
-        with self._turn:
+        with self._turn.entered():
             assignment = self._find(queue)
             broker = broker_of(self._backend, queue)
             first, last = broker.min_offset(queue), broker.max_offset(queue)
@@ -281,12 +282,12 @@ class LitePullConsumer:
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Leave these queues out of `poll`."""
-        with self._turn:
+        with self._turn.entered():
             self._paused.update(queues)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Read these queues again."""
-        with self._turn:
+        with self._turn.entered():
             self._paused.difference_update(queues)
 
     def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
@@ -307,17 +308,8 @@ class LitePullConsumer:
                 not exist. Nothing is committed, and this consumer knows what it knew before.
             ClientError: a broker did not answer; its part is committed with the next commit or at shutdown.
         """
-        with self._turn:
-            ours = self.assignment() if offsets is None else list(offsets)
-            for queue in ours:
-                broker_of(self._backend, queue)
-            if isinstance(offsets, Mapping):
-                chosen = {self._find(queue).queue: checked_offset(queue, offset) for queue, offset in offsets.items()}
-            else:
-                chosen = {queue: self._polled[queue] for queue in ours if queue in self._polled}
-            self._note(chosen)
-            if persist:
-                self._offsets.persist(chosen.keys())
+        with self._turn.entered():
+            self._commit(offsets, persist=persist)
 
     def committed(self, queue: MessageQueue) -> int | None:
         """The offset that was committed last; None: never. Raises ClientError, as for a queue that does not exist."""
@@ -377,9 +369,23 @@ class LitePullConsumer:
         if self.auto_commit and now_ms >= self._next_auto_commit_ms:
             self._next_auto_commit_ms = now_ms + self.config.auto_commit_interval_millis
             try:
-                self.commit()
+                self._commit(None, persist=True)
             except ClientError as error:
                 _log.warning("group %s: progress is not stored yet: %s", self.consumer_group, error)
+
+    def _commit(
+        self, offsets: Mapping[MessageQueue, int] | Collection[MessageQueue] | None, *, persist: bool
+    ) -> None:
+        ours = self._queues() if offsets is None else list(offsets)
+        for queue in ours:
+            broker_of(self._backend, queue)
+        if isinstance(offsets, Mapping):
+            chosen = {self._find(queue).queue: checked_offset(queue, offset) for queue, offset in offsets.items()}
+        else:
+            chosen = {queue: self._polled[queue] for queue in ours if queue in self._polled}
+        self._note(chosen)
+        if persist:
+            self._offsets.persist(chosen.keys())
 
     def _note(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Make these offsets what is stored next."""
@@ -390,7 +396,7 @@ class LitePullConsumer:
 
     def _consumed(self) -> dict[MessageQueue, int]:
         """How far our queues were consumed since their last commit: without what the last `poll` has returned."""
-        consumed = {queue: self._polled[queue] for queue in self.assignment() if queue in self._moved}
+        consumed = {queue: self._polled[queue] for queue in self._queues() if queue in self._moved}
         if self._in_hand is not None:
             queue, before = self._in_hand
             consumed.pop(queue, None)
@@ -404,6 +410,9 @@ class LitePullConsumer:
 
     def _assignments(self) -> Collection[Assignment[OrderedProcessQueue]]:
         return self._rebalance.assignments() if self._assigned is None else self._assigned.values()
+
+    def _queues(self) -> list[MessageQueue]:
+        return sorted(each.queue for each in self._assignments())
 
     def _find(self, queue: MessageQueue) -> Assignment[OrderedProcessQueue]:
         for assignment in self._assignments():

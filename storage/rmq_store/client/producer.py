@@ -94,9 +94,9 @@ class Producer:
         (Ctrl-C) ended the first.
         """
         if self._state == "RUNNING":
-            self._state = "SHUTDOWN_ALREADY"
             assert self._async is not None
             try:
+                self._state = "SHUTDOWN_ALREADY"
                 self._async.shutdown()
                 self._close_own()
             except BaseException as error:

@@ -74,6 +74,8 @@ class PushConsumer:
         self._state = "new"
         # A listener may end its consumer while that still starts.
         self._turn = Guard()
+        # Held by `run_once`, but not while listeners run.
+        self._round = Guard()
         self._suspended = False
         self._failure: BaseException | None = None
         self._ending = Event()
@@ -173,13 +175,15 @@ class PushConsumer:
         came. True if anything moved on; until it is False there may be more at this moment.
 
         Raises:
-            UsageError: not started, or with threads, which do the same.
+            UsageError: not started, or with threads, which do the same; or a signal handler has come in the middle of
+                such a round of its own thread.
         """
         self._check_running()
         if self._loops:
             raise UsageError("run_once() is for a consumer that was started with threads=False")
-        self._timer_round()
-        moved = self._pull_round()
+        with self._round.entered():
+            self._timer_round()
+            moved = self._pull_round()
         return self._executor.run_ready() > 0 or moved
 
     @property
@@ -210,26 +214,28 @@ class PushConsumer:
         and not begun is left to others. Does nothing the second time, unless an interrupt (Ctrl-C) ended the first.
 
         Raises:
+            UsageError: a signal handler has come in the middle of `run_once` on its own thread. Nothing was done; or,
+                while a message was being settled, the group was left without storing the progress.
             ClientError: a broker did not store the progress since the last time: those messages come again.
             the error by which a thread of this consumer ended, see `failure`.
         """
-        with self._turn.entered():
-            before = self._state
-            self._state = {"new": "ended", "running": "stopping"}.get(before, before)
-        if before == "new":
-            self._close_own()
-        if before != "running":
-            return
+        before = ""
         try:
-            self._end()
-        except Exception:
-            self._state = "ended"
+            with self._round.entered(), self._turn.entered():
+                before = self._state
+                self._state = {"new": "ended", "running": "stopping"}.get(before, before)
+            if before == "new":
+                self._close_own()
+            elif before == "running":
+                self._end()
+                self._state = "ended"
+        except BaseException as error:
+            if not isinstance(error, Exception):  # an interrupt (Ctrl-C): it is to be shut down again
+                self._state = before if before in ("new", "running") else self._state
+            elif before == "running":
+                self._state = "ended"
             raise
-        except BaseException:
-            self._state = "running"  # an interrupt (Ctrl-C): it is to be shut down again
-            raise
-        self._state = "ended"
-        if self.failure is not None:
+        if before == "running" and self.failure is not None:
             raise self.failure
 
     def _end(self) -> None:

@@ -14,7 +14,6 @@ Sources: RebalanceImpl.java, RebalancePushImpl.java.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -25,6 +24,7 @@ from rmq_store.client.errors import ClientError
 from rmq_store.client.held_queue import HeldQueue
 from rmq_store.client.offset_store import OffsetStore
 from rmq_store.client.start_offset import pull_from_where
+from rmq_store.files.guard import Guard
 from rmq_store.format.names import RETRY_PREFIX
 
 _log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class Rebalance(Generic[Held]):
         self._locks_queues = ordered and self._is_clustering
         self._on_removed = on_removed
         # Held during a rebalance; the table itself is replaced, never changed.
-        self._turn = threading.RLock()
+        self._turn = Guard()
         self._table: dict[MessageQueue, Assignment[Held]] = {}
         self._seen: Sight | None = None
         self._wanted_since_ms: dict[MessageQueue, int] = {}
@@ -99,8 +99,9 @@ class Rebalance(Generic[Held]):
 
         Raises:
             ClientError: members or queues cannot be asked for; nothing was changed.
+            UsageError: as `remove`.
         """
-        with self._turn:
+        with self._turn.entered():
             wanted_topics = sorted(topics)
             seen = self._look(wanted_topics)
             members, queues_by_topic = seen
@@ -112,7 +113,7 @@ class Rebalance(Generic[Held]):
                 wanted.update(self._share(members, queues))
             for queue, assignment in list(self._table.items()):
                 if queue not in wanted or assignment.process_queue.dropped:
-                    is_balanced &= self.remove(queue)
+                    is_balanced &= self._remove(queue)
             missing = sorted(wanted - self._table.keys())
             self._wanted_since_ms = self._since(missing, members)
             for queue in missing:
@@ -122,34 +123,18 @@ class Rebalance(Generic[Held]):
             return is_balanced
 
     def remove(self, queue: MessageQueue) -> bool:
-        """Let go of a queue; False if its listener still runs in order, or its progress could not be stored."""
-        with self._turn:
-            assignment = self._table[queue]
-            process_queue = assignment.process_queue
-            process_queue.dropped = True
-            # Nobody else may start in order before the listener has come back.
-            if self._locks_queues and not process_queue.consume_lock.acquire(blocking=False):
-                return False
-            try:
-                with process_queue.settle_lock:
-                    self._offsets.persist([queue])
-                if self._locks_queues:
-                    broker_of(self._backend, queue).unlock_queues(self._group, self._client_id, [queue])
-            except ClientError as error:
-                _log.warning("group %s: %s is kept: %s", self._group, queue, error)
-                return False
-            finally:
-                if self._locks_queues:
-                    process_queue.consume_lock.release()
-            self._offsets.forget(queue)
-            self._table = {key: value for key, value in self._table.items() if key != queue}
-            self._on_removed(assignment)
-            return True
+        """Let go of a queue; False if its listener still runs in order, or its progress could not be stored.
+
+        Raises:
+            UsageError: a signal handler has come in the middle of a change on its own thread; nothing was done.
+        """
+        with self._turn.entered():
+            return self._remove(queue)
 
     def remove_all(self) -> bool:
         """Let go of every queue; False if some is kept."""
-        with self._turn:
-            kept = [queue for queue in list(self._table) if not self.remove(queue)]
+        with self._turn.entered():
+            kept = [queue for queue in list(self._table) if not self._remove(queue)]
             return not kept
 
     # -- locks of ordered queues --------------------------------------------------------------------------------------
@@ -214,6 +199,29 @@ class Rebalance(Generic[Held]):
             queue: self._wanted_since_ms.get(queue, now_ms if known is None or queue in known else -HANDOVER_MS)
             for queue in missing
         }
+
+    def _remove(self, queue: MessageQueue) -> bool:
+        assignment = self._table[queue]
+        process_queue = assignment.process_queue
+        process_queue.dropped = True
+        # Nobody else may start in order before the listener has come back.
+        if self._locks_queues and not process_queue.consume_lock.acquire(blocking=False):
+            return False
+        try:
+            with process_queue.settle_lock:
+                self._offsets.persist([queue])
+            if self._locks_queues:
+                broker_of(self._backend, queue).unlock_queues(self._group, self._client_id, [queue])
+        except ClientError as error:
+            _log.warning("group %s: %s is kept: %s", self._group, queue, error)
+            return False
+        finally:
+            if self._locks_queues:
+                process_queue.consume_lock.release()
+        self._offsets.forget(queue)
+        self._table = {key: value for key, value in self._table.items() if key != queue}
+        self._on_removed(assignment)
+        return True
 
     def _add(self, queue: MessageQueue) -> bool:
         process_queue = self._make_queue()

@@ -11,7 +11,6 @@ import _thread
 import atexit
 import contextlib
 import os
-import sys
 import threading
 import time
 import weakref
@@ -42,6 +41,7 @@ class Background:
         # {0: who was first}: the thread when it begins, or who waits for one that has not begun and will not any more.
         self._first: dict[int, object] = {}
         self._ident = 0
+        self._task = ""
         self._is_started = self._is_ended = False
         self._begun: SimpleQueue[None] = SimpleQueue()
         self._ended: SimpleQueue[None] = SimpleQueue()
@@ -63,9 +63,10 @@ class Background:
                 return False
             with contextlib.suppress(Empty):
                 self._ended.get(timeout=left_s)
-        # Its last instructions: who counts threads behind this must not find it.
+        # Its last instructions: who counts threads behind this must not find it. The system is asked, because
+        # sys._current_frames may collect garbage under a lock of the interpreter, and wait for ever (gh-106883).
         leave_s = time.monotonic() + _LEAVE_S
-        while not self.is_current() and self._ident in sys._current_frames() and time.monotonic() < leave_s:
+        while not self.is_current() and os.path.exists(self._task) and time.monotonic() < leave_s:  # noqa: PTH110
             time.sleep(_LEAVE_LOOK_S)
         return True
 
@@ -90,6 +91,7 @@ class Background:
 
     def _run(self) -> None:
         self._ident = threading.get_ident()
+        self._task = f"/proc/self/task/{threading.get_native_id()}"
         try:
             self._work()
         finally:

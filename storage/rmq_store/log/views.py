@@ -75,13 +75,17 @@ class Views:
 
     def queue_ids(self, topic: str) -> list[int]:
         """The queues of one topic that have a directory, in no order."""
+        directory = f"{self.directory}/{topic}"
         try:
-            with os.scandir(self.directory / topic) as entries:
-                names = [entry.name for entry in entries if entry.name.isascii() and entry.name.isdigit()
-                         and entry.is_dir()]  # fmt: skip
+            # Not scandir: an interrupt between it and its `with` block leaves it open.
+            names = os.listdir(directory)  # noqa: PTH208 - thousands of queues: no Path object per name
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return [int(name) for name in names]
+        return [
+            int(name)
+            for name in names
+            if name.isascii() and name.isdigit() and os.path.isdir(f"{directory}/{name}")  # noqa: PTH112 - as above
+        ]
 
     def written_keys(self) -> list[QueueKey]:
         """The queues that this process has put entries into."""
