@@ -223,7 +223,7 @@ def _levels(results: Any, count: int) -> Levels:
     if array is None:
         return np.fromiter((_level_or_none(result) for result in results), np.int32, count)
     if pa.types.is_integer(array.type) or pa.types.is_null(array.type):
-        levels_or_nulls = array.cast(pa.int64())
+        levels_or_nulls = array.cast(pa.int64()) if pa.types.is_null(array.type) else array
         given_levels = levels_or_nulls.fill_null(0).to_numpy(zero_copy_only=False)
         wrong = (given_levels < _DEAD) | (given_levels > _LEVEL_MAX)
         if wrong.any():

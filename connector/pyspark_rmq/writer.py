@@ -61,10 +61,14 @@ class RmqWriter(DataSourceArrowWriter):
         self._columns = columns
         # Made on the driver; the tasks and the commit get copies of this object.
         self._write_id = f"batch-{uuid.uuid4().hex}"
+        # Where nothing is, the tasks make the store: only they learn whether the write is refused.
+        self._is_there = is_there_to_write(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of one task. Raises `UsageError` in a write that would also make a table."""
         refuse_table()
+        if not self._is_there:
+            prepare_to_write(self._options)
         return Staged(self._write_id, None, _stage(self._options, self._columns, self._write_id, iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -133,9 +137,7 @@ def batch_writer(options: SinkOptions, schema: StructType, overwrite: bool) -> R
             "mode overwrite is not possible: messages of a topic cannot be replaced, other topics share their log and "
             "consumers have offsets in it; use mode append, or another topic"
         )
-    columns = _columns(options, schema)
-    prepare_to_write(options)
-    return RmqWriter(options, columns)
+    return RmqWriter(options, _columns(options, schema))
 
 
 def stream_writer(options: SinkOptions, schema: StructType, overwrite: bool) -> RmqStreamWriter:

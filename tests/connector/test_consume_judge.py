@@ -130,6 +130,13 @@ def test_integers_with_gaps_are_rows_without_an_answer_too() -> None:
     assert [row["delayLevel"] for row in (done, unanswered, again)] == [-1, 0, 3]
 
 
+def test_unsigned_answers_are_levels_or_refused_by_their_own_number() -> None:
+    small = judged(lambda rows: np.array([0, 3], np.uint64), batch(2), "arrow")
+    assert [row["delayLevel"] for row in small] == [0, 3]
+    with pytest.raises(UsageError, match="answered 18446744073709551615 for a row"):
+        judged(lambda rows: np.array([2**64 - 1], np.uint64), batch(1), "arrow")
+
+
 def test_a_programs_end_is_not_a_rows_failure() -> None:
     def handler(row: Any) -> None:
         raise KeyboardInterrupt

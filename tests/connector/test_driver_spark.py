@@ -113,6 +113,10 @@ def test_a_table_with_rows_is_refused_before_a_row_is_written(
         with pytest.raises(Exception, match=NO_TABLE):
             save()
         assert (catalog(), bodies(path, "T")) == (set(), [])
+    nowhere = tmp_path / "nowhere"
+    with pytest.raises(Exception, match=NO_TABLE):
+        rows.write.format("rmq").options(path=str(nowhere), topic="T").saveAsTable("o")
+    assert not nowhere.exists()
 
     def write(batch: Any, batch_id: int) -> None:
         batch.select("body").write.format("rmq").options(path=str(path), topic="T").mode("append").save()
