@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         StoreError,
         StoreFailedError,
         StoreFullError,
+        StoreKindError,
         StoreLockedError,
         StoreReplacedError,
         UnknownTopicError,
@@ -103,8 +104,8 @@ _HOMES = {
     "errors": (
         "CorruptConfigError CorruptIndexError CorruptionError CorruptQueueError CorruptRecordError DataLossError "
         "InvalidReceiptHandleError LeaseHeldError MarkerError NotAStoreError OffsetOutOfRangeError ReadOnlyError "
-        "ResponseError StagingError StoreError StoreFailedError StoreFullError StoreLockedError StoreReplacedError "
-        "UnknownTopicError UsageError"
+        "ResponseError StagingError StoreError StoreFailedError StoreFullError StoreKindError StoreLockedError "
+        "StoreReplacedError UnknownTopicError UsageError"
     ),
     "files.pin": "Pin",
     "format.message": "Message StoredMessage",
@@ -173,6 +174,7 @@ __all__ = [
     "StoreError",
     "StoreFailedError",
     "StoreFullError",
+    "StoreKindError",
     "StoreLockedError",
     "StoreReplacedError",
     "StoredMessage",

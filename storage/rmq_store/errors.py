@@ -8,6 +8,7 @@
     │   └── MarkerError         the caller repeats an older unit: rewound or copied checkpoint
     ├── ResponseError           what a broker answers with a code other than SUCCESS   .response_code .remark
     ├── NotAStoreError          the path is no RocketMQ store, or one that we must not touch    .path
+    │   └── StoreKindError      a store of a kind that cannot be used so: docs/stores.md        .path .kind
     ├── StoreLockedError        a Java broker, or a stuck holder of one of our locks; retry      .pid
     ├── LeaseHeldError          another live member holds the lease                              .holder
     ├── StoreFullError          no space; nothing was written; retry after freeing some
@@ -82,6 +83,14 @@ class NotAStoreError(StoreError):
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
         self.path = path
+
+
+class StoreKindError(NotAStoreError):
+    """The store at `path` is of a kind (docs/stores.md) that can be read only, or not at all. Nothing was changed."""
+
+    def __init__(self, path: str, reason: str, kind: str) -> None:
+        super().__init__(path, reason)
+        self.kind = kind
 
 
 class StoreLockedError(StoreError):

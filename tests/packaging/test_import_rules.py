@@ -29,9 +29,11 @@ LAYERS: dict[str, set[str]] = {
     "clock": {"errors", "arguments", "files"},
     "threads": set(),
     "memory": set(),
+    # Which kinds of stores there are: names of files, and sentences.
+    "kinds": {"errors", "format"},
     "log": {"errors", "clock", "format", "files"},
-    "verify": {"errors", "clock", "format", "files", "log"},
-    "broker": {"errors", "arguments", "clock", "threads", "memory", "format", "files", "log", "verify"},
+    "verify": {"errors", "clock", "format", "files", "log", "kinds"},
+    "broker": {"errors", "arguments", "clock", "threads", "memory", "format", "files", "log", "verify", "kinds"},
     "client": {"errors", "arguments", "clock", "format", "files", "log", "broker"},
 }
 FREE = {"cli", "__init__"}  # the command and the public names may use all of the parts

@@ -28,6 +28,7 @@ from rmq_store import (
     Store,
     StoreConfig,
     StoreError,
+    StoreKindError,
     UsageError,
 )
 from rmq_store.format.compression import compress
@@ -471,8 +472,7 @@ def test_files_that_are_none_of_rocketmqs_are_passed_over_and_left_alone(
     filled: Path, working_copy: Callable[[Path], Path]
 ) -> None:
     root = working_copy(filled)
-    strangers = ["commitlog/notes.txt", "commitlog/1", "commitlog/0000000000000000000x", "index/readme", "config/x"]
-    strangers += ["consumequeue/stray", "consumequeue/Victim/0/x", "consumequeue/Victim/abc/y", "pyrmq/z"]
+    strangers = ["config/x", "consumequeue/Victim/0/x", "consumequeue/Victim/abc/y", "pyrmq/z", "x"]
     for name in strangers:
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text(name)
@@ -480,6 +480,21 @@ def test_files_that_are_none_of_rocketmqs_are_passed_over_and_left_alone(
         assert store.queue_range(TOPIC, 0) == (0, 700)
         store.send(Message(TOPIC, b"x"))
     assert [(root / name).read_text() for name in strangers] == strangers
+
+
+@pytest.mark.parametrize(
+    "name", ["commitlog/notes.txt", "commitlog/1", "commitlog/0000000000000000000x", "index/readme", "consumequeue/x"]
+)
+def test_nobody_writes_where_files_are_that_are_none_of_rocketmqs(
+    filled: Path, working_copy: Callable[[Path], Path], name: str
+) -> None:
+    root = working_copy(filled)
+    (root / name).write_text(name)
+    with Store.open(root, read_only=True) as store:
+        assert store.queue_range(TOPIC, 0) == (0, 700)
+    with pytest.raises(StoreKindError, match=f"{name}: .* move it away"):
+        Store.open(root)
+    assert (root / name).read_text() == name
 
 
 # -- frames of somebody else ------------------------------------------------------------------------------------------

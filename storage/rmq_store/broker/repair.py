@@ -17,9 +17,11 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+from rmq_store import kinds
 from rmq_store.broker.config import StoreFile
 from rmq_store.broker.deleted_topics import DELETED_TOPICS_FILE
 from rmq_store.broker.repair_files import (
+    find_foreign_index_files,
     find_own_files,
     find_queue_files,
     find_tables,
@@ -80,6 +82,7 @@ def examine(
 
     Raises:
         NotAStoreError: no store, one of a newer version, or a link where a directory or a segment belongs.
+        StoreKindError: a store of a kind that is not written here: nothing of it may be moved or made anew.
         StoreLockedError: somebody has it open.
         UsageError: `removed` lies in the store; settings are given that the store knows; a size cannot be told.
         CorruptionError: a segment is larger than it should be, and holds records there.
@@ -94,6 +97,7 @@ def _examine(
     root: Path, queues: bool, index: bool, removed: str | Path | None, given: Given, progress: Tell | None
 ) -> Repair:
     durable.refuse_links(*(root / name for name in ("commitlog", "config", "pyrmq")))
+    kinds.refuse_to_repair(root)
     if not (root / "commitlog").is_dir():
         raise NotAStoreError(str(root), "not a store: it has no commitlog directory")
     with closing(OfdLock(root / "lock")) as lock:
@@ -180,6 +184,7 @@ def _look_at_files(root: Path, trash: Trash, settings: Settings | None) -> list[
         findings.append(find_store_file(root, trash, settings))
     findings += find_segments(root, trash, known_size("mapped_file_size_commit_log"))
     findings += find_queue_files(root, trash, known_size("mapped_file_size_consume_queue"))
+    findings += find_foreign_index_files(root, trash)
     return findings
 
 

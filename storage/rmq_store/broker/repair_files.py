@@ -30,6 +30,7 @@ from rmq_store.files.state_page import StatePage
 from rmq_store.format.checkpoint import Checkpoint
 from rmq_store.format.config_json import SIZE_MAX, ConfigJsonError, loads
 from rmq_store.format.consume_queue import ENTRY_BYTES
+from rmq_store.format.names import is_index_file_name
 from rmq_store.log.kept import Kept
 from rmq_store.log.queue_ends import QueueEnds
 from rmq_store.log.rebuild import REBUILD_FILE, is_begun
@@ -176,6 +177,17 @@ def find_queue_files(root: Path, trash: Trash, known_bytes: int | None) -> Itera
             "it is moved away" if is_foreign else "it is moved away, and the queues are built again from the log",
             lambda path=path: trash.move(path),  # type: ignore[misc]
         )  # fmt: skip
+
+
+def find_foreign_index_files(root: Path, trash: Trash) -> Iterator[Finding]:
+    """Files in `index/` that are none of it."""
+    directory = root / "index"
+    for path in sorted(directory.iterdir()) if directory.is_dir() else ():
+        if not is_index_file_name(path.name) and (path.is_symlink() or not path.is_dir()):
+            yield Finding(
+                "names", f"index/{path.name}", "no index file", "it is moved away: nobody writes beside it",
+                lambda path=path: trash.move(path),  # type: ignore[misc]
+            )  # fmt: skip
 
 
 def find_unreadable_queue_files(root: Path, trash: Trash, unreadable: Mapping[str, str]) -> Iterator[Finding]:

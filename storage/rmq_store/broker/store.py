@@ -20,6 +20,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
+from rmq_store import kinds
 from rmq_store.arguments import checked_methods, integer
 from rmq_store.broker.administration import Administration
 from rmq_store.broker.archive import DeadLetterArchive
@@ -53,6 +54,7 @@ from rmq_store.errors import (
     NotAStoreError,
     ReadOnlyError,
     StoreError,
+    StoreKindError,
     StoreLockedError,
     UsageError,
 )
@@ -148,6 +150,7 @@ class Store:
 
         Raises:
             NotAStoreError: no store at `path`, or one of a newer version.
+            StoreKindError: a store of a kind that cannot be read, or not be written (docs/stores.md).
             StoreLockedError: a RocketMQ broker runs on it (for writing).
             UsageError: `config` contradicts the store, or no permission.
             CorruptionError: files that contradict each other, or store.json is damaged or lost; nothing was changed.
@@ -166,6 +169,11 @@ class Store:
         elif not _is_store(root):
             raise NotAStoreError(str(root), _no_store(root))
         durable.warn_of_shared_directory(root)
+        with durable.typed_reading(root):
+            if read_only:
+                kinds.refuse_to_read(root)
+            else:
+                kinds.refuse_to_write(root)
         if not read_only:
             with durable.typed(root):
                 root = Root(root).path
@@ -640,18 +648,18 @@ def _is_store(root: Path) -> bool:
     """Whether a store is there.
 
     Raises:
-        NotAStoreError: it is, but its log is not: it was made first, so no store is without. Whoever took it for an
-            empty one would begin anew in its place.
+        StoreKindError: it is, but its log is not: it was made first, so no store is without. Whoever took it for an
+            empty one would begin anew in its place. Or its log is of another kind.
     """
     log = root / "commitlog"
     if log.is_dir():
         return True
-    parts = ("pyrmq/store.json", "consumequeue", "config/topics.json")
-    rest = next((name for name in parts if (root / name).exists()), "")
-    if rest and not log.exists():
-        reason = "its disk is not mounted, or a copy is not complete. Nothing was changed; put the directory back"
-        raise NotAStoreError(str(root), f"commitlog/ is missing, though {rest} of a store is there: {reason}")
-    return bool(rest) and (root / "pyrmq" / "store.json").is_file()
+    with durable.typed_reading(root):
+        missing = kinds.missing_log(root)
+        if missing is not None:
+            raise StoreKindError(str(root), missing.text, missing.kind.name)
+        kinds.refuse_to_read(root)
+    return (root / "pyrmq" / "store.json").is_file()
 
 
 def _no_store(root: Path) -> str:

@@ -1,0 +1,190 @@
+"""Looks at the names in a store's directory, and says of which kinds the store is. Nothing is opened but one table.
+
+A few directories are listed, once for each opening. Directories of topics are not looked into.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rmq_store.errors import StoreKindError
+from rmq_store.format.names import is_index_file_name, parse_segment_name
+from rmq_store.kinds import table
+from rmq_store.kinds.table import Effect, Kind
+
+_ROCKSDB_FILE = re.compile(
+    r"CURRENT|IDENTITY|LOCK|LOG|LOG\.old\.\d+|MANIFEST-\d+|OPTIONS-\d+(\.dbtmp)?|\d+\.(sst|log|dbtmp|blob)"
+)
+_ROCKSDB_TABLES = tuple(
+    f"config/{name}" for name in ("topics", "subscriptionGroups", "consumerOffsets", "metadata", "rdb")
+)
+_CONTROLLER_FILES = ("epochFileCheckpoint", "brokerIdentity")
+_SEPARATE = "consumequeue_rocksdb"
+_EXTENSION = "consumequeue_ext"
+_MAPPING = "config/topicQueueMapping.json"
+_DIRECTORIES = {
+    "batchconsumequeue": table.BATCH_QUEUES,
+    "compaction/compactionLog": table.COMPACTION,
+    "kvStore": table.POP_STATE,
+    _EXTENSION: table.QUEUE_EXTENSION,
+}
+_FILES = {"config/tieredStoreMetadata.json": table.TIERED}
+_WITHOUT_LOG = ("pyrmq/store.json", "consumequeue", _SEPARATE, "config/topics.json", *_ROCKSDB_TABLES)
+# What a file system makes where it is mounted.
+_LOST_AND_FOUND = "lost+found"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A kind, and the path below the store's directory that shows it."""
+
+    kind: Kind
+    path: str
+
+    @property
+    def text(self) -> str:
+        """What was seen, and what it means."""
+        return f"{self.path}: {self.kind.what}. {self.kind.advice}"
+
+
+def look(root: Path) -> list[Seen]:
+    """Of which kinds the store at `root` is, each one once, what forbids most first; [] if it is a common one. Errors
+    as listdir(3).
+    """
+    found: dict[Kind, Seen] = {}
+    for seen in _signs(root):
+        found.setdefault(seen.kind, seen)
+    order = list(Effect)
+    return sorted(found.values(), key=lambda seen: order.index(seen.kind.effect))
+
+
+def refuse_to_write(root: Path) -> None:
+    """StoreKindError, if the store at `root` is of a kind that a writer would break. Nothing was changed."""
+    _refuse(root, look(root), (Effect.NOT_OPENED, Effect.NOT_WRITTEN))
+
+
+def refuse_to_repair(root: Path) -> None:
+    """As `refuse_to_write`, but for foreign files of log, queues and index: a repair names them, and moves them away.
+    What is foreign and a directory may be all that there is of something.
+    """
+    seen = [one for one in _signs(root) if not (one.kind is table.FOREIGN and _is_moved_by_repair(root, one.path))]
+    _refuse(root, seen, (Effect.NOT_OPENED, Effect.NOT_WRITTEN))
+
+
+def _is_moved_by_repair(root: Path, path: str) -> bool:
+    return path.startswith(("commitlog/", "consumequeue/", "index/")) and not (root / path).is_dir()
+
+
+def refuse_to_read(root: Path) -> None:
+    """StoreKindError, if the store at `root` is of a kind that cannot be read."""
+    _refuse(root, [*_dledger(root), *_queues(root, _entries(root / "consumequeue"))], (Effect.NOT_OPENED,))
+
+
+def _refuse(root: Path, seen: Iterable[Seen], effects: tuple[Effect, ...]) -> None:
+    for one in seen:
+        if one.kind.effect in effects:
+            raise StoreKindError(str(root), one.text, one.kind.name)
+
+
+def queues_are_in(root: Path) -> Literal["files", "RocksDB", "both"]:
+    """Where the broker of the store at `root` keeps its queues. Of "both", those in files are complete, unless it was
+    told to leave some out.
+    """
+    kinds = [seen.kind for seen in _queues(root, _entries(root / "consumequeue"))]
+    return "RocksDB" if table.ROCKSDB_QUEUES in kinds else "both" if kinds else "files"
+
+
+def static_topics(root: Path) -> frozenset[str]:
+    """The topics whose queues are mapped to queues of several brokers. A table that cannot be read names none: it is
+    `rmq verify` that says so.
+    """
+    try:
+        mapping = json.loads((root / _MAPPING).read_bytes())
+        topics = mapping.get("topicQueueMappingInfoMap", {})
+    except (FileNotFoundError, ValueError, AttributeError, RecursionError):
+        return frozenset()
+    return frozenset(topics) if isinstance(topics, dict) else frozenset()
+
+
+def missing_log(root: Path) -> Seen | None:
+    """What is left of a store whose log is not there; None if a log is, or nothing of a store."""
+    if (root / "commitlog").exists() or any(_dledger(root)):
+        return None
+    for name in _WITHOUT_LOG:
+        if (root / name).exists():
+            return Seen(table.LOG_ELSEWHERE, f"commitlog/ is missing, though {name} of a store is there")
+    return None
+
+
+def _signs(root: Path) -> Iterator[Seen]:
+    queues = _entries(root / "consumequeue")
+    yield from _dledger(root)
+    if (missing := missing_log(root)) is not None:
+        yield missing
+    yield from _queues(root, queues)
+    yield from (Seen(table.ROCKSDB_TABLES, path) for path in _ROCKSDB_TABLES if (root / path).is_dir())
+    yield from (Seen(table.CONTROLLER, name) for name in _CONTROLLER_FILES if os.path.lexists(root / name))
+    yield from _foreign(root, queues)
+    if static_topics(root):
+        yield Seen(table.STATIC_TOPICS, _MAPPING)
+    yield from (Seen(kind, path) for path, kind in _DIRECTORIES.items() if _entries(root / path))
+    yield from (Seen(kind, path) for path, kind in _FILES.items() if (root / path).is_file())
+
+
+def _dledger(root: Path) -> Iterator[Seen]:
+    for below in ("", "commitlog/"):
+        for name, is_directory in _entries(root / below):
+            if is_directory and name.startswith("dledger-"):
+                yield Seen(table.DLEDGER, f"{below}{name}")
+
+
+def _queues(root: Path, entries: list[_Entry]) -> Iterator[Seen]:
+    """Whether queues are in RocksDB; `entries` are those of consumequeue/."""
+    files = sorted(name for name, is_directory in entries if not is_directory and is_rocksdb_file(name))
+    if files or (root / _SEPARATE).is_dir():
+        has_files = any(is_directory and name != _LOST_AND_FOUND for name, is_directory in entries)
+        kind = table.DOUBLE_WRITE if has_files else table.ROCKSDB_QUEUES
+        yield Seen(kind, f"consumequeue/{files[0]}" if files else _SEPARATE)
+
+
+def _foreign(root: Path, queues: list[_Entry]) -> Iterator[Seen]:
+    for name, is_directory in _entries(root / "commitlog"):
+        # Brokers pass over directories there, and so do we (MappedFileQueue#doLoad).
+        if not is_directory and parse_segment_name(name) is None:
+            yield Seen(table.FOREIGN, f"commitlog/{name}")
+    for name, is_directory in queues:
+        if not is_directory and not is_rocksdb_file(name):
+            yield Seen(table.FOREIGN, f"consumequeue/{name}")
+    for name, is_directory in _entries(root / _EXTENSION):
+        if not is_directory:
+            yield Seen(table.FOREIGN, f"{_EXTENSION}/{name}")
+    for name, _ in _entries(root / "index"):
+        if not is_index_file_name(name) and name != _LOST_AND_FOUND:
+            yield Seen(table.FOREIGN, f"index/{name}")
+    for name, is_directory in _entries(root):
+        if is_directory and name.startswith("consumequeue_") and name not in (_EXTENSION, _SEPARATE):
+            yield Seen(table.FOREIGN, name)
+
+
+def is_rocksdb_file(name: str) -> bool:
+    """Whether RocksDB makes files of this name in its directory."""
+    return _ROCKSDB_FILE.fullmatch(name) is not None
+
+
+_Entry = tuple[str, bool]
+"""(name, whether it is a directory)."""
+
+
+def _entries(directory: Path) -> list[_Entry]:
+    """What is in a directory; [] without one."""
+    try:
+        with os.scandir(directory) as entries:
+            return [(entry.name, entry.is_dir()) for entry in entries]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
