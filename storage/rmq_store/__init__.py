@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         StoreKindError,
         StoreLockedError,
         StoreReplacedError,
+        TopicKindError,
         UnknownTopicError,
         UsageError,
     )
@@ -105,7 +106,7 @@ _HOMES = {
         "CorruptConfigError CorruptIndexError CorruptionError CorruptQueueError CorruptRecordError DataLossError "
         "InvalidReceiptHandleError LeaseHeldError MarkerError NotAStoreError OffsetOutOfRangeError ReadOnlyError "
         "ResponseError StagingError StoreError StoreFailedError StoreFullError StoreKindError StoreLockedError "
-        "StoreReplacedError UnknownTopicError UsageError"
+        "StoreReplacedError TopicKindError UnknownTopicError UsageError"
     ),
     "files.pin": "Pin",
     "format.message": "Message StoredMessage",
@@ -180,6 +181,7 @@ __all__ = [
     "StoredMessage",
     "SubscriptionGroup",
     "TopicConfig",
+    "TopicKindError",
     "UnknownTopicError",
     "UsageError",
     "backup",

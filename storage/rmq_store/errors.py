@@ -3,6 +3,7 @@
     StoreError
     ├── UsageError              the caller: bad topic name, message too large, unknown option   (also ValueError)
     │   ├── UnknownTopicError   the caller named a topic that the store does not have
+    │   ├── TopicKindError      the topic is kept in a way that is not read or written here: docs/stores.md
     │   ├── ReadOnlyError       the caller wrote to a store that was opened for reading
     │   ├── InvalidReceiptHandleError  the message was acknowledged, hidden anew or given out again
     │   └── MarkerError         the caller repeats an older unit: rewound or copied checkpoint
@@ -54,6 +55,11 @@ class UsageError(StoreError, ValueError):
 
 class UnknownTopicError(UsageError):
     """The store has no such topic."""
+
+
+class TopicKindError(UsageError):
+    """The store keeps this topic in a way (docs/stores.md) that is not read, or not written, here. Others can be used.
+    """
 
 
 class ReadOnlyError(UsageError):

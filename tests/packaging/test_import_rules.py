@@ -34,7 +34,7 @@ LAYERS: dict[str, set[str]] = {
     "log": {"errors", "clock", "format", "files"},
     "verify": {"errors", "clock", "format", "files", "log", "kinds"},
     "broker": {"errors", "arguments", "clock", "threads", "memory", "format", "files", "log", "verify", "kinds"},
-    "client": {"errors", "arguments", "clock", "format", "files", "log", "broker"},
+    "client": {"errors", "arguments", "clock", "format", "files", "log", "broker", "kinds"},
 }
 FREE = {"cli", "__init__"}  # the command and the public names may use all of the parts
 RUN_TIME = {"numpy", "pyarrow"}

@@ -6,23 +6,28 @@
     retries, dead              the diff of the group's %RETRY% topic, and what lies in %DLQ%<group>
 
 over the topics of which the group has committed an offset, its %RETRY% topic included; a topic that was deleted is left
-out. Nothing is locked and nothing changed: a store that others write is read as it is at the moment. Source:
+out, and one that is kept in a way that is not read here. Nothing is locked and nothing changed: a store that others
+write is read as it is at the moment. Source:
 AdminBrokerProcessor#getConsumeStats, ConsumeStats; broker-semantics.md 5.2.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rmq_store.broker.pop_journal import read_state
-from rmq_store.errors import CorruptRecordError, OffsetOutOfRangeError, UnknownTopicError
+from rmq_store.errors import CorruptRecordError, OffsetOutOfRangeError, TopicKindError, UnknownTopicError
 from rmq_store.format.names import RETRY_PREFIX, dlq_topic
 
 if TYPE_CHECKING:
     from rmq_store.broker.results import QueueRange
     from rmq_store.broker.store import Store
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,12 @@ def all_lags(store: Store, now_ms: int | None = None) -> list[GroupLag]:
     return [look.group(group) for group in sorted(store.all_committed_offsets())]
 
 
+@functools.lru_cache(maxsize=1024)
+def _warn(text: str) -> None:
+    """Once for each text: a scrape comes every few seconds."""
+    _LOG.warning("%s", text)
+
+
 class LagLook:
     """One look at a store: the queues of a topic are asked for once, however many groups read it.
 
@@ -85,11 +96,16 @@ class LagLook:
         self._ranges: dict[str, Mapping[int, QueueRange]] = {}
 
     def ranges(self, topic: str) -> Mapping[int, QueueRange]:
-        """The queues of a topic; {} if it was deleted, perhaps just now. CorruptionError."""
+        """The queues of a topic; {} if it was deleted, perhaps just now, or is kept in a way not read here (that
+        is logged, once). CorruptionError.
+        """
         if topic not in self._ranges:
             try:
                 self._ranges[topic] = self._store.queue_ranges(topic)
             except UnknownTopicError:
+                self._ranges[topic] = {}
+            except TopicKindError as error:
+                _warn(f"{self._store.path}: no lag is known of {error}")
                 self._ranges[topic] = {}
         return self._ranges[topic]
 

@@ -22,6 +22,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from rmq_store import kinds
 from rmq_store.arguments import checked_methods
 from rmq_store.broker.group_topics import NO_PERMISSION, GroupTopics
 from rmq_store.broker.offsets import OffsetTable
@@ -136,6 +137,7 @@ class Pop:
         TagFilter.parse(tags)
         settings = self._groups.group(group)
         config = self._topics.get(topic)
+        kinds.refuse_to_read_topic(topic, config.kind)
         if not settings.consume_enable or not config.readable:
             what = f"group {group!r}" if config.readable else f"topic {topic!r}"
             raise ResponseError(NO_PERMISSION, f"{what} may not be read")

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store import kinds
 from rmq_store.broker.config import StoreConfig
 from rmq_store.broker.topics import TopicConfig
 from rmq_store.errors import UnknownTopicError, UsageError
@@ -39,12 +40,14 @@ class Router:
 
         Raises:
             UsageError: bad name, a system topic, or a topic without write permission.
+            TopicKindError: the topic is kept in a way that is not written here.
             UnknownTopicError: it does not exist and autoCreateTopicEnable is off.
         """
         if (count := self._counts.get(topic)) is not None:
             return count
         known = self._topics.get(topic)
         if known is not None and not is_system_topic(topic):
+            kinds.refuse_to_write_topic(topic, known.kind)
             if not known.writable:
                 raise UsageError(f"topic {topic!r} may not be written (perm {known.perm})")
             if known.write_queue_nums < 1:

@@ -361,12 +361,15 @@ class Store:
         return RedrivenTable(self._log, lambda: self.log_range()[1]).moved(group)
 
     def queue_range(self, topic: str, queue_id: int) -> QueueRange:
-        """The messages that can be read; (0, 0) for a queue that was never used."""
+        """The messages that can be read; (0, 0) for a queue that was never used. TopicKindError: none of them can."""
+        self._refuse_unreadable(topic)
         return self._looking().range(topic, queue_id)
 
     def queue_ranges(self, topic: str) -> dict[int, QueueRange]:
         """`queue_range` of each read queue. UnknownTopicError."""
-        return self._looking().ranges(topic, range(self.topic(topic).read_queue_nums))
+        known = self.topic(topic)
+        kinds.refuse_to_read_topic(topic, known.kind)
+        return self._looking().ranges(topic, range(known.read_queue_nums))
 
     def read(
         self,
@@ -392,16 +395,18 @@ class Store:
         Raises:
             OffsetOutOfRangeError: [start, end) is not within the queue's range.
             CorruptionError: a record or entry is damaged; what was yielded before is right.
-            UsageError: unknown column.
+            UsageError: unknown column. TopicKindError: the topic is kept in a way that is not read here.
         """
+        self._refuse_unreadable(topic)
         return self._reading().read(
             topic, queue_id, start, end, columns, tags=tags, raw_body=raw_body, only=only, two_threads=two_threads
         )
 
     def queue_entries(self, topic: str, queue_id: int, start: int, end: int) -> np.ndarray:
         """Entries [start, end) of a queue, dtype ENTRY: commit_log_offset, frame_size, tags_code.
-        OffsetOutOfRangeError.
+        OffsetOutOfRangeError, TopicKindError.
         """
+        self._refuse_unreadable(topic)
         return self._reading().entries(topic, queue_id, start, end)
 
     def commit_log_offset_before(self, topic: str, queue_id: int, queue_offset: int) -> int:
@@ -622,6 +627,11 @@ class Store:
         if self._closed:
             raise UsageError(f"{self.path} is closed; open it again")
         return self._queues
+
+    def _refuse_unreadable(self, topic: str) -> None:
+        known = self._topics.all().get(topic)
+        if known is not None and known.kind is not None:
+            kinds.refuse_to_read_topic(topic, known.kind)
 
     def _looking(self) -> Queues:
         """As `_reading`, for what looks where queues and log end: StoreReplacedError if the store is not in its place.

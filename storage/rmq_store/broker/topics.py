@@ -11,14 +11,16 @@ PermName.java.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from rmq_store import kinds
 from rmq_store.broker.config_files import CachedView, ConfigFile, Stamp, Table
 from rmq_store.clock import system_clock
 from rmq_store.errors import CorruptConfigError, UnknownTopicError, UsageError
+from rmq_store.files.rooted import as_path
 from rmq_store.format import names
 
 PERM_READ = 4
@@ -34,6 +36,7 @@ class TopicConfig:
     """A topic: queues 0 .. `read_queue_nums` can be read, 0 .. `write_queue_nums` get new messages (half-open).
 
     `perm` is a sum of the PERM_ bits. The defaults are those of Java's TopicConfig for fields that a file leaves out.
+    `kind` of a topic in a table: what keeps it from being read or written here (docs/stores.md); None: nothing does.
     """
 
     topic_name: str
@@ -44,6 +47,7 @@ class TopicConfig:
     topic_sys_flag: int = 0
     order: bool = False
     attributes: Mapping[str, str] = field(default_factory=dict)
+    kind: kinds.Kind | None = field(default=None, compare=False, repr=False)
 
     @property
     def readable(self) -> bool:
@@ -54,6 +58,11 @@ class TopicConfig:
     def writable(self) -> bool:
         """True if producers may send to it."""
         return bool(self.perm & PERM_WRITE)
+
+    @property
+    def is_read_here(self) -> bool:
+        """False if the store keeps it in a way that is not read here."""
+        return kinds.is_read(self.kind)
 
 
 def _topic(name: str, queue_count: int, perm: int = PERM_READ | PERM_WRITE) -> TopicConfig:
@@ -76,6 +85,7 @@ class TopicTable:
     """The topics of the store at `root`. Safe for threads; other processes' changes are seen at the next call."""
 
     def __init__(self, root: str | Path, *, clock: Callable[[], int] = system_clock) -> None:
+        self._root = as_path(root)
         self._file = ConfigFile(root, "topics.json", clock=clock)
         self._view = CachedView(self._file, self._decode)
 
@@ -200,7 +210,11 @@ class TopicTable:
 
     def _decode(self, table: Table) -> Mapping[str, TopicConfig]:
         entries = self._file.part(table, "topicConfigTable")
-        return MappingProxyType({name: self._decode_entry(name, entry) for name, entry in entries.items()})
+        found = {name: self._decode_entry(name, entry) for name, entry in entries.items()}
+        for name, kind in kinds.kinds_by_files(self._root).items():
+            if name in found:
+                found[name] = replace(found[name], kind=kind)
+        return MappingProxyType(found)
 
     def _decode_entry(self, name: str, entry: Any) -> TopicConfig:
         if not isinstance(entry, dict):
@@ -222,7 +236,8 @@ class TopicTable:
             _check(topic)
         except UsageError as error:
             raise self._corrupt(name, str(error)) from error
-        return topic
+        kind = kinds.kind_by_attributes(attributes)
+        return topic if kind is None else replace(topic, kind=kind)
 
     def _corrupt(self, name: str, reason: str) -> CorruptConfigError:
         return self._file.corrupt(f"topic {str(name)[:255]!r}: {reason}")

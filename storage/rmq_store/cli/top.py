@@ -77,7 +77,7 @@ class _Look:
         topics = {
             name: store.queue_ranges(name)
             for name, config in store.topics().items()
-            if config.readable and not is_system_topic(name)
+            if config.readable and not is_system_topic(name) and config.is_read_here
         }
         ends = {name: sum(queue.max_offset for queue in ranges.values()) for name, ranges in topics.items()}
         grown = self._in.look(now_ms, ends)

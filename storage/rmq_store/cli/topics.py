@@ -24,6 +24,7 @@ def topics(root: Path, as_json: bool, per_queue: bool, show_all: bool) -> None:
 
     MIN is the first offset that can be read, MAX the offset of the next message; without --queues they are sums over
     the queues, so that MESSAGES = MAX - MIN on every line. PERM: R can be read, W can be written, X is inherited.
+    MESSAGES also names topics that the store keeps in a way that is not read here (docs/stores.md).
     """
     from rmq_store.format.names import is_system_topic
 
@@ -31,12 +32,13 @@ def topics(root: Path, as_json: bool, per_queue: bool, show_all: bool) -> None:
     with open_store(root) as store:
         for name, config in sorted(store.topics().items()):
             if show_all or (config.readable and not is_system_topic(name)):
-                ranges = sorted(store.queue_ranges(name).items())
+                ranges = sorted(store.queue_ranges(name).items()) if config.is_read_here else []
                 queues = [{"queueId": i, "minOffset": r.min_offset, "maxOffset": r.max_offset} for i, r in ranges]
                 perm = perm_text(config.perm)
                 counts = {"readQueues": config.read_queue_nums, "writeQueues": config.write_queue_nums}
-                messages = sum(r.max_offset - r.min_offset for _, r in ranges)
-                found.append({"topic": name, **counts, "perm": perm, "messages": messages, "queues": queues})
+                messages = sum(r.max_offset - r.min_offset for _, r in ranges) if config.is_read_here else None
+                kind = {"kind": config.kind.name} if config.kind is not None else {}
+                found.append({"topic": name, **counts, "perm": perm, "messages": messages, "queues": queues, **kind})
     if as_json:
         write_json(found)
     elif per_queue:
@@ -52,5 +54,7 @@ def topics(root: Path, as_json: bool, per_queue: bool, show_all: bool) -> None:
 
 
 def _sums(topic: dict[str, Any]) -> tuple[str | int, ...]:
+    if topic["messages"] is None:
+        return topic["topic"], topic["readQueues"], topic["perm"], "-", "-", f"not read: {topic['kind']}"
     lowest, highest = (sum(queue[key] for queue in topic["queues"]) for key in ("minOffset", "maxOffset"))
     return topic["topic"], len(topic["queues"]), topic["perm"], lowest, highest, topic["messages"]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
+from rmq_store import kinds
 from rmq_store.arguments import checked_methods
 from rmq_store.broker.routing import AUTO_CREATE_QUEUE_MAX
 from rmq_store.broker.store import Store
@@ -14,7 +15,7 @@ from rmq_store.client.backend import Backend, MessageQueue
 from rmq_store.client.errors import MQClientError
 from rmq_store.client.local_broker import LocalBroker
 from rmq_store.client.queue_selection import queues_of_order_conf
-from rmq_store.errors import UsageError
+from rmq_store.errors import TopicKindError, UsageError
 from rmq_store.format.names import DLQ_PREFIX, RETRY_PREFIX
 
 StorePlace = str | Path | Store
@@ -96,11 +97,13 @@ class LocalBackend:
             for name, broker in self._brokers.items():
                 if broker.store.config.auto_create_topic_enable:
                     known[name] = broker.store.create_topic(topic, count, exist_ok=True)
+        _refuse_kinds(topic, known, kinds.refuse_to_write_topic)
         return _queues(topic, ((name, config.write_queue_nums) for name, config in known.items() if config.writable))
 
     def subscribe_queues(self, topic: str) -> list[MessageQueue]:
         """See `Backend.subscribe_queues`."""
         known = self._configs(topic)
+        _refuse_kinds(topic, known, kinds.refuse_to_read_topic)
         return _queues(topic, ((name, config.read_queue_nums) for name, config in known.items() if config.readable))
 
     def _configs(self, topic: str) -> dict[str, TopicConfig]:
@@ -114,6 +117,17 @@ class LocalBackend:
         store = Store.open(path, clock=clock, broker_name=name)
         self._opened.append(store)
         return store
+
+
+def _refuse_kinds(
+    topic: str, known: Mapping[str, TopicConfig], refuse: Callable[[str, kinds.Kind | None], None]
+) -> None:
+    """MQClientError, if a store keeps the topic in a way that is not read, or not written, here."""
+    for config in known.values():
+        try:
+            refuse(topic, config.kind)
+        except TopicKindError as error:
+            raise MQClientError(str(error)) from error
 
 
 def backend_of(given: Backend | StorePlaces) -> tuple[Backend, Callable[[], None]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from rmq_store import kinds
 from rmq_store.broker.store import Store
 from rmq_store.client.backend import MessageQueue, PullBatchResult, PullStatus
 from rmq_store.client.errors import ResponseCode
@@ -115,6 +116,7 @@ class LocalPull:
         topic = self._store.topics().get(queue.topic)
         if topic is None:
             raise self._answers.error(ResponseCode.TOPIC_NOT_EXIST, f"no topic {queue.topic!r}")
+        kinds.refuse_to_read_topic(queue.topic, topic.kind)
         if not topic.readable:
             reason = f"topic {queue.topic!r} may not be read (perm {topic.perm})"
             raise self._answers.error(ResponseCode.NO_PERMISSION, reason)

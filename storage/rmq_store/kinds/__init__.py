@@ -1,6 +1,7 @@
 """Kinds of stores: which ones brokers make, how each is recognised, and whether it can be read and written here.
 
     table    the kinds, and the sentences that docs/stores.md has, too
+    topics   which topics of a store are kept in another way than the others: they are refused one by one
     signs    what is looked at; who opens a store asks `refuse_to_read`, and for writing `refuse_to_write`
 
 The rule: a store is opened for writing, unless something is found that a writer would break. That is a sign of one of
@@ -17,9 +18,15 @@ from rmq_store.kinds.signs import (
     refuse_to_read,
     refuse_to_repair,
     refuse_to_write,
-    static_topics,
 )
 from rmq_store.kinds.table import COMMON, KINDS, Effect, Kind
+from rmq_store.kinds.topics import (
+    is_read,
+    kind_by_attributes,
+    kinds_by_files,
+    refuse_to_read_topic,
+    refuse_to_write_topic,
+)
 
 __all__ = [
     "COMMON",
@@ -27,12 +34,16 @@ __all__ = [
     "Effect",
     "Kind",
     "Seen",
+    "is_read",
     "is_rocksdb_file",
+    "kind_by_attributes",
+    "kinds_by_files",
     "look",
     "missing_log",
     "queues_are_in",
     "refuse_to_read",
+    "refuse_to_read_topic",
     "refuse_to_repair",
     "refuse_to_write",
-    "static_topics",
+    "refuse_to_write_topic",
 ]

@@ -5,7 +5,6 @@ A few directories are listed, once for each opening. Directories of topics are n
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -16,7 +15,9 @@ from typing import Literal
 from rmq_store.errors import StoreKindError
 from rmq_store.format.names import is_index_file_name, parse_segment_name
 from rmq_store.kinds import table
+from rmq_store.kinds.entries import Entry, entries
 from rmq_store.kinds.table import Effect, Kind
+from rmq_store.kinds.topics import BATCH_DIRECTORY, COMPACTION_DIRECTORY, MAPPING, static_topics
 
 _ROCKSDB_FILE = re.compile(
     r"CURRENT|IDENTITY|LOCK|LOG|LOG\.old\.\d+|MANIFEST-\d+|OPTIONS-\d+(\.dbtmp)?|\d+\.(sst|log|dbtmp|blob)"
@@ -27,10 +28,9 @@ _ROCKSDB_TABLES = tuple(
 _CONTROLLER_FILES = ("epochFileCheckpoint", "brokerIdentity")
 _SEPARATE = "consumequeue_rocksdb"
 _EXTENSION = "consumequeue_ext"
-_MAPPING = "config/topicQueueMapping.json"
 _DIRECTORIES = {
-    "batchconsumequeue": table.BATCH_QUEUES,
-    "compaction/compactionLog": table.COMPACTION,
+    BATCH_DIRECTORY: table.BATCH_QUEUES,
+    COMPACTION_DIRECTORY: table.COMPACTION,
     "kvStore": table.POP_STATE,
     _EXTENSION: table.QUEUE_EXTENSION,
 }
@@ -83,7 +83,7 @@ def _is_moved_by_repair(root: Path, path: str) -> bool:
 
 def refuse_to_read(root: Path) -> None:
     """StoreKindError, if the store at `root` is of a kind that cannot be read."""
-    _refuse(root, [*_dledger(root), *_queues(root, _entries(root / "consumequeue"))], (Effect.NOT_OPENED,))
+    _refuse(root, [*_dledger(root), *_queues(root, entries(root / "consumequeue"))], (Effect.NOT_OPENED,))
 
 
 def _refuse(root: Path, seen: Iterable[Seen], effects: tuple[Effect, ...]) -> None:
@@ -96,20 +96,8 @@ def queues_are_in(root: Path) -> Literal["files", "RocksDB", "both"]:
     """Where the broker of the store at `root` keeps its queues. Of "both", those in files are complete, unless it was
     told to leave some out.
     """
-    kinds = [seen.kind for seen in _queues(root, _entries(root / "consumequeue"))]
+    kinds = [seen.kind for seen in _queues(root, entries(root / "consumequeue"))]
     return "RocksDB" if table.ROCKSDB_QUEUES in kinds else "both" if kinds else "files"
-
-
-def static_topics(root: Path) -> frozenset[str]:
-    """The topics whose queues are mapped to queues of several brokers. A table that cannot be read names none: it is
-    `rmq verify` that says so.
-    """
-    try:
-        mapping = json.loads((root / _MAPPING).read_bytes())
-        topics = mapping.get("topicQueueMappingInfoMap", {})
-    except (FileNotFoundError, ValueError, AttributeError, RecursionError):
-        return frozenset()
-    return frozenset(topics) if isinstance(topics, dict) else frozenset()
 
 
 def missing_log(root: Path) -> Seen | None:
@@ -123,7 +111,7 @@ def missing_log(root: Path) -> Seen | None:
 
 
 def _signs(root: Path) -> Iterator[Seen]:
-    queues = _entries(root / "consumequeue")
+    queues = entries(root / "consumequeue")
     yield from _dledger(root)
     if (missing := missing_log(root)) is not None:
         yield missing
@@ -132,42 +120,43 @@ def _signs(root: Path) -> Iterator[Seen]:
     yield from (Seen(table.CONTROLLER, name) for name in _CONTROLLER_FILES if os.path.lexists(root / name))
     yield from _foreign(root, queues)
     if static_topics(root):
-        yield Seen(table.STATIC_TOPICS, _MAPPING)
-    yield from (Seen(kind, path) for path, kind in _DIRECTORIES.items() if _entries(root / path))
+        yield Seen(table.STATIC_TOPICS, MAPPING)
+    yield from (Seen(kind, path) for path, kind in _DIRECTORIES.items() if entries(root / path))
     yield from (Seen(kind, path) for path, kind in _FILES.items() if (root / path).is_file())
 
 
 def _dledger(root: Path) -> Iterator[Seen]:
     for below in ("", "commitlog/"):
-        for name, is_directory in _entries(root / below):
+        for name, is_directory in entries(root / below):
             if is_directory and name.startswith("dledger-"):
                 yield Seen(table.DLEDGER, f"{below}{name}")
 
 
-def _queues(root: Path, entries: list[_Entry]) -> Iterator[Seen]:
-    """Whether queues are in RocksDB; `entries` are those of consumequeue/."""
-    files = sorted(name for name, is_directory in entries if not is_directory and is_rocksdb_file(name))
+def _queues(root: Path, found: list[Entry]) -> Iterator[Seen]:
+    """Whether queues are in RocksDB; `found` is what consumequeue/ holds."""
+    files = sorted((name for name, is_directory in found if not is_directory and is_rocksdb_file(name)),
+                   key=lambda name: (name != "CURRENT", name))  # fmt: skip
     if files or (root / _SEPARATE).is_dir():
-        has_files = any(is_directory and name != _LOST_AND_FOUND for name, is_directory in entries)
+        has_files = any(is_directory and name != _LOST_AND_FOUND for name, is_directory in found)
         kind = table.DOUBLE_WRITE if has_files else table.ROCKSDB_QUEUES
         yield Seen(kind, f"consumequeue/{files[0]}" if files else _SEPARATE)
 
 
-def _foreign(root: Path, queues: list[_Entry]) -> Iterator[Seen]:
-    for name, is_directory in _entries(root / "commitlog"):
+def _foreign(root: Path, queues: list[Entry]) -> Iterator[Seen]:
+    for name, is_directory in entries(root / "commitlog"):
         # Brokers pass over directories there, and so do we (MappedFileQueue#doLoad).
         if not is_directory and parse_segment_name(name) is None:
             yield Seen(table.FOREIGN, f"commitlog/{name}")
     for name, is_directory in queues:
         if not is_directory and not is_rocksdb_file(name):
             yield Seen(table.FOREIGN, f"consumequeue/{name}")
-    for name, is_directory in _entries(root / _EXTENSION):
+    for name, is_directory in entries(root / _EXTENSION):
         if not is_directory:
             yield Seen(table.FOREIGN, f"{_EXTENSION}/{name}")
-    for name, _ in _entries(root / "index"):
+    for name, _ in entries(root / "index"):
         if not is_index_file_name(name) and name != _LOST_AND_FOUND:
             yield Seen(table.FOREIGN, f"index/{name}")
-    for name, is_directory in _entries(root):
+    for name, is_directory in entries(root):
         if is_directory and name.startswith("consumequeue_") and name not in (_EXTENSION, _SEPARATE):
             yield Seen(table.FOREIGN, name)
 
@@ -175,16 +164,3 @@ def _foreign(root: Path, queues: list[_Entry]) -> Iterator[Seen]:
 def is_rocksdb_file(name: str) -> bool:
     """Whether RocksDB makes files of this name in its directory."""
     return _ROCKSDB_FILE.fullmatch(name) is not None
-
-
-_Entry = tuple[str, bool]
-"""(name, whether it is a directory)."""
-
-
-def _entries(directory: Path) -> list[_Entry]:
-    """What is in a directory; [] without one."""
-    try:
-        with os.scandir(directory) as entries:
-            return [(entry.name, entry.is_dir()) for entry in entries]
-    except (FileNotFoundError, NotADirectoryError):
-        return []

@@ -16,7 +16,8 @@ class Effect(Enum):
 
     NOT_OPENED = "refused: neither read nor written"
     NOT_WRITTEN = "read; writing is refused"
-    BY_TOPIC = "read and written, but for the topics that it concerns"
+    TOPIC_NOT_READ = "read and written, but for these topics"
+    TOPIC_NOT_WRITTEN = "read; written, but for these topics"
     NONE = "read and written"
 
 
@@ -100,7 +101,7 @@ LOG_ELSEWHERE = Kind(
 )
 STATIC_TOPICS = Kind(
     "static topics",
-    Effect.BY_TOPIC,
+    Effect.TOPIC_NOT_WRITTEN,
     "entries of `topicQueueMappingInfoMap` in `config/topicQueueMapping.json`",
     "queues of these topics are mapped to queues of several brokers, so clients see other queue ids and offsets",
     "Queue ids and offsets are those of this broker. Writing to such a topic is refused.",
@@ -108,7 +109,7 @@ STATIC_TOPICS = Kind(
 )
 BATCH_QUEUES = Kind(
     "batch queues",
-    Effect.BY_TOPIC,
+    Effect.TOPIC_NOT_READ,
     "the attribute `queue.type=BatchCQ` of a topic, or its directory in `batchconsumequeue/`",
     "queues of these topics hold batches, in a format of their own",
     "These topics can be neither read nor written here; all others can.",
@@ -116,7 +117,7 @@ BATCH_QUEUES = Kind(
 )
 COMPACTION = Kind(
     "compaction topics",
-    Effect.BY_TOPIC,
+    Effect.TOPIC_NOT_READ,
     "the attribute `cleanup.policy=COMPACTION` of a topic, or its directory in `compaction/compactionLog/`",
     "the broker keeps the last message of each key of these topics in a log of their own",
     "These topics can be neither read nor written here; all others can.",

@@ -173,7 +173,9 @@ def stats_all(root: Path, as_json: bool, active: bool, topic: str | None) -> Non
     rows: list[tuple[str, str | None, int, float, int]] = []
     with open_store(root) as store:
         lags = {lag.group: lag for lag in all_lags(store)}
-        names = sorted(store.topics()) if topic is None else [require_topic(store, topic)]
+        known = store.topics()
+        all_names = sorted(name for name, config in known.items() if config.is_read_here)
+        names = all_names if topic is None else [require_topic(store, topic)]
         for name in (name for name in names if not name.startswith((RETRY_PREFIX, DLQ_PREFIX))):
             per_second, day = _came_in(store, name, _MINUTE_MS) / 60, _came_in(store, name, _DAY_MS)
             if day or not active:

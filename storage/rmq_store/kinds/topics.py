@@ -1,0 +1,61 @@
+"""Topics that a store keeps in another way than the others: refused one by one, so that the others can be used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from rmq_store.errors import TopicKindError
+from rmq_store.kinds import table
+from rmq_store.kinds.entries import entries
+from rmq_store.kinds.table import Effect, Kind
+
+MAPPING = "config/topicQueueMapping.json"
+BATCH_DIRECTORY = "batchconsumequeue"
+COMPACTION_DIRECTORY = "compaction/compactionLog"
+
+
+def kind_by_attributes(attributes: Mapping[str, str]) -> Kind | None:
+    """What the attributes of a topic tell (TopicAttributes.java)."""
+    if attributes.get("queue.type") == "BatchCQ":
+        return table.BATCH_QUEUES
+    if attributes.get("cleanup.policy") == "COMPACTION":
+        return table.COMPACTION
+    return None
+
+
+def kinds_by_files(root: Path) -> Mapping[str, Kind]:
+    """{topic: kind} of those that files and directories tell; attributes may be lost with the table of topics."""
+    found = dict.fromkeys(static_topics(root), table.STATIC_TOPICS)
+    found |= dict.fromkeys((name for name, _ in entries(root / COMPACTION_DIRECTORY)), table.COMPACTION)
+    return found | dict.fromkeys((name for name, _ in entries(root / BATCH_DIRECTORY)), table.BATCH_QUEUES)
+
+
+def static_topics(root: Path) -> frozenset[str]:
+    """The topics whose queues are mapped to queues of several brokers. A table that cannot be read names none: it is
+    `rmq verify` that says so.
+    """
+    try:
+        mapping = json.loads((root / MAPPING).read_bytes())
+        topics = mapping.get("topicQueueMappingInfoMap", {})
+    except (FileNotFoundError, NotADirectoryError, ValueError, AttributeError, RecursionError):
+        return frozenset()
+    return frozenset(topics) if isinstance(topics, dict) else frozenset()
+
+
+def is_read(kind: Kind | None) -> bool:
+    """Whether a topic of this kind can be read here."""
+    return kind is None or kind.effect is Effect.TOPIC_NOT_WRITTEN
+
+
+def refuse_to_read_topic(topic: str, kind: Kind | None) -> None:
+    """TopicKindError, if a topic of this kind cannot be read here."""
+    if not is_read(kind):
+        refuse_to_write_topic(topic, kind)
+
+
+def refuse_to_write_topic(topic: str, kind: Kind | None) -> None:
+    """TopicKindError, if nothing may be sent to a topic of this kind here."""
+    if kind is not None:
+        raise TopicKindError(f"topic {topic[:255]!r}: {kind.what}. {kind.advice}")
