@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from rmq_store.broker.config import StoreConfig, parse_delay_levels
+from rmq_store.broker.config import StoreConfig
 from rmq_store.files import durable
 from rmq_store.files.copying import copy_start
 from rmq_store.log.commit_log import CommitLog
@@ -43,7 +43,7 @@ def log_of(root: Path, config: StoreConfig, *, writable: bool) -> CommitLog:
         clock=lambda: 0,
         sync_flush=config.flush_disk_type == "SYNC_FLUSH",
         crc_property=config.enabled_append_prop_crc,
-        delay_levels_ms=parse_delay_levels(config.message_delay_level),
+        delay_levels_ms=config.delay_levels_ms(),
     )
 
 

@@ -23,6 +23,7 @@ from rmq_store.files.progress import ProgressRecord
 from rmq_store.files.segments import OpenFile
 from rmq_store.format.names import COMMIT_LOG_DIRECTORY, CONFIG_DIRECTORY, LOCK_FILE
 from rmq_store.log import scan
+from rmq_store.log.delivery_times import kept_entries
 from rmq_store.log.hash_index import EMPTY
 from rmq_store.log.holes import messages_in
 from rmq_store.log.kept import Kept
@@ -181,6 +182,7 @@ class LiveBackup:
             return  # messages that are lost have places in their queues: recovery knows how to make those
         columns = scan.columns_of(self._copy, stretch)
         for key, first, entries in scan.entries_by_queue(columns, stretch):
+            entries, _ = kept_entries(self._source, key, first, entries, has_ext=False)
             self._copy.views.queue(*key).put(first, entries)
         self._copy.views.put_keys(columns.key_hashes, columns.key_counts, offsets, columns.store_timestamp)
         self._last_record = int(offsets[-1])

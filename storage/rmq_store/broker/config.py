@@ -2,6 +2,8 @@
 
     {"format": 1, "identity": "<uuid>", "settings": {"mappedFileSizeCommitLog": 67108864, ...}}
 
+messageDelayLevel is not there if nobody told it: in a store that a broker wrote (`rmq_store.log.delay_inference`).
+
 store.json.bak is there from the first time on: the content before the last change, for `rmq repair`.
 
 Sizes belong to the store: they are read off its files when it is opened. Source: MessageStoreConfig, BrokerConfig.
@@ -13,6 +15,7 @@ import functools
 import json
 import re
 import uuid
+from collections.abc import Sequence
 from dataclasses import Field, dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -84,7 +87,9 @@ class StoreConfig:
     `sync_flush_timeout` binds a sender who waits for the fsync of another one; who does the fsync itself waits for the
     disk.
 
-    OPERATIONAL ones may be changed later: see `Store.open` and `Retention.configure`.
+    OPERATIONAL ones may be changed later: see `Store.open` and `Retention.configure`. So may `message_delay_level`, as
+    in a broker, when the store is opened: a table other than RocketMQ's counts from then on. "" means that nobody told
+    it, as in a store that a broker wrote: the delayed messages of the store do, and RocketMQ's table for other levels.
     """
 
     mapped_file_size_commit_log: int = 64 << 20
@@ -149,7 +154,8 @@ class StoreConfig:
             raise UsageError("timerMaxDelaySec must not be negative")
         self._check_retention()
         Host.parse(self.broker_host)
-        parse_delay_levels(self.message_delay_level)
+        if self.message_delay_level:
+            parse_delay_levels(self.message_delay_level)
         self.geometry()
         if index_file_bytes(self.max_hash_slot_num, self.max_index_num) > _INT_MAX:
             raise UsageError("maxHashSlotNum and maxIndexNum make an index file of 2 GiB or more")
@@ -169,8 +175,24 @@ class StoreConfig:
     def with_operational(self, other: StoreConfig) -> StoreConfig:
         """These settings with those of `other` that may change in the life of a store and are not the defaults."""
         given = {name: getattr(other, name) for name in OPERATIONAL}
+        if other.tells_delays():
+            given["message_delay_level"] = other.message_delay_level
         changed = {name: value for name, value in given.items() if value != getattr(DEFAULTS, name)}
         return replace(self, **changed) if changed else self
+
+    def tells_delays(self) -> bool:
+        """Whether the delays of the levels were told by somebody who knows them: RocketMQ's own table is what everybody
+        has who told none.
+        """
+        return self.message_delay_level not in ("", DEFAULTS.message_delay_level)
+
+    def delay_levels_ms(self) -> tuple[int, ...]:
+        """Delay of each level in ms, level 1 first; RocketMQ's if nobody told them."""
+        return parse_delay_levels(self.message_delay_level or DEFAULTS.message_delay_level)
+
+    def with_delays(self, delays_ms: Sequence[int]) -> StoreConfig:
+        """The same settings with these delays (ms, level 1 first)."""
+        return replace(self, message_delay_level=" ".join(map(_delay_text, delays_ms)))
 
     def with_geometry(self, geometry: Geometry) -> StoreConfig:
         """The same settings with the sizes of an existing store."""
@@ -237,6 +259,12 @@ def parse_settings(values: dict[str, Any], where: str) -> dict[str, Any]:
             raise UsageError(f"{where}: {given}={value!r} is no {kind.__name__}")
         parsed[field.name] = value
     return parsed
+
+
+def _delay_text(delay_ms: int) -> str:
+    """As RocketMQ writes it: in the greatest unit that it is a whole number of."""
+    unit = max((unit for unit, unit_ms in _UNIT_MS.items() if delay_ms % unit_ms == 0), key=_UNIT_MS.__getitem__)
+    return f"{delay_ms // _UNIT_MS[unit]}{unit}"
 
 
 def parse_delete_when(text: str) -> frozenset[int]:
@@ -311,7 +339,7 @@ class StoreFile:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CorruptConfigError(str(path), 0, f"not a description of a store: {error}") from error
         try:
-            config = StoreConfig(**parse_settings(settings, str(path)))
+            config = StoreConfig(**{"message_delay_level": "", **parse_settings(settings, str(path))})
             return cls(str(uuid.UUID(identity)), config)
         except (ValueError, AttributeError, TypeError) as error:
             raise CorruptConfigError(str(path), 0, str(error)) from error
@@ -337,7 +365,10 @@ class StoreFile:
             durable.write_atomically(_backup(path), text)
 
     def _text(self) -> bytes:
-        content = {"format": STORE_FORMAT, "identity": self.identity, "settings": self.config.broker_conf()}
+        settings = self.config.broker_conf()
+        if not self.config.message_delay_level:
+            del settings["messageDelayLevel"]  # a guess would be taken for what somebody told
+        content = {"format": STORE_FORMAT, "identity": self.identity, "settings": settings}
         return json.dumps(content, indent=1).encode() + b"\n"
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rmq_store.broker import timer
-from rmq_store.broker.config import StoreConfig, parse_delay_levels
+from rmq_store.broker.config import StoreConfig
 from rmq_store.errors import UsageError
 from rmq_store.format import properties as names
 from rmq_store.format.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
@@ -40,7 +40,7 @@ class ParkingRules:
     @classmethod
     def of(cls, config: StoreConfig) -> ParkingRules:
         """The rules of a store with these settings."""
-        return cls(parse_delay_levels(config.message_delay_level), config.timer_max_delay_sec * 1000)
+        return cls(config.delay_levels_ms(), config.timer_max_delay_sec * 1000)
 
 
 class Parked(NamedTuple):

@@ -15,11 +15,13 @@ from rmq_store.errors import CorruptQueueError, CorruptRecordError, OffsetOutOfR
 from rmq_store.files.state_page import StatePage
 from rmq_store.format.consume_queue import ENTRY, PRE_BLANK_SIZE
 from rmq_store.format.frame_check import FRAME_BYTES_MIN
-from rmq_store.format.names import validate_topic
+from rmq_store.format.names import SCHEDULE_TOPIC, validate_topic
 from rmq_store.format.schema import MESSAGE_SCHEMA
 from rmq_store.log import neighbours
 from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.delivery_times import due_times
 from rmq_store.log.peek import ReadOnlyEnd, read_on, read_only_end
+from rmq_store.log.queue_ext import tags_codes
 from rmq_store.log.starting_point import OUR_LOCK_TEXT, lock_text
 
 # Entries looked at per step: 20 bytes each.
@@ -268,7 +270,7 @@ class Queues:
             there = np.isin(offsets // segments.size_bytes * segments.size_bytes, bases)
             lost = ~there & (entries["frame_size"] > 0) & (offsets >= (bases[0] if bases else 0))
             if tag_filter is not None:
-                lost &= tag_filter.may_match(entries["tags_code"])
+                lost &= tag_filter.may_match(tags_codes(self._log.root, topic, queue_id, entries))
             lost |= self._log.kept.mask(offsets)
             found.append(first + np.flatnonzero(lost & (entries["frame_size"] != PRE_BLANK_SIZE)))
         return np.concatenate(found)
@@ -289,7 +291,10 @@ class Queues:
     def tags_code(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """See `Store.tags_code`."""
         self._check_range(topic, queue_id, queue_offset, queue_offset + 1)
-        return int(self._entries(topic, queue_id, queue_offset, queue_offset + 1)["tags_code"][0])
+        entries = self._entries(topic, queue_id, queue_offset, queue_offset + 1)
+        if topic == SCHEDULE_TOPIC:
+            return int(due_times(self._log, queue_id, entries)[0])
+        return int(tags_codes(self._log.root, topic, queue_id, entries)[0])
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: str) -> int:
         """See `Store.offset_by_time`; store-format.md 9.3, HEAD."""

@@ -28,6 +28,7 @@ from rmq_store.log.starting_point import OUR_LOCK_TEXT
 # As StoreFile.save writes them: one setting in each line.
 _LINE = re.compile(r'^\s*"([A-Za-z0-9]+)":\s*(.*?),?\s*$', re.MULTILINE)
 _SIZES = frozenset(Geometry.__slots__)
+_DELAYS = "message_delay_level"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,8 @@ class Settings:
         config = self.config.with_geometry(geometry)
         if "message_index_tags" not in self.known:
             config = replace(config, message_index_tags=index_tags)
+        if _DELAYS not in self.known and not config.tells_delays():
+            config = replace(config, message_delay_level="")  # the messages tell them
         return StoreFile(self.identity or str(uuid.uuid4()), config)
 
 
@@ -132,11 +135,11 @@ def _salvage(root: Path, given: Given, problem: str) -> Settings:
     known = {**found, **given.settings}
     config = replace(given.config or DEFAULTS, **known)
     lost = [name for name, field in JAVA_NAMES.items() if field.name not in known and field.name not in _SIZES]
-    if given.config is not None or given.defaults:
+    if given.config is not None or given.defaults or lost == ["messageDelayLevel"]:  # which not every store.json has
         lost = []
     action = f"it is made anew: {len(found)} of {len(JAVA_NAMES)} settings can be read, the files tell the sizes, "
     action += f"the identity is {'the same' if identity else 'a new one'}"
-    names = known.keys() | ({name for name in _names() if name not in _SIZES} if not lost else set())
+    names = known.keys() | ({name for name in _names() if name not in {*_SIZES, _DELAYS}} if not lost else set())
     return Settings(identity, config, frozenset(names), tuple(lost), problem, action)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.arguments import checked_methods
-from rmq_store.broker.config import StoreFile, parse_delay_levels
+from rmq_store.broker.config import StoreFile
 from rmq_store.broker.group_topics import usable_queues
 from rmq_store.broker.groups import GroupTable
 from rmq_store.broker.queues import Queues
@@ -31,6 +31,7 @@ from rmq_store.format import names
 from rmq_store.format.host import Host
 from rmq_store.format.schema import STAGED_COPY_SCHEMA
 from rmq_store.log.commit_log import Clock, CommitLog
+from rmq_store.log.delay_inference import infer_delays
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +99,10 @@ class SendBackArea(StagingFile):
             clock=clock or store_clock(root),
             sync_flush=config.flush_disk_type == "SYNC_FLUSH",
             crc_property=config.enabled_append_prop_crc,
-            delay_levels_ms=parse_delay_levels(config.message_delay_level),
+            delay_levels_ms=config.delay_levels_ms(),
         )
+        if not config.message_delay_level:
+            infer_delays(log, log.delay_levels_ms)
         encoder = None
         if retry_topic is not None and settings.retry_queue_nums > 0:
             rules = SendBackRules.of(settings, max_reconsume_times, log.delay_levels_ms)

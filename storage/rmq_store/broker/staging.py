@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from rmq_store.arguments import checked_methods
 from rmq_store.broker.config import StoreFile
+from rmq_store.broker.delay_settings import with_delays
 from rmq_store.broker.encoding import MessageEncoder
 from rmq_store.broker.row_columns import rows_from
 from rmq_store.broker.staged_files import CONTENT_SUM_MASK, StagedFile, content_sum_of, staging_directory
@@ -209,7 +210,7 @@ class StagingArea(StagingFile):
         if store is None:
             raise NotAStoreError(str(root), "the store that was planned is not on this host; run the tasks where it is")
         encoder = MessageEncoder(
-            store.config, TopicTable(root).all(), clock or store_clock(root), default_topic=topic,
+            with_delays(root, store.config), TopicTable(root).all(), clock or store_clock(root), default_topic=topic,
             use_queue_id=use_queue_id, compress_over_bytes=compress_over_bytes, keep_unique_key=keep_unique_key,
             drop_properties=drop_properties,
         )  # fmt: skip

@@ -24,7 +24,7 @@ from rmq_store import kinds
 from rmq_store.arguments import checked_methods, integer
 from rmq_store.broker.administration import Administration
 from rmq_store.broker.archive import DeadLetterArchive
-from rmq_store.broker.config import DEFAULTS, OPERATIONAL, StoreConfig, StoreFile, parse_delay_levels
+from rmq_store.broker.config import DEFAULTS, OPERATIONAL, StoreConfig, StoreFile
 from rmq_store.broker.config_files import Stamp
 from rmq_store.broker.flusher import Flusher
 from rmq_store.broker.group_topics import GroupTopics
@@ -66,6 +66,7 @@ from rmq_store.format.names import is_system_topic, validate_topic
 from rmq_store.format.schema import MESSAGE_SCHEMA
 from rmq_store.log import opening
 from rmq_store.log.commit_log import LOCK_TIMEOUT_MS, Clock, CommitLog, leaves_no_lock
+from rmq_store.log.delay_inference import infer_delays
 from rmq_store.log.file_sizes import size_of_files
 from rmq_store.log.geometry import infer
 from rmq_store.log.index_repair import indexes_tags
@@ -138,7 +139,9 @@ class Store:
 
         `config` names the settings of a new store, or of one that a broker made; of a store of ours it must not
         contradict them: its own settings stay, and fields with their default value ask for nothing. What may change in
-        the life of a store (when messages are deleted, say: `Retention.configure`) is replaced, for every process.
+        the life of a store (when messages are deleted, say: `Retention.configure`; and messageDelayLevel) is replaced,
+        for every process. Messages that wait already stay due when they are. If nobody told messageDelayLevel of a
+        store that a broker wrote, its delayed messages tell it, a level at a time.
         `read_only` changes nothing on disk, whoever wrote the store. For writing, the
         first process to open a store that was not stopped cleanly recovers it: see `recovery`.
 
@@ -177,8 +180,9 @@ class Store:
         if not read_only:
             with durable.typed(root):
                 root = Root(root).path
+        ours = _is_ours(root)  # first: who is about to say so has written what follows from it
         known = StoreFile.load(root) or _none_lost(root)
-        settings = _settings(root, known, config)
+        settings = _settings(root, known, config, ours=ours)
         log = CommitLog(
             root,
             settings.geometry(),
@@ -188,7 +192,7 @@ class Store:
             clock=clock or store_clock(root),
             sync_flush=settings.flush_disk_type == "SYNC_FLUSH",
             crc_property=settings.enabled_append_prop_crc,
-            delay_levels_ms=parse_delay_levels(settings.message_delay_level),
+            delay_levels_ms=settings.delay_levels_ms(),
         )
         recovery = None
         is_open = False
@@ -200,6 +204,10 @@ class Store:
                 settings = replace(settings, message_index_tags=indexes_tags(log))
                 log.index_tags = settings.message_index_tags
             if not read_only:
+                if not settings.tells_delays() and _has_brokers_records(log, ours=ours):
+                    settings = replace(settings, message_delay_level="")
+                if not settings.message_delay_level:
+                    infer_delays(log, log.delay_levels_ms)
                 wishes = replace(wishes, describe=functools.partial(_describe_first, root, settings))
                 recovery = opening.open_for_writing(log, wishes=wishes)
                 is_open = True
@@ -212,6 +220,8 @@ class Store:
                     opening.close(log)
                     return cls.open(path, config=config, clock=clock, broker_name=broker_name)
             name = broker_name or _broker_name(root, settings)
+            if not settings.message_delay_level:
+                settings = settings.with_delays(log.delay_levels_ms)
             return cls(log, StoreFile(known.identity if known else "", settings), name, recovery)
         except BaseException:
             try:
@@ -700,7 +710,15 @@ def _make_root(root: Path) -> None:
         raise durable.translate(error, root) from error
 
 
-def _settings(root: Path, known: StoreFile | None, config: StoreConfig | None) -> StoreConfig:
+def _has_brokers_records(log: CommitLog, *, ours: bool) -> bool:
+    """Whether a broker has written into the store, whose delays nobody told us."""
+    if not ours:
+        return bool(log.segments.bases())
+    known = log.progress.load()
+    return known is not None and bool(known[0].crc_from)
+
+
+def _settings(root: Path, known: StoreFile | None, config: StoreConfig | None, *, ours: bool) -> StoreConfig:
     """The settings that hold: those in store.json; of a store without one, `config` and what its files say."""
     wanted = config or DEFAULTS
     given = {field.name for field in fields(StoreConfig) if getattr(wanted, field.name) != field.default}
@@ -708,11 +726,11 @@ def _settings(root: Path, known: StoreFile | None, config: StoreConfig | None) -
         durable.refuse_inside(wanted.dlq_archive_path, root)
     if known is None:
         return wanted.with_geometry(infer(root, wanted.geometry(), frozenset(given)))
-    for name in sorted(given - set(OPERATIONAL)):
+    for name in sorted(given - {*OPERATIONAL, "message_delay_level"}):
         asked, made = getattr(wanted, name), getattr(known.config, name)
         if asked != made:
             raise UsageError(f"{name}={asked!r} was asked for, but {root} was made with {made!r}")
-    found = infer(root, known.config.geometry(), ours=_is_ours(root))
+    found = infer(root, known.config.geometry(), ours=ours)
     if found != known.config.geometry():
         # For example a file that was cut: nothing may be written at places computed from that.
         raise CorruptionError(str(root), 0, f"the files are of {found}, store.json says {known.config.geometry()}")

@@ -27,6 +27,7 @@ from rmq_store.format import properties as names
 from rmq_store.format.consume_queue import PRE_BLANK_SIZE
 from rmq_store.format.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
 from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.delivery_times import due_times
 from rmq_store.log.units import UnitRecord
 
 # Entries looked at per step: 20 bytes each.
@@ -86,7 +87,8 @@ def _backlogs(log: CommitLog, newest_unit: NewestUnit, end: int) -> list[Backlog
         last = log.queue_max(SCHEDULE_TOPIC, level - 1, end)
         first = max(done, log.queue_min(SCHEDULE_TOPIC, level - 1, log.start(), last))
         if first < last:
-            found.append(Backlog(level, last - first, queue.entry(first)[2]))
+            (due_ms,) = due_times(log, level - 1, queue.entries(first, first + 1)).tolist()
+            found.append(Backlog(level, last - first, due_ms))
     timers = [(len(due_ms), int(due_ms.min())) for _, due_ms in _timers(log, newest_unit, end) if len(due_ms)]
     if timers:
         found.append(Backlog(None, sum(count for count, _ in timers), min(due_ms for _, due_ms in timers)))
@@ -207,7 +209,7 @@ def _of_level(log: CommitLog, queue_id: int, done: int, end: int) -> Iterator[_P
     for start, stop in _steps(log, SCHEDULE_TOPIC, queue_id, done, end):
         entries = queue.entries(start, stop)
         entries = entries[entries["frame_size"] != PRE_BLANK_SIZE]
-        yield entries["commit_log_offset"].astype(np.int64), entries["tags_code"].astype(np.int64)
+        yield entries["commit_log_offset"].astype(np.int64), due_times(log, queue_id, entries)
 
 
 def _of_timers(log: CommitLog, reader: ParkedReader, queue_id: int, mark: Mark, end: int) -> Iterator[_Places]:

@@ -27,6 +27,7 @@ from rmq_store.format.message import (
     check_frame,
     decode_checked,
 )
+from rmq_store.log.delay_table import DelayTable
 from rmq_store.log.geometry import Geometry
 from rmq_store.log.hash_index import HashIndex
 from rmq_store.log.kept import Kept
@@ -75,7 +76,7 @@ class CommitLog:
         self.sync_flush = sync_flush
         self.crc_property = crc_property
         self.index_tags = index_tags
-        self.delay_levels_ms = delay_levels_ms
+        self.delays = DelayTable(delay_levels_ms)
         self.files = OpenFiles()
         self.segments = SegmentRun(
             root / "commitlog", geometry.mapped_file_size_commit_log, self.files,
@@ -99,6 +100,11 @@ class CommitLog:
         self.page: StatePage | None = None
         self.is_closing = False
         """Nothing is appended any more: `append_lock` refuses."""
+
+    @property
+    def delay_levels_ms(self) -> tuple[int, ...]:
+        """The delay of each level, level 1 first."""
+        return self.delays.delays_ms
 
     @property
     def held_root(self) -> Root:
@@ -184,14 +190,14 @@ class CommitLog:
         if there is none. FileNotFoundError: retention took a file meanwhile.
         """
         confirm = functools.partial(self.is_record_of, topic, queue_id)
-        return self.views.queue(topic, queue_id).min_offset(log_start, max_offset, self._files_end(), confirm)
+        return self.views.queue(topic, queue_id).min_offset(log_start, max_offset, self.files_end(), confirm)
 
     def old_queue_files(self, topic: str, queue_id: int) -> list[int]:
         """As `ConsumeQueue.old_files`, of records below where the log begins."""
         is_record = functools.partial(self.is_record_of, topic, queue_id)
-        return self.views.queue(topic, queue_id).old_files(self.start(), self._files_end(), is_record)
+        return self.views.queue(topic, queue_id).old_files(self.start(), self.files_end(), is_record)
 
-    def _files_end(self) -> int:
+    def files_end(self) -> int:
         """No record lies at or above it."""
         bases = self.segments.bases()
         return bases[-1] + self.segments.size_bytes if bases else 0

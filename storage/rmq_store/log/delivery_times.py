@@ -1,24 +1,140 @@
-"""When delayed messages are due, taken over from queue entries that stood there before the queues were built again.
+"""When delayed messages are due: what their queue entries say, and that it stays said.
 
 The entry of a message that waits says when it is due. That was computed by the delays of whoever stored it, a broker
-perhaps, and these need not be ours: built from the log alone, it would be delivered early, or late.
+perhaps, and these need not be ours: computed anew from the log, it would be delivered early, or late. So an entry that
+is there and fits its record is the truth, whoever scans the log (`kept_entries`); and before the queues are built again
+their files are copied (`copy_schedule`, or `rmq repair`), and told from the copies (`keep_delivery_times`).
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
+from rmq_store.errors import CorruptionError
 from rmq_store.files import durable
-from rmq_store.format.consume_queue import ENTRY, ENTRY_BYTES
+from rmq_store.files.copying import copy_start
+from rmq_store.format.consume_queue import ENTRY, ENTRY_BYTES, is_extension_address
+from rmq_store.format.frame_check import FRAME_BYTES_MIN
+from rmq_store.format.gather import gather_fields
 from rmq_store.format.names import SCHEDULE_TOPIC
 from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.queue_ext import NO_TIME, read_units
+from rmq_store.log.views import QueueKey
 
 _LOG = logging.getLogger(__name__)
+
+Int64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+COPIES = "schedule_copies"
+
+_HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("skipped", "S28"), ("sys_flag", ">i4")])
+_STORE_TIME_AT = 56  # byte of a record
+_IPV6_EXTRA = 12  # bytes before it, if the host that it was born on has such an address
+_BORN_HOST_V6 = 0x10
+_HASH_MAX = (1 << 31) - 1  # of a tag; a time is greater
+
+
+def due_codes(log: CommitLog, queue_id: int, entries: np.ndarray) -> tuple[Int64, Int64]:
+    """Of entries of SCHEDULE_TOPIC_XXXX when they say that their messages are due, and when these were stored: ms, (n,)
+    each; NO_TIME for a record that is not there. An address is looked up; it stays if no unit of the message is there.
+    """
+    codes: Int64 = entries["tags_code"].astype(np.int64)
+    stored_ms = store_times(log, entries["commit_log_offset"].astype(np.int64))
+    rows = np.flatnonzero(is_extension_address(codes))
+    if len(rows):
+        found, times = read_units(log.root, SCHEDULE_TOPIC, queue_id, codes[rows])
+        is_own = (times != NO_TIME) & (times == stored_ms[rows])
+        codes[rows] = np.where(is_own, found, codes[rows])
+    return codes, stored_ms
+
+
+def due_times(log: CommitLog, queue_id: int, entries: np.ndarray) -> Int64:
+    """When messages of SCHEDULE_TOPIC_XXXX are due by their entries (dtype ENTRY), (n,) ms. Where a unit is missing
+    that an entry needs, the delay of the level decides, as in a broker (ScheduleMessageService#executeOnTimeUp).
+    """
+    codes: Int64 = entries["tags_code"].astype(np.int64)
+    if is_extension_address(codes).any():
+        codes, stored_ms = due_codes(log, queue_id, entries)
+        delays_ms = log.delay_levels_ms
+        delay_ms = delays_ms[min(queue_id + 1, len(delays_ms)) - 1] if delays_ms else 0
+        codes = np.where(is_extension_address(codes), stored_ms + delay_ms, codes)
+    return codes
+
+
+def can_be_due(stored_ms: Int64, due_ms: Int64) -> Mask:
+    """Which of those times, (n,) each, are times of delivery: all delays are whole seconds, at least one."""
+    waits_ms = due_ms - np.maximum(stored_ms, 0)
+    found: Mask = (stored_ms > 0) & (due_ms > stored_ms) & (waits_ms % 1000 == 0)
+    return found
+
+
+def store_times(log: CommitLog, offsets: Int64) -> Int64:
+    """storeTimestamp of the records at offsets of the log (n,), ms; NO_TIME where none can be. What lies there is not
+    judged: ask `is_record_of` of what matters.
+    """
+    found = np.full(len(offsets), NO_TIME, np.int64)
+    size_bytes = log.segments.size_bytes
+    bases = offsets // size_bytes * size_bytes
+    for base in np.unique(bases[offsets >= 0]).tolist():
+        try:
+            data = np.frombuffer(log.segments.open(base).map, np.uint8)
+        except FileNotFoundError:
+            continue
+        rows = np.flatnonzero((bases == base) & (offsets - base <= size_bytes - FRAME_BYTES_MIN))
+        places = offsets[rows] - base
+        is_v6 = gather_fields(data, places, _HEAD)["sys_flag"] & _BORN_HOST_V6 != 0
+        found[rows] = gather_fields(data, places + _STORE_TIME_AT + np.where(is_v6, _IPV6_EXTRA, 0), ">i8")
+    return found
+
+
+def kept_entries(
+    log: CommitLog, key: QueueKey, first: int, entries: np.ndarray, *, has_ext: bool
+) -> tuple[np.ndarray, int]:
+    """Entries (dtype ENTRY) from queue offset `first` on, as a scan of the log made them, with what must stay of those
+    that stand there: times of delivery, and, with `has_ext`, addresses of units. And how many messages that wait had no
+    time there: they get the one of our table.
+    """
+    is_schedule = key[0] == SCHEDULE_TOPIC
+    if not is_schedule and not has_ext:
+        return entries, 0
+    before = _standing(log, key, first, len(entries))
+    same = (before["commit_log_offset"] == entries["commit_log_offset"]) & (
+        before["frame_size"] == entries["frame_size"]
+    )
+    codes: Int64 = before["tags_code"].astype(np.int64)
+    stays, lacking = same & has_ext & is_extension_address(codes), 0
+    if is_schedule:
+        due_ms, stored_ms = due_codes(log, key[1], before)
+        codes = codes if has_ext else due_ms
+        stays |= same & can_be_due(stored_ms, due_ms)
+        lacking = int(np.count_nonzero(~stays & (entries["tags_code"] > _HASH_MAX)))
+    if not stays.any():
+        return entries, lacking
+    kept = entries.astype(ENTRY)
+    kept["tags_code"][stays] = codes[stays]
+    return kept, lacking
+
+
+def _standing(log: CommitLog, key: QueueKey, first: int, count: int) -> np.ndarray:
+    """The entries that stand at [first, first + count), dtype ENTRY; zeros where no file is."""
+    queue, found = log.views.queue(*key), np.zeros(count, ENTRY)
+    per_file = queue.run.size_bytes // ENTRY_BYTES
+    for base in queue.run.bases():
+        low, high = max(first, base // ENTRY_BYTES), min(first + count, base // ENTRY_BYTES + per_file)
+        if low < high:
+            found[low - first : high - first] = queue.entries(low, high)
+    return found
+
+
+# -- copies -------------------------------------------------------------------------------------------------------
 
 
 def schedule_files(root: Path, copies: Mapping[Path, Path]) -> dict[str, str]:
@@ -30,6 +146,38 @@ def schedule_files(root: Path, copies: Mapping[Path, Path]) -> dict[str, str]:
             for path, place in copies.items() if directory in path.parents}  # fmt: skip
 
 
+def copy_schedule(log: CommitLog) -> dict[str, str]:
+    """Copy the files that tell when messages are due, durably; what they are as `schedule_files`. The caller holds byte
+    0 of `lock` exclusively. StoreFullError, StoreFailedError.
+    """
+    drop_copies(log)
+    copies = {}
+    for queue_id in log.views.queue_ids(SCHEDULE_TOPIC):
+        run = log.views.queue(SCHEDULE_TOPIC, queue_id).run
+        for base in run.bases():
+            name = f"{queue_id}/{base:020d}"
+            target = log.own / COPIES / name
+            try:
+                file = run.open(base)
+            except CorruptionError as error:
+                _LOG.warning("%s: messages that wait may be due at other times than before: %s", log.root, error)
+                continue
+            durable.make_directory(target.parent.parent)
+            durable.make_directory(target.parent)
+            copy_start(file.fd, target, run.size_bytes, run.size_bytes)
+            copies[name] = f"{log.own.name}/{COPIES}/{name}"
+    return copies
+
+
+def drop_copies(log: CommitLog) -> None:
+    """Remove what `copy_schedule` has made. StoreFailedError."""
+    directory = log.own / COPIES
+    if os.path.lexists(directory):
+        with durable.typed(directory):
+            durable.before("unlink", directory)
+            shutil.rmtree(directory)
+
+
 def keep_delivery_times(log: CommitLog, copies: Mapping[str, str]) -> int:
     """Put the tags codes of delayed messages back as they were in `copies` (as `schedule_files`). Returns how many.
 
@@ -39,8 +187,39 @@ def keep_delivery_times(log: CommitLog, copies: Mapping[str, str]) -> int:
     return sum(_keep_times(log, name, log.root / place) for name, place in copies.items())
 
 
+def delays_in_copies(log: CommitLog, copies: Mapping[str, str]) -> dict[int, int]:
+    """The delay (ms) of each level that `copies` tell, by its newest message there."""
+    found: dict[int, int] = {}
+    for name in sorted(copies):
+        queue_id, _, digits = name.partition("/")
+        entries = _copied(log, log.root / copies[name])
+        due_ms, stored_ms = due_codes(log, int(queue_id), entries)
+        first = int(digits) // ENTRY_BYTES
+        for row in np.flatnonzero(can_be_due(stored_ms, due_ms))[::-1].tolist():
+            offset, size, _ = entries[row].tolist()
+            if log.is_record_of(SCHEDULE_TOPIC, int(queue_id), offset, size, first + row):
+                found[int(queue_id) + 1] = int(due_ms[row] - stored_ms[row])
+                break
+    return found
+
+
 def _place(root: Path, place: Path) -> str:
     return str(place.relative_to(root) if root in place.parents else place)
+
+
+def _copied(log: CommitLog, place: Path) -> np.ndarray:
+    """The entries of a copy, dtype ENTRY; none of one that is gone, which is logged."""
+    try:
+        fd = durable.open_nofollow(place, os.O_RDONLY)
+    except FileNotFoundError:
+        _LOG.warning("%s: %s is gone: messages that wait may be due at other times than before", log.root, place)
+        return np.empty(0, ENTRY)
+    try:
+        with durable.typed(place):
+            data = os.pread(fd, log.geometry.mapped_file_size_consume_queue, 0)
+    finally:
+        os.close(fd)
+    return np.frombuffer(data[: len(data) // ENTRY_BYTES * ENTRY_BYTES], ENTRY)
 
 
 def _keep_times(log: CommitLog, name: str, place: Path) -> int:
@@ -48,28 +227,13 @@ def _keep_times(log: CommitLog, name: str, place: Path) -> int:
     queue, base = log.views.queue(SCHEDULE_TOPIC, int(queue_id)), int(digits)
     if base not in queue.run.bases():
         return 0
-    try:
-        fd = durable.open_nofollow(place, os.O_RDONLY)
-    except FileNotFoundError:
-        _LOG.warning("%s: %s is gone: messages that wait may be due at other times than before", log.root, place)
-        return 0
-    try:
-        with durable.typed(place):
-            data = os.pread(fd, queue.run.size_bytes, 0)
-    finally:
-        os.close(fd)
-    before = np.frombuffer(data[: len(data) // ENTRY_BYTES * ENTRY_BYTES], ENTRY)
+    before = _copied(log, place)
     first = base // ENTRY_BYTES
     now = queue.entries(first, first + len(before))
     same = (before["commit_log_offset"] == now["commit_log_offset"]) & (before["frame_size"] == now["frame_size"])
-    differing = np.flatnonzero(same & (now["frame_size"] > 0) & (before["tags_code"] != now["tags_code"]))
-    rows = [row for row in map(int, differing) if _can_be_due(log, before[row])]
+    due_ms, stored_ms = due_codes(log, int(queue_id), before)
+    differing = same & (now["frame_size"] > 0) & (before["tags_code"] != now["tags_code"])
+    rows = np.flatnonzero(differing & can_be_due(stored_ms, due_ms)).tolist()
     for row in rows:
         queue.put(first + row, before[row : row + 1])
     return len(rows)
-
-
-def _can_be_due(log: CommitLog, entry: np.void) -> bool:
-    """All delays are whole seconds."""
-    stored_ms, due_ms = log.store_timestamp(int(entry["commit_log_offset"])), int(entry["tags_code"])
-    return stored_ms is not None and due_ms >= stored_ms and (due_ms - stored_ms) % 1000 == 0

@@ -1,11 +1,13 @@
 """Dispatch: the records that a recovery walks over get their entries in queues and index again.
 
-The same bytes at the same places, if they were there. Source: DefaultMessageStore.ReputMessageService.
+The same bytes at the same places, if they were there. What the log alone does not tell stays as it stands in an entry:
+when a delayed message is due, and where a broker keeps its tags code (`delivery_times`). Source: DefaultMessageStore,
+ReputMessageService.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
@@ -15,8 +17,10 @@ from rmq_store.format.frame_decoder import DispatchColumns
 from rmq_store.log import scan
 from rmq_store.log.beside import Beside
 from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.delivery_times import kept_entries
 from rmq_store.log.hash_index import IndexState
 from rmq_store.log.holes import close_gap, has_gap_before
+from rmq_store.log.queue_ext import has_units
 from rmq_store.log.views import QueueKey
 
 # Stretches that may wait to be put: their columns take some 10 MB each.
@@ -42,9 +46,12 @@ class Dispatch:
     def __init__(self, log: CommitLog, index_from: int, *, believes_views: bool) -> None:
         self.firsts: dict[QueueKey, int] = {}
         """Queue offset of the first record of each queue; complete behind `end`."""
+        self.assumed: Counter[int] = Counter()
+        """How many messages of each delay level got a time of delivery that nothing tells; complete behind `end`."""
         self._log = log
         self._index_from = index_from
         self._believes_views = believes_views
+        self._has_ext = has_units(log.root)
         self._second = Beside()
         self._begun: deque[Answer[None]] = deque()
         self._has_failed = False
@@ -104,6 +111,9 @@ class Dispatch:
             elif self._believes_views and key not in self.firsts and has_gap_before(log, key, first):
                 raise RottenQueueError(key)
             self.firsts.setdefault(key, first)
+            entries, lacking = kept_entries(log, key, first, entries, has_ext=self._has_ext)
+            if lacking and log.delays.is_assumed(key[1] + 1):
+                self.assumed[key[1] + 1] += lacking
             log.views.queue(*key).put(first, entries)
         offsets = stretch.base + stretch.positions
         wanted = offsets >= self._index_from

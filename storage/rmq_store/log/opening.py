@@ -16,9 +16,11 @@ from rmq_store.files.pace import Pace
 from rmq_store.files.state_page import StatePage
 from rmq_store.log.append import append_lock
 from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.delivery_times import drop_copies
 from rmq_store.log.flush import flush, indexed_until_ms, sync_filesystem, write_checkpoint
 from rmq_store.log.kept import Kept
 from rmq_store.log.queue_noting import note_queue_ends
+from rmq_store.log.rebuild import is_begun
 from rmq_store.log.recovery import REFUSE, RecoveryReport, Wishes, recover
 from rmq_store.log.starting_point import OUR_LOCK_TEXT, lock_text
 
@@ -105,6 +107,8 @@ def _open_first(log: CommitLog, wishes: Wishes) -> RecoveryReport:
         for leftover in log.own.glob("new-*"):
             durable.before("unlink", leftover)
             leftover.unlink()  # of a process that was killed while it created a segment, or had some made ahead
+        if not is_begun(root):
+            drop_copies(log)
         if not had_abort:
             _create_abort(root)
 

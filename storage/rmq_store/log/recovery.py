@@ -29,7 +29,7 @@ from rmq_store.log.damage import (
     presumed_end,
     refusal,
 )
-from rmq_store.log.delivery_times import keep_delivery_times
+from rmq_store.log.delivery_times import copy_schedule, drop_copies, keep_delivery_times
 from rmq_store.log.dispatch import Dispatch, RottenQueueError
 from rmq_store.log.flush import sync_filesystem
 from rmq_store.log.hash_index import EMPTY, IndexState
@@ -138,7 +138,8 @@ def recover(log: CommitLog, begin: Callable[[], None], wishes: Wishes = REFUSE) 
     if in_doubt and not start.foreign:
         renew(log)
     if wishes.rebuild:
-        begin_rebuild(log.root, _known_committed(wishes))
+        copies = {} if interrupted else copy_schedule(log)
+        begin_rebuild(log.root, _known_committed(wishes), copies)
         _remove_queues(log)
     try:
         return _scan_and_repair(log, start, wishes, on_disk=on_disk)
@@ -254,6 +255,7 @@ def _scan_and_repair(log: CommitLog, start: StartingPoint, wishes: Wishes, *, on
             end = stretch.end
             wishes.progress(records, end - first, max(files_end, end) - first)
         dispatch.end()
+    _tell_assumed(log, dispatch.assumed)
     torn = units.torn()
     case = decide(_what_follows(log, end), durable=False, in_unit=torn is not None, foreign=start.foreign)
     cut_from = end
@@ -286,7 +288,18 @@ def _scan_and_repair(log: CommitLog, start: StartingPoint, wishes: Wishes, *, on
     )  # fmt: skip
     report = _publish(log, report, last_record, timestamp)
     end_rebuild(log.root)
+    drop_copies(log)
     return report
+
+
+def _tell_assumed(log: CommitLog, assumed: Mapping[int, int]) -> None:
+    delays_ms = log.delay_levels_ms
+    for level, messages in sorted(assumed.items()):
+        _LOG.warning(
+            "%s: nothing tells when %d messages of delay level %d are due: no queue entry of theirs, and no other "
+            "message of the level. They wait %d s, by RocketMQ's own messageDelayLevel",
+            log.root, messages, level, delays_ms[min(level, len(delays_ms)) - 1] // 1000,
+        )  # fmt: skip
 
 
 def _prepare_index(log: CommitLog, start: StartingPoint) -> tuple[int, int, IndexState | None]:

@@ -14,13 +14,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .ext import ExtUnits
 from .files import numbered_files, other_kind
-from .records import MESSAGE_SIZE_MIN_BYTES, Frame, tags_code_is_right
+from .records import MESSAGE_SIZE_MIN_BYTES, SCHEDULE_TOPIC, Frame, delay_of, tags_code_is_right
 from .report import FINDINGS_KEPT, Ledger, Problem
 from .tables import configured_topics
 
 ENTRY = struct.Struct(">qiq")  # log offset, size, tags code
 NO_ENTRY = (0, 0, 0)
+DELAYS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)  # MessageStoreConfig
 PRE_BLANK = 0x7FFFFFFF  # the size of the units in front of the first entry of a queue that began above 0
 
 # TopicValidator.java, MixAll.java; a light message queue has the name of a topic behind its prefix.
@@ -79,6 +81,8 @@ class QueueCheck:
         self.ledger = ledger
         self.ends = ledger.table.ends  # older than the files that are listed: queues only grow
         self.queues = dict(self._list())
+        self.ext = ExtUnits(ledger)
+        self.delays: dict[int, int] = {}  # by delay level, that of its newest message, ms
 
     def _report_foreign(self, root: Path) -> None:
         """Name what a broker does not make below `consumequeue/`; it refuses to load a store with some of it."""
@@ -132,7 +136,10 @@ class QueueCheck:
             name = f"consumequeue/{topic.decode(errors='backslashreplace')}/{queue_id}"
             queue = self.queues[frame.queue] = _Queue(name)
         where, at, entry = self._entry(queue, frame.queue_offset)
-        good = entry[:2] == (log_offset, frame.size) and tags_code_is_right(frame, entry[2])
+        code = self.ext.tags_code(queue.path, entry[2], frame.store_ms)
+        good = entry[:2] == (log_offset, frame.size) and tags_code_is_right(frame, code)
+        if good and (delay_ms := delay_of(frame, code)):
+            self.delays[queue_id + 1] = delay_ms
         if frame.queue_offset != queue.next:
             self._jump(path, position, frame, queue, good)
         if good:
@@ -198,6 +205,18 @@ class QueueCheck:
             queue.wrong.add(Problem(path, position, text, position + ENTRY.size))
         return False
 
+    def _tell_delays(self) -> None:
+        """No file says what messageDelayLevel a broker has: its messages do, or nothing."""
+        for level, delay_ms in sorted(self.delays.items()):
+            if level > len(DELAYS_S) or delay_ms != DELAYS_S[level - 1] * 1000:
+                text = f"messages of delay level {level} wait {delay_ms // 1000} s"
+                self.ledger.report.notes.append(f"{text}, not as in RocketMQ's own messageDelayLevel")
+        for (topic, queue_id), queue in sorted(self.queues.items()):
+            if topic == SCHEDULE_TOPIC and queue.missing.count and queue_id + 1 not in self.delays:
+                text = f"nothing tells how long messages of delay level {queue_id + 1} wait"
+                assumed = "for those without an entry RocketMQ's delay will be assumed"
+                self.ledger.report.notes.append(f"{queue.path}: {text}: {assumed}")
+
     def finish(self) -> None:
         """Judge what no message claimed: entries behind the last message, and messages without entries; and how far the
         queues went once.
@@ -206,6 +225,7 @@ class QueueCheck:
             if not topic.startswith(b"%LMQ%"):  # as in `_list`
                 self.queues[topic, queue_id] = _Queue(f"consumequeue/{topic.decode()}/{queue_id}")
         report, topics = self.ledger.report, configured_topics(self.ledger.root)
+        self._tell_delays()
         report.queues = len(self.queues)
         for (topic, queue_id), queue in self.queues.items():
             offset = queue.first // ENTRY.size if queue.next is None else queue.next

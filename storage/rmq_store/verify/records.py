@@ -18,6 +18,8 @@ MAGIC_START, BLANK_MAGIC, CRC_NAME = b"\xda\xa3\x20", b"\xcb\xd4\x31\x94", b"__C
 TOPIC_LENGTH = {MAGIC_START + b"\xa7": struct.Struct(">b"), MAGIC_START + b"\xab": I16}  # V1, V2
 POSITIVE = 0x7FFFFFFF
 MESSAGE_SIZE_MIN_BYTES = 91
+SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
+EXT_ADDRESS_END = -(2**31)  # a tags code below it, which no int32 is, is an address in consumequeue_ext
 
 
 class Frame(NamedTuple):
@@ -70,15 +72,24 @@ def tag_hash(frame: Frame) -> int:
 
 def tags_code_is_right(frame: Frame, code: int) -> bool:
     """Whether a queue entry for the message may hold `code`."""
-    delay = frame.properties.get(b"DELAY", b"")
-    if frame.queue[0] == b"SCHEDULE_TOPIC_XXXX" and delay.isdigit() and delay.strip(b"0"):
+    if _is_delayed(frame):
         # The delivery time. The table of delays is broker configuration; all of them are whole seconds.
-        return code >= frame.store_ms and (code - frame.store_ms) % 1000 == 0
+        return code < EXT_ADDRESS_END or (code >= frame.store_ms and (code - frame.store_ms) % 1000 == 0)
     due = frame.properties.get(b"TIMER_OUT_MS", b"")
     if frame.queue[0] == b"rmq_sys_pyrmq_timer" and code == (int(due) if due.isdigit() and len(due) < 19 else -1):
         return True  # else a broker rebuilt the queue: to it our timers are messages like any other
-    # Below any int32: the address of a unit in consumequeue_ext, where the hash is then kept.
-    return code < -(2**31) or code == java_hash(frame.properties.get(b"TAGS", b""))
+    # The address of a unit that is not there: then a broker computes a delivery time anew, and asks no filter.
+    return code < EXT_ADDRESS_END or code == java_hash(frame.properties.get(b"TAGS", b""))
+
+
+def delay_of(frame: Frame, code: int) -> int:
+    """How long the message waits by the code of its queue entry, ms; 0 for one that does not, or does not tell."""
+    return code - frame.store_ms if code > frame.store_ms and _is_delayed(frame) else 0
+
+
+def _is_delayed(frame: Frame) -> bool:
+    delay = frame.properties.get(b"DELAY", b"")
+    return frame.queue[0] == SCHEDULE_TOPIC and delay.isdigit() and bool(delay.strip(b"0"))
 
 
 def _record_crc(raw: bytes) -> str | bool:

@@ -203,7 +203,7 @@ def test_a_store_that_is_well(root: Path) -> None:
     assert [finding for finding in directory.checks(root) if finding.status == FAIL] == []
     assert [*_by_name(directory.checks(root))] == [
         "store", "contents", "permissions", "links", "file system", "disk", "clock", "writers", "last stop", "flushes",
-        "kept damage", "leftovers",
+        "kept damage", "delay levels", "leftovers",
     ]  # fmt: skip
 
 

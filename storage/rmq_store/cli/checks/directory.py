@@ -9,16 +9,18 @@ import os
 import stat
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from rmq_store.broker.config import StoreConfig, StoreFile
+from rmq_store.broker.delay_settings import delay_table
 from rmq_store.broker.disk_space import usage_percent
 from rmq_store.cli.checks import FAIL, OK, WARN, Finding
 from rmq_store.cli.output import time_text
 from rmq_store.errors import NotAStoreError, StoreError
 from rmq_store.files.lock import OfdLock
 from rmq_store.files.state_page import StatePage
-from rmq_store.format.names import parse_segment_name
+from rmq_store.format.names import SCHEDULE_TOPIC, parse_segment_name
 from rmq_store.log.kept import Kept
 from rmq_store.log.starting_point import OUR_LOCK_TEXT
 
@@ -36,7 +38,7 @@ def checks(root: Path) -> list[Finding]:
         return [there]
     return [
         there, contents(root), owner(root), links(root), file_system(root), disk(root), clock(root), writers(root),
-        clean_stop(root), flushes(root), kept_damage(root), leftovers(root),
+        clean_stop(root), flushes(root), kept_damage(root), delay_levels(root), leftovers(root),
     ]  # fmt: skip
 
 
@@ -213,6 +215,32 @@ def kept_damage(root: Path) -> Finding:
     first = f"the first at byte {kept.ranges[0].start}: {kept.ranges[0].reason}"
     text = f"{len(kept.ranges)} ranges, {size} bytes of the log; {first}"
     return Finding("kept damage", WARN, text, "rmq verify says where; reading such a message is an error")
+
+
+def delay_levels(root: Path) -> Finding:
+    """Whether somebody has told how long the delay levels are; of a store that a broker wrote only its messages do."""
+    from rmq_store import Store
+
+    try:
+        known = StoreFile.load(root)
+        if known is not None and known.config.message_delay_level:
+            return Finding("delay levels", OK, f"messageDelayLevel={known.config.message_delay_level}")
+        with Store.open(root, read_only=True) as store:
+            table = delay_table(root, replace(store.config, message_delay_level=""))
+        queues = root / "consumequeue" / SCHEDULE_TOPIC
+        used = {int(name) + 1 for name in os.listdir(queues) if name.isascii() and name.isdigit()}  # noqa: PTH208
+    except FileNotFoundError:
+        used = set()
+    except (StoreError, OSError) as error:
+        return Finding("delay levels", FAIL, str(error), f"rmq verify --store {root} says what is wrong with it")
+    if not used:
+        return Finding("delay levels", OK, "no message was ever delayed: those of RocketMQ are assumed")
+    told = {level: table.delays_ms[level - 1] // 1000 for level in sorted(table.inferred or ())}
+    text = f"messages tell: {', '.join(f'level {level} {delay_s} s' for level, delay_s in told.items()) or 'none'}"
+    if silent := sorted(level for level in used if table.is_assumed(level)):
+        text += f"; nothing tells those of levels {', '.join(map(str, silent))}: RocketMQ's are assumed"
+        return Finding("delay levels", WARN, text, f"rmq broker run {root} --config with the broker's broker.conf")
+    return Finding("delay levels", OK, f"{text}; for others RocketMQ's are assumed")
 
 
 def leftovers(root: Path, now_s: float | None = None) -> Finding:

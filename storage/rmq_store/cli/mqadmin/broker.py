@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -247,7 +247,13 @@ def _state(store: Store) -> dict[str, str]:
 
 
 def _settings(store: Store) -> dict[str, Any]:
-    return {**store.retention.settings().broker_conf(), "brokerName": store.broker_name}
+    from rmq_store.broker.config import StoreFile
+    from rmq_store.broker.delay_settings import with_delays
+
+    known = StoreFile.load(store.path)
+    config = known.config if known is not None else replace(store.config, message_delay_level="")
+    delays = {"messageDelayLevel": with_delays(store.path, config).message_delay_level}
+    return {**store.retention.settings().broker_conf(), **delays, "brokerName": store.broker_name}
 
 
 def _space(store: Store) -> float | None:

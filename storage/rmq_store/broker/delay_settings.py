@@ -1,0 +1,24 @@
+"""The delays of a store's levels for who has not opened it for writing: tasks that stage, and what only looks."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from rmq_store.broker.backup_files import log_of
+from rmq_store.broker.config import StoreConfig
+from rmq_store.log.delay_inference import infer_delays
+from rmq_store.log.delay_table import DelayTable
+
+
+def delay_table(root: Path, config: StoreConfig) -> DelayTable:
+    """The delays that `config` tells, or else those that the messages of the store at `root` tell."""
+    with closing(log_of(root, config, writable=False)) as log:
+        if not config.message_delay_level:
+            infer_delays(log, log.delay_levels_ms)
+        return log.delays
+
+
+def with_delays(root: Path, config: StoreConfig) -> StoreConfig:
+    """The settings of a store, with the delays that its messages tell if nobody else told them."""
+    return config if config.message_delay_level else config.with_delays(delay_table(root, config).delays_ms)

@@ -1,0 +1,67 @@
+"""The delay of each level: told by settings, or by the queue entries of the messages that a broker has delayed.
+
+No file of a RocketMQ store holds messageDelayLevel. A broker's store therefore tells it by its messages only: the entry
+of one in SCHEDULE_TOPIC_XXXX holds when it is due, its record when it was stored, and the difference is the delay of
+its level. The newest message of a level counts, since an operator may change the table. A level of which nothing tells
+has RocketMQ's delay: it is `assumed`, and nothing may come early because of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rmq_store.errors import CorruptionError, NotAStoreError
+from rmq_store.format.consume_queue import ENTRY_BYTES, PRE_BLANK_SIZE
+from rmq_store.format.names import SCHEDULE_TOPIC
+from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.delay_table import DelayTable
+from rmq_store.log.delivery_times import can_be_due, delays_in_copies, due_codes
+from rmq_store.log.rebuild import Rebuild
+
+# The newest messages of a level that are asked: of one that is damaged the one before it tells.
+_LOOK = 64
+
+
+def infer_delays(log: CommitLog, assumed_ms: tuple[int, ...]) -> None:
+    """Have the log work with the delays that its own messages tell, and with `assumed_ms` for the other levels.
+
+    Before a recovery: afterwards there are entries that were made with those very delays. NotAStoreError: of
+    `Rebuild.load`.
+    """
+    found = dict(_told(log))
+    delays_ms = list(assumed_ms)
+    for level, delay_ms in sorted(found.items()):
+        delays_ms += delays_ms[-1:] * (level - len(delays_ms))  # a level above the table's last counts as that
+        delays_ms[level - 1] = delay_ms
+    log.delays = DelayTable(tuple(delays_ms), frozenset(found))
+
+
+def _told(log: CommitLog) -> Iterator[tuple[int, int]]:
+    """(level, its delay in ms) of the levels whose messages tell it."""
+    begun = Rebuild.load(log.root)
+    for queue_id in sorted(log.views.queue_ids(SCHEDULE_TOPIC)):
+        try:
+            delay_ms = _delay_of(log, queue_id)
+        except (CorruptionError, NotAStoreError, FileNotFoundError):
+            continue  # whoever uses this queue is told
+        if delay_ms is not None:
+            yield queue_id + 1, delay_ms
+    if begun is not None:  # what is in the queues was made from the log; what was there before is in the copies
+        yield from delays_in_copies(log, begun.schedule).items()
+
+
+def _delay_of(log: CommitLog, queue_id: int) -> int | None:
+    queue = log.views.queue(SCHEDULE_TOPIC, queue_id)
+    bases = queue.run.bases()
+    last = log.queue_max(SCHEDULE_TOPIC, queue_id, log.files_end()) if bases else 0
+    first = max(last - _LOOK, bases[0] // ENTRY_BYTES) if last else 0
+    entries = queue.entries(first, last)
+    due_ms, stored_ms = due_codes(log, queue_id, entries)
+    rows = np.flatnonzero(can_be_due(stored_ms, due_ms) & (entries["frame_size"] != PRE_BLANK_SIZE))
+    for row in rows[::-1].tolist():
+        offset, size, _ = entries[row].tolist()
+        if log.is_record_of(SCHEDULE_TOPIC, queue_id, offset, size, first + row):
+            return int(due_ms[row] - stored_ms[row])
+    return None
