@@ -29,9 +29,9 @@ LAYERS: dict[str, set[str]] = {
     "clock": {"errors", "arguments", "files"},
     "threads": set(),
     "memory": set(),
-    # Which kinds of stores there are: names of files, and sentences.
-    "kinds": {"errors", "format"},
-    "log": {"errors", "clock", "format", "files"},
+    # Which kinds of stores there are: names of files, and sentences. Nothing of the engine: the verifier asks it, too.
+    "kinds": {"errors"},
+    "log": {"errors", "clock", "format", "files", "kinds"},
     "verify": {"errors", "clock", "format", "files", "log", "kinds"},
     "broker": {"errors", "arguments", "clock", "threads", "memory", "format", "files", "log", "verify", "kinds"},
     "client": {"errors", "arguments", "clock", "format", "files", "log", "broker", "kinds"},

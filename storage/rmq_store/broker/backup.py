@@ -9,8 +9,9 @@ What each step leaves out is what the next ones must not see (docs/operations.md
     B5  queues whose messages retention took  their next offset stays what it is
     B6  opened and closed, renamed            before this the target does not exist
 
-A store that a broker wrote last is copied file by file instead, and only while nobody uses it: a broker gives no end
-that a copy could trust.
+What others keep in the store (timers, RocksDB, unknown files) is copied between B1 and B2, byte for byte. A store that
+a broker wrote last, or of a kind that is not written here, is copied file by file instead, and only while nobody uses
+it: a broker gives no end that a copy could trust.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from rmq_store import kinds
 from rmq_store.arguments import checked
 from rmq_store.broker.backup_at_rest import copy_at_rest
 from rmq_store.broker.backup_files import BackupReport, Progress, log_of
@@ -60,7 +62,7 @@ def backup(path: str | Path, target: str | Path, *, progress: Progress | None = 
         _check_target(store.path, new)
         try:
             with _workshop(new) as made:
-                if lock_text(log_of(store.path, store.config, writable=False)) == OUR_LOCK_TEXT:
+                if _is_ours(store) and not kinds.is_only_read(store.path):
                     report = LiveBackup(store, made, tell).run(new)
                 else:
                     report = copy_at_rest(store, made, new, tell)
@@ -70,6 +72,10 @@ def backup(path: str | Path, target: str | Path, *, progress: Progress | None = 
         except OSError as error:
             raise durable.translate(error, plain_name(error, new)) from error
     return report
+
+
+def _is_ours(store: Store) -> bool:
+    return lock_text(log_of(store.path, store.config, writable=False)) == OUR_LOCK_TEXT
 
 
 def _check_target(root: Path, target: Path) -> None:

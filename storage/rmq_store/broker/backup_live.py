@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path, PurePath
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from rmq_store.broker.backup_files import BackupReport, Progress, copy_tree, log_of
 from rmq_store.broker.store import Store
+from rmq_store.broker.topics import topics_with_batch_queues
 from rmq_store.errors import CorruptRecordError, OffsetOutOfRangeError, StoreLockedError
 from rmq_store.files import durable
 from rmq_store.files.copying import copy_start
@@ -38,6 +40,12 @@ _NOT_COPIED = frozenset((
 ))  # fmt: skip
 _NOT_COPIED_SUFFIXES = (".lock", ".tmp")
 
+# Made anew for the copy, or copied before; what a file system makes where it is mounted is none of the store's.
+_MADE_ANEW = frozenset((
+    COMMIT_LOG_DIRECTORY, "consumequeue", "index", CONFIG_DIRECTORY, "pyrmq", LOCK_FILE, "abort", "checkpoint",
+    "lost+found",
+))  # fmt: skip
+
 _AFTER_THE_END = ("topics.json", "subscriptionGroup.json")
 
 # Descriptors that are held open so that retention passes over their segments: it takes the oldest first.
@@ -53,6 +61,8 @@ class LiveBackup:
         self._store = store
         self._source = log_of(store.path, store.config, writable=False)
         self._copy = log_of(made, store.config, writable=True)
+        self._source.views.elsewhere |= topics_with_batch_queues(store.path)
+        self._copy.views.elsewhere = self._source.views.elsewhere
         self._made = made
         self._tell = tell
         self._kept = Kept()
@@ -84,9 +94,10 @@ class LiveBackup:
             durable.make_directory(self._made / name)
         copy_tree(
             root / CONFIG_DIRECTORY, self._made / CONFIG_DIRECTORY,
-            lambda path: _is_kept(path) and not _comes_after(path),
+            lambda path: path.suffix != ".tmp" and not _comes_after(path),
         )  # fmt: skip
         copy_tree(root / "pyrmq", self._made / "pyrmq", _is_kept)
+        copy_tree(root, self._made, partial(_is_of_others, root))
         self._kept = Kept.load(self._copy.own)
         known = self._source.progress.load()
         self._copy.crc_from = known[0].crc_from if known is not None else None
@@ -181,7 +192,7 @@ class LiveBackup:
         if self._kept:
             return  # messages that are lost have places in their queues: recovery knows how to make those
         columns = scan.columns_of(self._copy, stretch)
-        for key, first, entries in scan.entries_by_queue(columns, stretch):
+        for key, first, entries in scan.entries_by_queue(columns, stretch, self._source.views.elsewhere):
             entries, _ = kept_entries(self._source, key, first, entries, has_ext=False)
             self._copy.views.queue(*key).put(first, entries)
         self._copy.views.put_keys(columns.key_hashes, columns.key_counts, offsets, columns.store_timestamp)
@@ -201,6 +212,12 @@ class LiveBackup:
             )
         )  # fmt: skip
         durable.write_atomically(self._made / LOCK_FILE, OUR_LOCK_TEXT)
+
+
+def _is_of_others(root: Path, path: PurePath) -> bool:
+    """Whether it is something that a broker, or somebody else, keeps in the store: nobody of us writes there."""
+    name = path.relative_to(root).parts[0]
+    return name not in _MADE_ANEW and not (name.startswith("checkpoint.") and name.endswith(".tmp"))
 
 
 def _comes_after(path: PurePath) -> bool:

@@ -44,7 +44,7 @@ from rmq_store.broker.send_back import PURPOSE as SEND_BACK_PURPOSE
 from rmq_store.broker.staged_files import StagedFile
 from rmq_store.broker.stored_frames import message_at
 from rmq_store.broker.topic_use import TopicLease
-from rmq_store.broker.topics import DEFAULT_TOPICS, TopicConfig, TopicTable
+from rmq_store.broker.topics import DEFAULT_TOPICS, TopicConfig, TopicTable, topics_with_batch_queues
 from rmq_store.broker.waiting import Backlog, backlogs, waiting_by_topic
 from rmq_store.broker.writing import Writer
 from rmq_store.clock import store_clock
@@ -203,6 +203,7 @@ class Store:
             if known is None and log.segments.bases() and not read_only:
                 settings = replace(settings, message_index_tags=indexes_tags(log))
                 log.index_tags = settings.message_index_tags
+            log.views.elsewhere |= topics_with_batch_queues(root)
             if not read_only:
                 if not settings.tells_delays() and _has_brokers_records(log, ours=ours):
                     settings = replace(settings, message_delay_level="")

@@ -10,6 +10,7 @@ PermName.java.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from rmq_store import kinds
 from rmq_store.broker.config_files import CachedView, ConfigFile, Stamp, Table
 from rmq_store.clock import system_clock
 from rmq_store.errors import CorruptConfigError, UnknownTopicError, UsageError
+from rmq_store.files import durable
 from rmq_store.files.rooted import as_path
 from rmq_store.format import names
 
@@ -211,7 +213,9 @@ class TopicTable:
     def _decode(self, table: Table) -> Mapping[str, TopicConfig]:
         entries = self._file.part(table, "topicConfigTable")
         found = {name: self._decode_entry(name, entry) for name, entry in entries.items()}
-        for name, kind in kinds.kinds_by_files(self._root).items():
+        with durable.typed_reading(self._root):
+            by_files = kinds.kinds_by_files(self._root)
+        for name, kind in by_files.items():
             if name in found:
                 found[name] = replace(found[name], kind=kind)
         return MappingProxyType(found)
@@ -241,6 +245,18 @@ class TopicTable:
 
     def _corrupt(self, name: str, reason: str) -> CorruptConfigError:
         return self._file.corrupt(f"topic {str(name)[:255]!r}: {reason}")
+
+
+def topics_with_batch_queues(root: Path) -> frozenset[str]:
+    """Topics of the store at `root` whose attributes say that they have queues of batches. CorruptConfigError."""
+    return _with_batch_queues(root, TopicTable(root).stamp())
+
+
+@functools.lru_cache(maxsize=16)
+def _with_batch_queues(root: Path, stamp: Stamp) -> frozenset[str]:
+    """Found once for each state of the table: every task of Spark opens the store, and there may be many topics."""
+    topics = TopicTable(root).all().values()
+    return frozenset(topic.topic_name for topic in topics if topic.kind is kinds.BATCH_QUEUES)
 
 
 def _check(topic: TopicConfig) -> None:

@@ -11,29 +11,34 @@ known here, and members of JSON tables that are not, are no reason to refuse: th
 
 from rmq_store.kinds.signs import (
     Seen,
+    is_only_read,
     is_rocksdb_file,
     look,
     missing_log,
     queues_are_in,
+    refuse_to_check,
     refuse_to_read,
     refuse_to_repair,
     refuse_to_write,
 )
-from rmq_store.kinds.table import COMMON, KINDS, Effect, Kind
+from rmq_store.kinds.table import BATCH_QUEUES, COMMON, KINDS, Effect, Kind
 from rmq_store.kinds.topics import (
     is_read,
     kind_by_attributes,
     kinds_by_files,
     refuse_to_read_topic,
     refuse_to_write_topic,
+    topics_with_batch_queues,
 )
 
 __all__ = [
+    "BATCH_QUEUES",
     "COMMON",
     "KINDS",
     "Effect",
     "Kind",
     "Seen",
+    "is_only_read",
     "is_read",
     "is_rocksdb_file",
     "kind_by_attributes",
@@ -41,9 +46,11 @@ __all__ = [
     "look",
     "missing_log",
     "queues_are_in",
+    "refuse_to_check",
     "refuse_to_read",
     "refuse_to_read_topic",
     "refuse_to_repair",
     "refuse_to_write",
     "refuse_to_write_topic",
+    "topics_with_batch_queues",
 ]

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 from rmq_store.errors import StoreKindError
-from rmq_store.format.names import is_index_file_name, parse_segment_name
 from rmq_store.kinds import table
-from rmq_store.kinds.entries import Entry, entries
+from rmq_store.kinds.entries import Entry, entries, is_index_file, is_segment
 from rmq_store.kinds.table import Effect, Kind
 from rmq_store.kinds.topics import BATCH_DIRECTORY, COMPACTION_DIRECTORY, MAPPING, static_topics
 
@@ -69,6 +68,11 @@ def refuse_to_write(root: Path) -> None:
     _refuse(root, look(root), (Effect.NOT_OPENED, Effect.NOT_WRITTEN))
 
 
+def is_only_read(root: Path) -> bool:
+    """Whether `refuse_to_write` refuses."""
+    return any(seen.kind.effect in (Effect.NOT_OPENED, Effect.NOT_WRITTEN) for seen in look(root))
+
+
 def refuse_to_repair(root: Path) -> None:
     """As `refuse_to_write`, but for foreign files of log, queues and index: a repair names them, and moves them away.
     What is foreign and a directory may be all that there is of something.
@@ -84,6 +88,12 @@ def _is_moved_by_repair(root: Path, path: str) -> bool:
 def refuse_to_read(root: Path) -> None:
     """StoreKindError, if the store at `root` is of a kind that cannot be read."""
     _refuse(root, [*_dledger(root), *_queues(root, entries(root / "consumequeue"))], (Effect.NOT_OPENED,))
+
+
+def refuse_to_check(root: Path) -> None:
+    """StoreKindError, if there is no log that can be checked."""
+    missing = missing_log(root)
+    _refuse(root, [*_dledger(root), *([missing] if missing else [])], (Effect.NOT_OPENED,))
 
 
 def _refuse(root: Path, seen: Iterable[Seen], effects: tuple[Effect, ...]) -> None:
@@ -145,7 +155,7 @@ def _queues(root: Path, found: list[Entry]) -> Iterator[Seen]:
 def _foreign(root: Path, queues: list[Entry]) -> Iterator[Seen]:
     for name, is_directory in entries(root / "commitlog"):
         # Brokers pass over directories there, and so do we (MappedFileQueue#doLoad).
-        if not is_directory and parse_segment_name(name) is None:
+        if not is_directory and not is_segment(name):
             yield Seen(table.FOREIGN, f"commitlog/{name}")
     for name, is_directory in queues:
         if not is_directory and not is_rocksdb_file(name):
@@ -154,7 +164,7 @@ def _foreign(root: Path, queues: list[Entry]) -> Iterator[Seen]:
         if not is_directory:
             yield Seen(table.FOREIGN, f"{_EXTENSION}/{name}")
     for name, _ in entries(root / "index"):
-        if not is_index_file_name(name) and name != _LOST_AND_FOUND:
+        if not is_index_file(name) and name != _LOST_AND_FOUND:
             yield Seen(table.FOREIGN, f"index/{name}")
     for name, is_directory in entries(root):
         if is_directory and name.startswith("consumequeue_") and name not in (_EXTENSION, _SEPARATE):

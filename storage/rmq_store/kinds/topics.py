@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from rmq_store.errors import TopicKindError
 from rmq_store.kinds import table
-from rmq_store.kinds.entries import entries
+from rmq_store.kinds.entries import entries, read_small
 from rmq_store.kinds.table import Effect, Kind
 
 MAPPING = "config/topicQueueMapping.json"
 BATCH_DIRECTORY = "batchconsumequeue"
 COMPACTION_DIRECTORY = "compaction/compactionLog"
+
+# A string, which is left as it is, or a key that is a number.
+_KEY_OR_TEXT = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\Z)|([{,]\s*+)(-?+[0-9]++)(?=\s*+:)', re.DOTALL)
 
 
 def kind_by_attributes(attributes: Mapping[str, str]) -> Kind | None:
@@ -29,7 +33,12 @@ def kinds_by_files(root: Path) -> Mapping[str, Kind]:
     """{topic: kind} of those that files and directories tell; attributes may be lost with the table of topics."""
     found = dict.fromkeys(static_topics(root), table.STATIC_TOPICS)
     found |= dict.fromkeys((name for name, _ in entries(root / COMPACTION_DIRECTORY)), table.COMPACTION)
-    return found | dict.fromkeys((name for name, _ in entries(root / BATCH_DIRECTORY)), table.BATCH_QUEUES)
+    return found | dict.fromkeys(topics_with_batch_queues(root), table.BATCH_QUEUES)
+
+
+def topics_with_batch_queues(root: Path) -> frozenset[str]:
+    """Those that have queues in batchconsumequeue/."""
+    return frozenset(name for name, _ in entries(root / BATCH_DIRECTORY))
 
 
 def static_topics(root: Path) -> frozenset[str]:
@@ -37,9 +46,10 @@ def static_topics(root: Path) -> frozenset[str]:
     `rmq verify` that says so.
     """
     try:
-        mapping = json.loads((root / MAPPING).read_bytes())
-        topics = mapping.get("topicQueueMappingInfoMap", {})
-    except (FileNotFoundError, NotADirectoryError, ValueError, AttributeError, RecursionError):
+        # A broker writes keys that are numbers without quotes.
+        text = _KEY_OR_TEXT.sub(lambda found: f'{found[1]}"{found[2]}"' if found[2] else found[0], _mapping(root))
+        topics = json.loads(text).get("topicQueueMappingInfoMap", {}) if text else {}
+    except (ValueError, AttributeError, RecursionError):
         return frozenset()
     return frozenset(topics) if isinstance(topics, dict) else frozenset()
 
@@ -47,6 +57,10 @@ def static_topics(root: Path) -> frozenset[str]:
 def is_read(kind: Kind | None) -> bool:
     """Whether a topic of this kind can be read here."""
     return kind is None or kind.effect is Effect.TOPIC_NOT_WRITTEN
+
+
+def _mapping(root: Path) -> str:
+    return read_small(root / MAPPING).decode(errors="replace")
 
 
 def refuse_to_read_topic(topic: str, kind: Kind | None) -> None:

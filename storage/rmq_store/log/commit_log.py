@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from rmq_store.errors import CorruptRecordError
+from rmq_store import kinds
+from rmq_store.errors import CorruptRecordError, StoreKindError
 from rmq_store.files.lock import OfdLock
 from rmq_store.files.progress import Progress, ProgressRecord
 from rmq_store.files.rooted import Root, root_of
@@ -221,7 +222,11 @@ class CommitLog:
         Raises:
             CorruptRecordError: the queue's last record is damaged. Nobody is writing, so its entry is no torn one: to
                 give its offset to another message would hide both.
+            StoreKindError: the topic's queues are kept elsewhere.
         """
+        if topic in self.views.elsewhere:
+            kind = kinds.BATCH_QUEUES
+            raise StoreKindError(str(self.root), f"topic {topic!r}: {kind.what}. {kind.advice}", kind.name)
         queue = self.views.queue(topic, queue_id)
         known = self._own_next.get((topic, queue_id)) if end == self._own_end else None
         if known is not None and queue.has_entry(known - 1):

@@ -105,7 +105,7 @@ class Dispatch:
 
     def _put(self, stretch: scan.Stretch, columns: DispatchColumns) -> None:
         log = self._log
-        for key, first, entries in scan.entries_by_queue(columns, stretch):
+        for key, first, entries in scan.entries_by_queue(columns, stretch, log.views.elsewhere):
             if log.kept:
                 close_gap(log, key, first)
             elif self._believes_views and key not in self.firsts and has_gap_before(log, key, first):

@@ -46,7 +46,7 @@ class DamageWalk:
 
     def note(self, piece: scan.Stretch, columns: DispatchColumns) -> None:
         """The frames of a piece are part of the log."""
-        for key, first, entries in scan.entries_by_queue(columns, piece):
+        for key, first, entries in scan.entries_by_queue(columns, piece, self._log.views.elsewhere):
             self.firsts.setdefault(key, first)
             self._next[key] = first + len(entries)
         self._newest_ms = int(columns.store_timestamp[-1])
@@ -99,7 +99,7 @@ class DamageWalk:
             return False
         lost_bytes = behind - offset + sum(bad.end - bad.start for bad in log.kept.ranges)
         met: set[QueueKey] = set()
-        for key, first, _ in scan.entries_by_queue(columns, stretch):
+        for key, first, _ in scan.entries_by_queue(columns, stretch, log.views.elsewhere):
             if key in met:
                 continue
             met.add(key)

@@ -259,7 +259,7 @@ def _add_missing(log: CommitLog, stretch: scan.Stretch, found: ReadOnlyEnd, lost
     if not below.any():
         return
     part = stretch._replace(positions=stretch.positions[below], sizes=stretch.sizes[below])
-    for key, first, entries in scan.entries_by_queue(scan.columns_of(log, part), part):
+    for key, first, entries in scan.entries_by_queue(scan.columns_of(log, part), part, log.views.elsewhere):
         known = found.missing.get(key)
         in_files = 0 if known or key in lost else log.queue_max(*key, found.end)
         next_offset = known[0] + len(known[1]) if known else in_files

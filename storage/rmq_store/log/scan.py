@@ -233,8 +233,12 @@ def queues_in(log: CommitLog, start: int, end: int) -> list[QueueKey]:
     return sorted(found)
 
 
-def entries_by_queue(columns: DispatchColumns, stretch: Stretch) -> Iterator[tuple[QueueKey, int, np.ndarray]]:
-    """(queue, first queue offset, entries): runs of consecutive queue offsets, ready for `ConsumeQueue.put`."""
+def entries_by_queue(
+    columns: DispatchColumns, stretch: Stretch, elsewhere: frozenset[str]
+) -> Iterator[tuple[QueueKey, int, np.ndarray]]:
+    """(queue, first queue offset, entries): runs of consecutive queue offsets, ready for `ConsumeQueue.put`; none of
+    topics whose queues are `elsewhere` (`Views.elsewhere`).
+    """
     rows = np.flatnonzero(columns.dispatchable)
     if not len(rows):
         return
@@ -250,4 +254,6 @@ def entries_by_queue(columns: DispatchColumns, stretch: Stretch) -> Iterator[tup
     bounds = [*np.flatnonzero(new_run).tolist(), len(rows)]
     names = topics.dictionary.to_pylist()
     for low, high in pairwise(bounds):
+        if elsewhere and names[codes[low]] in elsewhere:
+            continue
         yield (names[codes[low]], int(queue_ids[low])), int(queue_offsets[low]), entries[low:high]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rmq_store import kinds
 from rmq_store.files import durable
 from rmq_store.files.segments import OpenFiles, SegmentRun
 from rmq_store.log.consume_queue import ConsumeQueue
@@ -43,6 +44,10 @@ class Views:
         self._files = files
         self._writable = writable
         self._queues: dict[QueueKey, ConsumeQueue] = {}
+        self.elsewhere = kinds.topics_with_batch_queues(root)
+        """Topics whose queues a broker keeps in another directory and format. A broker that finds queues of them here
+        does not start any more (ConsumeQueueStore#queueTypeShouldBe): nothing makes any.
+        """
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue, whether or not it has files yet. `topic` must be a valid name: it becomes a path.

@@ -77,7 +77,7 @@ def test_names_that_are_no_queues_are_passed_over(tmp_path: Path) -> None:
     (directory / "Alpha" / "٣").mkdir()
     (directory / SCHEDULE_TOPIC).mkdir()
     (directory / SCHEDULE_TOPIC / "40").write_text("no directory")
-    (directory / "notes").write_text("no topic")
+    (directory / "lost+found").mkdir()
     (tmp_path / "store" / "pyrmq" / "progress").unlink()  # so that all queues are looked at
     with Store.open(tmp_path / "store", clock=lambda: NOW) as store:
         assert store._log.views.keys() == [("Alpha", 0)]

@@ -91,9 +91,7 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize(("name", "kind"), READ_ONLY.items())
-def test_a_store_with_a_sign_is_read_and_never_written(
-    root: Path, tree_hash: TreeHash, name: str, kind: str
-) -> None:
+def test_a_store_with_a_sign_is_read_and_never_written(root: Path, tree_hash: TreeHash, name: str, kind: str) -> None:
     put(root, name)
     before = tree_hash(root)
     assert bodies(root) == [b"one", b"two"]

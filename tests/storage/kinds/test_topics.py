@@ -5,6 +5,7 @@ refused one by one, by name; the other topics of the store are used as ever.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -14,10 +15,11 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-from rmq_store import Message, StagingArea, Store, StoreConfig, TopicKindError
+from rmq_store import Message, StagingArea, Store, StoreConfig, TopicKindError, backup
 from rmq_store.broker.lag import all_lags
 from rmq_store.cli import commands
 from rmq_store.client import LitePullConsumer, MQClientError, Producer, SimpleConsumer
+from rmq_store.verify import verify_store
 
 NOT_READ = {
     "batch queues": {"queue.type": "BatchCQ"},
@@ -54,8 +56,9 @@ def mark(root: Path) -> Callable[[dict[str, str]], None]:
 
 
 def map_queues(root: Path) -> None:
-    mapping = {"topicQueueMappingInfoMap": {"Odd": {"topic": "Odd", "totalQueues": 2}}, "dataVersion": {}}
-    (root / "config" / "topicQueueMapping.json").write_text(json.dumps(mapping))
+    """As a broker writes it: the keys of some objects are numbers."""
+    mapping = '{"topicQueueMappingInfoMap":{"Odd":{"currIdMap":{0:0},"hostedQueues":{0:[{"gen":1,"queueId":0}]}}}}'
+    (root / "config" / "topicQueueMapping.json").write_text(mapping)
 
 
 WRITES: dict[str, Callable[[Store], object]] = {
@@ -121,6 +124,60 @@ def test_a_static_topic_is_read_and_not_written(root: Path) -> None:
                 call(store)
             assert ("row 0" in str(raised.value)) == (name.startswith("append")), name
         store.send(Message("Plain", b"two"))
+
+
+def broker_was_here(root: Path) -> None:
+    """Whoever opens the store next for writing takes queue entries from the log."""
+    shutil.rmtree(root / "pyrmq")
+    (root / "lock").write_bytes(b"lock")
+    (root / "abort").touch()
+
+
+@pytest.mark.parametrize("told_by", ["attribute", "directory"])
+def test_nobody_makes_queues_of_a_topic_that_has_them_elsewhere(
+    root: Path, mark: Callable[[dict[str, str]], None], told_by: str
+) -> None:
+    """A broker that finds `consumequeue/Odd` beside the queues of batches does not start any more."""
+    shutil.rmtree(root / "consumequeue" / "Odd")
+    if told_by == "attribute":
+        mark(NOT_READ["batch queues"])
+    else:
+        (root / "batchconsumequeue" / "Odd" / "0").mkdir(parents=True)
+    broker_was_here(root)
+    report = verify_store(root)
+    assert (report.problems, report.queues) == ([], 1)
+    with Store.open(root, read_only=True) as store:
+        assert store.queue_range("Plain", 0) == (0, 1)
+    with Store.open(root) as store:
+        assert store.recovery is not None
+        assert store.recovery.record_count == 2
+        store.send(Message("Plain", b"two"))
+        assert store.queue_range("Plain", 0) == (0, 2)
+    assert rmq(root, "repair", "--queues", "--index", "--yes").exit_code == 0
+    backup(root, root.parent / "copy")
+    for place in (root, root.parent / "copy"):
+        assert not (place / "consumequeue" / "Odd").exists()
+        report = verify_store(place)
+        assert (report.status, report.messages, report.queues) == ("clean", 3, 1)
+
+
+def test_what_is_due_for_such_a_topic_waits_on_and_is_named(
+    tmp_path: Path, small: StoreConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    now, root = 1_700_000_000_000, tmp_path / "store"
+    with Store.open(root, create=True, config=small, clock=lambda: now) as store:
+        for topic in ("Odd", "Plain"):
+            store.create_topic(topic, 1)
+            store.send(Message(topic, b"later", delay_level=1))
+    (root / "batchconsumequeue" / "Odd" / "0").mkdir(parents=True)
+    now += 60_000
+    with Store.open(root, clock=lambda: now) as store:
+        assert store.schedule.deliver_due().delivered == 1
+        assert store.queue_range("Plain", 0) == (0, 1)
+        assert store.waiting_for() == {"Odd": 1}
+    assert "what is due for Odd-0 waits on" in caplog.text
+    assert "queues of these topics hold batches" in caplog.text
+    assert not (root / "consumequeue" / "Odd").exists()
 
 
 def test_a_task_of_a_sink_stages_nothing_for_such_a_topic(root: Path) -> None:
