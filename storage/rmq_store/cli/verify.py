@@ -31,6 +31,7 @@ def verify(root: Path, as_json: bool) -> None:
     Reads every byte of the log and recomputes every checksum, also while others write. The store is "clean", "damaged"
     (each problem with file and bytes; see `rmq repair`), "unclean" (open now, not closed, or in the middle of a
     repair: the next writer repairs what is listed), or "kept" (nothing but damage that somebody decided to live with).
+    Lines "not seen" name what belongs to the store and is not checked: files of other kinds (docs/stores.md).
 
     \b
     Exit codes: 0 clean, 1 damaged, 2 it cannot be read, or the caller's mistake, 3 unclean, 4 kept.
@@ -76,6 +77,8 @@ def _write(report: Report, speed: str) -> None:
         line("recovery", text)
     for text in report.notes:
         line("note", text)
+    for text in report.not_looked_at:
+        line("not seen", text)
 
 
 def _up_to(problem: Problem) -> str:

@@ -22,17 +22,18 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from rmq_store import kinds
 from rmq_store.errors import NotAStoreError, StoreFailedError, UsageError
 
 from .beside import check
 from .files import Bytes
 from .index import IndexCheck
 from .known import REBUILD_FILE, BadRange, is_in_repair, kept_ranges
-from .queues import QueueCheck
+from .queues import NoQueues, QueueCheck
 from .records import MAGIC_START, Frame, read_frame
 from .report import FINDINGS_KEPT, Ledger, Problem, Report
 from .segments import find_segments
-from .tables import check_tables
+from .tables import check_tables, topics_with_batch_queues
 
 __all__ = ["BadRange", "Problem", "Report", "verify_store"]
 
@@ -49,12 +50,13 @@ def verify_store(root: str | Path, progress: Callable[[int, int, int], None] | N
         progress: called now and then with (messages, bytes of the log done, bytes of the log in all).
 
     Raises:
-        NotAStoreError: there is no `commitlog/` below `root`.
+        NotAStoreError: there is no `commitlog/` below `root`. StoreKindError: the log is not there, or another one is.
         UsageError: this user may not read a file or a directory; nothing is known of the store.
         StoreFailedError: the disk does not give back a directory; files that cannot be read are findings.
     """
     path, tell = Path(root), progress or (lambda messages, done_bytes, total_bytes: None)
     try:
+        kinds.refuse_to_check(path)
         if not (path / "commitlog").is_dir():
             raise NotAStoreError(str(path), "not a store: it has no commitlog directory")
         return check(path, lambda: _Scan(Ledger(path), tell).run())
@@ -75,7 +77,9 @@ class _Scan:
         self.flushed_end, self.crc_from, _ = ledger.progress
         # In this order, while others write: what is below an end that was read before is in the files behind it.
         self.limit = ledger.end
-        self.queues, self.index = QueueCheck(ledger), IndexCheck(ledger, self.segments)
+        self.queues = QueueCheck(ledger) if kinds.queues_are_in(ledger.root) != "RocksDB" else NoQueues(ledger)
+        self.elsewhere = topics_with_batch_queues(ledger.root)
+        self.index = IndexCheck(ledger, self.segments)
         self.newest_ms = 0
         self.kept: list[BadRange] = []
 
@@ -85,6 +89,9 @@ class _Scan:
         if is_in_repair(self.ledger.root):
             text = "the store is in the middle of a repair: the next writer ends it, until then nobody can only read"
             self.report.recovery.append(f"{REBUILD_FILE}: {text}")
+        self.report.not_looked_at += [
+            f"{seen.path}: {seen.kind.unchecked}" for seen in kinds.look(self.ledger.root) if seen.kind.unchecked
+        ]
         check_tables(self.ledger)
         self._read_kept()
         for number, (base, path) in enumerate(self.segments):
@@ -222,7 +229,9 @@ class _Scan:
         self.report.messages += 1
         self.report.messages_with_crc += frame.has_crc
         # NOT and COMMIT are dispatched; inner batches (0x80) go to batchconsumequeue/, which is not checked.
-        if frame.flags & 0xC in (0x4, 0xC):
+        if frame.queue[0] in self.elsewhere:
+            pass  # its queue is said to be not looked at
+        elif frame.flags & 0xC in (0x4, 0xC):
             self.queues.check_flagged(log_offset, frame, "part of a transaction")
         elif frame.flags & 0x80:
             self.queues.check_flagged(log_offset, frame, "a batch")

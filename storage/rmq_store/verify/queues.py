@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rmq_store.kinds import is_rocksdb_file
+
 from .ext import ExtUnits
 from .files import numbered_files, other_kind
 from .records import MESSAGE_SIZE_MIN_BYTES, SCHEDULE_TOPIC, Frame, delay_of, tags_code_is_right
@@ -74,6 +76,22 @@ class _Queue:
         return "-".join(self.path.partition("/")[2].rsplit("/", 1))
 
 
+class NoQueues:
+    """In the place of `QueueCheck` for a store that keeps its queues elsewhere: it looks at none."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+
+    def check(self, path: str, position: int, log_offset: int, frame: Frame) -> None:
+        """As `QueueCheck.check`."""
+
+    def check_flagged(self, log_offset: int, frame: Frame, flag: str) -> None:
+        """As `QueueCheck.check_flagged`."""
+
+    def finish(self) -> None:
+        """As `QueueCheck.finish`."""
+
+
 class QueueCheck:
     """Feed it every message that belongs in a queue, in log order; then call `finish`."""
 
@@ -87,6 +105,8 @@ class QueueCheck:
     def _report_foreign(self, root: Path) -> None:
         """Name what a broker does not make below `consumequeue/`; it refuses to load a store with some of it."""
         for topic in sorted(root.iterdir()):
+            if is_rocksdb_file(topic.name) and not _is_directory(topic):
+                continue  # said to be not looked at
             if not _is_directory(topic) or not _is_topic(topic.name):
                 self._foreign(topic, "no directory of a topic")
                 continue

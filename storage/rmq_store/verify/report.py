@@ -38,6 +38,7 @@ class Report:
     recovery    what an unclean stop, or a repair that was killed, leaves (`abort`, views behind or ahead of the log, a
                 torn last record) and the next opening for writing repairs
     notes       unusual but allowed: of a broker's messages keys that no index file covers, messages of a deleted topic
+    not_looked_at   what belongs to the store and was not checked, because it is of another kind (docs/stores.md)
     """
 
     root: str
@@ -59,6 +60,7 @@ class Report:
     kept: list[BadRange] = field(default_factory=list)
     recovery: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    not_looked_at: list[str] = field(default_factory=list)
 
     @property
     def status(self) -> str:

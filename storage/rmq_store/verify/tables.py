@@ -13,6 +13,8 @@ import re
 from pathlib import Path
 from typing import NoReturn
 
+from rmq_store import kinds
+
 from .files import other_kind, read_start
 from .known import is_ours
 from .report import Ledger
@@ -107,12 +109,27 @@ def _has_topics(root: Path) -> bool:
 
 def configured_topics(root: Path) -> set[bytes] | None:
     """The topics in topics.json, None if it cannot be told. PermissionError."""
+    topics = _topics(root)
+    return None if topics is None else {topic.encode(errors="surrogatepass") for topic in topics}
+
+
+def _topics(root: Path) -> Table | None:
     for name in ("config/topics.json", "config/topics.json.bak"):
         table = load(root / name)
         topics = table.get("topicConfigTable") if isinstance(table, dict) else None
         if isinstance(topics, dict):
-            return {topic.encode(errors="surrogatepass") for topic in topics}
+            return topics
     return None
+
+
+def topics_with_batch_queues(root: Path) -> frozenset[bytes]:
+    """Topics whose queues are not in `consumequeue/`, by their attributes or directories. PermissionError."""
+    found = set(kinds.topics_with_batch_queues(root))
+    for topic, entry in (_topics(root) or {}).items():
+        attributes = entry.get("attributes") if isinstance(entry, dict) else None
+        if isinstance(attributes, dict) and kinds.kind_by_attributes(attributes) is kinds.BATCH_QUEUES:
+            found.add(topic)
+    return frozenset(topic.encode(errors="surrogatepass") for topic in found)
 
 
 def _store_file(root: Path) -> Table | str:

@@ -202,8 +202,8 @@ def test_a_broken_sibling_is_named_as_it_makes_all_data_sources_vanish(tmp_path:
 def test_a_store_that_is_well(root: Path) -> None:
     assert [finding for finding in directory.checks(root) if finding.status == FAIL] == []
     assert [*_by_name(directory.checks(root))] == [
-        "store", "contents", "permissions", "links", "file system", "disk", "clock", "writers", "last stop", "flushes",
-        "kept damage", "delay levels", "leftovers",
+        "store", "kind", "contents", "permissions", "links", "file system", "disk", "clock", "writers", "last stop",
+        "flushes", "kept damage", "delay levels", "leftovers",
     ]  # fmt: skip
 
 

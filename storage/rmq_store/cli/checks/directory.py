@@ -12,12 +12,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from rmq_store import kinds
 from rmq_store.broker.config import StoreConfig, StoreFile
 from rmq_store.broker.delay_settings import delay_table
 from rmq_store.broker.disk_space import usage_percent
 from rmq_store.cli.checks import FAIL, OK, WARN, Finding
 from rmq_store.cli.output import time_text
-from rmq_store.errors import NotAStoreError, StoreError
+from rmq_store.errors import NotAStoreError, StoreError, StoreKindError
 from rmq_store.files.lock import OfdLock
 from rmq_store.files.state_page import StatePage
 from rmq_store.format.names import SCHEDULE_TOPIC, parse_segment_name
@@ -33,12 +34,12 @@ _FLEETING = {"overlay": "it goes with its container", "tmpfs": "it goes when the
 
 def checks(root: Path) -> list[Finding]:
     """All of them; only the first one if there is no store."""
-    there = opens(root)
+    there, of_kind = opens(root), kind(root)
     if there.status == FAIL and not (root / "commitlog").is_dir():
-        return [there]
+        return [there, *(finding for finding in of_kind if finding.status == FAIL)]
     return [
-        there, contents(root), owner(root), links(root), file_system(root), disk(root), clock(root), writers(root),
-        clean_stop(root), flushes(root), kept_damage(root), delay_levels(root), leftovers(root),
+        there, *of_kind, contents(root), owner(root), links(root), file_system(root), disk(root), clock(root),
+        writers(root), clean_stop(root), flushes(root), kept_damage(root), delay_levels(root), leftovers(root),
     ]  # fmt: skip
 
 
@@ -50,10 +51,27 @@ def opens(root: Path) -> Finding:
         with Store.open(root, read_only=True) as store:
             start, end = store.log_range()
             return Finding("store", OK, f"{root}: {len(store.topics())} topics, bytes {start} to {end} of the log")
+    except StoreKindError as error:
+        return Finding("store", FAIL, str(error), "docs/stores.md says what can be done with which kind of store")
     except NotAStoreError as error:
         return Finding("store", FAIL, str(error), "name the directory that holds commitlog/")
     except (StoreError, OSError) as error:
         return Finding("store", FAIL, str(error), f"rmq verify --store {root} says what is wrong with it")
+
+
+def kind(root: Path) -> list[Finding]:
+    """Of which kinds it is, and what that means for who uses it."""
+    seen = kinds.look(root)
+    if not seen:
+        return [Finding("kind", OK, f"{kinds.COMMON.name}: {kinds.COMMON.what}")]
+    return [_kind(one) for one in seen]
+
+
+def _kind(seen: kinds.Seen) -> Finding:
+    effect, text = seen.kind.effect, f"{seen.kind.name}: {seen.path}: {seen.kind.what}"
+    if effect is kinds.Effect.NONE:
+        return Finding("kind", OK, f"{text}. {seen.kind.advice}")
+    return Finding("kind", FAIL if effect is kinds.Effect.NOT_OPENED else WARN, text, seen.kind.advice)
 
 
 def contents(root: Path) -> Finding:
