@@ -234,7 +234,9 @@ class Query:
 
     def search(self) -> IndexSearch:
         """The index, to be searched; raises as `find`."""
-        index = self._log.views.index
+        index, damage = self._log.views.index, self._log.index_damage
+        if damage is not None:
+            raise CorruptIndexError(damage.path, damage.offset, damage.reason) from damage
         if index is None or (self._is_a_brokers() and not index.names()):
             raise UsageError(
                 f"{self._log.root} keeps no index (messageIndexEnable=false): no message can be found by key; read the "

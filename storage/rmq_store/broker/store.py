@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,6 +51,7 @@ from rmq_store.broker.writing import Writer
 from rmq_store.clock import store_clock
 from rmq_store.errors import (
     CorruptConfigError,
+    CorruptIndexError,
     CorruptionError,
     NotAStoreError,
     ReadOnlyError,
@@ -69,9 +71,15 @@ from rmq_store.log.commit_log import LOCK_TIMEOUT_MS, Clock, CommitLog, leaves_n
 from rmq_store.log.delay_inference import infer_delays
 from rmq_store.log.file_sizes import size_of_files
 from rmq_store.log.geometry import infer
+from rmq_store.log.index_gaps import has_no_index
 from rmq_store.log.index_repair import indexes_tags
+from rmq_store.log.index_search import damaged_index
 from rmq_store.log.recovery import RecoveryReport, Wishes
 from rmq_store.log.starting_point import OUR_LOCK_TEXT
+
+_LOG = logging.getLogger(__name__)
+
+_INDEX_SIZES = frozenset({"max_hash_slot_num", "max_index_num"})
 
 # TopicConfigManager: a 5.x broker makes a topic of this prefix and its own name.
 _SYNC_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
@@ -182,12 +190,13 @@ class Store:
                 root = Root(root).path
         ours = _is_ours(root)  # first: who is about to say so has written what follows from it
         known = StoreFile.load(root) or _none_lost(root)
-        settings = _settings(root, known, config, ours=ours)
+        damage: list[CorruptIndexError] = []
+        settings = _settings(root, known, config, damage, ours=ours)
         log = CommitLog(
             root,
             settings.geometry(),
             writable=not read_only,
-            index_enabled=settings.message_index_enable,
+            index_enabled=settings.message_index_enable and not damage,
             index_tags=settings.message_index_tags,
             clock=clock or store_clock(root),
             sync_flush=settings.flush_disk_type == "SYNC_FLUSH",
@@ -200,7 +209,12 @@ class Store:
             if read_only:
                 log.held = Root(root)
                 log.held.watch()
+            log.index_damage = damage[0] if damage and settings.message_index_enable else None
+            if log.index_damage is not None and not read_only:
+                _LOG.warning("%s: what is stored now will not be found by its keys: %s", root, log.index_damage)
             if known is None and log.segments.bases() and not read_only:
+                if log.views.index is not None and has_no_index(log):
+                    settings, log.views.index = replace(settings, message_index_enable=False), None
                 settings = replace(settings, message_index_tags=indexes_tags(log))
                 log.index_tags = settings.message_index_tags
             log.views.elsewhere |= topics_with_batch_queues(root)
@@ -719,22 +733,37 @@ def _has_brokers_records(log: CommitLog, *, ours: bool) -> bool:
     return known is not None and bool(known[0].crc_from)
 
 
-def _settings(root: Path, known: StoreFile | None, config: StoreConfig | None, *, ours: bool) -> StoreConfig:
-    """The settings that hold: those in store.json; of a store without one, `config` and what its files say."""
+def _settings(
+    root: Path, known: StoreFile | None, config: StoreConfig | None, damage: list[CorruptIndexError], *, ours: bool
+) -> StoreConfig:
+    """The settings that hold: those in store.json; of a store without one, `config` and what its files say. What is
+    wrong with the index goes to `damage`: the messages can be had without it.
+    """
     wanted = config or DEFAULTS
     given = {field.name for field in fields(StoreConfig) if getattr(wanted, field.name) != field.default}
     if wanted.dlq_archive_path:
         durable.refuse_inside(wanted.dlq_archive_path, root)
     if known is None:
-        return wanted.with_geometry(infer(root, wanted.geometry(), frozenset(given)))
+        return wanted.with_geometry(infer(root, wanted.geometry(), frozenset(given), without_index=damage))
+    made_with = known.config.geometry()
+    found = infer(root, made_with, ours=ours, without_index=damage)
+    if found.of_index() != made_with.of_index():
+        # A broker with other settings has used the store, or the files are of another one.
+        reason = f"the files have maxHashSlotNum, maxIndexNum = {found.of_index()}"
+        damage.append(damaged_index(str(root / "index"), 0, f"{reason}, store.json says {made_with.of_index()}"))
+        found = found.with_index(made_with)
+    if damage and given >= _INDEX_SIZES:  # nobody knew them before
+        damage.clear()
+        made_with = made_with.with_index(wanted.geometry())
+        found = infer(root, made_with, _INDEX_SIZES)
+        known = StoreFile(known.identity, known.config.with_geometry(made_with))
     for name in sorted(given - {*OPERATIONAL, "message_delay_level"}):
         asked, made = getattr(wanted, name), getattr(known.config, name)
         if asked != made:
             raise UsageError(f"{name}={asked!r} was asked for, but {root} was made with {made!r}")
-    found = infer(root, known.config.geometry(), ours=ours)
-    if found != known.config.geometry():
+    if found != made_with:
         # For example a file that was cut: nothing may be written at places computed from that.
-        raise CorruptionError(str(root), 0, f"the files are of {found}, store.json says {known.config.geometry()}")
+        raise CorruptionError(str(root), 0, f"the files are of {found}, store.json says {made_with}")
     return known.config.with_operational(wanted)
 
 

@@ -7,7 +7,7 @@ Header, then one int32 for each slot (number of its newest entry, 0 = empty), th
     8-15   end_timestamp         int64, ms, store time of the last entry
     16-23  begin_phy_offset      int64, commit-log offset of the first entry
     24-31  end_phy_offset        int64, commit-log offset of the last entry
-    32-35  hash_slot_count       int32, slots in use
+    32-35  hash_slot_count       int32, slots in use; brokers up to 4.7.0 count each entry
     36-39  index_count           int32, number of the next entry; starts at 1
 
     entry  field                 meaning
@@ -56,7 +56,7 @@ _ENTRY = struct.Struct(">iqii")
 assert _HEADER.size == HEADER.itemsize == HEADER_BYTES
 assert ENTRY.itemsize == ENTRY_BYTES
 
-_INT32_MAX = (1 << 31) - 1
+INT32_MAX = (1 << 31) - 1
 
 
 def slot_position(slot: int) -> int:
@@ -112,7 +112,7 @@ class IndexHeader(NamedTuple):
         Nobody reads how many slots are in use: a damaged count that has no room for more is left at the greatest.
         """
         begin_offset, begin_ms = first if self.index_count <= 1 else (self.begin_phy_offset, self.begin_timestamp)
-        slots = min(self.hash_slot_count + new_slots, _INT32_MAX)
+        slots = min(self.hash_slot_count + new_slots, INT32_MAX)
         return IndexHeader(begin_ms, last[1], begin_offset, last[0], slots, self.index_count + entry_count)
 
 
@@ -125,7 +125,7 @@ def time_diffs(store_timestamps_ms: Int64Array, header: IndexHeader) -> Int32Arr
     begins = np.full(len(store_timestamps_ms), header.begin_timestamp, np.int64)
     if header.index_count <= 1:
         begins[1:] = store_timestamps_ms[:1]
-    seconds = np.clip((store_timestamps_ms - begins) // 1000, 0, _INT32_MAX)
+    seconds = np.clip((store_timestamps_ms - begins) // 1000, 0, INT32_MAX)
     seconds[begins <= 0] = 0
     result: Int32Array = seconds.astype(np.int32)
     return result
@@ -133,7 +133,7 @@ def time_diffs(store_timestamps_ms: Int64Array, header: IndexHeader) -> Int32Arr
 
 def seconds_after(begin_ms: int, time_ms: int) -> int:
     """`time_diff` of an entry with this store time, counted from `begin_ms`."""
-    return min(max((time_ms - begin_ms) // 1000, 0), _INT32_MAX) if begin_ms > 0 else 0
+    return min(max((time_ms - begin_ms) // 1000, 0), INT32_MAX) if begin_ms > 0 else 0
 
 
 def encode_entries(

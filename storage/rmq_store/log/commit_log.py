@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from rmq_store import kinds
-from rmq_store.errors import CorruptRecordError, StoreKindError
+from rmq_store.errors import CorruptIndexError, CorruptRecordError, StoreKindError
 from rmq_store.files.lock import OfdLock
 from rmq_store.files.progress import Progress, ProgressRecord
 from rmq_store.files.rooted import Root, root_of
@@ -87,6 +87,8 @@ class CommitLog:
         if index_enabled:
             index = HashIndex(root / "index", geometry.max_hash_slot_num, geometry.max_index_num)
         self.views = Views(root, geometry.mapped_file_size_consume_queue, self.files, index, writable=writable)
+        self.index_damage: CorruptIndexError | None = None
+        """Why there is no index to be had, although the store keeps one."""
         self.own = root / "pyrmq"
         # Where the log ended after the last append of one record by this process, and where queues went on then.
         self._own_end = -1

@@ -1,16 +1,18 @@
 """The sizes of a store's files. They belong to the store: read off the files of an existing one, chosen for a new one.
 
 Wrong sizes make a Java broker refuse the store, a wrong index geometry is not even noticed (store-format.md 0.4). An
-index file's size alone fits several geometries, so the content decides: the slots in use must be as many as the
-header says. Of the geometry that we expect only the first and the last entry are looked at, because a writer may be
-putting entries into the file at this moment, or may have died doing so. Where several fit all the same, the chains
-decide: only in the file's own geometry does each link lead to an entry of its slot. One rotten entry changes nothing.
+index file's size alone fits several geometries, so the content decides: the slots in use must be as many as chains
+end. What the header says of them does not help: brokers up to 4.7.0 count it up with each entry. Of the geometry that
+we expect only the first and the last entry are looked at, because a writer may be putting entries into the file at this
+moment, or may have died doing so; and a file of the size that RocketMQ's own settings give is believed to have those.
+Where several fit all the same, the chains decide: only in the file's own geometry does each link lead to an entry of
+its slot. One rotten entry changes nothing.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +20,16 @@ import numpy.typing as npt
 
 from rmq_store.errors import CorruptIndexError, UsageError
 from rmq_store.files import durable
+from rmq_store.files.progress import Progress
 from rmq_store.format import index as layout
 from rmq_store.format.consume_queue import ENTRY_BYTES
 from rmq_store.format.names import is_index_file_name
 from rmq_store.log.file_sizes import size_of_files
+from rmq_store.log.hash_index import UNKNOWN
 
 # Entries are 20 bytes and slots 4: five slots weigh as much as one entry.
 _SLOTS_PER_ENTRY = layout.ENTRY_BYTES // layout.SLOT_BYTES
+_ROCKETMQS_OWN = (5_000_000, 20_000_000)  # MessageStoreConfig: maxHashSlotNum, maxIndexNum
 _OFFSET_IN_ENTRY = int(layout.ENTRY.fields["phy_offset"][1]) if layout.ENTRY.fields else 0
 
 
@@ -49,8 +54,23 @@ class Geometry:
         if self.max_hash_slot_num < 1 or self.max_index_num < 2:
             raise UsageError("maxHashSlotNum must be at least 1, maxIndexNum at least 2")
 
+    def of_index(self) -> tuple[int, int]:
+        """(maxHashSlotNum, maxIndexNum)."""
+        return self.max_hash_slot_num, self.max_index_num
 
-def infer(root: Path, otherwise: Geometry, named: frozenset[str] = frozenset(), *, ours: bool = False) -> Geometry:
+    def with_index(self, other: Geometry) -> Geometry:
+        """These sizes, with those that `other` has for index files."""
+        return replace(self, max_hash_slot_num=other.max_hash_slot_num, max_index_num=other.max_index_num)
+
+
+def infer(
+    root: Path,
+    otherwise: Geometry,
+    named: frozenset[str] = frozenset(),
+    *,
+    ours: bool = False,
+    without_index: list[CorruptIndexError] | None = None,
+) -> Geometry:
     """The geometry of the files under `root`; `otherwise` for kinds of files that the store does not have yet.
 
     `named` are the fields of `otherwise` that the user gave: they must agree with the files. `ours`: `otherwise` is
@@ -68,7 +88,12 @@ def infer(root: Path, otherwise: Geometry, named: frozenset[str] = frozenset(), 
     if (size := _queue_file_bytes(root / "consumequeue")) is not None:
         found["mapped_file_size_consume_queue"] = size
     given = (otherwise.max_hash_slot_num, otherwise.max_index_num)
-    found.update(_index_geometry(root / "index", given, {"max_hash_slot_num", "max_index_num"} <= named, ours))
+    try:
+        found.update(_index_geometry(root / "index", given, {"max_hash_slot_num", "max_index_num"} <= named, ours))
+    except CorruptIndexError as error:
+        if without_index is None:
+            raise
+        without_index.append(error)
     for name, value in found.items():
         if name in named and getattr(otherwise, name) != value:
             raise UsageError(f"{name}={getattr(otherwise, name)} was asked for, but the store's files have {value}")
@@ -110,10 +135,13 @@ def _index_geometry(directory: Path, given: tuple[int, int], is_named: bool, our
         candidates = candidates & fits if candidates and fits else candidates or fits
         if len(candidates) == 1:
             break
-    if candidates is None:
+    if candidates is None and not (ours and names and _was_left_alone(directory.parent)):
         return {}
+    candidates = candidates or set()
     if given in candidates:
         candidates = {given}
+    if not candidates and all(_has_size_of(directory / name, _ROCKETMQS_OWN) for name in names):
+        candidates = {_ROCKETMQS_OWN}
     if len(candidates) != 1:
         what = "no geometry fits" if not candidates else f"{len(candidates)} geometries fit"
         advice = "give maxHashSlotNum and maxIndexNum (or the broker's broker.conf)"
@@ -126,6 +154,19 @@ def _index_geometry(directory: Path, given: tuple[int, int], is_named: bool, our
             f"maxHashSlotNum, maxIndexNum = {given} were asked for, but the index files have {slots}, {entries}"
         )
     return {"max_hash_slot_num": slots, "max_index_num": entries}
+
+
+def _was_left_alone(root: Path) -> bool:
+    """Whether the last writer of ours kept no index: it could not use the files that are there."""
+    known = Progress(root / "pyrmq" / "progress").load()
+    return known is not None and known[0].index_file == UNKNOWN
+
+
+def _has_size_of(path: Path, geometry: tuple[int, int]) -> bool:
+    try:
+        return path.lstat().st_size == layout.file_size(*geometry)
+    except FileNotFoundError:
+        return True  # taken by retention meanwhile
 
 
 def _fitting(path: Path, given: tuple[int, int]) -> set[tuple[int, int]] | None:
@@ -143,7 +184,7 @@ def _fitting(path: Path, given: tuple[int, int]) -> set[tuple[int, int]] | None:
         fits = set()
         for slots in _slot_counts(fd, header, units, count):
             entries = (units - slots) // _SLOTS_PER_ENTRY
-            if (slots, entries) == given or _content_fits(fd, header, slots, count):
+            if (slots, entries) == given or _content_fits(fd, slots, count):
                 fits.add((slots, entries))
         return _best_chained(fd, fits, count) if len(fits) > 1 else fits
     finally:
@@ -171,9 +212,9 @@ def _slot_counts(fd: int, header: layout.IndexHeader, units: int, count: int) ->
     return found
 
 
-def _content_fits(fd: int, header: layout.IndexHeader, slots: int, count: int) -> bool:
+def _content_fits(fd: int, slots: int, count: int) -> bool:
     values, entries = _slots_and_entries(fd, slots, count)
-    if len(entries) < count - 1 or int(np.count_nonzero(values)) != header.hash_slot_count:
+    if len(entries) < count - 1 or np.count_nonzero(values) != np.count_nonzero(entries["previous"] == 0):
         return False
     numbers = np.arange(1, count)
     return bool(

@@ -203,6 +203,8 @@ class HashIndex:
         file = IndexFile(self.path(name), self.slot_count, self.entry_max)
         if full is not None and full.header.end_timestamp > 0:
             file.write_header(full.header.next_file().pack())
+        if full is not None:
+            file.counts_entries = full.counts_entries
         self._newest = file
         return file
 

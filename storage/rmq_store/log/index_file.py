@@ -19,6 +19,7 @@ _CUT_ENTRIES = 1 << 19  # looked at together: 10 MB
 # Chained together: they, and their slots anywhere in 20 MB, stay in the processor's cache until all is written.
 _PUT_ENTRIES = 1 << 14
 _CACHE_LINE_BYTES = 64
+_LOOK_ENTRIES = 256  # the newest ones, which tell how a broker counts
 
 
 class IndexFile:
@@ -33,6 +34,17 @@ class IndexFile:
         self._file = PrefixMappedFile(path, size, layout.slot_position(slot_count), writable=writable)
         self.slots = np.frombuffer(self._file.map, dtype=layout.SLOT, count=slot_count, offset=layout.HEADER_BYTES)
         self._held_slots: np.ndarray | None = None
+        self.counts_entries = writable and self._counts_entries()
+        """Whether hash_slot_count grows with each entry, as in brokers up to 4.7.0, and not with each slot in use."""
+
+    def _counts_entries(self) -> bool:
+        """The newest entries tell: one that has another one before it in its slot took none into use."""
+        header = self.header
+        count = min(header.index_count - 1, self.entry_max - 1)
+        if count < 2 or header.hash_slot_count != count:
+            return False
+        newest = self.read_entries(max(1, count + 1 - _LOOK_ENTRIES), count + 1)
+        return bool((newest["previous"] != 0).any())
 
     def exists(self) -> bool:
         """Whether nobody unlinked the file since it was opened."""
@@ -96,6 +108,7 @@ class IndexFile:
             )
             self.write_entries(header.index_count, encoded)
         first, last = ((int(log_offsets[row]), int(timestamps[row])) for row in (0, -1))
+        new_slots = count if self.counts_entries else new_slots
         self.write_header(header.with_entries(count, new_slots, first=first, last=last).pack())
         return count
 
@@ -104,6 +117,9 @@ class IndexFile:
         first_number, encoded, slots, header = layout.chain_one(
             self.slots, self.header_bytes, list(key_hashes), log_offset, timestamp, self.entry_max
         )
+        if slots and self.counts_entries:
+            used = min(self.header.hash_slot_count + len(slots), layout.INT32_MAX)
+            header = layout.IndexHeader.unpack(header)._replace(hash_slot_count=used).pack()
         if slots:
             self._file.write(encoded, layout.entry_position(self.slot_count, first_number))
             for slot, number in slots:

@@ -13,6 +13,9 @@ from rmq_store.log.commit_log import CommitLog
 # Messages that are looked at in a gap: most stores have none without keys.
 _LOOK = 64
 
+# A broker makes two ahead, which are empty.
+_SEGMENTS_LOOKED_AT = 3
+
 _ROLLBACK = 0xC  # of sysFlag: MessageSysFlag.TRANSACTION_ROLLBACK_TYPE, which nobody indexes
 
 
@@ -30,6 +33,17 @@ def lost_keys(log: CommitLog, covered: list[tuple[int, int]]) -> tuple[int, int]
         message = log.message_at(last)
         behind = max(behind, last + message.total_size if message is not None else last)
     return None
+
+
+def has_no_index(log: CommitLog) -> bool:
+    """Whether the broker that wrote the store keeps no index (messageIndexEnable or indexFileWriteEnable=false): there
+    are messages with keys, and no index file.
+    """
+    index = log.views.index
+    if index is None or index.names():
+        return False
+    newest = log.segments.bases()[-_SEGMENTS_LOOKED_AT:]
+    return any(_first_with_keys(log, base, base + log.segments.size_bytes) is not None for base in newest)
 
 
 def _first_with_keys(log: CommitLog, start: int, end: int) -> int | None:

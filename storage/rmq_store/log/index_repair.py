@@ -69,7 +69,7 @@ def _keep(log: CommitLog, file: IndexFile, offsets: np.ndarray, count: int) -> b
         index_count=count + 1,
     )  # fmt: skip
     file.cut(header.pack())
-    used = int(np.count_nonzero(file.slots))
+    used = count if file.counts_entries else int(np.count_nonzero(file.slots))
     file.write_header(header._replace(hash_slot_count=used).pack())
     return True
 
