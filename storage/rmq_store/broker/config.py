@@ -50,6 +50,9 @@ OPERATIONAL = (
     "sync_flush_timeout",
 )  # fmt: skip
 
+CHANGEABLE = (*OPERATIONAL, "message_delay_level")
+"""These, and the one setting of how a store is written that a broker may change as well, at every start."""
+
 # Lower limits of the ratios: MessageStoreConfig, DefaultMessageStore.CleanCommitLogService. A broker takes 95, 85 and
 # 90 for what is above that; here 100 means never.
 _RETENTION_LIMITS = {

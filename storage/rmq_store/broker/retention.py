@@ -31,7 +31,7 @@ from typing import Any, Protocol
 
 from rmq_store.arguments import checked_methods
 from rmq_store.broker import disk_space
-from rmq_store.broker.config import OPERATIONAL, StoreConfig, StoreFile, parse_delete_when
+from rmq_store.broker.config import CHANGEABLE, StoreConfig, StoreFile, parse_delete_when
 from rmq_store.broker.queues import Queues
 from rmq_store.broker.topics import TopicTable
 from rmq_store.broker.unit_markers import UnitMarkers
@@ -156,6 +156,7 @@ class Retention:
     @leaves_no_lock
     def configure(self, /, **settings: Any) -> StoreConfig:
         """Change settings of retention for good, for every process, and return them all; durable on return.
+        `message_delay_level` can be changed, too: it counts for who opens the store from then on.
 
         Raises:
             UsageError: a setting that belongs to how the store is written, or a bad value; a `dlq_archive_path` in the
@@ -163,9 +164,9 @@ class Retention:
             ReadOnlyError, StoreLockedError, StoreFullError, StoreFailedError: nothing was changed.
         """
         self._require_writer()
-        foreign = sorted(settings.keys() - set(OPERATIONAL))
+        foreign = sorted(settings.keys() - set(CHANGEABLE))
         if foreign:
-            raise UsageError(f"{foreign[0]} cannot be changed; these can: {', '.join(OPERATIONAL)}")
+            raise UsageError(f"{foreign[0]} cannot be changed; these can: {', '.join(CHANGEABLE)}")
         with append_lock(self._log):
             known = StoreFile.load(self._log.root)
             assert known is not None

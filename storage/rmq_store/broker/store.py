@@ -25,7 +25,7 @@ from rmq_store import kinds
 from rmq_store.arguments import checked_methods, integer
 from rmq_store.broker.administration import Administration
 from rmq_store.broker.archive import DeadLetterArchive
-from rmq_store.broker.config import DEFAULTS, OPERATIONAL, StoreConfig, StoreFile
+from rmq_store.broker.config import CHANGEABLE, DEFAULTS, StoreConfig, StoreFile
 from rmq_store.broker.config_files import Stamp
 from rmq_store.broker.flusher import Flusher
 from rmq_store.broker.group_topics import GroupTopics
@@ -757,7 +757,7 @@ def _settings(
         made_with = made_with.with_index(wanted.geometry())
         found = infer(root, made_with, _INDEX_SIZES)
         known = StoreFile(known.identity, known.config.with_geometry(made_with))
-    for name in sorted(given - {*OPERATIONAL, "message_delay_level"}):
+    for name in sorted(given - set(CHANGEABLE)):
         asked, made = getattr(wanted, name), getattr(known.config, name)
         if asked != made:
             raise UsageError(f"{name}={asked!r} was asked for, but {root} was made with {made!r}")

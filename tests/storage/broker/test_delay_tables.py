@@ -226,6 +226,16 @@ def test_a_table_that_is_given_counts_from_then_on(broker: Broker, first: bool) 
     assert broker.due_s(3) == [300, 300, 9, 9, 9, 3]
 
 
+def test_the_table_of_a_brokers_store_can_be_told_by_hand(broker: Broker) -> None:
+    broker.open().close()
+    arguments = ["updateBrokerConfig", "--store", str(broker.root), "-k", "messageDelayLevel", "-v", "7s 8s 9s"]
+    assert CliRunner().invoke(commands, arguments).exit_code == 0
+    assert broker.settings()["messageDelayLevel"] == "7s 8s 9s"
+    with broker.open() as store:
+        store.send(Message("T", b"new", delay_level=3))
+    assert broker.due_s(3) == [300] * 3 + [9]
+
+
 def test_a_broker_that_took_over_a_store_of_ours_tells_its_delays(scratch: Path, tiny: StoreConfig) -> None:
     broker = Broker(scratch / "store")
     with broker.open(create=True, config=tiny) as store:

@@ -257,7 +257,7 @@ def delay_levels(root: Path) -> Finding:
     text = f"messages tell: {', '.join(f'level {level} {delay_s} s' for level, delay_s in told.items()) or 'none'}"
     if silent := sorted(level for level in used if table.is_assumed(level)):
         text += f"; nothing tells those of levels {', '.join(map(str, silent))}: RocketMQ's are assumed"
-        return Finding("delay levels", WARN, text, f"rmq broker run {root} --config with the broker's broker.conf")
+        return Finding("delay levels", WARN, text, "rmq updateBrokerConfig -k messageDelayLevel -v with the broker's")
     return Finding("delay levels", OK, f"{text}; for others RocketMQ's are assumed")
 
 

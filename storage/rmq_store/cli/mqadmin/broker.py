@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,15 +98,15 @@ def get_broker_config(root: Path, as_json: bool) -> None:
 def update_broker_config(root: Path, as_json: bool, key: str, value: str) -> None:
     """Change a setting for good, for every process that uses the store.
 
-    How the store is written cannot be changed, only how it is looked after: when messages are deleted and flushed.
+    How the store is written cannot be changed, only how it is looked after: when messages are deleted and flushed. And
+    messageDelayLevel, for messages that are sent when the store is opened next: those that wait stay due when they are.
     """
-    from rmq_store import Store, StoreConfig
-    from rmq_store.broker.config import OPERATIONAL, parse_settings
+    from rmq_store import Store
+    from rmq_store.broker.config import CHANGEABLE, JAVA_NAMES, parse_settings
 
     parsed = parse_settings({key: value}, "updateBrokerConfig")
-    if not parsed.keys() <= set(OPERATIONAL):
-        names = [name for name, known in zip(StoreConfig().broker_conf(), fields(StoreConfig), strict=True)
-                 if known.name in OPERATIONAL]  # fmt: skip
+    if not parsed.keys() <= set(CHANGEABLE):
+        names = [name for field in CHANGEABLE for name, known in JAVA_NAMES.items() if known.name == field]
         raise UsageError(f"{key} is how the store is written and cannot be changed; these can: {', '.join(names)}")
     with Store.open(root) as store:
         store.retention.configure(**parsed)
