@@ -149,7 +149,6 @@ def check_missing(
     `missing` are those that the subscription does not lead to now, `topics` the topics that it names or matches, those
     that do not exist included.
     """
-    known = home.topics()
     deleted: LostRanges = []
     closed: LostRanges = []
     going_on: dict[Queue, int] = {}
@@ -157,7 +156,7 @@ def check_missing(
         offset = position.next[queue]
         if queue.topic not in topics:
             continue  # unsubscribed; whether it exists is nothing to this query any more
-        if queue.topic not in known:
+        if home.find_topic(queue.topic) is None:
             deleted.append((*queue, offset, offset))
         elif options.subscription.assign is not None:
             going_on[queue] = offset
@@ -190,5 +189,5 @@ def still_closed(
     return {
         queue: offset
         for queue, offset in position.closed.items()
-        if queue not in ranges and queue.topic in home.topics() and queue.topic in topics
+        if queue not in ranges and queue.topic in topics and home.find_topic(queue.topic) is not None
     }

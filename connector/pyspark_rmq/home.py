@@ -136,7 +136,13 @@ class Home(Protocol):
         """Keep nothing from retention until something is read again."""
 
     def topics(self) -> Mapping[str, object]:
-        """All topics by name; the same object as long as nothing changed."""
+        """All topics of the table by name; the same object as long as nothing changed."""
+
+    def find_topic(self, name: str) -> object | None:
+        """The topic of exactly this name, also one that has queues and is in no table; None if there is none."""
+
+    def unlisted_topics(self) -> Mapping[str, object]:
+        """Topics that have queues and are in no table, by name."""
 
     def queue_ranges(self, topic: str) -> Mapping[int, Range]:
         """The queues of a topic; `UnknownTopicError` if it does not exist."""

@@ -183,7 +183,7 @@ class SourceTracker:
         if home is None or batch.group is None:
             return None
         topic = DLQ_PREFIX + batch.group
-        ranges = home.queue_ranges(topic) if topic in home.topics() else {}
+        ranges = home.queue_ranges(topic) if home.find_topic(topic) is not None else {}
         end = sum(limits.max_offset for limits in ranges.values())
         before, self._dead_end = self._dead_end, end
         if before is not None:

@@ -25,6 +25,9 @@ _log = logging.getLogger(__name__)
 # its log.
 _HOT_PERCENT = 40
 
+# Topics of a warning.
+_NAMED = 3
+
 Ranges = Mapping[Queue, Range]
 
 
@@ -36,7 +39,9 @@ def subscribed(home: Home, subscription: Subscription) -> dict[Queue, Range]:
         UsageError: a queue that was assigned does not exist, or is not open for reading (readQueueNums).
     """
     queues: dict[Queue, Range] = {}
-    for topic in subscribed_topics(home.topics(), subscription):
+    own = subscription.of_group
+    existing = {*home.topics(), own} if own is not None and home.find_topic(own) is not None else home.topics()
+    for topic in subscribed_topics(existing, subscription):
         ranges = home.queue_ranges(topic)
         chosen = (subscription.assign or {}).get(topic, sorted(ranges))
         for queue_id in chosen:
@@ -44,6 +49,25 @@ def subscribed(home: Home, subscription: Subscription) -> dict[Queue, Range]:
                 refuse(f"option assign: topic {topic!r} has no queue {queue_id} to read; it has {sorted(ranges)}")
             queues[Queue(topic, queue_id)] = ranges[queue_id]
     return queues
+
+
+def warn_of_unlisted(home: Home, subscription: Subscription) -> None:
+    """Log which topics a pattern would match if the table of topics named them."""
+    from rmq_store import CorruptionError
+
+    if subscription.pattern is None:
+        return
+    try:
+        hidden = matching_topics(home.unlisted_topics(), subscription.pattern)
+    except CorruptionError as error:
+        _log.warning("it cannot be told whether subscribePattern leaves out topics that are in no table: %s", error)
+        return
+    if hidden:
+        some = ", ".join(hidden[:_NAMED]) + (f" and {len(hidden) - _NAMED} more" if len(hidden) > _NAMED else "")
+        _log.warning(
+            "subscribePattern does not read topics that have queues and are not in config/topics.json: %s. Name them "
+            "with subscribe, or put them into the table with `rmq repair`", some,
+        )  # fmt: skip
 
 
 def subscribed_topics(existing: Collection[str], subscription: Subscription) -> list[str]:

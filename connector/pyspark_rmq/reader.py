@@ -65,6 +65,7 @@ class RmqReader(DataSourceReader):
 
     def _planned(self, home: Home) -> list[QueueSlice]:
         options = self._options
+        positions.warn_of_unlisted(home, options.subscription)
         ranges = positions.subscribed(home, options.subscription)
         start = positions.batch_start(home, options, ranges)
         end = positions.batch_end(home, options, ranges)

@@ -185,7 +185,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         begin, finish = StreamPosition.from_json(start), StreamPosition.from_json(end)
         home, _ = self._look()
-        known = home.topics()
+        known = {topic for topic in {queue.topic for queue in finish.next} if home.find_topic(topic) is not None}
         ranges = {queue: home.queue_range(*queue) for queue in finish.next if queue.topic in known}
         self._check(home, begin, ranges)
         # Messages that came instead of planned ones are read by the next batch, which goes back.
@@ -276,6 +276,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             place.close()
             raise
         self._home, self._place = home, place
+        positions.warn_of_unlisted(home, options.subscription)
         if options.group is not None and commits:
             self._member = GroupMember(home, options.group, describe_owner(options.consumer_name or "a Spark stream"))
         return home

@@ -205,6 +205,12 @@ class FakeHome:
     def topics(self) -> dict[str, object]:
         return {queue.topic: None for queue in self.queues}
 
+    def find_topic(self, name: str) -> object | None:
+        return name if name in self.topics() else None
+
+    def unlisted_topics(self) -> dict[str, object]:
+        return {}
+
     def queue_ranges(self, topic: str) -> dict[int, FakeRange]:
         if topic not in self.topics():
             raise UnknownTopicError(f"no topic {topic!r}")

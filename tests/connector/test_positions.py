@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from pyspark_rmq import positions
 from pyspark_rmq.offsets import Queue
 from pyspark_rmq.options import SourceOptions, source_options
+from rmq_store import Message, Store
+from rmq_store.broker.topics import TopicTable
 from rmq_store.errors import DataLossError, UnknownTopicError, UsageError
 
 Make = Callable[..., Any]
@@ -203,3 +206,20 @@ def test_a_stream_that_starts_at_an_unknown_group_says_so(fake_home: Make, caplo
     start(home, options(group="cg_bills", startingOffsets="group"))
     start(home, options(group="new"))
     assert "knows no group" not in caplog.text
+
+
+def test_a_pattern_matches_no_topic_that_is_only_found_by_its_queues(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Store.open(tmp_path / "store", create=True) as store:
+        for name in ("Orders", "Others"):
+            store.create_topic(name, 2)
+            store.send(Message(name, b"x", queue_id=1))
+    TopicTable(tmp_path / "store").delete("Orders")
+    with Store.open(tmp_path / "store", read_only=True) as home:
+        by_pattern = source_options({"path": "/s", "subscribePattern": "O.*"}, "batch read", 0).subscription
+        assert {queue.topic for queue in positions.subscribed(home, by_pattern)} == {"Others"}
+        positions.warn_of_unlisted(home, by_pattern)
+        assert "not in config/topics.json: Orders." in caplog.text
+        by_name = options(subscribe="Orders").subscription
+        assert positions.subscribed(home, by_name)[Queue("Orders", 1)] == (0, 1)

@@ -36,6 +36,7 @@ class SmallStore:
         self.clock_ms = 1_700_000_000_000
         self.queues: dict[tuple[str, int], bytearray] = {}
         self.index: list[tuple[int, int, int]] = []
+        self.topics: set[str] = set()
 
     def send(self, topic: str, keys: str = "", tags: str = "", *, queue_offset: int | None = None, index: bool = True,
              uniq: tuple[str, ...] = (), sys_flag: int = 0, body: bytes = b"body") -> int:  # fmt: skip
@@ -50,6 +51,7 @@ class SmallStore:
         if size + 8 > left:
             self.log += struct.pack(">i4s", left, b"\xcb\xd4\x31\x94") + bytes(left - 8)
         offset = len(self.log)
+        self.topics.add(topic)
         queue = self.queues.setdefault((topic, 0), bytearray())
         number = len(queue) // 20 if queue_offset is None else queue_offset
         self.clock_ms += 700
@@ -89,6 +91,8 @@ class SmallStore:
             slots = struct.pack(f">{SLOTS}i", *heads)
             _write(root / "index" / f"20261121{number:09d}", header + slots + entries.ljust(20 * INDEX_CAPACITY, b"\0"))
             previous_end_ms = rows[-1][2]
+        table = {"topicConfigTable": {topic: {} for topic in self.topics}}
+        _write(root / "config" / "topics.json", json.dumps(table).encode())
         return root
 
 

@@ -240,6 +240,8 @@ def test_a_table_of_which_both_copies_are_bad_is_damage(root: Path, garbage: byt
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_with_one_good_copy_is_a_note(root: Path, name: str) -> None:
+    with Store.open(root) as store:
+        store.create_topic("Bills", 1)  # the backup knows Orders
     (root / name).write_bytes(b"{garbage")
     Store.open(root, read_only=True).close()
     report = verify_store(root)
@@ -252,8 +254,12 @@ def test_lost_topics_are_damage_while_there_are_queues(root: Path) -> None:
         (root / name).unlink()
     assert verify_store(root).status == "damaged"
     assert "config/topics.json: missing" in _texts(verify_store(root))
-    (root / "lock").write_bytes(b"lock")  # a broker's: it may keep its tables elsewhere
-    assert "missing" not in _texts(verify_store(root))
+    (root / "lock").write_bytes(b"lock")
+    assert "config/topics.json: missing" in _texts(verify_store(root))
+    shutil.rmtree(root / "config")  # a broker may keep its tables elsewhere
+    report = verify_store(root)
+    assert "missing" not in _texts(report)
+    assert report.notes[0].startswith("config/topics.json: missing")
 
 
 @pytest.mark.parametrize("content", [b"{garbage", b"", b"{}", b'{"format":1,"identity":"x"}', b"[]"])

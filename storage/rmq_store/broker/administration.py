@@ -17,7 +17,7 @@ updateAndCreateSubscriptionGroup, deleteSubscriptionGroup, cleanUnusedTopic), Co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from rmq_store.broker.offsets import OffsetTable
 from rmq_store.broker.pop_journal import PopJournal
 from rmq_store.broker.queues import Queues
 from rmq_store.broker.topics import TopicConfig, TopicTable
+from rmq_store.broker.unlisted_topics import UnlistedTopics
 from rmq_store.errors import ReadOnlyError, UnknownTopicError, UsageError
 from rmq_store.files.rooted import refuse_if_replaced
 from rmq_store.format import names
@@ -56,12 +57,21 @@ class Deletion:
 class Administration:
     """The topics and groups of one store. Of a store opened for reading it only says what would go."""
 
-    def __init__(self, log: CommitLog, topics: TopicTable, groups: GroupTable, offsets: OffsetTable, queues: Queues):
+    def __init__(
+        self,
+        log: CommitLog,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: OffsetTable,
+        queues: Queues,
+        unlisted: UnlistedTopics,
+    ) -> None:
         self._log = log
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
         self._queues = queues
+        self._unlisted = unlisted
 
     def update_topic(
         self, name: str, change: Callable[[TopicConfig], TopicConfig], *, default: TopicConfig
@@ -96,7 +106,8 @@ class Administration:
         names.validate_topic(name)
         if names.is_system_topic(name):
             raise UsageError(f"topic {name!r} belongs to the broker and cannot be deleted")
-        deletion = self._deletion([name, *self._pop_retry_topics(name)])
+        is_unlisted = self._unlisted.get(name) is not None
+        deletion = self._deletion([name, *self._pop_retry_topics(name)], unlisted={name} if is_unlisted else ())
         if not deletion:
             raise UnknownTopicError(f"no topic {name!r} in {self._log.root}")
         return deletion
@@ -146,10 +157,10 @@ class Administration:
 
     def plan_cleaning(self) -> Deletion:
         """What groups know of topics that are not there any more; see `clean_unused_topics`."""
-        known = self._topics.all()
         used = {topic for offsets in self._offsets.all().values() for topic, _ in offsets}
         used.update(topic for _, topic in self._pops())
-        return self._deletion(sorted(used - known.keys()))
+        gone = sorted(used - self._topics.all().keys())
+        return self._deletion([topic for topic in gone if self._unlisted.get(topic) is None])
 
     def clean_unused_topics(self) -> Deletion:
         """Take what groups know of topics that are not there any more; durable on return. Raises as `delete_topic`."""
@@ -171,15 +182,15 @@ class Administration:
         ranges = self._queues.ranges(topic, self._log.views.queue_ids(topic)).values()
         return sum(span.max_offset - span.min_offset for span in ranges)
 
-    def _deletion(self, topics: Iterable[str]) -> Deletion:
-        """What goes with these topics, in their order."""
+    def _deletion(self, topics: Iterable[str], *, unlisted: Collection[str] = ()) -> Deletion:
+        """What goes with these topics, in their order; `unlisted`: those that are there without being in the table."""
         wanted = list(topics)
         known = self._topics.all()
         found = {
             group: tuple(sorted({topic for topic, _ in offsets} & set(wanted)))
             for group, offsets in self._offsets.all().items()
         }
-        present = tuple(topic for topic in wanted if topic in known)
+        present = tuple(topic for topic in wanted if topic in known or topic in unlisted)
         return Deletion(
             present,
             offsets=tuple(sorted((group, left) for group, left in found.items() if left)),

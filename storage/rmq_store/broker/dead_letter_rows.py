@@ -55,7 +55,7 @@ class DeadLetterRows:
     def __init__(self, store: Store, group: str, wanted: Wanted | None = None) -> None:
         names.validate_group(group)
         self.topic = names.dlq_topic(group)
-        if self.topic not in store.topics():
+        if store.find_topic(self.topic) is None:
             prefix = names.DLQ_PREFIX
             known = [name.removeprefix(prefix) for name in store.topics() if name.startswith(prefix)]
             near = get_close_matches(group, known, 1)

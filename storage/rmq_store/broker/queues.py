@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from rmq_store.log.delivery_times import due_times
 from rmq_store.log.peek import ReadOnlyEnd, read_on, read_only_end
 from rmq_store.log.queue_ext import tags_codes
 from rmq_store.log.starting_point import OUR_LOCK_TEXT, lock_text
+from rmq_store.log.views import QueueKey
 
 # Entries looked at per step: 20 bytes each.
 _STEP = 1 << 17
@@ -80,6 +81,20 @@ class Queues:
         validate_topic(topic)
         end, log_start = self.end(), self._log.start()
         return self._range(topic, queue_id, end, log_start), log_start, end
+
+    def topic_names(self) -> set[str]:
+        """Every name below `consumequeue/`, and the topics of records whose queues have no files yet."""
+        return {*self._log.views.topic_names(), *(topic for topic, _ in self._missing_queues())}
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """The queues of a topic that have a directory or records, ascending."""
+        missing = (queue_id for name, queue_id in self._missing_queues() if name == topic)
+        return sorted({*self._log.views.queue_ids(topic), *missing})
+
+    def _missing_queues(self) -> Collection[QueueKey]:
+        self.end()  # finds them
+        peeked = self._peeked
+        return peeked.missing.keys() if isinstance(peeked, ReadOnlyEnd) else ()
 
     def ranges(self, topic: str, queue_ids: Iterable[int]) -> dict[int, QueueRange]:
         """See `Store.queue_ranges`. All of them at one visible end."""

@@ -42,6 +42,7 @@ from rmq_store.broker.repair_views import (
     look_for_room,
 )
 from rmq_store.broker.store import Store
+from rmq_store.broker.topics import TopicTable
 from rmq_store.clock import system_clock
 from rmq_store.errors import (
     CorruptIndexError,
@@ -145,10 +146,12 @@ def _carry_out(repair: Repair, progress: Tell | None) -> Report:
             refuse_changes(root, repair.seen)
             _change_files(repair)
     rescan = "queues" in repair.rebuild
+    had_table = any(path.exists() for path in TopicTable(root).paths)  # whoever opens the store makes one
+    was_lost = not had_table or TOPICS_FILE in {finding.path for finding in repair.findings}
     with Store.open(root, on_corruption="keep", rebuild_views=(progress or True) if rescan else False) as store:
         if count := store.recovery.delivery_times if store.recovery else 0:
             repair.steps.append(f"consumequeue: {count} delayed messages are due when they were before")
-        if count := find_again(root, table_was_lost=TOPICS_FILE in {finding.path for finding in repair.findings}):
+        if count := find_again(root, table_was_lost=was_lost):
             repair.steps.append(f"{TOPICS_FILE}: {count} topics were found by their queues")
     repair.after = verify_store(root, progress)
     return repair.after

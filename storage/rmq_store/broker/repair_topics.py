@@ -10,16 +10,14 @@ from pathlib import Path
 
 from rmq_store.broker.deleted_topics import DELETED_TOPICS_FILE, deleted_topics, note_deletion, was_used_since
 from rmq_store.broker.repair_finding import Finding
-from rmq_store.broker.repair_settings import is_ours
 from rmq_store.broker.repair_trash import Trash
 from rmq_store.broker.topics import DEFAULT_TOPICS, QUEUE_COUNT_MAX, TopicConfig, TopicTable
+from rmq_store.broker.unlisted_topics import listed
 from rmq_store.errors import CorruptConfigError, StoreFailedError, UsageError
 from rmq_store.files.progress import Progress
 from rmq_store.format.names import LMQ_PREFIX, is_system_topic, validate_topic
 
 TOPICS_FILE = "config/topics.json"
-
-_NAMED = 3
 
 
 def topics_of_queues(root: Path) -> list[TopicConfig]:
@@ -34,7 +32,7 @@ def topics_of_queues(root: Path) -> list[TopicConfig]:
             continue
         ids = [int(queue.name) for queue in topic.iterdir() if queue.name.isascii() and queue.name.isdigit()]
         ids = [number for number in ids if number < QUEUE_COUNT_MAX]
-        if ids and not (topic.name in deleted and not was_used_since(topic, deleted[topic.name])):
+        if ids and was_used_since(topic, deleted.get(topic.name, 0)):
             found.append(TopicConfig(topic.name, max(ids) + 1, max(ids) + 1, 6))
     return found
 
@@ -49,17 +47,12 @@ def is_topic_name(name: str) -> bool:
 
 
 def lost_topics(root: Path) -> list[TopicConfig]:
-    """Topics with queues of ours that are neither in the table, which can be read, nor were deleted. A broker may have
-    deleted a topic and left its queues; what lies behind its last visit is ours.
+    """Topics with queues that are neither in the table, which can be read, nor were deleted by us. A broker that
+    deletes a topic takes its queues, too.
     """
-    if not is_ours(root):
-        return []
     known = TopicTable(root).all()
-    progress = Progress(root / "pyrmq" / "progress").load()
-    ours_from = progress[0].crc_from or 0 if progress is not None else 0
     unknown = [topic for topic in topics_of_queues(root) if topic.topic_name not in known]
-    unknown = [topic for topic in unknown if not is_system_topic(topic.topic_name)]  # who needs one makes it
-    return [topic for topic in unknown if was_used_since(root / "consumequeue" / topic.topic_name, ours_from)]
+    return [topic for topic in unknown if not is_system_topic(topic.topic_name)]  # who needs one makes it
 
 
 def find_lost_topics(root: Path) -> Finding | None:
@@ -68,7 +61,7 @@ def find_lost_topics(root: Path) -> Finding | None:
     if not lost:
         return None
     return Finding(
-        "config", TOPICS_FILE, f"topics with queues are not in it: {_listed(lost)}",
+        "config", TOPICS_FILE, f"topics with queues are not in it: {listed([topic.topic_name for topic in lost])}",
         "they are put into it, with the queues that they have; `rmq deleteTopic` for what is not wanted",
         lambda: put_into_table(root, lost),
     )  # fmt: skip
@@ -91,12 +84,13 @@ def put_into_table(root: Path, topics: list[TopicConfig]) -> None:
 
 
 def find_again(root: Path, *, table_was_lost: bool) -> int:
-    """Once the queues are whole again: put what they tell into the table, if that was lost all of it; returns how many
-    topics that were.
+    """Once the queues are whole again: put what they tell into the table, if that was lost the system topics, too;
+    returns how many topics that were.
     """
-    known = TopicTable(root).all()
-    found = topics_of_queues(root) if table_was_lost else lost_topics(root)
-    lost = [topic for topic in found if topic.topic_name not in known]
+    lost = lost_topics(root)
+    if table_was_lost:
+        known = TopicTable(root).all()
+        lost = [topic for topic in topics_of_queues(root) if topic.topic_name not in known]
     if lost:
         put_into_table(root, lost)
     return len(lost)
@@ -109,8 +103,3 @@ def make_deleted_topics_again(root: Path, trash: Trash) -> None:
     unknown = [topic.topic_name for topic in topics_of_queues(root) if topic.topic_name not in known]
     gone = [name for name in unknown if not is_system_topic(name)]
     note_deletion(root, gone, progress[0].end if progress is not None else 0)
-
-
-def _listed(topics: list[TopicConfig]) -> str:
-    names = [topic.topic_name for topic in topics]
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

@@ -46,6 +46,7 @@ from rmq_store.broker.staged_files import StagedFile
 from rmq_store.broker.stored_frames import message_at
 from rmq_store.broker.topic_use import TopicLease
 from rmq_store.broker.topics import DEFAULT_TOPICS, TopicConfig, TopicTable, topics_with_batch_queues
+from rmq_store.broker.unlisted_topics import UnlistedTopics
 from rmq_store.broker.waiting import Backlog, backlogs, waiting_by_topic
 from rmq_store.broker.writing import Writer
 from rmq_store.clock import store_clock
@@ -58,6 +59,7 @@ from rmq_store.errors import (
     StoreError,
     StoreKindError,
     StoreLockedError,
+    UnknownTopicError,
     UsageError,
 )
 from rmq_store.files import durable
@@ -106,6 +108,7 @@ class Store:
         self._offsets = OffsetTable(
             log.root, clock=log.clock, flush_below=functools.partial(flush_below, log, self._queues)
         )
+        self._unlisted = UnlistedTopics(log.root, self._topics, self._queues)
         self._query = Query(log, self._queues)
         self._flusher = Flusher(log, file.config) if log.writable else None
         self._writer = Writer(log, file.config, self._topics, self._flusher) if self._flusher else None
@@ -122,7 +125,7 @@ class Store:
                 log, broker_name, self._topics, groups, self._offsets, self._queues, self._writer, self._retry
             )
         self._retention = Retention(log, file.config, self._queues, self._topics)
-        self._admin = Administration(log, self._topics, self._groups, self._offsets, self._queues)
+        self._admin = Administration(log, self._topics, self._groups, self._offsets, self._queues, self._unlisted)
         self._pid = os.getpid()
         self._closers: dict[object, None] = {}
         self._closed = False
@@ -314,12 +317,29 @@ class Store:
     # -- topics and groups ------------------------------------------------------------------------------------------
 
     def topics(self) -> Mapping[str, TopicConfig]:
-        """All topics by name."""
+        """All topics of the table by name."""
         return self._topics.all()
 
     def topic(self, name: str) -> TopicConfig:
-        """One topic; UnknownTopicError."""
-        return self._topics.get(name)
+        """One topic, as `find_topic`; UnknownTopicError names some that the table lacks."""
+        topic = self.find_topic(name)
+        if topic is None:
+            raise UnknownTopicError(f"no topic {str(name)[:255]!r} in {self.path}{self._unlisted.told()}")
+        return topic
+
+    def find_topic(self, name: str) -> TopicConfig | None:
+        """The topic of exactly this name, also one that has queues and that the table does not name: it can be read.
+        None if there is none. CorruptionError: a queue of such a topic is damaged.
+        """
+        self._reading()
+        return self._topics.all().get(name) or self._unlisted.get(name)
+
+    def unlisted_topics(self) -> Mapping[str, TopicConfig]:
+        """Topics that have queues and that the table does not name, by name: it, or their entries, were lost, or a
+        broker never writes them there (system topics, `%LMQ%` queues). Raises as `find_topic`.
+        """
+        self._reading()
+        return self._unlisted.all()
 
     def create_topic(self, name: str, queue_count: int = 4, perm: int = 6, *, exist_ok: bool = False) -> TopicConfig:
         """Create a topic durably. UsageError if the name is bad, a system topic's, or taken (unless `exist_ok`)."""

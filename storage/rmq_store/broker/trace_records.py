@@ -76,7 +76,7 @@ class Copies:
         return self._store.read(topic, queue_id, start, end, columns=["commitLogOffset", "msgId", "properties"])
 
     def _queue_ids(self, topic: str) -> Iterable[int]:
-        config = self._store.topics().get(topic)
+        config = self._store.find_topic(topic)
         return range(config.read_queue_nums if config else TIMER_QUEUES)
 
     def original(self, origin: str) -> StoredMessage | None:

@@ -19,7 +19,7 @@ from rmq_store.broker.routing import AUTO_CREATE_QUEUE_MAX, Router
 from rmq_store.broker.send_back import PURPOSE as SEND_BACK_PURPOSE
 from rmq_store.broker.staged_copies import refuse_twice
 from rmq_store.broker.staged_files import CONTENT_SUM_MASK, StagedFile, discard_staged, open_all_staged
-from rmq_store.broker.topics import TopicConfig, TopicTable
+from rmq_store.broker.topics import QUEUE_COUNT_MAX, TopicConfig, TopicTable
 from rmq_store.broker.unit_table import UnitTable
 from rmq_store.broker.used_files import UsedFiles
 from rmq_store.errors import (
@@ -358,7 +358,7 @@ class Writer:
         """Make sure that topics exist, with at least as many queues as were counted on (autoCreateTopicEnable)."""
         known = self._topics.all()
         count = min(self._config.default_topic_queue_nums, AUTO_CREATE_QUEUE_MAX)
-        new = [TopicConfig(name, count, count) for name, _ in needed if name not in known]
+        new = [TopicConfig(name, self._read_queues(name, count), count) for name, _ in needed if name not in known]
         if new and not self._config.auto_create_topic_enable:
             raise UnknownTopicError(f"no topic {new[0].topic_name!r}, and autoCreateTopicEnable is false")
         if new:
@@ -369,6 +369,11 @@ class Writer:
                 raise StagingError(
                     f"topic {name!r} has {known[name].write_queue_nums} queues now, the rows count on {queues}"
                 )
+
+    def _read_queues(self, topic: str, count: int) -> int:
+        """Of a new topic: all that are there already, if the table has lost it, so that nothing in them is hidden."""
+        ids = (queue_id for queue_id in self._log.views.queue_ids(topic) if queue_id < QUEUE_COUNT_MAX)
+        return max(count, 1 + max(ids, default=-1))
 
 
 _QUEUE = np.array([UNITS_QUEUE], dtype=np.int32)

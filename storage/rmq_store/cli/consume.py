@@ -221,7 +221,7 @@ def _peek(
     validate_group(group)
     with open_store(root) as store:
         require_topic(store, topic)
-        topics = [name for name in (retry_topic(group), topic) if name in store.topics()]
+        topics = [name for name in (retry_topic(group), topic) if store.find_topic(name)]
         shown = 0
         for name in topics:
             for row in _waiting(store, name, group, tags if name == topic else None, start, as_json):

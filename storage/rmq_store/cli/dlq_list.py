@@ -65,7 +65,7 @@ def _rows(store: Store, group: str, wanted: Wanted | None = None) -> DeadLetterR
     from rmq_store.broker.dead_letter_rows import DeadLetterRows
     from rmq_store.format.names import DLQ_PREFIX
 
-    if DLQ_PREFIX + group not in store.topics() and group in known_groups(store):
+    if store.find_topic(DLQ_PREFIX + group) is None and group in known_groups(store):
         return None
     return DeadLetterRows(store, group, wanted)
 

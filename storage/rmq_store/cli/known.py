@@ -18,9 +18,9 @@ def require_topic(store: Store, name: str) -> str:
     Raises:
         UnknownTopicError: it has none; names the nearest.
     """
-    topics = store.topics()
-    if name not in topics:
-        raise UnknownTopicError(f"no topic {name[:255]!r} in {store.path}{_nearest(name, topics)}")
+    if store.find_topic(name) is None:
+        known = {*store.topics(), *store.unlisted_topics()}
+        raise UnknownTopicError(f"no topic {name[:255]!r} in {store.path}{_nearest(name, known)}")
     return name
 
 

@@ -115,7 +115,7 @@ def _lines(store: Store, names: Sequence[str], per_queue: bool, rates: Rates, la
 
 def _uncommitted(store: Store, topic: str) -> _Line:
     """The retry topic of a group that has committed nothing of it."""
-    ends = [found.max_offset for found in store.queue_ranges(topic).values()] if topic in store.topics() else []
+    ends = [found.max_offset for found in store.queue_ranges(topic).values()] if store.find_topic(topic) else []
     return _Line(topic.removeprefix(RETRY_PREFIX), topic, f"all {len(ends)}", None, sum(ends), sum(ends), None)
 
 

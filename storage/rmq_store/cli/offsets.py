@@ -134,7 +134,7 @@ def _topics(store: Store, group: str, named: Sequence[str]) -> list[str]:
     if named:
         return [require_topic(store, topic) for topic in named]
     committed = {topic for topic, _ in store.committed_offsets(group) if not topic.startswith(RETRY_PREFIX)}
-    topics = sorted(committed & store.topics().keys())
+    topics = sorted(topic for topic in committed if store.find_topic(topic) is not None)
     if not topics:
         raise UsageError(f"group {group!r} has no offsets on any topic: name one with -t")
     return topics

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rmq_store.cli.mqadmin.common import perm_text
-from rmq_store.cli.output import common_options, open_store, wide_option, write_json, write_table
+from rmq_store.cli.output import common_options, open_store, printable, wide_option, write_json, write_table
+from rmq_store.errors import CorruptionError
+
+if TYPE_CHECKING:
+    from rmq_store import Store, TopicConfig
 
 
 @click.command(
@@ -25,25 +30,30 @@ def topics(root: Path, as_json: bool, per_queue: bool, show_all: bool) -> None:
     MIN is the first offset that can be read, MAX the offset of the next message; without --queues they are sums over
     the queues, so that MESSAGES = MAX - MIN on every line. PERM: R can be read, W can be written, X is inherited.
     MESSAGES also names topics that the store keeps in a way that is not read here (docs/stores.md).
+
+    A topic with * behind its name has queues, and config/topics.json does not name it: it can be read by its exact
+    name, `rmq repair` puts it into the table, `rmq deleteTopic` takes it from this list.
     """
-    from rmq_store.format.names import is_system_topic
+    from rmq_store.format.names import LMQ_PREFIX, is_system_topic
 
     found: list[dict[str, Any]] = []
     with open_store(root) as store:
-        for name, config in sorted(store.topics().items()):
-            if show_all or (config.readable and not is_system_topic(name)):
+        unlisted = _unlisted(store)
+        for name, config in sorted({**store.topics(), **unlisted}.items()):
+            if show_all or (config.readable and not is_system_topic(name) and not name.startswith(LMQ_PREFIX)):
                 ranges = sorted(store.queue_ranges(name).items()) if config.is_read_here else []
                 queues = [{"queueId": i, "minOffset": r.min_offset, "maxOffset": r.max_offset} for i, r in ranges]
                 perm = perm_text(config.perm)
                 counts = {"readQueues": config.read_queue_nums, "writeQueues": config.write_queue_nums}
                 messages = sum(r.max_offset - r.min_offset for _, r in ranges) if config.is_read_here else None
                 kind = {"kind": config.kind.name} if config.kind is not None else {}
-                found.append({"topic": name, **counts, "perm": perm, "messages": messages, "queues": queues, **kind})
+                found.append({"topic": name, **counts, "perm": perm, "messages": messages, "queues": queues,
+                              "inTable": name not in unlisted, **kind})  # fmt: skip
     if as_json:
         write_json(found)
     elif per_queue:
         rows = [
-            (t["topic"], q["queueId"], t["perm"], q["minOffset"], q["maxOffset"], q["maxOffset"] - q["minOffset"])
+            (_marked(t), q["queueId"], t["perm"], q["minOffset"], q["maxOffset"], q["maxOffset"] - q["minOffset"])
             for t in found
             for q in t["queues"]
         ]
@@ -51,10 +61,25 @@ def topics(root: Path, as_json: bool, per_queue: bool, show_all: bool) -> None:
     else:
         columns = ("TOPIC", "QUEUES", "PERM", "MIN", "MAX", "MESSAGES")
         write_table(columns, [_sums(topic) for topic in found], flexible=("TOPIC",))
+    if not as_json and any(not topic["inTable"] for topic in found):
+        click.echo("* not in config/topics.json: see `rmq topics --help`", err=True)
+
+
+def _unlisted(store: Store) -> Mapping[str, TopicConfig]:
+    """Topics that the table does not name. Those of the table are shown, too, if that cannot be told."""
+    try:
+        return store.unlisted_topics()
+    except CorruptionError as error:
+        click.echo(printable(f"rmq: topics that are not in the table cannot be told: {error}"), err=True)
+        return {}
+
+
+def _marked(topic: dict[str, Any]) -> str:
+    return str(topic["topic"]) + ("" if topic["inTable"] else " *")
 
 
 def _sums(topic: dict[str, Any]) -> tuple[str | int, ...]:
     if topic["messages"] is None:
-        return topic["topic"], topic["readQueues"], topic["perm"], "-", "-", f"not read: {topic['kind']}"
+        return _marked(topic), topic["readQueues"], topic["perm"], "-", "-", f"not read: {topic['kind']}"
     lowest, highest = (sum(queue[key] for queue in topic["queues"]) for key in ("minOffset", "maxOffset"))
-    return topic["topic"], len(topic["queues"]), topic["perm"], lowest, highest, topic["messages"]
+    return _marked(topic), len(topic["queues"]), topic["perm"], lowest, highest, topic["messages"]

@@ -91,24 +91,26 @@ class LocalBackend:
         """See `Backend.publish_queues`. Retry and dead-letter topics are never created here."""
         if topic in self._order_topic_conf:
             return queues_of_order_conf(topic, self._order_topic_conf[topic])
-        known = self._configs(topic)
+        known = self._configs(lambda store: store.topics().get(topic), topic)
         if not known and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             count = min(default_topic_queue_nums, AUTO_CREATE_QUEUE_MAX)
             for name, broker in self._brokers.items():
                 if broker.store.config.auto_create_topic_enable:
-                    known[name] = broker.store.create_topic(topic, count, exist_ok=True)
+                    there = broker.store.find_topic(topic)  # in another process's table by now, or in none
+                    queues = max(count, there.read_queue_nums) if there is not None else count
+                    known[name] = broker.store.create_topic(topic, queues, exist_ok=True)
         _refuse_kinds(topic, known, kinds.refuse_to_write_topic)
         return _queues(topic, ((name, config.write_queue_nums) for name, config in known.items() if config.writable))
 
     def subscribe_queues(self, topic: str) -> list[MessageQueue]:
         """See `Backend.subscribe_queues`."""
-        known = self._configs(topic)
+        known = self._configs(lambda store: store.find_topic(topic), topic)
         _refuse_kinds(topic, known, kinds.refuse_to_read_topic)
         return _queues(topic, ((name, config.read_queue_nums) for name, config in known.items() if config.readable))
 
-    def _configs(self, topic: str) -> dict[str, TopicConfig]:
+    def _configs(self, find: Callable[[Store], TopicConfig | None], topic: str) -> dict[str, TopicConfig]:
         try:
-            found = [(name, broker.store.topics().get(topic)) for name, broker in self._brokers.items()]
+            found = [(name, find(broker.store)) for name, broker in self._brokers.items()]
         except OSError as error:
             raise MQClientError(f"the queues of topic {topic!r} cannot be looked up: {error}") from error
         return {name: config for name, config in found if config is not None}

@@ -113,7 +113,7 @@ class LocalPull:
         settings = self._store.groups().get(group)
         if settings is not None and not settings.consume_enable:
             raise self._answers.error(ResponseCode.NO_PERMISSION, f"group {group!r} may not consume (consumeEnable)")
-        topic = self._store.topics().get(queue.topic)
+        topic = self._store.find_topic(queue.topic)
         if topic is None:
             raise self._answers.error(ResponseCode.TOPIC_NOT_EXIST, f"no topic {queue.topic!r}")
         kinds.refuse_to_read_topic(queue.topic, topic.kind)

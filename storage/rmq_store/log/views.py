@@ -76,7 +76,11 @@ class Views:
 
     def keys(self) -> list[QueueKey]:
         """Every queue that has a directory, sorted; names that are no queue ids are passed over, as Java does."""
-        return sorted((topic, queue_id) for topic in _names(self.directory) for queue_id in self.queue_ids(topic))
+        return sorted((topic, queue_id) for topic in self.topic_names() for queue_id in self.queue_ids(topic))
+
+    def topic_names(self) -> list[str]:
+        """Every name that stands where topics have their queues."""
+        return _names(self.directory)
 
     def queue_ids(self, topic: str) -> list[int]:
         """The queues of one topic that have a directory, in no order."""

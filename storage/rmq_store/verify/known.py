@@ -107,6 +107,17 @@ def queue_table(root: Path) -> QueueTable:
     return QueueTable({})
 
 
+def deleted_topics(root: Path) -> dict[str, int]:
+    """{topic: where the log ended when one of ours deleted it}; {} if it cannot be told. PermissionError."""
+    try:
+        topics = json.loads(read_start(root / "pyrmq" / "deleted_topics.json", FILE_BYTES_MAX))["topics"]
+        return {name: end for name, end in topics.items() if type(end) is int}
+    except PermissionError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
 def is_in_repair(root: Path) -> bool:
     """Whether a repair, or who ended it, began to build the queues again, and did not come to its end."""
     return os.path.lexists(root / REBUILD_FILE)

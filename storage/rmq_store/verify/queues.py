@@ -20,7 +20,7 @@ from .ext import ExtUnits
 from .files import numbered_files, other_kind
 from .records import MESSAGE_SIZE_MIN_BYTES, SCHEDULE_TOPIC, Frame, delay_of, tags_code_is_right
 from .report import FINDINGS_KEPT, Ledger, Problem
-from .tables import configured_topics
+from .tables import check_unlisted, configured_topics
 
 ENTRY = struct.Struct(">qiq")  # log offset, size, tags code
 NO_ENTRY = (0, 0, 0)
@@ -193,6 +193,16 @@ class QueueCheck:
                 text = f"message {number} is flagged as {flag}, which brokers put in no such queue"
                 self.ledger.report.notes.append(f"{queue.path}: {text}")
 
+    def _newest(self) -> dict[bytes, int]:
+        """By topic with entries: where its newest message lies; of one that retention took, where an entry says."""
+        newest: dict[bytes, int] = {}
+        for (topic, _), queue in self.queues.items():
+            first = self._entry(queue, queue.first // ENTRY.size)[2]
+            at = queue.newest if queue.newest >= 0 or first[1] <= 0 else first[0]
+            if queue.size and at >= 0:
+                newest[topic] = max(at, newest.get(topic, 0))
+        return newest
+
     def _jump(self, path: str, position: int, frame: Frame, queue: _Queue, good: bool) -> None:
         """A queue offset that does not follow the one before it: retention, lost records, a new topic, or damage."""
         if queue.next is not None and frame.queue_offset == 0 and good and not self.ledger.is_ours(queue.newest):
@@ -247,6 +257,7 @@ class QueueCheck:
         report, topics = self.ledger.report, configured_topics(self.ledger.root)
         self._tell_delays()
         report.queues = len(self.queues)
+        check_unlisted(self.ledger, self._newest())
         for (topic, queue_id), queue in self.queues.items():
             offset = queue.first // ENTRY.size if queue.next is None else queue.next
             offset = max(offset, queue.flagged_end)

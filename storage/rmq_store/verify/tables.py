@@ -16,12 +16,13 @@ from typing import NoReturn
 from rmq_store import kinds
 
 from .files import other_kind, read_start
-from .known import is_ours
+from .known import deleted_topics, is_ours
 from .report import Ledger
 
 TABLE_BYTES_MAX = 64 << 20
 STORE_FORMAT = 1
 MISSING = "missing"
+NAMED = 3
 
 Table = dict[str, object]
 
@@ -48,7 +49,8 @@ def check_tables(ledger: Ledger) -> None:
         ledger.no_file(root / name, "put the file itself there")
     if isinstance(why := _store_file(root), str) and why != MISSING:
         ledger.problem("pyrmq/store.json", 0, f"{why}; the store cannot be opened: see `rmq repair`")
-    for name in _names(root / "config"):
+    names = _names(root / "config")
+    for name in names:
         path = f"config/{name}"
         table, backup = load(root / path), load(root / f"{path}.bak")
         if ledger.no_file(root / path, "put the file itself there"):
@@ -59,9 +61,12 @@ def check_tables(ledger: Ledger) -> None:
             note(f"{path}: {table}: what was in it before its last change is read from its .bak")
         elif isinstance(backup, str) and backup != MISSING:
             note(f"{path}.bak: {backup}; the table itself is whole")
-    if is_ours(root) and "topics.json" not in _names(root / "config") and _has_topics(root):
-        text = "missing, and so is its .bak: nobody sees the topics of the queues; `rmq repair` finds them again"
-        ledger.problem("config/topics.json", 0, text)
+    if "topics.json" not in names and _has_topics(root):
+        text = "missing, and so is its .bak: topics are read by their exact names only; `rmq repair` finds them again"
+        if is_ours(root) or names:
+            ledger.problem("config/topics.json", 0, text)
+        else:
+            note(f"config/topics.json: {text}. A broker may keep its tables elsewhere")
 
 
 def load(path: Path) -> Table | str:
@@ -105,6 +110,29 @@ def _has_topics(root: Path) -> bool:
     directory = root / "consumequeue"
     topics = directory.iterdir() if directory.is_dir() else ()
     return any(other_kind(topic) == "a directory" and not SYSTEM_TOPIC.fullmatch(topic.name) for topic in topics)
+
+
+def check_unlisted(ledger: Ledger, newest: dict[bytes, int]) -> None:
+    """Report topics with queues that a table which can be read does not name. `newest`: by topic, where its newest
+    message lies, or lay; queues that are older than the deletion of their topic are what that has left.
+    """
+    listed = configured_topics(ledger.root)
+    if listed is None:
+        return
+    deleted = deleted_topics(ledger.root)
+    unknown = {name.decode(errors="backslashreplace"): end for name, end in newest.items() if name not in listed}
+    lost = sorted(name for name, at in unknown.items() if at >= deleted.get(name, 0))
+    users = [name for name in lost if not SYSTEM_TOPIC.fullmatch(name)]
+    if users:
+        text = f"topics with queues are not in it, and are read by their exact names only: {_some(users)}"
+        ledger.problem("config/topics.json", 0, f"{text}; `rmq repair` puts them into it")
+    if system := [name for name in lost if name not in users]:
+        text = f"system topics with queues are not in it, as some brokers leave them: {_some(system)}"
+        ledger.report.notes.append(f"config/topics.json: {text}")
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
 def configured_topics(root: Path) -> set[bytes] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from rmq_store import Message, Store, StoreConfig
 from rmq_store.broker.deleted_topics import deleted_topics
 from rmq_store.broker.repair import carry_out, examine
+from rmq_store.broker.repair_settings import Given
 from rmq_store.broker.topics import TopicTable
+from rmq_store.verify import verify_store
 
 CONFIG = StoreConfig(8192, 2000, 50, 200)
 
@@ -58,19 +61,38 @@ def test_also_if_its_queues_have_to_be_made_first(root: Path) -> None:
     assert not examine(root).is_needed
 
 
-def test_a_queue_that_a_broker_left_is_none_of_ours(root: Path) -> None:
-    """It deletes a topic first, and its queues when it comes to it."""
+@pytest.mark.parametrize("was_opened", [False, True])
+def test_also_in_a_store_that_a_broker_used_last(root: Path, was_opened: bool) -> None:
+    """A broker that deletes a topic takes its queues with it (DefaultMessageStore#deleteTopics)."""
     with (root / "lock").open("r+b") as file:
         file.write(b"lock")
     forget(root, "Orders")
-    assert not examine(root).is_needed
-    Store.open(root).close()
-    assert not examine(root).is_needed
-    with Store.open(root) as store:
-        store.create_topic("Orders", 3)
-        store.send(Message("Orders", b"ours", queue_id=2))
-    forget(root, "Orders")
-    assert examine(root).is_needed
+    if was_opened:
+        Store.open(root).close()
+    found = examine(root)
+    assert [finding.problem for finding in found.findings] == ["topics with queues are not in it: Orders"]
+    assert carry_out(found).status == "clean"
+    assert TopicTable(root).get("Orders").read_queue_nums == 3
+    assert "Gone" not in TopicTable(root).all()
+
+
+@pytest.mark.parametrize("was_opened", [False, True])
+def test_a_bare_log_tells_all_its_topics(root: Path, was_opened: bool) -> None:
+    """Nothing but `commitlog/` is left; who opened it for writing has made a table that names none of them."""
+    bare = root.parent / "bare"
+    shutil.copytree(root / "commitlog", bare / "commitlog")
+    if was_opened:
+        Store.open(bare, config=CONFIG).close()
+        assert "Orders" not in TopicTable(bare).all()
+        assert verify_store(bare).status == "damaged"
+    carry_out(examine(bare, given=Given(config=CONFIG)) if not was_opened else examine(bare))
+    known = TopicTable(bare).all()
+    assert {"Orders", "Gone"} <= known.keys()  # what was deleted is no more known than the rest
+    assert known["Orders"].read_queue_nums == 3
+    with Store.open(bare) as store:
+        assert store.queue_range("Orders", 2) == (0, 1)
+    assert verify_store(bare).status == "clean"
+    assert not examine(bare).is_needed
 
 
 def test_what_was_deleted_stays_deleted_if_the_list_of_it_is_damaged(root: Path) -> None:

@@ -72,7 +72,7 @@ def _states(
 ) -> Iterator[QueueState]:
     known = is_of(store, standing)
     for queue, position in sorted(standing.begin.next.items()):
-        limits = store.queue_range(*queue) if known and queue.topic in store.topics() else None
+        limits = store.queue_range(*queue) if known and store.find_topic(queue.topic) else None
         yield QueueState(
             standing.source.number,
             *queue,

@@ -140,7 +140,7 @@ def plan_rewind(
         aim = _ends_of(old) if isinstance(target, Batch) else target
         retry = earlier is not None
         chosen = {queue for queue in {*standing.begin.next, *old.next} if selection.has(queue, retry=retry)}
-        there = {queue for queue in chosen if queue in _places(old) and queue.topic in store.topics()}
+        there = {queue for queue in chosen if queue in _places(old) and store.find_topic(queue.topic)}
         changes = {queue: _change(store, standing, queue, aim) for queue in sorted(there)}
         # Queues that are closed are as they were then.
         closed = {queue for queue in standing.begin.closed if selection.has(queue, retry=retry)}

@@ -102,7 +102,7 @@ def topic_route(root: Path, as_json: bool, topic: str, as_list: bool) -> None:
     from rmq_store.format.config_json import dumps
 
     with open_store(root) as store:
-        config = store.topics()[require_topic(store, topic)]
+        config = store.topic(require_topic(store, topic))
         broker, cluster, address = store.broker_name, cluster_name(store), broker_address(store)
     counts = config.read_queue_nums, config.write_queue_nums
     if as_list and not as_json:

@@ -1,0 +1,73 @@
+"""Topics that have queues, and that `config/topics.json` does not name: the table was lost, or one of its entries; a
+4.9 broker never wrote the entry (system topics); nothing but `commitlog/` is there.
+
+They can be read by their exact names, with the queues that they have. Nothing that matches names, or takes what
+belongs to a group, knows of them: what is not in the table may be what somebody wanted to be rid of. `rmq repair` puts
+them into the table. Queues that a deleted topic has left are no topic (`deleted_topics`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rmq_store.broker.deleted_topics import deleted_topics
+from rmq_store.broker.queues import Queues
+from rmq_store.broker.topics import PERM_READ, QUEUE_COUNT_MAX, TopicConfig, TopicTable
+from rmq_store.errors import UsageError
+from rmq_store.format.names import validate_topic
+from rmq_store.kinds import kinds_by_files
+
+_NAMED = 3
+
+
+class UnlistedTopics:
+    """Those of one open store."""
+
+    def __init__(self, root: Path, topics: TopicTable, queues: Queues) -> None:
+        self._root = root
+        self._topics = topics
+        self._queues = queues
+
+    def get(self, name: str) -> TopicConfig | None:
+        """The topic, if it is not in the table, has had messages, and was not deleted. It cannot be written to: a
+        queue does not say which permissions its topic had.
+
+        Raises:
+            CorruptConfigError: the table cannot be read, or the list of deleted topics.
+            CorruptionError, OSError: as a look at a queue's range.
+        """
+        return None if name in self._topics.all() else self._found(name, deleted_topics(self._root))
+
+    def all(self) -> Mapping[str, TopicConfig]:
+        """All of them by name, `%LMQ%` queues of a broker among them. Raises as `get`."""
+        listed, deleted = self._topics.all(), deleted_topics(self._root)
+        names = sorted(self._queues.topic_names() - listed.keys())
+        return {name: topic for name in names if (topic := self._found(name, deleted)) is not None}
+
+    def told(self) -> str:
+        """What an error about a topic that is not there says of these; "" without any. Raises as `get`."""
+        text = listed(tuple(self.all()))
+        return f"; not in the table, though they have queues: {text} (see `rmq repair`)" if text else ""
+
+    def _found(self, name: str, deleted: Mapping[str, int]) -> TopicConfig | None:
+        try:
+            validate_topic(name)
+        except UsageError:
+            return None
+        ids = [number for number in self._queues.queue_ids(name) if number < QUEUE_COUNT_MAX]
+        ends = {number: found.max_offset for number, found in self._queues.ranges(name, ids).items()}
+        if not any(ends.values()) or (name in deleted and not self._is_used_since(name, ends, deleted[name])):
+            return None
+        kind = kinds_by_files(self._root).get(name)
+        return TopicConfig(name, max(ids) + 1, max(ids) + 1, PERM_READ, kind=kind)
+
+    def _is_used_since(self, name: str, ends: Mapping[int, int], log_end: int) -> bool:
+        """Whether a message was stored at or above `log_end`, where the topic was deleted."""
+        newest = (self._queues.commit_log_offset_before(name, queue_id, end) for queue_id, end in ends.items())
+        return any(offset >= log_end for offset in newest)
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first few of some names, and how many more there are."""
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
