@@ -179,7 +179,7 @@ class Administration:
     def leftover_count(self, topic: str) -> int:
         """How many messages could be read of `topic` now, whether it is there or not."""
         names.validate_topic(topic)
-        ranges = self._queues.ranges(topic, self._log.views.queue_ids(topic)).values()
+        ranges = self._queues.ranges(topic, self._queues.queue_ids(topic)).values()
         return sum(span.max_offset - span.min_offset for span in ranges)
 
     def _deletion(self, topics: Iterable[str], *, unlisted: Collection[str] = ()) -> Deletion:

@@ -84,12 +84,13 @@ class Queues:
 
     def topic_names(self) -> set[str]:
         """Every name below `consumequeue/`, and the topics of records whose queues have no files yet."""
-        return {*self._log.views.topic_names(), *(topic for topic, _ in self._missing_queues())}
+        missing = self._missing_queues()  # first: it may find all queues
+        return {*self._log.views.topic_names(), *(topic for topic, _ in missing)}
 
     def queue_ids(self, topic: str) -> list[int]:
         """The queues of a topic that have a directory or records, ascending."""
-        missing = (queue_id for name, queue_id in self._missing_queues() if name == topic)
-        return sorted({*self._log.views.queue_ids(topic), *missing})
+        missing = self._missing_queues()  # first, as above
+        return sorted({*self._log.views.queue_ids(topic), *(number for name, number in missing if name == topic)})
 
     def _missing_queues(self) -> Collection[QueueKey]:
         self.end()  # finds them

@@ -76,6 +76,7 @@ from rmq_store.log.geometry import infer
 from rmq_store.log.index_gaps import has_no_index
 from rmq_store.log.index_repair import indexes_tags
 from rmq_store.log.index_search import damaged_index
+from rmq_store.log.rebuilt_queues import RebuiltViews
 from rmq_store.log.recovery import RecoveryReport, Wishes
 from rmq_store.log.starting_point import OUR_LOCK_TEXT
 
@@ -212,6 +213,10 @@ class Store:
             if read_only:
                 log.held = Root(root)
                 log.held.watch()
+                if kinds.queues_are_in(root) == "RocksDB":
+                    log.views = RebuiltViews(log)
+                if (tables := kinds.tables_are_in_rocksdb(root)) is not None:
+                    _warn(f"{root}: {tables.text}")
             log.index_damage = damage[0] if damage and settings.message_index_enable else None
             if log.index_damage is not None and not read_only:
                 _LOG.warning("%s: what is stored now will not be found by its keys: %s", root, log.index_damage)
@@ -715,6 +720,12 @@ def _is_store(root: Path) -> bool:
             raise StoreKindError(str(root), missing.text, missing.kind.name)
         kinds.refuse_to_read(root)
     return (root / "pyrmq" / "store.json").is_file()
+
+
+@functools.lru_cache(maxsize=64)
+def _warn(text: str) -> None:
+    """Once: every task of Spark opens the store."""
+    _LOG.warning("%s", text)
 
 
 def _no_store(root: Path) -> str:

@@ -110,6 +110,11 @@ def queues_are_in(root: Path) -> Literal["files", "RocksDB", "both"]:
     return "RocksDB" if table.ROCKSDB_QUEUES in kinds else "both" if kinds else "files"
 
 
+def tables_are_in_rocksdb(root: Path) -> Seen | None:
+    """The sign that the broker keeps topics, groups and offsets in RocksDB; None without one."""
+    return next((Seen(table.ROCKSDB_TABLES, path) for path in _ROCKSDB_TABLES if (root / path).is_dir()), None)
+
+
 def missing_log(root: Path) -> Seen | None:
     """What is left of a store whose log is not there; None if a log is, or nothing of a store."""
     if (root / "commitlog").exists() or any(_dledger(root)):
@@ -126,7 +131,8 @@ def _signs(root: Path) -> Iterator[Seen]:
     if (missing := missing_log(root)) is not None:
         yield missing
     yield from _queues(root, queues)
-    yield from (Seen(table.ROCKSDB_TABLES, path) for path in _ROCKSDB_TABLES if (root / path).is_dir())
+    if (tables := tables_are_in_rocksdb(root)) is not None:
+        yield tables
     yield from (Seen(table.CONTROLLER, name) for name in _CONTROLLER_FILES if os.path.lexists(root / name))
     yield from _foreign(root, queues)
     if static_topics(root):

@@ -52,10 +52,11 @@ COMMON = Kind(
 )
 ROCKSDB_QUEUES = Kind(
     "RocksDB queues",
-    Effect.NOT_OPENED,
+    Effect.NOT_WRITTEN,
     f"{_ROCKSDB_FILES}, and no directory of a queue in `consumequeue/`",
     "the broker keeps its queues in RocksDB (storeType=defaultRocksDB)",
-    "Its queues cannot be read here, and a message that is written here breaks its queue for the broker.",
+    "A message that is written here breaks its queue for the broker. Send with its broker, or open it with "
+    "read_only=True: then its queues are made from the log, beside the store.",
     "the queues, which are in RocksDB",
 )
 DOUBLE_WRITE = Kind(

@@ -240,6 +240,17 @@ class ConsumeQueue:
         self._hint = 0
         return boundary
 
+    def begin_again(self, queue_offset: int) -> None:
+        """Take back all entries from `queue_offset` on, wherever they point, and the files without any other."""
+        bases = self._bases()
+        if not bases:
+            return
+        self.run.zero(queue_offset * ENTRY_BYTES, (bases[-1] + self._per_file) * ENTRY_BYTES)
+        for base in bases:
+            if base > queue_offset - queue_offset % self._per_file:
+                self.run.remove(base * ENTRY_BYTES)
+        self._hint = 0
+
     def old_files(self, log_start: int, log_end: int, is_record: Confirm) -> list[int]:
         """First queue offsets of the files that know only records below `log_start`, oldest first; never the last file
         (ConsumeQueue#deleteExpiredFile).

@@ -48,6 +48,7 @@ class Dispatch:
         """Queue offset of the first record of each queue; complete behind `end`."""
         self.assumed: Counter[int] = Counter()
         """How many messages of each delay level got a time of delivery that nothing tells; complete behind `end`."""
+        self._ends: dict[QueueKey, int] = {}
         self._log = log
         self._index_from = index_from
         self._believes_views = believes_views
@@ -114,6 +115,9 @@ class Dispatch:
             entries, lacking = kept_entries(log, key, first, entries, has_ext=self._has_ext)
             if lacking and log.delays.is_assumed(key[1] + 1):
                 self.assumed[key[1] + 1] += lacking
+            if first < self._ends.get(key, 0):  # a topic that was made again, or fail-over: the last one counts
+                log.views.queue(*key).begin_again(first)
+            self._ends[key] = first + len(entries)
             log.views.queue(*key).put(first, entries)
         offsets = stretch.base + stretch.positions
         wanted = offsets >= self._index_from

@@ -25,6 +25,7 @@ from rmq_store.log.kept import BadRange, Kept
 from rmq_store.log.over_damage import DamageWalk
 from rmq_store.log.queue_ends import QueueEnds
 from rmq_store.log.rebuild import is_begun
+from rmq_store.log.rebuilt_queues import RebuiltViews, Spool
 from rmq_store.log.starting_point import OUR_LOCK_TEXT, StartingPoint, Trust, lock_text, starting_point
 from rmq_store.log.units import UnitScan
 from rmq_store.log.views import QueueKey
@@ -117,6 +118,8 @@ def read_on(log: CommitLog, found: ReadOnlyEnd) -> ReadOnlyEnd | StatePage:
     if now.behind == found.behind and not any(now.behind):
         found.segment = now.segment
         return found
+    if isinstance(log.views, RebuiltViews):
+        return _on_from_log_alone(log, log.views, found)
     if found.foreign and lock_text(log) != OUR_LOCK_TEXT:
         start = StartingPoint(Trust.BROKER_UNCLEAN, found.end, 0, None, False)
         return _walk(log, start, missing=dict(found.missing))
@@ -142,7 +145,36 @@ def _page(log: CommitLog) -> StatePage | None:
         return None
 
 
+def _from_log_alone(log: CommitLog, views: RebuiltViews) -> ReadOnlyEnd:
+    """Walk over the whole log, and make the queues of what it holds."""
+    over, end = DamageWalk(log, 0, presumes=log.store_lock.posix_holder() is None), log.start()
+    with Spool() as spool:
+        for stretch in over.walk(end):
+            if len(stretch.positions):
+                columns = scan.columns_of(log, stretch)
+                over.note(stretch, columns)
+                for key, first, entries in scan.entries_by_queue(columns, stretch, views.elsewhere):
+                    spool.add(key, first, entries)
+            end = stretch.end
+        _tell(log, over, [], end)
+        views.fill(spool, log.kept)
+    return _end_at(log, end, foreign=True)
+
+
+def _on_from_log_alone(log: CommitLog, views: RebuiltViews, found: ReadOnlyEnd) -> ReadOnlyEnd:
+    """Walk over what has come since."""
+    end = found.end
+    for stretch in scan.walk(log, end):
+        if len(stretch.positions):
+            for key, first, entries in scan.entries_by_queue(scan.columns_of(log, stretch), stretch, views.elsewhere):
+                views.add(key, first, entries, log.kept)
+        end = stretch.end
+    return _end_at(log, end, foreign=True)
+
+
 def _scan(log: CommitLog) -> ReadOnlyEnd:
+    if isinstance(log.views, RebuiltViews):
+        return _from_log_alone(log, log.views)
     if is_begun(log.root):
         reason = "a rebuild of the queues did not come to its end: open the store for writing, or run `rmq repair`"
         raise NotAStoreError(str(log.root), reason)
@@ -263,6 +295,9 @@ def _add_missing(log: CommitLog, stretch: scan.Stretch, found: ReadOnlyEnd, lost
         known = found.missing.get(key)
         in_files = 0 if known or key in lost else log.queue_max(*key, found.end)
         next_offset = known[0] + len(known[1]) if known else in_files
+        if known and first < next_offset:  # a topic that was made again, or fail-over: the last one counts
+            found.missing[key] = (min(known[0], first), _joined(known[1][: max(first - known[0], 0)], entries))
+            continue
         new = entries[max(0, next_offset - first) :]
         if not len(new):
             continue

@@ -57,7 +57,8 @@ class _Tally:
 class _Queue:
     """`size`: bytes of one file; [first, end): bytes of all; `next`: the queue offset that is expected next, behind the
     message at `newest`, an offset of the log. `flagged_end`: the queue offsets from `next` up to it are those of
-    records that are no messages of any queue.
+    records that are no messages of any queue. `jumps`: queue offsets of a broker's messages that do not follow, with
+    what is to be said of them if no later message of the log begins at or below them again.
     """
 
     path: str
@@ -69,6 +70,7 @@ class _Queue:
     flagged_end: int = -1
     wrong: _Tally = field(default_factory=_Tally)
     missing: _Tally = field(default_factory=_Tally)
+    jumps: list[tuple[int, Problem]] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -161,7 +163,7 @@ class QueueCheck:
         if good and (delay_ms := delay_of(frame, code)):
             self.delays[queue_id + 1] = delay_ms
         if frame.queue_offset != queue.next:
-            self._jump(path, position, frame, queue, good)
+            self._jump(path, position, log_offset, frame, queue, good)
         if good:
             queue.wrong.add(queue.missing.first, queue.missing.count)  # a hole, not a queue that lags behind
             queue.missing = _Tally()
@@ -203,13 +205,17 @@ class QueueCheck:
                 newest[topic] = max(at, newest.get(topic, 0))
         return newest
 
-    def _jump(self, path: str, position: int, frame: Frame, queue: _Queue, good: bool) -> None:
+    def _jump(self, path: str, position: int, log_offset: int, frame: Frame, queue: _Queue, good: bool) -> None:
         """A queue offset that does not follow the one before it: retention, lost records, a new topic, or damage."""
-        if queue.next is not None and frame.queue_offset == 0 and good and not self.ledger.is_ours(queue.newest):
-            # A broker has deleted the topic, and it was made again: its older messages keep their offsets, their
-            # entries are gone. Ours gives no queue offset twice; there the queue's files were lost.
-            self.ledger.report.notes.append(f"{queue.path}: {queue.next} messages of an earlier topic of this name")
+        falls_back = queue.next is not None and frame.queue_offset < queue.next and good
+        if queue.next is not None and falls_back and not self.ledger.is_ours(queue.newest):
+            # A broker has deleted the topic, and it was made again, or another replica went on: older messages keep
+            # their offsets, their entries are gone. Ours gives no queue offset twice; there the queue's files were
+            # lost.
+            count = queue.next - frame.queue_offset
+            self.ledger.report.notes.append(f"{queue.path}: {count} messages of an earlier topic of this name")
             queue.wrong, queue.missing = _Tally(), _Tally()
+            queue.jumps = [(number, jump) for number, jump in queue.jumps if number < frame.queue_offset]
             return
         start = queue.first // ENTRY.size if queue.next is None else queue.next
         if start <= frame.queue_offset <= queue.flagged_end:
@@ -219,7 +225,10 @@ class QueueCheck:
         if start > frame.queue_offset or not (explained and all(self._unclaimed(queue, n) for n in range(start, stop))):
             again = ": the queue's files were lost, and it began anew" if good and frame.queue_offset == 0 else ""
             text = f"{queue.name}: queue offset {frame.queue_offset}, expected {start}{again}"
-            self.ledger.problem(path, position + 20, text, 8)
+            if self.ledger.is_ours(log_offset):
+                self.ledger.problem(path, position + 20, text, 8)
+            elif len(queue.jumps) < FINDINGS_KEPT:
+                queue.jumps.append((frame.queue_offset, Problem(path, position + 20, text, position + 28)))
 
     def _unclaimed(self, queue: _Queue, queue_offset: int) -> bool:
         """Judge an entry that no message claimed; True if that is as it should be or has been reported elsewhere."""
@@ -261,6 +270,8 @@ class QueueCheck:
         for (topic, queue_id), queue in self.queues.items():
             offset = queue.first // ENTRY.size if queue.next is None else queue.next
             offset = max(offset, queue.flagged_end)
+            for _, jump in queue.jumps:
+                self.ledger.problem(*jump[:3], jump.end - jump.offset)
             ahead = _Tally()
             while (found := self._entry(queue, offset))[2][1] > 0:
                 if self.ledger.is_new(found[2][0]):
