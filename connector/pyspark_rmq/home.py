@@ -237,7 +237,9 @@ def open_to_read(options: SourceOptions) -> Home:
     """Open the home for reading; nothing on disk changes. Raises what `Store.open` raises."""
     from rmq_store import Store
 
-    home: Any = Store.open(options.path, read_only=True, broker_name=options.broker_name)
+    home: Any = Store.open(
+        options.path, read_only=True, broker_name=options.broker_name, commit_log_paths=options.commit_log_paths
+    )
     return home  # type: ignore[no-any-return]
 
 
@@ -249,7 +251,7 @@ def place_of(options: SourceOptions) -> Place:
 def task_home(options: SourceOptions) -> AbstractContextManager[Home]:
     """The home, open for reading and up to date, in a task: its next one in this process gets the same."""
     spare_modules()
-    key = ("read", options.path, options.broker_name)
+    key = ("read", options.path, options.broker_name, options.commit_log_paths)
     return kept(key, Path(options.path), lambda: open_to_read(options), lambda _: _TASK_HOME_KEPT_S)
 
 

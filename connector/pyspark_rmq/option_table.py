@@ -311,6 +311,15 @@ _WHAT = (
         "the store's own",
         "What the column `brokerName` shows. A store that a broker wrote does not say.",
     ),
+    Option(
+        "storePathCommitLog",
+        READ,
+        _text,
+        "string, absolute paths separated by commas",
+        "`commitlog` in the store",
+        "Where a broker keeps its log, if its broker.conf says so: one directory, or several. Such a store is only "
+        "read: a stream with a `group` needs `commitOffsets=false`.",
+    ),
 )
 
 _WHERE = (

@@ -78,6 +78,7 @@ class SourceOptions:
     path: str
     subscription: Subscription
     broker_name: str | None = None
+    commit_log_paths: str = ""
     starting: Position | None = None
     ending: Position | None = None
     group: str | None = None
@@ -112,6 +113,9 @@ class SinkOptions:
     send_back: str | None = None
     max_reconsume_times: int | None = None
     create_store: bool = True
+
+
+_LOG_PATHS = "storePathCommitLog"
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -183,12 +187,15 @@ def source_options(options: Mapping[str, str], use: Use, now_ms: int) -> SourceO
     if use == "batch read":
         _check_batch_start(starting)
     _check_group_options(values, starting)
+    if use == "stream read" and "group" in values and values.get("commitOffsets", True) and _LOG_PATHS in values:
+        refuse(f"option {_LOG_PATHS}: such a store is only read, and no group can commit; set commitOffsets=false")
     if values.get("onCorruption") == SKIP and values.get("failOnDataLoss", True):
         refuse("option onCorruption=skip leaves messages out: it needs failOnDataLoss=false")
     return SourceOptions(
         path=values["path"],
         subscription=_subscription(values, use),
         broker_name=values.get("brokerName"),
+        commit_log_paths=values.get("storePathCommitLog", ""),
         starting=starting,
         ending=_first(values, "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"),
         group=values.get("group"),

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pyspark_rmq import home, sink_home
-from pyspark_rmq.options import SourceOptions, Subscription, sink_options
-from rmq_store import NotAStoreError, ReadOnlyError, Store, StoreLockedError
+from pyspark_rmq.options import SourceOptions, Subscription, sink_options, source_options
+from rmq_store import NotAStoreError, ReadOnlyError, Store, StoreLockedError, UsageError
 
 Make = Callable[..., Any]
 
@@ -124,3 +124,21 @@ def test_what_was_prepared_is_prepared_also_if_the_store_cannot_be_closed(
     prepare(path)
     assert described.exists()
     assert f"{path} could not be closed" in caplog.text
+
+
+def test_a_log_in_several_directories_is_read_and_a_group_does_not_commit_there(
+    make_store: Make, tmp_path: Path
+) -> None:
+    """storePathCommitLog of a broker."""
+    path = Path(make_store(Orders=10))
+    (path / "commitlog").rename(tmp_path / "log")
+    (tmp_path / "other").mkdir()
+    paths = f"{tmp_path}/log,{tmp_path}/other"
+    given = {"path": str(path), "subscribe": "Orders", "storePathCommitLog": paths}
+    for use in ("batch read", "stream read"):
+        options = source_options(given, use, 0)
+        with home.task_home(options) as opened:
+            assert sum(limit.max_offset for limit in opened.queue_ranges("Orders").values()) == 10
+    with pytest.raises(UsageError, match=r"storePathCommitLog.*set commitOffsets=false"):
+        source_options({**given, "group": "cg"}, "stream read", 0)
+    assert source_options({**given, "group": "cg", "commitOffsets": "false"}, "stream read", 0).group == "cg"

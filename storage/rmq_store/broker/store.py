@@ -65,6 +65,7 @@ from rmq_store.errors import (
 from rmq_store.files import durable
 from rmq_store.files.pin import Pin
 from rmq_store.files.rooted import Root
+from rmq_store.files.spread import parse_paths
 from rmq_store.format.message import Message, StoredMessage
 from rmq_store.format.names import is_system_topic, validate_topic
 from rmq_store.format.schema import MESSAGE_SCHEMA
@@ -146,6 +147,7 @@ class Store:
         broker_name: str | None = None,
         on_corruption: Literal["refuse", "keep"] = "refuse",
         rebuild_views: bool | Callable[[int, int, int], None] = False,
+        commit_log_paths: str = "",
     ) -> Store:
         """Open the store at `path`; with `create`, make one if the directory is missing or empty.
 
@@ -163,6 +165,9 @@ class Store:
         raises CorruptRecordError. `rebuild_views` scans the whole log and writes queues and index again; a function is
         told (records so far, bytes so far, bytes in all).
 
+        `commit_log_paths`: where the log is, if not in the store: storePathCommitLog of the broker, one directory or
+        several that commas separate. Only with `read_only`.
+
         Raises:
             NotAStoreError: no store at `path`, or one of a newer version.
             StoreKindError: a store of a kind that cannot be read, or not be written (docs/stores.md).
@@ -179,9 +184,14 @@ class Store:
             on_corruption == "keep", bool(rebuild_views), lambda: _consumed(root),
             progress=rebuild_views if callable(rebuild_views) else lambda records, done_bytes, total_bytes: None,
         )  # fmt: skip
+        paths = parse_paths(commit_log_paths) if commit_log_paths else ()
+        if paths and not read_only:
+            raise ReadOnlyError(f"{root}: a log that is not in the store (storePathCommitLog) is only read: open it so")
+        if paths and not (root / "config").is_dir():
+            raise NotAStoreError(str(root), "no store of a broker is here: it has no config/")
         if create and not _is_store(root):
             _make_root(root)
-        elif not _is_store(root):
+        elif not paths and not _is_store(root):
             raise NotAStoreError(str(root), _no_store(root))
         durable.warn_of_shared_directory(root)
         with durable.typed_reading(root):
@@ -195,7 +205,7 @@ class Store:
         ours = _is_ours(root)  # first: who is about to say so has written what follows from it
         known = StoreFile.load(root) or _none_lost(root)
         damage: list[CorruptIndexError] = []
-        settings = _settings(root, known, config, damage, ours=ours)
+        settings = _settings(root, known, config, damage, ours=ours, paths=paths)
         log = CommitLog(
             root,
             settings.geometry(),
@@ -206,6 +216,7 @@ class Store:
             sync_flush=settings.flush_disk_type == "SYNC_FLUSH",
             crc_property=settings.enabled_append_prop_crc,
             delay_levels_ms=settings.delay_levels_ms(),
+            paths=paths,
         )
         recovery = None
         is_open = False
@@ -765,7 +776,13 @@ def _has_brokers_records(log: CommitLog, *, ours: bool) -> bool:
 
 
 def _settings(
-    root: Path, known: StoreFile | None, config: StoreConfig | None, damage: list[CorruptIndexError], *, ours: bool
+    root: Path,
+    known: StoreFile | None,
+    config: StoreConfig | None,
+    damage: list[CorruptIndexError],
+    *,
+    ours: bool,
+    paths: Sequence[Path] = (),
 ) -> StoreConfig:
     """The settings that hold: those in store.json; of a store without one, `config` and what its files say. What is
     wrong with the index goes to `damage`: the messages can be had without it.
@@ -775,9 +792,10 @@ def _settings(
     if wanted.dlq_archive_path:
         durable.refuse_inside(wanted.dlq_archive_path, root)
     if known is None:
-        return wanted.with_geometry(infer(root, wanted.geometry(), frozenset(given), without_index=damage))
+        asked = wanted.geometry()
+        return wanted.with_geometry(infer(root, asked, frozenset(given), without_index=damage, log_paths=paths))
     made_with = known.config.geometry()
-    found = infer(root, made_with, ours=ours, without_index=damage)
+    found = infer(root, made_with, ours=ours, without_index=damage, log_paths=paths)
     if found.of_index() != made_with.of_index():
         # A broker with other settings has used the store, or the files are of another one.
         reason = f"the files have maxHashSlotNum, maxIndexNum = {found.of_index()}"

@@ -217,7 +217,7 @@ class SegmentRun:
         self.size_bytes = size_bytes
         self._root = root_of(directory)
         self._prefix = f"{directory}/"  # names are made for every read and write: no Path object each time
-        self._listing = (kept_listing if keep_names else Listing)(str(directory), _parsed)
+        self._listing = (kept_listing if keep_names else Listing)(str(directory), parsed_names)
         self._files = files
         self._writable = writable
         self._sparse = sparse
@@ -462,7 +462,8 @@ class SegmentRun:
             path.unlink(missing_ok=True)
 
 
-def _parsed(names: list[str]) -> tuple[int, ...]:
+def parsed_names(names: list[str]) -> tuple[int, ...]:
+    """The numbers that the files of a run are named after, ascending; other names are passed over."""
     found = (int(name) for name in names if len(name) == NAME_DIGITS and name.isascii() and name.isdigit())
     return tuple(sorted(found))
 
@@ -489,4 +490,4 @@ def data_ranges(fd: int, start: int, end: int) -> list[tuple[int, int]]:
     return ranges
 
 
-__all__ = ["FsyncError", "OpenFile", "OpenFiles", "SegmentRun", "data_ranges"]
+__all__ = ["FsyncError", "OpenFile", "OpenFiles", "SegmentRun", "data_ranges", "parsed_names"]

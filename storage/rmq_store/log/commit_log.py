@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -19,6 +19,7 @@ from rmq_store.files.lock import OfdLock
 from rmq_store.files.progress import Progress, ProgressRecord
 from rmq_store.files.rooted import Root, root_of
 from rmq_store.files.segments import OpenFiles, SegmentRun
+from rmq_store.files.spread import SpreadRun
 from rmq_store.files.state_page import StatePage
 from rmq_store.format.frame_check import HOSTS_V6_MASK
 from rmq_store.format.message import (
@@ -64,7 +65,9 @@ class CommitLog:
         sync_flush: bool,
         crc_property: bool,
         delay_levels_ms: tuple[int, ...],
+        paths: Sequence[Path] = (),
     ) -> None:
+        """`paths`: the directories of a log that is not in `commitlog/`, and can only be read."""
         if writable and root_of(root) is None:
             root = Root(root).path
         self.root = root
@@ -79,9 +82,10 @@ class CommitLog:
         self.index_tags = index_tags
         self.delays = DelayTable(delay_levels_ms)
         self.files = OpenFiles()
-        self.segments = SegmentRun(
-            root / "commitlog", geometry.mapped_file_size_commit_log, self.files,
-            writable=writable, sparse=False, pin=not writable, keep_names=True,
+        size_bytes = geometry.mapped_file_size_commit_log
+        self.segments: SegmentRun = SpreadRun(paths, size_bytes, self.files) if paths else SegmentRun(
+            root / "commitlog", size_bytes, self.files, writable=writable, sparse=False, pin=not writable,
+            keep_names=True,
         )  # fmt: skip
         index = None
         if index_enabled:

@@ -12,13 +12,14 @@ its slot. One rotten entry changes nothing.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.errors import CorruptIndexError, UsageError
+from rmq_store.errors import CorruptIndexError, CorruptionError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.progress import Progress
 from rmq_store.format import index as layout
@@ -70,6 +71,7 @@ def infer(
     *,
     ours: bool = False,
     without_index: list[CorruptIndexError] | None = None,
+    log_paths: Sequence[Path] = (),
 ) -> Geometry:
     """The geometry of the files under `root`; `otherwise` for kinds of files that the store does not have yet.
 
@@ -83,8 +85,11 @@ def infer(
         CorruptIndexError: no geometry, or more than one, fits the index files and the user gave none.
     """
     found: dict[str, int] = {}
-    if (size := size_of_files(root / "commitlog")) is not None:
-        found["mapped_file_size_commit_log"] = size
+    for directory in log_paths or (root / "commitlog",):
+        size = size_of_files(directory)
+        known = found.setdefault("mapped_file_size_commit_log", size) if size is not None else None
+        if size != known:
+            raise CorruptionError(str(directory), 0, f"the files have {size} bytes, those of another path {known}")
     if (size := _queue_file_bytes(root / "consumequeue")) is not None:
         found["mapped_file_size_consume_queue"] = size
     given = (otherwise.max_hash_slot_num, otherwise.max_index_num)
