@@ -19,6 +19,7 @@ from rmq_store.cli import commands
 from rmq_store.files import progress, state_page
 from rmq_store.format import checkpoint, consume_queue, frame_check, index
 from rmq_store.format.schema import ENCODED_SCHEMA
+from rmq_store.kinds import KINDS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -52,6 +53,25 @@ def test_links_lead_somewhere(page: Path) -> None:
         found = (page.parent / name).resolve() if name else page
         assert found.exists(), target
         assert not anchor or anchor in anchors(found), target
+
+
+def test_the_page_of_columns_says_which_bit_a_decompressed_body_clears() -> None:
+    """It said that none is."""
+    lines = (ROOT / "docs" / "columns.md").read_text(encoding="utf-8").splitlines()
+    (row,) = (line for line in lines if line.startswith("| `sysFlag` | int | no |"))
+    assert f"bit 0x{int(frame_check.SysFlag.COMPRESSED):x} (`COMPRESSED_FLAG`) is cleared" in row
+    assert f"(0x{frame_check.COMPRESSION_MASK:x}) stay" in row
+
+
+def test_the_page_of_stores_has_what_the_code_says() -> None:
+    text = (ROOT / "docs" / "stores.md").read_text(encoding="utf-8")
+    kinds_shown, unchecked = text.split("## What `rmq verify` does not look at")
+    for kind in KINDS:
+        told = f"{kind.what[0].upper()}{kind.what[1:]}. {kind.advice}"
+        assert f"| {kind.name} | {kind.sign} | {kind.effect.value} | {told} |" in kinds_shown
+        assert not kind.unchecked or f"| {kind.name} | {kind.unchecked} |" in unchecked
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in kinds_shown.splitlines() if line.count(" | ") == 3]
+    assert rows == ["kind", *(kind.name for kind in KINDS)]
 
 
 def test_every_page_is_in_the_index() -> None:

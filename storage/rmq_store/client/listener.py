@@ -91,7 +91,7 @@ class MessageListenerArrow:
         properties     map<string, string>, as stored: MIN_OFFSET, MAX_OFFSET and CONSUME_START_TIME, which a client
                                   adds for other listeners, are not among them
         reconsumeTimes int32      how often it came before
-        flag, sysFlag  int32
+        flag, sysFlag  int32; bit 0x1 of sysFlag is cleared where the body was decompressed
         bornTimestamp, storeTimestamp    timestamp[us, UTC], whole milliseconds
         bornHost, storeHost       string, "1.2.3.4:10911"
         commitLogOffset           int64
