@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from rmq_store import Loss
+    from rmq_store import Loss, StoreConfig
 
 # How long a home stays open after a task that has read: micro-batches often follow each other.
 _TASK_HOME_KEPT_S = 5.0
@@ -238,9 +238,18 @@ def open_to_read(options: SourceOptions) -> Home:
     from rmq_store import Store
 
     home: Any = Store.open(
-        options.path, read_only=True, broker_name=options.broker_name, commit_log_paths=options.commit_log_paths
+        options.path, read_only=True, config=_settings(options), broker_name=options.broker_name,
+        commit_log_paths=options.commit_log_paths,
     )
     return home  # type: ignore[no-any-return]
+
+
+def _settings(options: SourceOptions) -> StoreConfig | None:
+    if options.enable_lmq is None:
+        return None
+    from rmq_store import StoreConfig
+
+    return StoreConfig(enable_lmq=options.enable_lmq)
 
 
 def place_of(options: SourceOptions) -> Place:
@@ -251,7 +260,7 @@ def place_of(options: SourceOptions) -> Place:
 def task_home(options: SourceOptions) -> AbstractContextManager[Home]:
     """The home, open for reading and up to date, in a task: its next one in this process gets the same."""
     spare_modules()
-    key = ("read", options.path, options.broker_name, options.commit_log_paths)
+    key = ("read", options.path, options.broker_name, options.commit_log_paths, str(options.enable_lmq))
     return kept(key, Path(options.path), lambda: open_to_read(options), lambda _: _TASK_HOME_KEPT_S)
 
 
@@ -278,7 +287,7 @@ def open_to_commit(options: SourceOptions) -> Home:
             f"{path} cannot be written, so group {options.group!r} cannot commit its offsets there; "
             "set commitOffsets=false to read without committing"
         )
-    home: Any = Store.open(path, broker_name=options.broker_name)
+    home: Any = Store.open(path, config=_settings(options), broker_name=options.broker_name)
     return home  # type: ignore[no-any-return]
 
 

@@ -457,6 +457,16 @@ _GROUP = (
         "and where the topic is to be read as it is stored. Due messages are delivered by each stream that commits.",
     ),
     Option(
+        "enableLmq",
+        READ,
+        _boolean,
+        "boolean",
+        "none",
+        "Whether the store's broker has `enableLmq=true`, and so has the offsets of its groups in "
+        "`config/lmqConsumerOffset.json` only. Needed if that file and `consumerOffset.json` say different things of "
+        "the `group`. A stream that commits makes it a setting of the store.",
+    ),
+    Option(
         "consumerName",
         STREAM_READ,
         _text,

@@ -85,6 +85,7 @@ class SourceOptions:
     consume_from_where: str = FROM_LAST
     consume_timestamp_ms: int = 0
     commit_offsets: bool = True
+    enable_lmq: bool | None = None
     consumer_name: str | None = None
     lookup: Lookup | None = None
     filter_pushdown: bool = False
@@ -202,6 +203,7 @@ def source_options(options: Mapping[str, str], use: Use, now_ms: int) -> SourceO
         consume_from_where=values.get("consumeFromWhere", FROM_LAST),
         consume_timestamp_ms=values.get("consumeTimestamp", now_ms - _CONSUME_TIMESTAMP_AGO_MS),
         commit_offsets=values.get("commitOffsets", True),
+        enable_lmq=values.get("enableLmq"),
         consumer_name=values.get("consumerName"),
         lookup=_lookup(values),
         filter_pushdown=values.get("filterPushdown", False),
@@ -301,7 +303,8 @@ def _check_group_options(values: Mapping[str, Any], starting: Position | None) -
     if "group" not in values:
         if starting is not None and starting.kind == "group":
             refuse("option startingOffsets: 'group' needs the option group")
-        for name in ("consumeFromWhere", "consumeTimestamp", "commitOffsets", "retryTopic", "consumerName"):
+        names = "consumeFromWhere", "consumeTimestamp", "commitOffsets", "retryTopic", "enableLmq", "consumerName"
+        for name in names:
             if name in values:
                 refuse(f"option {name} needs the option group")
     if values.get("retryTopic") and values.get("commitOffsets") is False:

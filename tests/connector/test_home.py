@@ -50,6 +50,25 @@ def test_a_group_on_a_store_that_cannot_be_written_is_told_how_to_read_it(
     home.open_to_read(source(path, group="cg")).close()
 
 
+def test_the_offsets_of_a_group_are_those_of_the_file_that_the_option_says(make_store: Make) -> None:
+    path = make_store(Orders=10)
+    for name, offset in (("consumerOffset.json", 1), ("lmqConsumerOffset.json", 2)):
+        (path / "config" / name).write_text('{"offsetTable":{"Orders@cg":{0:' + str(offset) + "}}}")
+    for opening in (home.open_to_read, home.open_to_commit):
+        with opening(source(path, group="cg")) as opened, pytest.raises(UsageError, match="Spark's option enableLmq"):
+            opened.committed_offsets("cg")
+    for enable_lmq, offset in ((False, 1), (True, 2)):
+        options = source(path, group="cg", enable_lmq=enable_lmq)
+        with home.open_to_read(options) as opened:
+            assert opened.committed_offsets("cg") == {("Orders", 0): offset}
+        with home.task_home(options) as opened:
+            assert opened.committed_offsets("cg") == {("Orders", 0): offset}
+    with home.open_to_commit(source(path, group="cg", enable_lmq=True)) as opened:
+        opened.commit_offsets("cg", {("Orders", 0): 3})  # type: ignore[dict-item]
+    assert "{0:3}" in "".join((path / "config" / "lmqConsumerOffset.json").read_text().split())
+    assert "{0:1}" in (path / "config" / "consumerOffset.json").read_text()
+
+
 def test_nothing_is_created_by_reading(tmp_path: Path) -> None:
     for opening in (home.open_to_read, home.open_to_commit):
         with pytest.raises(NotAStoreError):

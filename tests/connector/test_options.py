@@ -135,6 +135,8 @@ def test_options_of_spark_itself_pass() -> None:
         (BASE | {"consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"}, "stream read", "needs the option group"),
         (BASE | {"commitOffsets": "false"}, "stream read", "needs the option group"),
         (BASE | {"consumerName": "reports"}, "stream read", "needs the option group"),
+        (BASE | {"enableLmq": "true"}, "stream read", "needs the option group"),
+        (BASE | {"group": "g", "enableLmq": "perhaps"}, "batch read", "enableLmq"),
         (BASE | {"group": "g", "consumeFromWhere": "FIRST"}, "stream read", "CONSUME_FROM_FIRST_OFFSET"),
         (BASE | {"group": "g", "consumeTimestamp": "20260101000000"}, "stream read", "CONSUME_FROM_TIMESTAMP"),
         (

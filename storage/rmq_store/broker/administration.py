@@ -128,7 +128,7 @@ class Administration:
     def plan_group_deletion(self, name: str, *, remove_offsets: bool = False) -> Deletion:
         """What `delete_group` would take. UsageError: nothing is left of such a group, or a bad name."""
         names.validate_group(name)
-        has_settings = (name,) if name in self._groups.all() else ()
+        has_settings = (name,) if self._groups.has(name) else ()
         deletion = Deletion(groups=has_settings)
         if remove_offsets:
             own = self._deletion([names.retry_topic(name), names.dlq_topic(name)])
@@ -159,7 +159,7 @@ class Administration:
         """What groups know of topics that are not there any more; see `clean_unused_topics`."""
         used = {topic for offsets in self._offsets.all().values() for topic, _ in offsets}
         used.update(topic for _, topic in self._pops())
-        gone = sorted(used - self._topics.all().keys())
+        gone = sorted(topic for topic in used if not self._topics.has(topic))
         return self._deletion([topic for topic in gone if self._unlisted.get(topic) is None])
 
     def clean_unused_topics(self) -> Deletion:
@@ -185,12 +185,11 @@ class Administration:
     def _deletion(self, topics: Iterable[str], *, unlisted: Collection[str] = ()) -> Deletion:
         """What goes with these topics, in their order; `unlisted`: those that are there without being in the table."""
         wanted = list(topics)
-        known = self._topics.all()
         found = {
             group: tuple(sorted({topic for topic, _ in offsets} & set(wanted)))
             for group, offsets in self._offsets.all().items()
         }
-        present = tuple(topic for topic in wanted if topic in known or topic in unlisted)
+        present = tuple(topic for topic in wanted if self._topics.has(topic) or topic in unlisted)
         return Deletion(
             present,
             offsets=tuple(sorted((group, left) for group, left in found.items() if left)),

@@ -47,7 +47,7 @@ OPERATIONAL = (
     "delete_commit_log_files_interval", "destroy_maped_file_interval_forcibly", "redelete_hanged_file_interval",
     "clean_resource_interval", "unit_marker_reserved_time", "dlq_archive_path",
     "flush_commit_log_timed", "flush_commit_log_least_pages", "flush_commit_log_thorough_interval",
-    "sync_flush_timeout",
+    "sync_flush_timeout", "enable_lmq",
 )  # fmt: skip
 
 CHANGEABLE = (*OPERATIONAL, "message_delay_level")
@@ -90,6 +90,9 @@ class StoreConfig:
     `sync_flush_timeout` binds a sender who waits for the fsync of another one; who does the fsync itself waits for the
     disk.
 
+    `enable_lmq` says whether the store's broker has the setting: such a broker has the offsets of groups in another
+    file. None: not known, and not needed as long as the two files do not contradict each other.
+
     OPERATIONAL ones may be changed later: see `Store.open` and `Retention.configure`. So may `message_delay_level`, as
     in a broker, when the store is opened: a table other than RocketMQ's counts from then on. "" means that nobody told
     it, as in a store that a broker wrote: the delayed messages of the store do, and RocketMQ's table for other levels.
@@ -131,12 +134,13 @@ class StoreConfig:
     flush_commit_log_least_pages: int = 4
     flush_commit_log_thorough_interval: int = 10_000
     sync_flush_timeout: int = 5000
+    enable_lmq: bool | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if type(value) is not type(field.default):
-                raise UsageError(f"{field.name}={value!r} is no {type(field.default).__name__}")
+            if not _is_of_kind(field, value):
+                raise UsageError(f"{field.name}={value!r} is no {_kind(field).__name__}")
             if isinstance(value, str) and not value.isprintable():
                 raise UsageError(f"{field.name}={value!r} holds characters that are no text")
             if isinstance(value, int) and value > _INT_MAX:
@@ -202,8 +206,9 @@ class StoreConfig:
         return replace(self, **{name: getattr(geometry, name) for name in Geometry.__slots__})
 
     def broker_conf(self) -> dict[str, int | bool | str]:
-        """The settings under the names that broker.conf has for them."""
-        return {name: getattr(self, field.name) for name, field in JAVA_NAMES.items()}
+        """The settings under the names that broker.conf has for them; without those that are not known."""
+        settings = {name: getattr(self, field.name) for name, field in JAVA_NAMES.items()}
+        return {name: value for name, value in settings.items() if value is not None}
 
     @classmethod
     def from_broker_conf(cls, path: str | Path) -> StoreConfig:
@@ -230,6 +235,15 @@ class StoreConfig:
         return cls(**parse_settings({name: value for name, value in values.items() if name in known}, str(path)))
 
 
+def _kind(field: Field[Any]) -> type:
+    """The type of a setting. One that may be not known has no default: those are true or false."""
+    return bool if field.default is None else type(field.default)
+
+
+def _is_of_kind(field: Field[Any], value: object) -> bool:
+    return type(value) is _kind(field) or value is field.default is None
+
+
 def _java_name(name: str) -> str:
     camel = re.sub(r"_(\w)", lambda match: match[1].upper(), name)
     return camel.replace("PropCrc", "PropCRC").replace("StoreOk", "StoreOK")
@@ -253,12 +267,12 @@ def parse_settings(values: dict[str, Any], where: str) -> dict[str, Any]:
         if field is None:
             near = get_close_matches(name, JAVA_NAMES, 1)
             raise UsageError(f"{where}: unknown setting {given!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-        kind = type(field.default)
+        kind = _kind(field)
         if kind is int and isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value, re.ASCII):
             value = int(value)
         elif kind is bool and isinstance(value, str) and value.lower() in ("true", "false"):
             value = value.lower() == "true"
-        if type(value) is not kind:
+        if not _is_of_kind(field, value):
             raise UsageError(f"{where}: {given}={value!r} is no {kind.__name__}")
         parsed[field.name] = value
     return parsed

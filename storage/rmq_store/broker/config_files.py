@@ -31,6 +31,7 @@ Table = dict[str, Any]
 Stamp = tuple[tuple[int, int, int] | None, ...]
 
 LOCK_TIMEOUT_MS = 10_000
+_INT64 = 1 << 63
 
 # fastjson 1 (4.x, early 5.x) opens a map with integer keys and goes on in the same line; fastjson 2 breaks the line.
 _INLINE_INTEGER_KEY = re.compile(rb'(?<!\\)":\{-?[0-9]')
@@ -227,5 +228,5 @@ def _bump(table: Table, *, is_new: bool, now_ms: int) -> None:
     version = table.get("dataVersion")
     if isinstance(version, dict):
         counter = version.get("counter")
-        version["counter"] = counter + 1 if type(counter) is int else 1
+        version["counter"] = (counter + 1 + _INT64) % (2 * _INT64) - _INT64 if type(counter) is int else 1  # AtomicLong
         version["timestamp"] = now_ms

@@ -7,21 +7,24 @@
         ...}}}}
 
 Filters are a broker's record of its connected consumers: shown, never written. `forbiddenTable` and whatever else is in
-the group table is kept. Sources: SubscriptionGroupConfig.java, SubscriptionGroupManager.java, ConsumerFilterData.java.
+the group table is kept, and so are entries that no group can have (`odd_entries`): brokers up to 5.3.3 write one with
+an empty name. Sources: SubscriptionGroupConfig.java, SubscriptionGroupManager.java, ConsumerFilterData.java.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from rmq_store.broker.config_files import CachedView, ConfigFile, Table
+from rmq_store.broker.odd_entries import AGAIN, OddEntry, shown, usable_entries, with_errors
 from rmq_store.clock import system_clock
-from rmq_store.errors import UsageError
+from rmq_store.errors import CorruptConfigError, UsageError
 from rmq_store.format import names
+from rmq_store.format.config_json import Shadowed, remove
 
 # Retry queues are walked one by one, as a topic's queues are.
 _QUEUE_COUNT_MAX = 65_536
@@ -65,20 +68,36 @@ _TYPES: Mapping[str, type] = {"bool": bool, "int": int, "str": str}
 class GroupTable:
     """The consumer groups of the store at `root`. Safe for threads; other processes' changes are seen at once."""
 
+    part = "subscriptionGroupTable"
+
     def __init__(self, root: str | Path, *, clock: Callable[[], int] = system_clock) -> None:
         self._file = ConfigFile(root, "subscriptionGroup.json", clock=clock)
         self._view = CachedView(self._file, self._decode)
 
     def all(self) -> Mapping[str, SubscriptionGroup]:
-        """Return every group by name, read-only.
+        """Return every group by name, read-only; without the entries that hold what no group can have: to ask for such
+        a name is a CorruptConfigError.
 
         Raises:
-            CorruptConfigError: the table and its backup are unreadable, or an entry holds what no group can have.
+            CorruptConfigError: the table and its backup are unreadable.
         """
-        return self._view.get()
+        return self._view.get()[0]
+
+    def odd(self) -> Sequence[OddEntry]:
+        """Return the entries that hold what no group can have. Raises as `all`."""
+        return self._view.get()[1]
+
+    def has(self, name: str) -> bool:
+        """Whether there is an entry of this name, usable or not. Raises as `all`."""
+        try:
+            return name in self.all()
+        except CorruptConfigError:
+            return name in self._file.part(self._file.load(), self.part)
 
     def get(self, name: str) -> SubscriptionGroup | None:
-        """Return one group, or None; a broker creates an unknown one with its defaults when a consumer asks."""
+        """Return one group, or None; a broker creates an unknown one with its defaults when a consumer asks.
+        CorruptConfigError: there is one, and it cannot be used.
+        """
         return self.all().get(name)
 
     def create(self, group: SubscriptionGroup, *, exist_ok: bool = False) -> SubscriptionGroup:
@@ -86,6 +105,7 @@ class GroupTable:
 
         Raises:
             UsageError: bad name or value; or the group exists.
+            CorruptConfigError: as `all`; or an entry of this name holds what no group can have, and is kept.
         """
         _check(group)
         if exist_ok and (existing := self.get(group.group_name)) is not None:
@@ -94,11 +114,11 @@ class GroupTable:
 
         def mutate(table: Table) -> bool:
             nonlocal result
-            entries = self._file.part(table, "subscriptionGroupTable")
+            entries = self._file.part(table, self.part)
             if group.group_name in entries:
+                result = self._usable(group.group_name, entries[group.group_name])
                 if not exist_ok:
                     raise UsageError(f"group {group.group_name!r} exists")
-                result = self._decode_entry(group.group_name, entries[group.group_name])
                 return False
             entries[group.group_name] = _encode(group)
             return True
@@ -111,14 +131,16 @@ class GroupTable:
 
         Raises:
             UsageError: bad name or value; or no such group.
+            CorruptConfigError: as `create`.
         """
         _check(group)
 
         def mutate(table: Table) -> None:
-            entry = self._file.part(table, "subscriptionGroupTable").get(group.group_name)
-            if not isinstance(entry, dict):
+            entries = self._file.part(table, self.part)
+            if group.group_name not in entries:
                 raise UsageError(f"no group {group.group_name!r} in {self._file.path}")
-            entry.update(_encode(group))
+            self._usable(group.group_name, entries[group.group_name])
+            entries[group.group_name].update(_encode(group))
 
         self._file.update(mutate)
 
@@ -135,15 +157,14 @@ class GroupTable:
         changed: list[SubscriptionGroup] = []
 
         def mutate(table: Table) -> None:
-            entries = self._file.part(table, "subscriptionGroupTable")
-            entry = entries.get(name)
-            if not isinstance(entry, dict):
-                if entry is not None or default is None:
+            entries = self._file.part(table, self.part)
+            if name not in entries:
+                if default is None:
                     raise UsageError(f"no group {name!r} in {self._file.path}")
-                entry = entries[name] = _encode(default)
-            group = change(self._decode_entry(name, entry))
+                entries[name] = _encode(default)
+            group = change(self._usable(name, entries[name]))
             _check(group)
-            entry.update(_encode(group))
+            entries[name].update(_encode(group))
             changed.append(group)
 
         self._file.update(mutate)
@@ -155,29 +176,44 @@ class GroupTable:
 
         def mutate(table: Table) -> bool:
             nonlocal found
-            found = self._file.part(table, "subscriptionGroupTable").pop(name, None) is not None
+            found = remove(self._file.part(table, self.part), name)
             return found
 
         self._file.update(mutate)
         return found
 
     def check(self, table: Table) -> None:
-        """CorruptConfigError if `table`, of this file or its backup, holds what cannot be a group."""
+        """CorruptConfigError if `table`, of this file or its backup, is no table of groups."""
         self._decode(table)
 
-    def _decode(self, table: Table) -> Mapping[str, SubscriptionGroup]:
-        entries = self._file.part(table, "subscriptionGroupTable")
-        return MappingProxyType({name: self._decode_entry(name, entry) for name, entry in entries.items()})
+    def odd_keys(self, table: Table) -> list[Any]:
+        """The keys of the entries that hold what no group can have. CorruptConfigError as `check`."""
+        return [*usable_entries(str(self._file.path), self._file.part(table, self.part), self._decode_entry)[1]]
+
+    def _decode(self, table: Table) -> tuple[Mapping[str, SubscriptionGroup], Sequence[OddEntry]]:
+        entries = self._file.part(table, self.part)
+        usable, odd = usable_entries(str(self._file.path), entries, self._decode_entry)
+        return MappingProxyType(with_errors(usable, odd)), (*odd.values(),)
+
+    def _usable(self, name: str, entry: Any) -> SubscriptionGroup:
+        """An entry that a caller asks for by its name."""
+        try:
+            return self._decode_entry(name, entry)
+        except CorruptConfigError as error:
+            raise OddEntry(error.path, error.reason).error() from None
 
     def _decode_entry(self, name: str, entry: Any) -> SubscriptionGroup:
         if not isinstance(entry, dict):
-            raise self._file.corrupt(f"group {str(name)[:255]!r}: not an object")
-        known = {own: entry[java] for own, java, _ in _FIELDS if java in entry}
+            raise self._file.corrupt(f"group {shown(name)}: not an object")
+        # Java keeps its default where null stands.
+        known = {own: entry[java] for own, java, _ in _FIELDS if entry.get(java) is not None}
+        if isinstance(attributes := known.get("attributes"), dict):
+            known["attributes"] = {key: text for key, text in attributes.items() if not isinstance(key, Shadowed)}
         group = SubscriptionGroup(**{**known, "group_name": name})
         try:
             _check(group)
         except UsageError as error:
-            raise self._file.corrupt(f"group {str(name)[:255]!r}: {error}") from error
+            raise self._file.corrupt(f"group {shown(name)}: {error}") from error
         return group
 
 
@@ -221,22 +257,43 @@ class FilterTable:
         self._file = ConfigFile(root, "consumerFilter.json")
 
     def all(self) -> list[ConsumerFilter]:
-        """Return every filter, sorted by topic and group. CorruptConfigError if the table cannot be read."""
-        table = self._file.load()
-        found = []
-        for topic, of_topic in self._file.part(table, "filterDataByTopic").items():
-            groups = of_topic.get("groupFilterData", {}) if isinstance(of_topic, dict) else None
-            if not isinstance(groups, dict):
-                raise self._file.corrupt(f"topic {str(topic)[:255]!r}: no groupFilterData")
-            found += [self._decode_entry(topic, group, entry) for group, entry in groups.items()]
-        return sorted(found, key=lambda entry: (entry.topic, entry.group))
+        """Return every filter, sorted by topic and group; without what cannot be one. CorruptConfigError if the table
+        cannot be read.
+        """
+        usable = (entry for entry in self._entries() if isinstance(entry, ConsumerFilter))
+        return sorted(usable, key=lambda entry: (entry.topic, entry.group))
 
-    def _decode_entry(self, topic: str, group: str, entry: Any) -> ConsumerFilter:
+    def odd(self) -> Sequence[OddEntry]:
+        """Return the entries that cannot be filters. Raises as `all`."""
+        return [entry for entry in self._entries() if isinstance(entry, OddEntry)]
+
+    def _entries(self) -> Iterator[ConsumerFilter | OddEntry]:
+        path = str(self._file.path)
+        for topic, of_topic in self._file.part(self._file.load(), "filterDataByTopic").items():
+            if isinstance(topic, Shadowed):
+                yield OddEntry(path, f"filters of topic {shown(topic.key)}: {AGAIN}")
+                continue
+            groups = of_topic.get("groupFilterData") if isinstance(of_topic, dict) else of_topic
+            if not isinstance(groups, dict):
+                if groups is not None:
+                    yield OddEntry(path, f"filters of topic {shown(topic)}: no groupFilterData")
+                continue
+
+            def decode(group: Any, entry: Any, topic: Any = topic) -> ConsumerFilter:
+                return self._decode_entry(topic, group, entry)
+
+            usable, odd = usable_entries(path, groups, decode)
+            yield from usable.values()
+            yield from odd.values()
+
+    def _decode_entry(self, topic: Any, group: Any, entry: Any) -> ConsumerFilter:
+        what = f"filter of topic {shown(topic)}, group {shown(group)}"
         if not isinstance(entry, dict):
-            raise self._file.corrupt(f"filter of {str(topic)[:255]!r}, {str(group)[:255]!r}: not an object")
-        texts = [entry.get("expression", ""), entry.get("expressionType", "")]
-        numbers = [entry.get(name, 0) for name in ("clientVersion", "bornTime", "deadTime")]
+            raise self._file.corrupt(f"{what}: not an object")
+        known = {name: value for name, value in entry.items() if value is not None}
+        texts = [known.get("expression", ""), known.get("expressionType", "")]
+        numbers = [known.get(name, 0) for name in ("clientVersion", "bornTime", "deadTime")]
         are_texts = all(isinstance(text, str) for text in (topic, group, *texts))
         if not are_texts or not all(type(number) is int for number in numbers):
-            raise self._file.corrupt(f"filter of {str(topic)[:255]!r}, {str(group)[:255]!r}: wrong type of a field")
+            raise self._file.corrupt(f"{what}: wrong type of a field")
         return ConsumerFilter(topic, group, *texts, *numbers)

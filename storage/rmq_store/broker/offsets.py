@@ -1,24 +1,42 @@
 """How far groups have consumed, and how far the delay levels were delivered.
 
-    config/consumerOffset.json   offsetTable{"topic@group": {queue id: offset}}, groupTopicMap{group: [topics]}
-    config/delayOffset.json      offsetTable{level: offset}
+    config/consumerOffset.json      offsetTable{"topic@group": {queue id: offset}}
+    config/lmqConsumerOffset.json   the same, of a broker with enableLmq=true, which reads no other
+    config/delayOffset.json         offsetTable{level: offset}
 
 An offset is that of the next message to be consumed. A change merges its own keys only, and may move an offset
-backwards: a reset is a commit. groupTopicMap is what Java derives from the offsets; it is kept right where it is there.
-Losing a change costs redelivery, never messages. Losing messages and keeping the change would cost those that get
-their offsets later; so the log is flushed up to what a group commits before that is written (`flush_below`).
-Sources: ConsumerOffsetManager.java, ScheduleMessageService.java.
+backwards: a reset is a commit. Losing a change costs redelivery, never messages. Losing messages and keeping the change
+would cost those that get their offsets later; so the log is flushed up to what a group commits before that is written
+(`flush_below`).
+
+lmqConsumerOffset.json stays when enableLmq is switched off, so which file a broker reads cannot be seen. For a group
+that is in one file only, that one counts. One that is in both with other offsets is refused until `enable_lmq` says
+which of the two it is; where they agree, both are written. `lmqOffsetTable`, for groups that begin with %LMQ%, is left
+alone. Sources: ConsumerOffsetManager.java, LmqConsumerOffsetManager.java, ScheduleMessageService.java.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from rmq_store.broker.config_files import CachedView, ConfigFile, Table
+from rmq_store.broker.odd_entries import Entries, OddEntry, Refusal, with_errors
+from rmq_store.broker.offset_files import (
+    LMQ_OFFSETS,
+    OFFSET_END,
+    PLAIN_OFFSETS,
+    QUEUE_ID_END,
+    FileView,
+    OffsetFile,
+    QueueKey,
+    integer_members,
+    merged_members,
+)
 from rmq_store.broker.queues import Queues
 from rmq_store.clock import system_clock
 from rmq_store.errors import CorruptionError, UsageError
@@ -26,19 +44,35 @@ from rmq_store.format import names
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.flush import flush
 
-# "@" is in no valid name, so a key has one meaning only. ConsumerOffsetManager.java TOPIC_GROUP_SEPARATOR.
-_SEPARATOR = "@"
-_OFFSET_END = 1 << 63
-_QUEUE_ID_END = 1 << 31
+_NO_VIEW = FileView({}, {}, ())
 
-QueueKey = tuple[str, int]
+
+@dataclass(frozen=True, slots=True)
+class LmqConflict(Refusal):
+    """A group of which two files say different things."""
+
+    group: str
+    paths: tuple[str, str]
+
+    @property
+    def reason(self) -> str:
+        """What is the matter."""
+        return f"group {self.group!r} has other offsets in {self.paths[0]} than in {self.paths[1]}"
+
+    def error(self) -> UsageError:
+        """The error for a caller that asks for the group."""
+        return UsageError(
+            f"{self.reason}: a broker with enableLmq=true reads the second file only, any other broker the first. Say "
+            "which kind of broker uses the store: enableLmq=true or false (StoreConfig(enable_lmq=...), Spark's option "
+            "enableLmq, or for good `rmq updateBrokerConfig -k enableLmq -v true`)"
+        )
 
 
 class OffsetTable:
     """The committed offsets of the store at `root`. Safe for threads; other processes' commits are seen at once.
 
     `flush_below` makes durable what lies below the offsets that it is given. Who only looks, or only removes, needs
-    none.
+    none. `enable_lmq`: whether the store's broker has enableLmq=true; None: not known.
     """
 
     def __init__(
@@ -47,53 +81,81 @@ class OffsetTable:
         *,
         clock: Callable[[], int] = system_clock,
         flush_below: Callable[[Mapping[QueueKey, int]], None] = lambda offsets: None,
+        enable_lmq: bool | None = None,
     ) -> None:
-        self._file = ConfigFile(root, "consumerOffset.json", clock=clock)
+        self._plain = OffsetFile(root, PLAIN_OFFSETS, clock=clock)
+        self._lmq = OffsetFile(root, LMQ_OFFSETS, clock=clock)
         self._flush_below = flush_below
-        self._view = CachedView(self._file, self._decode)
+        self._enable_lmq = enable_lmq
+        self._joined: tuple[FileView, FileView, Mapping[str, Mapping[QueueKey, int]]] | None = None
 
     def all(self) -> Mapping[str, Mapping[QueueKey, int]]:
-        """Return {group: {(topic, queue id): offset}}, read-only. CorruptConfigError if the table cannot be read."""
-        return self._view.get()
+        """Return {group: {(topic, queue id): offset}}, read-only; without the groups of which two files say different
+        things: to ask for such a group is a UsageError. CorruptConfigError if a table cannot be read.
+        """
+        plain, lmq = self._views()
+        joined = self._joined
+        if joined is None or joined[0] is not plain or joined[1] is not lmq:
+            self._joined = joined = plain, lmq, self._join(plain, lmq)
+        return joined[2]
 
     def committed(self, group: str) -> dict[QueueKey, int]:
-        """Return {(topic, queue id): offset} of one group; {} if it never committed. Raises as `all`."""
-        return dict(self.all().get(group, {}))
+        """Return {(topic, queue id): offset} of one group; {} if it never committed. To ask that for an offset that
+        cannot be used is a CorruptConfigError. Raises as `all`; UsageError: two files say different things.
+        """
+        plain, lmq = self._views()
+        self._refuse_light(group, plain, lmq)
+        return self._counted(group, plain, lmq).of(group)
+
+    def odd(self) -> Sequence[OddEntry | LmqConflict]:
+        """Return the entries that cannot be offsets, and the groups of which two files say different things. Raises as
+        `all`.
+        """
+        plain, lmq = self._views()
+        return *plain.odd, *lmq.odd, *self.conflicts()
+
+    def conflicts(self) -> list[LmqConflict]:
+        """Return the groups of which two files say different things. Raises as `all`."""
+        plain, lmq = self._views()
+        groups = sorted({*plain.groups, *plain.odd_rows})
+        return [self._conflict(group) for group in groups if self._differs(group, plain, lmq)]
+
+    def given_out(self) -> Iterator[tuple[QueueKey, int]]:
+        """Every offset of every group, whichever file counts. Raises as `all`."""
+        for view in self._views():
+            for offsets in view.groups.values():
+                yield from offsets.items()
 
     def commit(self, group: str, offsets: Mapping[QueueKey, int]) -> None:
         """Set offsets of one group, forwards or backwards; durable on return, with the messages below them. Other keys
         stay as they are.
 
-        Costs two stat calls if all of them are set already.
+        Costs a few stat calls if all of them are set already.
 
         Raises:
-            UsageError: bad group or topic name; a queue id or offset that is no integer or negative.
+            UsageError: bad group or topic name; a queue id or offset that is no integer or negative; two files say
+                different things of the group.
+            CorruptConfigError: a table cannot be read, or what it holds for one of the topics is no object.
             StoreLockedError, StoreFullError, StoreFailedError: as ConfigFile.update, and as `flush_below`; nothing was
                 committed.
         """
         names.validate_group(group)
-        wanted: dict[str, dict[int, int]] = {}
+        wanted: dict[QueueKey, int] = {}
         for (topic, queue_id), offset in offsets.items():
             names.validate_topic(topic)
-            queue = _integer("queue id", queue_id, _QUEUE_ID_END)
-            wanted.setdefault(topic, {})[queue] = offset_number(offset)
-        current = self.all().get(group, {})
-        flat = {(topic, queue): value for topic, row in wanted.items() for queue, value in row.items()}
-        moved = {key: value for key, value in flat.items() if current.get(key) != value}
-        if not moved:
-            return
-        self._flush_below(moved)
-
-        def mutate(table: Table) -> None:
-            if not table:
-                table["groupTopicMap"] = {}
-            entries = self._file.part(table, "offsetTable")
-            for topic, row in wanted.items():
-                key = f"{topic}{_SEPARATOR}{group}"
-                entries[key] = dict(sorted({**self._row(key, entries.get(key, {})), **row}.items()))
-            _refresh_group_topic_map(table)
-
-        self._file.update(mutate)
+            wanted[topic, _integer("queue id", queue_id, QUEUE_ID_END)] = offset_number(offset)
+        plain, lmq = self._views()
+        self._refuse_light(group, plain, lmq)
+        counted = self._counted(group, plain, lmq)
+        usable = counted.groups.get(group, {})
+        for file, view in self._files_for(group, plain, lmq):
+            # A file that did not count gets all of the group, or its other queues would begin anew there.
+            complete = wanted if view is counted else {**usable, **wanted}
+            there = view.groups.get(group, {})
+            moved = {key: value for key, value in complete.items() if there.get(key) != value}
+            if moved:
+                self._flush_below(moved)
+                file.merge(group, moved)
 
     def remove(self, *, group: str | None = None, topic: str | None = None) -> int:
         """Forget the offsets of a group, of a topic, or of one topic of one group; returns how many pairs went.
@@ -113,38 +175,60 @@ class OffsetTable:
         return self._remove(wanted.__contains__) if wanted else 0
 
     def _remove(self, goes: Callable[[tuple[str, str]], bool]) -> int:
-        count = 0
+        gone = self._plain.remove(goes)
+        if self._lmq.exists():
+            gone |= self._lmq.remove(goes)
+        return len(gone)
 
-        def mutate(table: Table) -> bool:
-            nonlocal count
-            entries = self._file.part(table, "offsetTable")
-            for key in list(entries):
-                pair = _split(key)
-                if pair is not None and goes(pair):
-                    del entries[key]
-                    count += 1
-            _refresh_group_topic_map(table)
-            return count > 0
+    def _views(self) -> tuple[FileView, FileView]:
+        return self._plain.view(), self._lmq.view() if self._lmq.exists() else _NO_VIEW
 
-        self._file.update(mutate)
-        return count
+    def _join(self, plain: FileView, lmq: FileView) -> Mapping[str, Mapping[QueueKey, int]]:
+        joined: dict[str, Mapping[QueueKey, int]] = {}
+        conflicts: set[str] = set()
+        for group in {**plain.groups, **lmq.groups}:
+            if self._differs(group, plain, lmq):
+                conflicts.add(group)
+            else:
+                joined[group] = MappingProxyType(self._counted(group, plain, lmq).of(group))
+        if not conflicts:
+            return MappingProxyType(joined)
+        return MappingProxyType(Entries(joined, lambda group: self._conflict(group) if group in conflicts else None))
 
-    def check(self, table: Table) -> None:
-        """CorruptConfigError if `table`, of this file or its backup, holds what cannot be an offset."""
-        self._decode(table)
+    def _counted(self, group: str, plain: FileView, lmq: FileView) -> FileView:
+        """The file that says what a group has consumed. UsageError: it cannot be told."""
+        if self._differs(group, plain, lmq):
+            raise self._conflict(group).error()
+        if self._enable_lmq is False:
+            return plain if plain.has(group) else lmq
+        return lmq if lmq.has(group) else plain
 
-    def _decode(self, table: Table) -> Mapping[str, Mapping[QueueKey, int]]:
-        found: dict[str, dict[QueueKey, int]] = {}
-        for key, row in self._file.part(table, "offsetTable").items():
-            pair = _split(key)
-            if pair is not None:
-                topic, group = pair
-                of_group = found.setdefault(group, {})
-                of_group.update(((topic, queue), offset) for queue, offset in self._row(key, row).items())
-        return MappingProxyType({group: MappingProxyType(offsets) for group, offsets in found.items()})
+    def _files_for(self, group: str, plain: FileView, lmq: FileView) -> list[tuple[OffsetFile, FileView]]:
+        """The files that get what the group commits."""
+        if self._enable_lmq is not None:
+            return [(self._lmq, lmq)] if self._enable_lmq else [(self._plain, plain)]
+        both = [(self._plain, plain), (self._lmq, lmq)]
+        if lmq is _NO_VIEW:
+            return both[:1]
+        with_group = [(file, view) for file, view in both if view.has(group)]
+        return with_group or [(file, view) for file, view in both if file.exists()]
 
-    def _row(self, key: str, row: Any) -> dict[int, int]:
-        return _integer_map(self._file, f"offsetTable[{str(key)[:400]!r}]", row)
+    def _refuse_light(self, group: str, plain: FileView, lmq: FileView) -> None:
+        """UsageError for a group whose offsets a broker with enableLmq=true has in `lmqOffsetTable`."""
+        is_light = group.startswith(names.LMQ_PREFIX) and lmq is not _NO_VIEW and self._enable_lmq is not False
+        if is_light and (self._enable_lmq or not plain.has(group)):
+            raise UsageError(
+                f"group {group!r}: a broker with enableLmq=true has the offsets of groups that begin with "
+                f"{names.LMQ_PREFIX} in lmqOffsetTable of {self._lmq.path}, which only a broker reads and writes"
+            )
+
+    def _differs(self, group: str, plain: FileView, lmq: FileView) -> bool:
+        if self._enable_lmq is not None or not (plain.has(group) and lmq.has(group)):
+            return False
+        return plain.groups.get(group) != lmq.groups.get(group) or group in {**plain.odd_rows, **lmq.odd_rows}
+
+    def _conflict(self, group: str) -> LmqConflict:
+        return LmqConflict(group, (str(self._plain.path), str(self._lmq.path)))
 
 
 def flush_below(log: CommitLog, queues: Queues, offsets: Mapping[QueueKey, int]) -> None:
@@ -173,13 +257,21 @@ def flush_below(log: CommitLog, queues: Queues, offsets: Mapping[QueueKey, int])
 class DelayOffsetTable:
     """How far each delay level (1..18) of SCHEDULE_TOPIC_XXXX was delivered."""
 
+    part = "offsetTable"
+
     def __init__(self, root: str | Path, *, clock: Callable[[], int] = system_clock) -> None:
         self._file = ConfigFile(root, "delayOffset.json", clock=clock)
         self._view = CachedView(self._file, self._decode)
 
     def all(self) -> dict[int, int]:
-        """Return {level: offset of the next message to be delivered}. CorruptConfigError if it cannot be read."""
-        return dict(self._view.get())
+        """Return {level: offset of the next message to be delivered}; to ask for a level whose offset cannot be used is
+        a CorruptConfigError, and so is a table that cannot be read.
+        """
+        return self._view.get()[0].copy()
+
+    def odd(self) -> Sequence[OddEntry]:
+        """Return the entries that cannot be offsets. Raises as `all`."""
+        return self._view.get()[1]
 
     def advance(self, offsets: Mapping[int, int]) -> None:
         """Raise offsets of levels to at least these; durable on return. Raises as OffsetTable.commit."""
@@ -191,7 +283,7 @@ class DelayOffsetTable:
 
     def _merge(self, offsets: Mapping[int, int], choose: Callable[[int, int], int]) -> None:
         wanted = {
-            _integer("level", level, _QUEUE_ID_END): offset_number(offset)
+            _integer("level", level, QUEUE_ID_END): offset_number(offset)
             for level, offset in offsets.items()
         }
 
@@ -199,26 +291,32 @@ class DelayOffsetTable:
             return {level: choose(offset, current.get(level, offset)) for level, offset in wanted.items()}
 
         def mutate(table: Table) -> bool:
-            current = self._decode(table)
-            changed = dict(sorted({**current, **merged(current)}.items()))
-            table["offsetTable"] = changed
-            return changed != dict(current)
+            current, _ = self._decode(table)
+            changed = merged(current)
+            table[self.part] = merged_members(self._file.part(table, self.part), changed)
+            return {**current, **changed} != current
 
         current = self.all()
         if not merged(current).items() <= current.items():
             self._file.update(mutate)
 
     def check(self, table: Table) -> None:
-        """CorruptConfigError if `table`, of this file or its backup, holds what cannot be an offset."""
+        """CorruptConfigError if `table`, of this file or its backup, is no table of levels."""
         self._decode(table)
 
-    def _decode(self, table: Table) -> Mapping[int, int]:
-        return MappingProxyType(_integer_map(self._file, "offsetTable", table.get("offsetTable", {})))
+    def odd_keys(self, table: Table) -> list[Any]:
+        """The keys of the levels that have no offset. CorruptConfigError as `check`."""
+        members = self._file.part(table, self.part)
+        return [key for key in members if integer_members("", "", {key: members[key]})[1]]
+
+    def _decode(self, table: Table) -> tuple[dict[int, int], Sequence[OddEntry]]:
+        usable, odd = integer_members(str(self._file.path), "level", self._file.part(table, self.part))
+        return with_errors(usable, odd), (*odd.values(),)
 
 
 def offset_number(value: Any) -> int:
     """Return a caller's offset as int; UsageError if it cannot be one."""
-    return _integer("offset", value, _OFFSET_END)
+    return _integer("offset", value, OFFSET_END)
 
 
 def _integer(what: str, value: Any, end: int) -> int:
@@ -230,38 +328,3 @@ def _integer(what: str, value: Any, end: int) -> int:
     if isinstance(value, bool) or not 0 <= number < end:
         raise UsageError(f"{what} {value!r} is not an integer in 0..{end - 1}")
     return number
-
-
-def _integer_map(file: ConfigFile, what: str, row: Any) -> dict[int, int]:
-    """Return an object of the file with its keys as int, quoted or not. CorruptConfigError if they are not."""
-    if not isinstance(row, dict):
-        raise file.corrupt(f"{what} is not an object")
-    numbers: dict[int, int] = {}
-    for key, value in row.items():
-        # At most 10 digits: more cannot be a queue id, and int() of a long text is slow.
-        is_key = type(key) is int or (isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= 10)
-        if not is_key or type(value) is not int or not -_OFFSET_END <= value < _OFFSET_END:
-            raise file.corrupt(f"{what} holds {str(key)[:40]!r}: {str(value)[:40]!r}")
-        numbers[int(key)] = value
-    return numbers
-
-
-def _split(key: Any) -> tuple[str, str] | None:
-    """Return (topic, group) of a key of the file; None for what is no such pair: it is left alone."""
-    topic, _, group = str(key).partition(_SEPARATOR)
-    try:
-        names.validate_topic(topic)
-        names.validate_group(group)
-    except UsageError:
-        return None
-    return topic, group
-
-
-def _refresh_group_topic_map(table: Table) -> None:
-    """Derive groupTopicMap from the offsets, where the file has one: those of 4.x do not."""
-    if "groupTopicMap" in table:
-        topics: dict[str, list[str]] = {}
-        for pair in map(_split, table["offsetTable"]):
-            if pair is not None:
-                topics.setdefault(pair[1], []).append(pair[0])
-        table["groupTopicMap"] = topics

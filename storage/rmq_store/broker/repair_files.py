@@ -11,7 +11,9 @@ from pathlib import Path
 
 from rmq_store.broker.deleted_topics import DELETED_TOPICS_FILE, deleted_topics
 from rmq_store.broker.groups import GroupTable
-from rmq_store.broker.offsets import DelayOffsetTable, OffsetTable
+from rmq_store.broker.offset_files import LMQ_OFFSETS, PLAIN_OFFSETS, OffsetFile
+from rmq_store.broker.offsets import DelayOffsetTable
+from rmq_store.broker.repair_entries import find_odd_entries
 from rmq_store.broker.repair_finding import Finding
 from rmq_store.broker.repair_segments import is_file_name
 from rmq_store.broker.repair_topics import (
@@ -38,10 +40,11 @@ from rmq_store.log.rebuild import REBUILD_FILE, is_begun
 _BYTES_MAX = 1 << 20
 
 # Those that a process must understand before it reads or writes a message.
-_TABLES: dict[str, type[TopicTable | GroupTable | OffsetTable | DelayOffsetTable]] = {
+_TABLES: dict[str, Callable[[Path], TopicTable | GroupTable | OffsetFile | DelayOffsetTable]] = {
     "topics.json": TopicTable,
     "subscriptionGroup.json": GroupTable,
-    "consumerOffset.json": OffsetTable,
+    PLAIN_OFFSETS: lambda root: OffsetFile(root, PLAIN_OFFSETS),
+    LMQ_OFFSETS: lambda root: OffsetFile(root, LMQ_OFFSETS),
     "delayOffset.json": DelayOffsetTable,
 }
 
@@ -86,6 +89,9 @@ def find_tables(root: Path, trash: Trash) -> Iterator[Finding]:
                 "config", f"{relative}.bak", bad_backup, "it is moved away; the table itself is whole",
                 lambda backup=backup: trash.move(backup),  # type: ignore[misc]
             )  # fmt: skip
+        table = _TABLES.get(path.name)
+        if not bad and table is not None and (odd := find_odd_entries(root, trash, path, table(root))):
+            yield odd
 
 
 def _why_bad(path: Path) -> str:

@@ -50,8 +50,8 @@ def lost_topics(root: Path) -> list[TopicConfig]:
     """Topics with queues that are neither in the table, which can be read, nor were deleted by us. A broker that
     deletes a topic takes its queues, too.
     """
-    known = TopicTable(root).all()
-    unknown = [topic for topic in topics_of_queues(root) if topic.topic_name not in known]
+    table = TopicTable(root)
+    unknown = [topic for topic in topics_of_queues(root) if not table.has(topic.topic_name)]
     return [topic for topic in unknown if not is_system_topic(topic.topic_name)]  # who needs one makes it
 
 
@@ -89,8 +89,8 @@ def find_again(root: Path, *, table_was_lost: bool) -> int:
     """
     lost = lost_topics(root)
     if table_was_lost:
-        known = TopicTable(root).all()
-        lost = [topic for topic in topics_of_queues(root) if topic.topic_name not in known]
+        table = TopicTable(root)
+        lost = [topic for topic in topics_of_queues(root) if not table.has(topic.topic_name)]
     if lost:
         put_into_table(root, lost)
     return len(lost)
@@ -99,7 +99,7 @@ def find_again(root: Path, *, table_was_lost: bool) -> int:
 def make_deleted_topics_again(root: Path, trash: Trash) -> None:
     """In the place of a damaged list: all topics count as deleted that have queues and are not in the table."""
     trash.keep(root / DELETED_TOPICS_FILE)
-    known, progress = TopicTable(root).all(), Progress(root / "pyrmq" / "progress").load()
-    unknown = [topic.topic_name for topic in topics_of_queues(root) if topic.topic_name not in known]
+    table, progress = TopicTable(root), Progress(root / "pyrmq" / "progress").load()
+    unknown = [topic.topic_name for topic in topics_of_queues(root) if not table.has(topic.topic_name)]
     gone = [name for name in unknown if not is_system_topic(name)]
     note_deletion(root, gone, progress[0].end if progress is not None else 0)

@@ -26,7 +26,7 @@ from rmq_store.broker.queues import Queues
 from rmq_store.broker.timer import TIMER_QUEUES
 from rmq_store.broker.timer_queue import TimerQueue
 from rmq_store.broker.writing import Writer
-from rmq_store.errors import CorruptionError, NotAStoreError, UsageError
+from rmq_store.errors import CorruptConfigError, CorruptionError, NotAStoreError, UsageError
 from rmq_store.files.lock import OfdLock
 from rmq_store.format.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
 from rmq_store.log.append import append_lock
@@ -98,6 +98,7 @@ class Schedule:
         self._look = _Look()
         self._is_unsaved = False
         self._saved_ms = log.clock()
+        self._leave_levels_without_progress()
         self._correct_progress()
 
     def deliver_due(self, limit: int | None = None) -> Delivery:
@@ -216,12 +217,21 @@ class Schedule:
             self._leave(queue, error)
             return otherwise
 
-    def _leave(self, queue: Path, error: Exception) -> None:
+    def _leave(self, queue: Path, error: Exception, remedy: str = "run `rmq repair --queues`") -> None:
         self._unreadable.add(queue)
         _LOG.error(
-            "%s: what waits in queue %s of %s is not delivered, other queues are: %s. Close the store and run "
-            "`rmq repair --queues`", self._log.root, queue.name, queue.parent.name, error,
+            "%s: what waits in queue %s of %s is not delivered, other queues are: %s. Close the store and %s",
+            self._log.root, queue.name, queue.parent.name, error, remedy,
         )  # fmt: skip
+
+    def _leave_levels_without_progress(self) -> None:
+        """A level whose entry in the table cannot be used: nobody knows what a broker has delivered of it."""
+        known = self._offsets.all()
+        for level in self._levels:
+            try:
+                known.get(level.level)
+            except CorruptConfigError as error:
+                self._leave(self._lanes[level], error, "mend that entry")
 
     def _deliver(self, end: int, now_ms: int, limit: int | None) -> int:
         """Unit by unit, the levels and timer queues in turn: what was due at `now_ms`. What comes due meanwhile is left

@@ -108,7 +108,8 @@ class Store:
         self._groups = GroupTable(log.root, clock=log.clock)
         self._queues = Queues(log, broker_name, file.config.max_message_size)
         self._offsets = OffsetTable(
-            log.root, clock=log.clock, flush_below=functools.partial(flush_below, log, self._queues)
+            log.root, clock=log.clock, flush_below=functools.partial(flush_below, log, self._queues),
+            enable_lmq=file.config.enable_lmq,
         )
         self._unlisted = UnlistedTopics(log.root, self._topics, self._queues)
         self._query = Query(log, self._queues)
@@ -382,12 +383,24 @@ class Store:
         self._groups.update(group)
 
     def committed_offsets(self, group: str) -> dict[tuple[str, int], int]:
-        """{(topic, queue id): offset of the next message to consume}; {} for a group that never committed."""
+        """{(topic, queue id): offset of the next message to consume}; {} for a group that never committed.
+
+        Raises:
+            UsageError: consumerOffset.json and lmqConsumerOffset.json say different things of the group, and
+                `enable_lmq` is not set.
+            CorruptConfigError: of the result, if an offset is asked for that stands in the file and cannot be used.
+        """
         return self._offsets.committed(group)
 
     def all_committed_offsets(self) -> Mapping[str, Mapping[tuple[str, int], int]]:
-        """`committed_offsets` of every group."""
+        """`committed_offsets` of every group; without those for which that is an error: see `offset_conflicts`."""
         return self._offsets.all()
+
+    def offset_conflicts(self) -> list[str]:
+        """Of which groups consumerOffset.json and lmqConsumerOffset.json say different things, as sentences; none if
+        `enable_lmq` is set.
+        """
+        return [str(conflict.error()) for conflict in self._offsets.conflicts()]
 
     def commit_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """Set offsets of a group, forwards or backwards; other offsets stay. Durable on return, and so are the messages
@@ -819,9 +832,8 @@ def _settings(
 def _consumed(root: Path) -> dict[tuple[str, int], list[int]]:
     """Up to where each group has consumed each queue: these offsets were given out."""
     consumed: dict[tuple[str, int], list[int]] = {}
-    for offsets in OffsetTable(root).all().values():
-        for key, offset in offsets.items():
-            consumed.setdefault(key, []).append(offset)
+    for key, offset in OffsetTable(root).given_out():
+        consumed.setdefault(key, []).append(offset)
     return consumed
 
 

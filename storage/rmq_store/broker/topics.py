@@ -4,8 +4,8 @@
                              writeQueueNums}}
 
 Topics exist from a full match of their name on; whether a sender may create one is decided by the store. What a broker
-does not write, and fields that we do not know, are kept. Sources: TopicConfigManager.java, TopicConfig.java,
-PermName.java.
+does not write, fields that we do not know, and entries that no topic can have (`odd_entries`) are kept. Sources:
+TopicConfigManager.java, TopicConfig.java, PermName.java.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from typing import Any
 
 from rmq_store import kinds
 from rmq_store.broker.config_files import CachedView, ConfigFile, Stamp, Table
+from rmq_store.broker.odd_entries import OddEntry, shown, usable_entries, with_errors
 from rmq_store.clock import system_clock
 from rmq_store.errors import CorruptConfigError, UnknownTopicError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.rooted import as_path
 from rmq_store.format import names
+from rmq_store.format.config_json import Shadowed, remove
 
 PERM_READ = 4
 PERM_WRITE = 2
@@ -86,6 +88,8 @@ DEFAULT_TOPICS = (
 class TopicTable:
     """The topics of the store at `root`. Safe for threads; other processes' changes are seen at the next call."""
 
+    part = "topicConfigTable"
+
     def __init__(self, root: str | Path, *, clock: Callable[[], int] = system_clock) -> None:
         self._root = as_path(root)
         self._file = ConfigFile(root, "topics.json", clock=clock)
@@ -101,15 +105,28 @@ class TopicTable:
         return self._file.path, self._file.backup
 
     def all(self) -> Mapping[str, TopicConfig]:
-        """Return every topic by name, read-only.
+        """Return every topic by name, read-only; without the entries that hold what no topic can have: to ask for such
+        a name is a CorruptConfigError.
 
         Raises:
-            CorruptConfigError: the table and its backup are unreadable, or an entry holds what no topic can have.
+            CorruptConfigError: the table and its backup are unreadable.
         """
-        return self._view.get()
+        return self._view.get()[0]
+
+    def odd(self) -> Sequence[OddEntry]:
+        """Return the entries that hold what no topic can have. Raises as `all`."""
+        return self._view.get()[1]
+
+    def has(self, name: str) -> bool:
+        """Whether there is an entry of this name, usable or not. Raises as `all`."""
+        try:
+            return name in self.all()
+        except CorruptConfigError:
+            return name in self._file.part(self._file.load(), self.part)
 
     def get(self, name: str) -> TopicConfig:
-        """Return one topic; UnknownTopicError if there is none of this name."""
+        """Return one topic; UnknownTopicError if there is none of this name, CorruptConfigError if it cannot be used.
+        """
         topic = self.all().get(name)
         if topic is None:
             raise UnknownTopicError(f"no topic {str(name)[:255]!r} in {self._file.path}")
@@ -120,6 +137,7 @@ class TopicTable:
 
         Raises:
             UsageError: bad name, queue count, perm or attributes; or the topic exists.
+            CorruptConfigError: as `all`; or an entry of this name holds what no topic can have, and is kept.
         """
         existing = self.create_all([topic], exist_ok=exist_ok)
         return existing.get(topic.topic_name, topic)
@@ -131,14 +149,15 @@ class TopicTable:
         found: dict[str, TopicConfig] = {}
 
         def mutate(table: Table) -> bool:
-            entries = self._file.part(table, "topicConfigTable")
+            entries = self._file.part(table, self.part)
             for topic in topics:
                 if topic.topic_name not in entries:
-                    entries[topic.topic_name] = _encode(topic)
-                elif exist_ok:
-                    found[topic.topic_name] = self._decode_entry(topic.topic_name, entries[topic.topic_name])
-                else:
+                    entries[topic.topic_name] = topic_entry(topic)
+                    continue
+                there = self._usable(topic.topic_name, entries[topic.topic_name])
+                if not exist_ok:
                     raise UsageError(f"topic {topic.topic_name!r} exists")
+                found[topic.topic_name] = there
             return len(found) < len(topics)
 
         current = self.all() if exist_ok else {}
@@ -149,22 +168,23 @@ class TopicTable:
 
     def start_anew(self, topics: Sequence[TopicConfig]) -> None:
         """Make a table of these topics in the place of one that cannot be read. Raises as `ConfigFile.start_anew`."""
-        self._file.start_anew({"topicConfigTable": {topic.topic_name: _encode(topic) for topic in topics}})
+        self._file.start_anew({self.part: {topic.topic_name: topic_entry(topic) for topic in topics}})
 
     def update(self, topic: TopicConfig) -> None:
         """Replace what is known of an existing topic durably; fields of newer versions stay.
 
         Raises:
             UnknownTopicError: no such topic.
-            UsageError: as `create`.
+            UsageError, CorruptConfigError: as `create`.
         """
         _check(topic)
 
         def mutate(table: Table) -> None:
-            entry = self._file.part(table, "topicConfigTable").get(topic.topic_name)
-            if not isinstance(entry, dict):
+            entries = self._file.part(table, self.part)
+            if topic.topic_name not in entries:
                 raise UnknownTopicError(f"no topic {topic.topic_name!r} in {self._file.path}")
-            entry.update(_encode(topic))
+            self._usable(topic.topic_name, entries[topic.topic_name])
+            entries[topic.topic_name].update(topic_entry(topic))
 
         self._file.update(mutate)
 
@@ -172,16 +192,16 @@ class TopicTable:
         self, name: str, change: Callable[[TopicConfig], TopicConfig], *, default: TopicConfig
     ) -> tuple[TopicConfig | None, TopicConfig]:
         """Replace a topic by what `change` makes of it, or of `default` if there is none, durably; nobody's change in
-        between is lost. Returns what it was (None: new) and what it is. Raises UsageError as `create`.
+        between is lost. Returns what it was (None: new) and what it is. Raises as `create`.
         """
         results: list[tuple[TopicConfig | None, TopicConfig]] = []
 
         def mutate(table: Table) -> bool:
-            entries = self._file.part(table, "topicConfigTable")
-            before = self._decode_entry(name, entries[name]) if name in entries else None
+            entries = self._file.part(table, self.part)
+            before = self._usable(name, entries[name]) if name in entries else None
             after = change(before or default)
             _check(after)
-            entries[name] = {**entries.get(name, {}), **_encode(after)}
+            entries[name] = {**entries.get(name, {}), **topic_entry(after)}
             results.append((before, after))
             return before != after
 
@@ -200,32 +220,45 @@ class TopicTable:
 
         def mutate(table: Table) -> bool:
             nonlocal found
-            found = self._file.part(table, "topicConfigTable").pop(name, None) is not None
+            found = remove(self._file.part(table, self.part), name)
             return found
 
         self._file.update(mutate)
         return found
 
     def check(self, table: Table) -> None:
-        """CorruptConfigError if `table`, of this file or its backup, holds what cannot be a topic."""
+        """CorruptConfigError if `table`, of this file or its backup, is no table of topics."""
         self._decode(table)
 
-    def _decode(self, table: Table) -> Mapping[str, TopicConfig]:
-        entries = self._file.part(table, "topicConfigTable")
-        found = {name: self._decode_entry(name, entry) for name, entry in entries.items()}
+    def odd_keys(self, table: Table) -> list[Any]:
+        """The keys of the entries that hold what no topic can have. CorruptConfigError as `check`."""
+        return [*usable_entries(str(self._file.path), self._file.part(table, self.part), self._decode_entry)[1]]
+
+    def _decode(self, table: Table) -> tuple[Mapping[str, TopicConfig], Sequence[OddEntry]]:
+        entries = self._file.part(table, self.part)
+        usable, odd = usable_entries(str(self._file.path), entries, self._decode_entry)
         with durable.typed_reading(self._root):
             by_files = kinds.kinds_by_files(self._root)
         for name, kind in by_files.items():
-            if name in found:
-                found[name] = replace(found[name], kind=kind)
-        return MappingProxyType(found)
+            if name in usable:
+                usable[name] = replace(usable[name], kind=kind)
+        return MappingProxyType(with_errors(usable, odd)), (*odd.values(),)
+
+    def _usable(self, name: str, entry: Any) -> TopicConfig:
+        """An entry that a caller asks for by its name."""
+        try:
+            return self._decode_entry(name, entry)
+        except CorruptConfigError as error:
+            raise OddEntry(error.path, error.reason).error() from None
 
     def _decode_entry(self, name: str, entry: Any) -> TopicConfig:
         if not isinstance(entry, dict):
             raise self._corrupt(name, "not an object")
+        entry = {member: value for member, value in entry.items() if value is not None}  # Java keeps its default
         attributes = entry.get("attributes", {})
         if not isinstance(attributes, dict):
             raise self._corrupt(name, "attributes is not an object")
+        attributes = {key: text for key, text in attributes.items() if not isinstance(key, Shadowed)}
         topic = TopicConfig(
             topic_name=name,
             read_queue_nums=entry.get("readQueueNums", 16),
@@ -244,7 +277,7 @@ class TopicTable:
         return topic if kind is None else replace(topic, kind=kind)
 
     def _corrupt(self, name: str, reason: str) -> CorruptConfigError:
-        return self._file.corrupt(f"topic {str(name)[:255]!r}: {reason}")
+        return self._file.corrupt(f"topic {shown(name)}: {reason}")
 
 
 def topics_with_batch_queues(root: Path) -> frozenset[str]:
@@ -277,7 +310,8 @@ def _check(topic: TopicConfig) -> None:
         raise UsageError("attributes are texts by text")
 
 
-def _encode(topic: TopicConfig) -> Table:
+def topic_entry(topic: TopicConfig) -> Table:
+    """The entry of a topic as a broker writes it."""
     return {
         "attributes": dict(topic.attributes),
         "order": topic.order,

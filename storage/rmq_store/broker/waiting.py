@@ -192,10 +192,13 @@ def _places(log: CommitLog, newest_unit: NewestUnit, end: int) -> Iterator[_Plac
 def _levels(log: CommitLog, newest_unit: NewestUnit) -> Iterator[tuple[int, int]]:
     """The delay levels in use, and below which queue offset the messages of each were delivered."""
     progress = DelayOffsetTable(log.root).all()
+    known = set(progress)
     for queue_id in log.views.queue_ids(SCHEDULE_TOPIC):
         level = queue_id + 1
         unit = newest_unit(delay_levels.PURPOSE, str(level))
-        yield level, max(unit.value if unit and unit.value else 0, progress.get(level, 0))
+        ours = unit.value if unit and unit.value else 0
+        # Of a level whose entry cannot be used nothing is delivered: the Schedule leaves it.
+        yield level, max(ours, progress[level]) if level in known else ours
 
 
 def _timers(log: CommitLog, newest_unit: NewestUnit, end: int) -> Iterator[_Places]:

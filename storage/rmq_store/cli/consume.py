@@ -15,7 +15,15 @@ import click
 from rmq_store.cli.completion import GROUP, TOPIC
 from rmq_store.cli.known import require_topic
 from rmq_store.cli.message_text import LINE_COLUMNS, body_option, json_row, message_line, tell
-from rmq_store.cli.output import common_options, open_store, printable, wide_option, write_json
+from rmq_store.cli.output import (
+    common_options,
+    lmq_option,
+    open_store,
+    open_to_write,
+    printable,
+    wide_option,
+    write_json,
+)
 from rmq_store.cli.times import parse_time
 from rmq_store.errors import UsageError
 
@@ -39,6 +47,7 @@ class _Stop(BaseException):
     "  rmq consume OrderTopic --group cg_orders --until-empty --exec 'python handle.py'",
 )
 @common_options
+@lmq_option
 @wide_option
 @click.argument("topic", type=TOPIC)
 @click.option("--group", "-g", type=GROUP, required=True, help="The consumer group.")
@@ -78,9 +87,7 @@ def consume(
         _peek(root, topic, group, limit, tags, start, as_json, body)
         return
     words = _words(command)
-    from rmq_store import Store
-
-    with Store.open(root) as store:
+    with open_to_write(root) as store:
         require_topic(store, topic)
         handler = _Handler(limit, words, as_json, body)
         # The ordinary end; what was printed is committed.

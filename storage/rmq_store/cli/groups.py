@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_store.cli.completion import GROUP
-from rmq_store.cli.output import common_options, open_store, wide_option, write_json, write_table
+from rmq_store.cli.output import (
+    common_options,
+    lmq_option,
+    open_store,
+    tell_conflicts,
+    wide_option,
+    write_json,
+    write_table,
+)
 from rmq_store.errors import UsageError
 from rmq_store.format.names import retry_topic
 
@@ -21,6 +29,7 @@ if TYPE_CHECKING:
     epilog="\b\nExample:\n  rmq groups cg_orders --store /data/rocketmq/store",
 )
 @common_options
+@lmq_option
 @wide_option
 @click.argument("names", metavar="[GROUP]...", nargs=-1, type=GROUP)
 @click.option("--queues", "per_queue", is_flag=True, help="One line per queue instead of sums per group.")
@@ -39,7 +48,10 @@ def groups(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, s
 
     with open_store(root) as store:
         committed = store.all_committed_offsets()
+        tell_conflicts(store)
         known = set(committed) | set(store.groups())
+        for name in names:  # an error of their own for those that cannot be used
+            _ = name in committed or name in store.groups()
         if unknown := sorted(set(names) - known):
             raise UsageError(f"no such group: {', '.join(unknown)}")
         waiting = store.waiting_for()

@@ -49,10 +49,11 @@ def require_group(store: Store, name: str) -> str:
     """`name`, if such a group has settings, offsets or a retry topic.
 
     Raises:
-        UsageError: it has none of these; names the nearest.
+        UsageError: it has none of these; names the nearest. Or two files say different things of its offsets.
+        CorruptConfigError: its settings cannot be used.
     """
     groups = known_groups(store)
-    if name not in groups:
+    if name not in groups and name not in store.groups() and name not in store.all_committed_offsets():
         raise UsageError(f"no group {name[:255]!r} in {store.path}{_nearest(name, groups)}")
     return name
 

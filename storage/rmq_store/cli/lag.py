@@ -13,7 +13,15 @@ import click
 from rmq_store.cli.completion import GROUP
 from rmq_store.cli.known import require_group
 from rmq_store.cli.numbers import DAY_S, FiniteRange
-from rmq_store.cli.output import common_options, open_store, wide_option, write_json, write_table
+from rmq_store.cli.output import (
+    common_options,
+    lmq_option,
+    open_store,
+    tell_conflicts,
+    wide_option,
+    write_json,
+    write_table,
+)
 from rmq_store.cli.rates import Rates, duration_text, rate_text
 from rmq_store.format.names import RETRY_PREFIX
 
@@ -46,6 +54,7 @@ class _Line(NamedTuple):
     epilog="\b\nExamples:\n  rmq lag --store /data/rocketmq/store\n  rmq lag cg_orders --watch",
 )
 @common_options
+@lmq_option
 @wide_option
 @click.argument("names", metavar="[GROUP]...", nargs=-1, type=GROUP)
 @click.option("--queues", "per_queue", is_flag=True, help="One line per queue, as with names of groups.")
@@ -63,6 +72,7 @@ def lag(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, ever
     """
     rates, lags = Rates(), Rates()
     with open_store(root) as store:
+        tell_conflicts(store)
         if every_s is None:
             _show(_lines(store, names, per_queue, rates, lags), as_json, watched=False)
         elif sys.stdout.isatty() and not as_json:

@@ -12,7 +12,16 @@ import click
 from rmq_store.cli.completion import GROUP, TOPIC
 from rmq_store.cli.confirm import changing_options, confirm
 from rmq_store.cli.known import require_group, require_topic
-from rmq_store.cli.output import common_options, open_store, printable, wide_option, write_json, write_table
+from rmq_store.cli.output import (
+    common_options,
+    lmq_option,
+    open_store,
+    open_to_write,
+    printable,
+    wide_option,
+    write_json,
+    write_table,
+)
 from rmq_store.cli.targets import one_of, target, target_options
 from rmq_store.errors import UsageError
 
@@ -34,6 +43,7 @@ def offsets() -> None:
     epilog="\b\nExample:\n  rmq offsets show cg_orders --store /data/rocketmq/store",
 )
 @common_options
+@lmq_option
 @wide_option
 @click.argument("group", type=GROUP)
 @click.option("-t", "--topic", "topics", type=TOPIC, multiple=True, help="Only this topic; may be repeated.")
@@ -64,6 +74,7 @@ def show(root: Path, as_json: bool, group: str, topics: tuple[str, ...]) -> None
     epilog="\b\nExample:\n  rmq offsets export cg_orders --store /data/rocketmq/store > cg_orders.json",
 )
 @common_options
+@lmq_option
 @click.argument("group", type=GROUP)
 def export(root: Path, as_json: bool, group: str) -> None:
     """The committed offsets of a group as JSON, {topic: {queue: offset}}, which `reset --to-offsets` reads."""
@@ -82,6 +93,7 @@ def export(root: Path, as_json: bool, group: str) -> None:
     "  rmq offsets reset cg_orders --to-offsets cg_orders.json --yes --store /data/rocketmq/store",
 )
 @common_options
+@lmq_option
 @wide_option
 @changing_options
 @click.argument("group", type=GROUP)
@@ -100,7 +112,6 @@ def reset(
     becomes the queue's first or last one. Refused while somebody consumes as the group, who would overwrite it; only
     SimpleConsumers follow by themselves. A stream that has a checkpoint begins there.
     """
-    from rmq_store import Store
     from rmq_store.broker.live import live_consumers, require_idle
     from rmq_store.broker.offset_reset import apply_reset
 
@@ -116,7 +127,7 @@ def reset(
     moving = sum(change.then != change.place.committed for change in changes)
     if moving and not dry_run:
         confirm(f"Set {moving} offsets of group {printable(group)}?", yes=yes)
-        with Store.open(root) as store:
+        with open_to_write(root) as store:
             changes = _plan(store, group, topics, queue, asked)
             apply_reset(store, group, changes)
     if as_json:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from rmq_store.cli.tables import Row, columns_of, table_lines
+from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
-    from rmq_store import Store
+    from rmq_store import Store, StoreConfig
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -30,6 +31,8 @@ _HIDDEN = re.compile(f"[{_UNSEEN}]")
 
 # Key of a context's `meta`.
 _WIDE = "rmq.wide"
+_LMQ = "rmq.enable_lmq"
+_LMQ_VARIABLE = "RMQ_ENABLE_LMQ"
 
 
 class StorePath(click.Path):
@@ -103,7 +106,50 @@ def open_store(root: Path) -> Store:
     """Open for reading only: changes nothing on disk, and works beside a running broker and on a read-only copy."""
     from rmq_store import Store  # imports numpy and pyarrow: too slow for --help and completion
 
-    return Store.open(root, read_only=True)
+    return Store.open(root, read_only=True, config=_settings())
+
+
+def open_to_write(root: Path) -> Store:
+    """Open for writing, as `--enable-lmq` says; that is then a setting of the store."""
+    from rmq_store import Store
+
+    return Store.open(root, config=_settings())
+
+
+def lmq_option(command: Command) -> Command:
+    """Add --enable-lmq, which `open_store` and `open_to_write` know. Of other commands the environment variable."""
+
+    def remember(context: click.Context, option: click.Parameter, value: bool | None) -> None:
+        context.meta[_LMQ] = value
+
+    return click.option(
+        "--enable-lmq", type=bool, metavar="BOOLEAN", expose_value=False, callback=remember, envvar=_LMQ_VARIABLE,
+        show_envvar=True,
+        help="Whether the store's broker has enableLmq=true: needed if consumerOffset.json and lmqConsumerOffset.json "
+        "say different things of a group.",
+    )(command)  # fmt: skip
+
+
+def tell_conflicts(store: Store) -> None:
+    """Say on stderr which groups a list leaves out, because two files say different things of their offsets."""
+    for text in store.offset_conflicts():
+        click.echo(f"rmq: {printable(text)}", err=True)
+
+
+def _settings() -> StoreConfig | None:
+    context = click.get_current_context(silent=True)
+    value = context.meta.get(_LMQ) if context is not None else None
+    text = os.environ.get(_LMQ_VARIABLE, "")
+    if value is None and text:
+        try:
+            value = click.BOOL.convert(text, None, context)
+        except click.BadParameter as error:
+            raise UsageError(f"{_LMQ_VARIABLE}: {error.message}") from error
+    if value is None:
+        return None
+    from rmq_store import StoreConfig
+
+    return StoreConfig(enable_lmq=value)
 
 
 def printable(text: str) -> str:

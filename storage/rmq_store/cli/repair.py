@@ -129,6 +129,8 @@ def _write_findings(found: Repair) -> None:
         line("recovery", text)
     for bad in report.kept:
         line("kept", f"{bad.path}: bytes {bad.start} to {bad.end} of the log: {bad.text}")
+    for text in report.notes:
+        line("note", text)
     if report.bad_ranges:
         line("do", "the damaged bytes of the log are kept where they are and passed over from now on")
     for action in found.view_actions():

@@ -2,8 +2,10 @@
 
     "offsetTable":{"orders@billing":{0:33,1:32}}
 
-Strict otherwise, and bounded: nothing that Java's long cannot hold, no NaN, a limited depth and size. Key order is
-kept: `dumps(loads(text), style) == text` for what a broker of that style wrote.
+Strict otherwise, and bounded: no NaN, a limited depth and size. Key order is kept: `dumps(loads(text), style) == text`
+for what a broker of that style wrote. The file may be rewritten for one entry, so what no entry of ours holds survives
+as its text: numbers beyond int64 or double and numbers in another spelling (`Verbatim`), strings in another spelling
+(`Spelled`), and the earlier members of a name that comes again (`Shadowed`; the last one counts, as in Java).
 Source: files of 5.5.0 and 4.9.7 brokers; RemotingSerializable.java (toJson), fastjson's pretty format.
 """
 
@@ -12,11 +14,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn
 
-Number = TypeVar("Number", int, float)
 Style = Literal["4.x", "5.x", "compact"]
 
 DEPTH_MAX = 64
@@ -38,6 +40,9 @@ _TOKEN = re.compile(
 _WORDS = {"true": True, "false": False, "null": None}
 _NAMES = {value: word for word, value in _WORDS.items()}
 _CONTAINERS = (dict, list, tuple)
+_SHOWN = 40
+_FLOAT_TEXT_MAX = 30
+_MISSING = object()
 _PLAIN = (str, bool, int, type(None))
 
 
@@ -45,12 +50,58 @@ class ConfigJsonError(ValueError):
     """The text is no JSON of a config file, or a value cannot be written as such; the message says where."""
 
 
+@dataclass(frozen=True, slots=True)
+class Verbatim:
+    """A number, as value or key, that Java's types do not hold or that is spelled as nobody of us writes it."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text if len(self.text) <= _SHOWN else self.text[:_SHOWN] + "..."
+
+
+class Spelled(str):
+    """A string whose escapes are not those that we would write; `token` is what stands in the file."""
+
+    __slots__ = ("token",)
+    token: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shadowed:
+    """The key of a member whose key comes again in the same object. It equals nothing but itself."""
+
+    key: Hashable
+
+    def __repr__(self) -> str:
+        return f"an earlier {self.key!r}"
+
+
+def remove(members: dict[Any, Any], key: Hashable) -> bool:
+    """Delete a member and those that it shadows, which would count once it is gone; False if there was none."""
+    for shadowed in [other for other in members if isinstance(other, Shadowed) and other.key == key]:
+        del members[shadowed]
+    return members.pop(key, _MISSING) is not _MISSING
+
+
+def as_json_value(value: Any) -> Any:
+    """What was read as any writer of JSON takes it: without shadowed members, numbers that have no value as text."""
+    if isinstance(value, dict):
+        return {
+            key.text if isinstance(key, Verbatim) else key: as_json_value(item)
+            for key, item in value.items()
+            if not isinstance(key, Shadowed)
+        }
+    if isinstance(value, list):
+        return [as_json_value(item) for item in value]
+    return value.text if isinstance(value, Verbatim) else value
+
+
 def loads(text: str | bytes) -> dict[Any, Any]:
-    """Read one object; quoted keys come back as str, unquoted ones as int. Of duplicate keys the last wins.
+    """Read one object; quoted keys come back as str, unquoted ones as int. What has no such value: see the module.
 
     Raises:
-        ConfigJsonError: not UTF-8, not such JSON, over 64 MiB, deeper than 64, an integer beyond int64, a float beyond
-            double.
+        ConfigJsonError: not UTF-8, not such JSON, over 64 MiB, deeper than 64.
     """
     if len(text) > SIZE_MAX:
         raise ConfigJsonError(f"{len(text)} bytes, more than {SIZE_MAX}")
@@ -64,6 +115,8 @@ def loads(text: str | bytes) -> dict[Any, Any]:
 
 def _plain(text: str) -> dict[Any, Any] | None:
     """The object, if `text` is JSON as everybody knows it (most tables are; this is far faster), else None."""
+    if "\\" in text:  # this reader does not tell how a string is spelled
+        return None
     try:
         value = _DECODER.decode(text)
     except (ValueError, RecursionError):
@@ -79,22 +132,32 @@ def _is_deeper(value: Any, depth: int) -> bool:
     return any(_is_deeper(item, depth - 1) for item in inner if isinstance(item, _CONTAINERS))
 
 
-def _integer(token: str) -> int:
+def _integer(token: str) -> int | Verbatim:
     # The length first: int() of a long text takes quadratic time.
     value = int(token) if len(token) <= len(str(_INT64_MIN)) else _INT64_MAX + 1
-    if not _INT64_MIN <= value <= _INT64_MAX:
-        raise ValueError("an integer beyond int64")
-    return value
+    return value if _INT64_MIN <= value <= _INT64_MAX and token != "-0" else Verbatim(token)
 
 
-def _float(token: str) -> float:
-    value = float(token)
-    if not math.isfinite(value):
-        raise ValueError("a number beyond double")
-    return value
+def _float(token: str) -> float | Verbatim:
+    value = float(token) if len(token) <= _FLOAT_TEXT_MAX else math.inf
+    return value if math.isfinite(value) and repr(value) == token else Verbatim(token)
 
 
-_DECODER = json.JSONDecoder(parse_int=_integer, parse_float=_float, parse_constant=_float)
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _members(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
+    members = dict(pairs)
+    if len(members) == len(pairs):
+        return members
+    last = {key: number for number, (key, _) in enumerate(pairs)}
+    return {key if last[key] == number else Shadowed(key): value for number, (key, value) in enumerate(pairs)}
+
+
+_DECODER = json.JSONDecoder(
+    parse_int=_integer, parse_float=_float, parse_constant=_no_constant, object_pairs_hook=_members
+)
 
 
 class _Reader:
@@ -145,9 +208,9 @@ class _Reader:
         if self.kind == "string":
             value = self.string()
         elif self.kind == "integer":
-            value = self.number(_integer)
+            value = _integer(self.token)
         elif self.kind == "float":
-            value = self.number(_float)
+            value = _float(self.token)
         elif self.kind == "word":
             value = _WORDS[self.token]
         else:
@@ -156,23 +219,23 @@ class _Reader:
         return value
 
     def members(self, depth_left: int) -> dict[Any, Any]:
-        members: dict[Any, Any] = {}
+        pairs: list[tuple[str | int | Verbatim, Any]] = []
         if self.take_mark("}"):
-            return members
+            return {}
         while True:
-            key: str | int
+            key: str | int | Verbatim
             if self.kind == "string":
                 key = self.string()
             elif self.kind == "integer":
-                key = self.number(_integer)
+                key = _integer(self.token)
             else:
                 self.fail("a key is expected, quoted or an integer")
             self.advance()
             if not self.take_mark(":"):
                 self.fail("a colon is expected")
-            members[key] = self.value(depth_left)
+            pairs.append((key, self.value(depth_left)))
             if self.take_mark("}"):
-                return members
+                return _members(pairs)
             if not self.take_mark(","):
                 self.fail("a comma or the end of the object is expected")
 
@@ -194,13 +257,11 @@ class _Reader:
             text: str = json.loads(self.token)
         except ValueError:
             self.fail("a broken escape in a string")
-        return text
-
-    def number(self, parse: Callable[[str], Number]) -> Number:
-        try:
-            return parse(self.token)
-        except ValueError as error:
-            self.fail(str(error))
+        if _string(text) == self.token:
+            return text
+        spelled = Spelled(text)
+        spelled.token = self.token
+        return spelled
 
 
 def dumps(value: dict[Any, Any], style: Style = "5.x") -> str:
@@ -275,6 +336,8 @@ def _inline(value: Any, depth_left: int) -> str:
         return str(value)
     if isinstance(value, float) and math.isfinite(value):
         return repr(value)
+    if isinstance(value, Verbatim):
+        return value.text
     raise ConfigJsonError(f"a config file cannot hold {value!r}")
 
 
@@ -283,6 +346,10 @@ def _key(key: Any) -> str:
         return _string(key)
     if isinstance(key, int) and not isinstance(key, bool):
         return _inline(key, 0)
+    if isinstance(key, Shadowed):
+        return _key(key.key)
+    if isinstance(key, Verbatim):
+        return key.text
     raise ConfigJsonError(f"a config file cannot hold the key {key!r}")
 
 
@@ -290,6 +357,8 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 
 def _string(text: str) -> str:
+    if isinstance(text, Spelled):
+        return text.token
     try:
         text.encode()
     except UnicodeEncodeError:  # a lone surrogate: as an escape it is legal

@@ -1,4 +1,4 @@
-"""Tables and settings: whether the store can be opened with them. What they say is not judged.
+"""Tables and settings: whether the store can be opened with them, and entries in them that nobody can use.
 
     config/<name>.json    RocketMQ's JSON, integer keys without quotes; if it is bad <name>.json.bak is read
     pyrmq/store.json      sizes and settings of a store of ours
@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from rmq_store import kinds
 
+from .entries import LongNumber, members, odd_entries
 from .files import other_kind, read_start
 from .known import deleted_topics, is_ours
 from .report import Ledger
@@ -23,6 +24,7 @@ TABLE_BYTES_MAX = 64 << 20
 STORE_FORMAT = 1
 MISSING = "missing"
 NAMED = 3
+DIGITS_MAX = 20
 
 Table = dict[str, object]
 
@@ -61,6 +63,8 @@ def check_tables(ledger: Ledger) -> None:
             note(f"{path}: {table}: what was in it before its last change is read from its .bak")
         elif isinstance(backup, str) and backup != MISSING:
             note(f"{path}.bak: {backup}; the table itself is whole")
+        for text in odd_entries(name, table if isinstance(table, dict) else backup if isinstance(backup, dict) else {}):
+            note(f"{path}: {text}: kept as it is, and left out of lists")
     if "topics.json" not in names and _has_topics(root):
         text = "missing, and so is its .bak: topics are read by their exact names only; `rmq repair` finds them again"
         if is_ours(root) or names:
@@ -90,10 +94,14 @@ def load(path: Path) -> Table | str:
 
 def _parse(text: str) -> object:
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=_refuse, parse_int=_integer, object_pairs_hook=members)
     except ValueError:  # quotes for keys that are numbers: for most tables that would be wasted
         quoted = STRING_OR_KEY.sub(lambda found: f'{found[1]}"{found[2]}"' if found[2] else found[0], text)
-        return json.loads(quoted, parse_constant=_refuse)
+        return json.loads(quoted, parse_constant=_refuse, parse_int=_integer, object_pairs_hook=members)
+
+
+def _integer(text: str) -> int | LongNumber:
+    return int(text) if len(text) <= DIGITS_MAX else LongNumber(text)
 
 
 def _refuse(name: str) -> NoReturn:

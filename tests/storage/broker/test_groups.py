@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 
 from rmq_store.broker.groups import ConsumerFilter, FilterTable, GroupTable, SubscriptionGroup
+from rmq_store.broker.odd_entries import AGAIN
 from rmq_store.errors import CorruptConfigError, UsageError
-from rmq_store.format.config_json import dumps, loads
+from rmq_store.format.config_json import Verbatim, dumps, loads
 
 
-def write(root: Path, entries: Any, name: str = "subscriptionGroup.json", key: str = "subscriptionGroupTable") -> None:
+def write(root: Path, entries: Any, name: str = "subscriptionGroup.json", key: str = "subscriptionGroupTable") -> Path:
     (root / "config").mkdir(exist_ok=True)
-    (root / "config" / name).write_text(dumps({key: entries}))
+    path = root / "config" / name
+    path.write_text(dumps({key: entries}))
+    return path
 
 
 @pytest.mark.statement("G05")
@@ -66,12 +69,20 @@ def test_create_twice_update_and_delete_of_absent_groups(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a@b", "a\n", "x" * 121])
-def test_a_bad_name_is_refused_from_the_caller_and_from_the_disk(tmp_path: Path, name: str) -> None:
+def test_a_bad_name_is_refused_from_the_caller_and_costs_no_other_group_on_the_disk(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError):
         GroupTable(tmp_path).create(SubscriptionGroup(name))
-    write(tmp_path, {name: {}})
+    write(tmp_path, {name: {}, "g": {"retryMaxTimes": 3}})
+    table = GroupTable(tmp_path)
+    assert table.all() == {"g": SubscriptionGroup("g", retry_max_times=3)}
+    assert [entry.reason.startswith(f"group {name!r}") for entry in table.odd()] == [True]
     with pytest.raises(CorruptConfigError, match=r"subscriptionGroup\.json"):
-        GroupTable(tmp_path).all()
+        table.get(name)
+    path = tmp_path / "config" / "subscriptionGroup.json"
+    table.create(SubscriptionGroup("h"))
+    table.update(SubscriptionGroup("g"))
+    assert loads(path.read_bytes())["subscriptionGroupTable"][name] == {}
+    assert table.all().keys() == {"g", "h"}
 
 
 @pytest.mark.parametrize(
@@ -79,12 +90,45 @@ def test_a_bad_name_is_refused_from_the_caller_and_from_the_disk(tmp_path: Path,
     [
         5, {"retryMaxTimes": "3"}, {"retryQueueNums": -1}, {"retryQueueNums": 1 << 30}, {"consumeEnable": 1},
         {"attributes": {"a": 1}}, {"attributes": 3}, {"groupRetryPolicy": "x"}, {"brokerId": True},
+        None, "x", [1], Verbatim("99999999999999999999"), {"brokerId": Verbatim("99999999999999999999")},
     ],
 )  # fmt: skip
-def test_an_entry_that_no_group_can_have_is_named(tmp_path: Path, entry: Any) -> None:
-    write(tmp_path, {"g": entry})
-    with pytest.raises(CorruptConfigError, match="'g'"):
-        GroupTable(tmp_path).all()
+def test_an_entry_that_no_group_can_have_is_kept_and_an_error_only_if_it_is_asked_for(
+    tmp_path: Path, entry: Any
+) -> None:
+    path = write(tmp_path, {"g": entry, "other": {}})
+    table = GroupTable(tmp_path)
+    assert list(table.all()) == ["other"]
+    assert [entry.reason[:9] for entry in table.odd()] == ["group 'g'"]
+    for ask in (
+        lambda: table.get("g"), lambda: table.all()["g"], lambda: "g" in table.all(),
+        lambda: table.create(SubscriptionGroup("g")), lambda: table.create(SubscriptionGroup("g"), exist_ok=True),
+        lambda: table.update(SubscriptionGroup("g")), lambda: table.change("g", lambda group: group),
+    ):  # fmt: skip
+        with pytest.raises(CorruptConfigError, match=r"'g'.*kept as it is"):
+            ask()
+    table.create(SubscriptionGroup("h"))
+    assert loads(path.read_bytes())["subscriptionGroupTable"]["g"] == entry
+    assert table.delete("g")
+    assert not table.odd()
+
+
+def test_null_members_have_the_defaults_of_java(tmp_path: Path) -> None:
+    write(tmp_path, {"g": {"retryMaxTimes": None, "attributes": None, "retryQueueNums": 2}})
+    assert GroupTable(tmp_path).all() == {"g": SubscriptionGroup("g", retry_queue_nums=2)}
+
+
+def test_of_two_entries_of_one_name_the_last_counts_both_are_kept_and_both_go(tmp_path: Path) -> None:
+    path = write(tmp_path, {})
+    text = '{"subscriptionGroupTable":{"g":{"retryMaxTimes":1},"h":{},"g":{"retryMaxTimes":2}}}'
+    path.write_text(text)
+    table = GroupTable(tmp_path)
+    assert table.all()["g"].retry_max_times == 2
+    assert [entry.reason for entry in table.odd()] == [f"'g': {AGAIN}"]
+    table.create(SubscriptionGroup("i"))
+    assert dumps(loads(path.read_bytes()), "compact").startswith(text[:-2])
+    table.delete("g")
+    assert table.all().keys() == {"h", "i"}
 
 
 @pytest.mark.statement("G05")
@@ -106,7 +150,14 @@ def test_filters_are_shown_and_never_written(tmp_path: Path) -> None:
         {"t": {"groupFilterData": {"g": {"expression": 3}}}}, {7: {"groupFilterData": {"g": {}}}},
     ],
 )  # fmt: skip
-def test_filters_of_another_shape_are_corrupt(tmp_path: Path, entries: Any) -> None:
+def test_filters_of_another_shape_cost_no_other_and_are_named(tmp_path: Path, entries: Any) -> None:
+    if isinstance(entries, dict):
+        entries = {"u": {"groupFilterData": {"g": {"expression": "a"}}}, **entries}
     write(tmp_path, entries, "consumerFilter.json", "filterDataByTopic")
-    with pytest.raises(CorruptConfigError, match=r"consumerFilter\.json"):
-        FilterTable(tmp_path).all()
+    table = FilterTable(tmp_path)
+    if not isinstance(entries, dict):
+        with pytest.raises(CorruptConfigError, match=r"consumerFilter\.json"):
+            table.all()
+        return
+    assert table.all() == [ConsumerFilter("u", "g", "a", "", 0, 0, 0)]
+    assert len(table.odd()) == 1

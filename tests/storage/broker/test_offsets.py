@@ -144,17 +144,78 @@ def test_keys_that_are_no_pair_of_names_are_not_shown_and_survive(table: OffsetT
     assert loads(path.read_text())["offsetTable"] == {**strange, "t@g": {0: 1}}
 
 
-@pytest.mark.parametrize(
-    "content", [[], {"t@g": []}, {"t@g": {"x": 1}}, {"t@g": {0: "1"}}, {"t@g": {0: True}}, {"t@g": {"9" * 5000: 1}}]
-)
-def test_offsets_of_another_shape_are_corrupt_and_stay(table: OffsetTable, tmp_path: Path, content: Any) -> None:
-    path = write(tmp_path, {"offsetTable": content})
+def test_a_table_of_another_shape_is_corrupt_and_stays(table: OffsetTable, tmp_path: Path) -> None:
+    path = write(tmp_path, {"offsetTable": []})
     before = path.read_bytes()
     with pytest.raises(CorruptConfigError, match=r"consumerOffset\.json"):
         table.all()
     with pytest.raises(CorruptConfigError):
         table.commit("g", {("t", 0): 1})
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("row", [[], None, "x", 5])
+def test_a_row_that_is_no_object_is_kept_and_an_error_only_if_it_is_asked_for(
+    table: OffsetTable, tmp_path: Path, row: Any
+) -> None:
+    path = write(tmp_path, {"offsetTable": {"t@g": row, "u@g": {0: 7}, "t@h": {0: 8}}})
+    assert table.all() == {"g": {("u", 0): 7}, "h": {("t", 0): 8}}
+    assert [entry.reason for entry in table.odd()] == ["offsets of group 'g', topic 't': not an object"]
+    assert table.committed("g")["u", 0] == 7
+    for ask in (
+        lambda: table.committed("g").get(("t", 0)), lambda: table.committed("g")["t", 5],
+        lambda: table.all()["g"].get(("t", 0)), lambda: table.commit("g", {("t", 0): 1}),
+    ):  # fmt: skip
+        with pytest.raises(CorruptConfigError, match=r"'g', topic 't'|'t@g'"):
+            ask()
+    table.commit("g", {("u", 0): 9})
+    table.commit("h", {("t", 1): 1})
+    stored = loads(path.read_text())["offsetTable"]
+    assert stored == {"t@g": row, "u@g": {0: 9}, "t@h": {0: 8, 1: 1}}
+    assert table.remove(group="g") == 2
+    assert not table.odd()
+
+
+ODD_MEMBERS = [
+    '"x":1', '"1":"1"', "1:true", "1:null", "1:9223372036854775808", f'"{"9" * 50}":1', "-5:1", "2147483648:1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("member", ODD_MEMBERS)
+def test_a_member_that_is_no_offset_is_kept_byte_for_byte_and_costs_no_other(
+    table: OffsetTable, tmp_path: Path, member: str
+) -> None:
+    path = write(tmp_path, '{"offsetTable":{"t@g":{' + member + ",0:7}}}")
+    assert table.all() == {"g": {("t", 0): 7}}
+    assert len(table.odd()) == 1
+    assert ":1" in member or "group 'g', topic 't': queue 1" in table.odd()[0].reason
+    if not member.startswith(('"x', '"9', "-", "2")):
+        with pytest.raises(CorruptConfigError, match="queue 1"):
+            table.committed("g").get(("t", 1))
+    table.commit("g", {("t", 0): 8, ("t", 2): 9})
+    assert "{0:8,2:9," + member + "}" in "".join(path.read_text().split())
+    assert table.committed("g").get(("t", 0)) == 8
+
+
+def test_a_commit_of_an_offset_replaces_what_was_none(table: OffsetTable, tmp_path: Path) -> None:
+    path = write(tmp_path, '{"offsetTable":{"t@g":{0:"x",1:2}}}')
+    table.commit("g", {("t", 0): 8})
+    assert loads(path.read_text())["offsetTable"]["t@g"] == {0: 8, 1: 2}
+    assert not table.odd()
+
+
+def test_of_two_offsets_of_one_queue_the_last_counts_also_after_a_commit(table: OffsetTable, tmp_path: Path) -> None:
+    path = write(tmp_path, '{"offsetTable":{"t@g":{0:1,1:5,0:2},"t@h":{0:1},"t@h":{0:3}}}')
+    assert table.all() == {"g": {("t", 0): 2, ("t", 1): 5}, "h": {("t", 0): 3}}
+    assert len(table.odd()) == 2
+    table.commit("g", {("t", 1): 6})
+    table.commit("h", {("t", 1): 6})
+    assert table.all() == {"g": {("t", 0): 2, ("t", 1): 6}, "h": {("t", 0): 3, ("t", 1): 6}}
+    assert '"t@g":{0:1,0:2,1:6},"t@h":{0:1},"t@h":{0:3,1:6}' in "".join(path.read_text().split())
+    table.commit("g", {("t", 0): 7})
+    assert '"t@g":{0:7,1:6}' in "".join(path.read_text().split())
+    assert table.remove(group="h") == 1
+    assert table.all().keys() == {"g"}
 
 
 # ---- an offset is never ahead of the disk
@@ -285,6 +346,21 @@ def test_a_delay_table_of_another_shape_is_corrupt(tmp_path: Path) -> None:
     write(tmp_path, {"offsetTable": [1]}, "delayOffset.json")
     with pytest.raises(CorruptConfigError):
         DelayOffsetTable(tmp_path).all()
+
+
+@pytest.mark.parametrize("member", ODD_MEMBERS)
+def test_a_level_without_an_offset_is_kept_byte_for_byte_and_costs_no_other(tmp_path: Path, member: str) -> None:
+    path = write(tmp_path, '{"offsetTable":{' + member + ",3:7}}", "delayOffset.json")
+    table = DelayOffsetTable(tmp_path)
+    assert table.all() == {3: 7}
+    assert len(table.odd()) == 1
+    table.advance({3: 8, 4: 1})
+    assert "{3:8,4:1," + member + "}" in "".join(path.read_text().split())
+    if not member.startswith(('"x', '"9', "-", "2")):
+        with pytest.raises(CorruptConfigError, match="level 1"):
+            table.all().get(1)
+        with pytest.raises(CorruptConfigError, match="level 1"):
+            table.advance({1: 1})
 
 
 COMMITTER = """

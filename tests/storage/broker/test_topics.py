@@ -15,7 +15,7 @@ import pytest
 
 from rmq_store.broker.topics import DEFAULT_TOPICS, QUEUE_COUNT_MAX, TopicConfig, TopicTable
 from rmq_store.errors import CorruptConfigError, UnknownTopicError, UsageError
-from rmq_store.format.config_json import dumps, loads
+from rmq_store.format.config_json import Verbatim, dumps, loads
 
 
 @pytest.fixture
@@ -137,12 +137,19 @@ def test_perm_bits_say_who_may_use_a_topic() -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\n", "a\0", "a@g", "ａ", "x" * 128, 7])
-def test_a_bad_name_is_refused_from_the_caller_and_from_the_disk(table: TopicTable, tmp_path: Path, name: Any) -> None:
+def test_a_bad_name_is_refused_from_the_caller_and_costs_no_other_topic_on_the_disk(
+    table: TopicTable, tmp_path: Path, name: Any
+) -> None:
     with pytest.raises(UsageError):
         table.create(TopicConfig(name))
     assert not (tmp_path / "config").exists()
+    table = write(tmp_path, {name: {"perm": 6}, "orders": {}})
+    assert list(table.all()) == ["orders"]
+    assert len(table.odd()) == 1
     with pytest.raises(CorruptConfigError, match=r"topics\.json"):
-        write(tmp_path, {name: {"perm": 6}}).all()
+        table.get(name)
+    table.create(TopicConfig("new"))
+    assert loads((tmp_path / "config" / "topics.json").read_bytes())["topicConfigTable"][name] == {"perm": 6}
 
 
 @pytest.mark.parametrize(
@@ -150,22 +157,41 @@ def test_a_bad_name_is_refused_from_the_caller_and_from_the_disk(table: TopicTab
     [
         {"readQueueNums": -1}, {"readQueueNums": QUEUE_COUNT_MAX + 1}, {"writeQueueNums": "4"}, {"perm": True},
         {"perm": 16}, {"order": 1}, {"topicSysFlag": 1 << 31}, {"topicFilterType": 5}, {"attributes": []},
-        {"attributes": {"a": 1}}, {"writeQueueNums": None},
+        {"attributes": {"a": 1}}, None, "orders", [4], {"perm": Verbatim("99999999999999999999")},
     ],
 )  # fmt: skip
-def test_an_entry_that_no_topic_can_have_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_an_entry_that_no_topic_can_have_is_kept_and_an_error_only_if_it_is_asked_for(
+    tmp_path: Path, change: Any
+) -> None:
     write(tmp_path, {"orders": {}}).get("orders")
-    with pytest.raises(CorruptConfigError, match="'orders'"):
-        write(tmp_path, {"orders": change}).all()
+    table = write(tmp_path, {"orders": change, "other": {}})
+    assert list(table.all()) == ["other"]
+    for ask in (
+        lambda: table.get("orders"), lambda: table.all().get("orders"), lambda: "orders" in table.all(),
+        lambda: table.create(TopicConfig("orders")), lambda: table.create(TopicConfig("orders"), exist_ok=True),
+        lambda: table.update(TopicConfig("orders")),
+        lambda: table.change("orders", lambda topic: topic, default=TopicConfig("orders")),
+    ):  # fmt: skip
+        with pytest.raises(CorruptConfigError, match=r"'orders'.*kept as it is"):
+            ask()
+    table.create_all([TopicConfig("new"), TopicConfig("other")], exist_ok=True)
+    stored = loads((tmp_path / "config" / "topics.json").read_bytes())["topicConfigTable"]
+    assert stored["orders"] == change
+    assert table.delete("orders")
+    assert not table.odd()
 
 
-@pytest.mark.parametrize("entries", [[], 5, {"orders": 5}, {7: 5}])
+def test_null_members_have_the_defaults_of_java(tmp_path: Path) -> None:
+    table = write(tmp_path, {"orders": {"writeQueueNums": None, "attributes": None, "perm": 4}})
+    assert table.get("orders") == TopicConfig("orders", perm=4)
+
+
+@pytest.mark.parametrize("entries", [[], 5, None, "x"])
 def test_a_table_of_another_shape_is_corrupt_and_stays(tmp_path: Path, entries: Any) -> None:
     table = write(tmp_path, entries)
     content = (tmp_path / "config" / "topics.json").read_bytes()
     with pytest.raises(CorruptConfigError):
         table.all()
-    if not isinstance(entries, dict):
-        with pytest.raises(CorruptConfigError):
-            table.create(TopicConfig("orders"))
-        assert (tmp_path / "config" / "topics.json").read_bytes() == content
+    with pytest.raises(CorruptConfigError):
+        table.create(TopicConfig("orders"))
+    assert (tmp_path / "config" / "topics.json").read_bytes() == content

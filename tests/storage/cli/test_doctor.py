@@ -202,8 +202,8 @@ def test_a_broken_sibling_is_named_as_it_makes_all_data_sources_vanish(tmp_path:
 def test_a_store_that_is_well(root: Path) -> None:
     assert [finding for finding in directory.checks(root) if finding.status == FAIL] == []
     assert [*_by_name(directory.checks(root))] == [
-        "store", "kind", "contents", "permissions", "links", "file system", "disk", "clock", "writers", "last stop",
-        "flushes", "kept damage", "delay levels", "leftovers",
+        "store", "kind", "contents", "tables", "permissions", "links", "file system", "disk", "clock", "writers",
+        "last stop", "flushes", "kept damage", "delay levels", "leftovers",
     ]  # fmt: skip
 
 
@@ -220,6 +220,22 @@ def test_it_is_said_that_contents_are_not_looked_at(root: Path, run: Run) -> Non
     shown = run("doctor", "--no-spark", str(root)).stdout
     assert f"OK    contents           not looked at: rmq verify --store {root} checks every message" in shown
     assert run("verify", store=root).exit_code != 0
+
+
+def test_entries_that_cannot_be_used_are_named_with_their_table(root: Path) -> None:
+    _is(directory.tables(root), OK)
+    groups = root / "config" / "subscriptionGroup.json"
+    groups.write_text('{"subscriptionGroupTable":{"":{"groupName":""},"g":{}}}')
+    _is(directory.tables(root), WARN, "config/subscriptionGroup.json: group '': a group needs a name", "rmq verify")
+    _is(directory.opens(root), OK)
+    for name, part in (("topics.json", "topicConfigTable"), ("consumerOffset.json", "offsetTable"),
+                       ("delayOffset.json", "offsetTable"), ("consumerFilter.json", "filterDataByTopic")):  # fmt: skip
+        (root / "config" / name).write_text('{"' + part + '":{"a b":5}}')
+    _is(directory.tables(root), WARN, "config/topics.json: topic 'a b': not an object", "rmq verify")
+    assert "and 4 more" in directory.tables(root).text
+    groups.write_text("[]")
+    (root / "config" / "subscriptionGroup.json.bak").unlink(missing_ok=True)
+    _is(directory.tables(root), FAIL, "subscriptionGroup.json", "rmq repair")
 
 
 def test_an_engine_without_its_extension_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:

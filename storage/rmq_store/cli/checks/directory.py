@@ -38,8 +38,9 @@ def checks(root: Path) -> list[Finding]:
     if there.status == FAIL and not (root / "commitlog").is_dir():
         return [there, *(finding for finding in of_kind if finding.status == FAIL)]
     return [
-        there, *of_kind, contents(root), owner(root), links(root), file_system(root), disk(root), clock(root),
-        writers(root), clean_stop(root), flushes(root), kept_damage(root), delay_levels(root), leftovers(root),
+        there, *of_kind, contents(root), tables(root), owner(root), links(root), file_system(root), disk(root),
+        clock(root), writers(root), clean_stop(root), flushes(root), kept_damage(root), delay_levels(root),
+        leftovers(root),
     ]  # fmt: skip
 
 
@@ -77,6 +78,34 @@ def _kind(seen: kinds.Seen) -> Finding:
 def contents(root: Path) -> Finding:
     """That nobody takes the other answers for more than they are."""
     return Finding("contents", OK, f"not looked at: rmq verify --store {root} checks every message, queue and index")
+
+
+def tables(root: Path) -> Finding:
+    """Entries of the tables in config/ that cannot be used. They cost no other, but whoever asks for one of them."""
+    from rmq_store.broker.groups import FilterTable, GroupTable
+    from rmq_store.broker.odd_entries import OddEntry
+    from rmq_store.broker.offsets import DelayOffsetTable, LmqConflict, OffsetTable
+    from rmq_store.broker.topics import TopicTable
+
+    fix = f"rmq verify --store {root} names all of them, and rmq repair brings back what a .bak has; others may stay"
+    try:
+        offsets = OffsetTable(root, enable_lmq=_config(root).enable_lmq)
+        found = [
+            entry
+            for table in (TopicTable(root), GroupTable(root), offsets, DelayOffsetTable(root), FilterTable(root))
+            for entry in table.odd()
+        ]
+    except StoreError as error:
+        return Finding("tables", FAIL, str(error), f"rmq repair {root} --dry-run says what can be put right")
+    if not found:
+        return Finding("tables", OK, "every entry can be used")
+    conflicts = [entry for entry in found if isinstance(entry, LmqConflict)]
+    if conflicts:
+        fix = "rmq updateBrokerConfig -k enableLmq -v true (or false) says which file the store's broker reads"
+    first = [*conflicts, *found][0]
+    where = f"config/{Path(first.path).name}: " if isinstance(first, OddEntry) else ""
+    more = f"; and {len(found) - 1} more" if len(found) > 1 else ""
+    return Finding("tables", WARN, f"{where}{first.reason}: left out of lists, and kept as it is{more}", fix)
 
 
 def owner(root: Path, uid: int | None = None) -> Finding:

@@ -100,6 +100,7 @@ def update_broker_config(root: Path, as_json: bool, key: str, value: str) -> Non
 
     How the store is written cannot be changed, only how it is looked after: when messages are deleted and flushed. And
     messageDelayLevel, for messages that are sent when the store is opened next: those that wait stay due when they are.
+    And enableLmq, which says whether the store's broker has its groups' offsets in lmqConsumerOffset.json.
     """
     from rmq_store import Store
     from rmq_store.broker.config import CHANGEABLE, JAVA_NAMES, parse_settings

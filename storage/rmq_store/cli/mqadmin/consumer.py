@@ -27,7 +27,7 @@ from rmq_store.cli.mqadmin.common import (
     write_line,
 )
 from rmq_store.cli.mqadmin.progress import consumer_progress
-from rmq_store.cli.output import open_store, printable, write_json
+from rmq_store.cli.output import open_store, open_to_write, printable, write_json
 from rmq_store.errors import ResponseError, UsageError
 
 if TYPE_CHECKING:
@@ -109,7 +109,6 @@ def delete_sub_group(root: Path, as_json: bool, group: str, remove_offsets: bool
     and its %DLQ% topic with the dead letters (`rmq dlq export` keeps them). Their messages stay in the log, unseen,
     until retention takes them.
     """
-    from rmq_store import Store
     from rmq_store.broker.live import require_idle
 
     with open_store(root) as store:
@@ -123,7 +122,7 @@ def delete_sub_group(root: Path, as_json: bool, group: str, remove_offsets: bool
             require_idle(store, group)
     if not dry_run:
         confirm(f"Delete group {printable(group)}?", yes=yes)
-        with Store.open(root) as store:
+        with open_to_write(root) as store:
             require_idle(store, group)
             deletion = store.admin.delete_group(group, remove_offsets=remove_offsets)
             address = broker_address(store)

@@ -77,29 +77,29 @@ def export_configs(root: Path, as_json: bool, directory: Path) -> None:
 def _topics(store: Store, with_special: bool) -> dict[str, Any]:
     """AdminBrokerProcessor#getUserTopicConfig: without system topics."""
     from rmq_store.broker.config_files import ConfigFile
+    from rmq_store.format.config_json import as_json_value
     from rmq_store.format.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 
-    store.topics()  # refuses a table that holds what no topic can have
     table = ConfigFile(store.path, "topics.json").load().get("topicConfigTable", {})
     left_out = () if with_special else (RETRY_PREFIX, DLQ_PREFIX)
     return {
-        name: entry
-        for name, entry in sorted(table.items())
-        if not is_system_topic(name) and not name.startswith(left_out)
+        name: as_json_value(table[name])
+        for name in sorted(store.topics())
+        if name in table and not is_system_topic(name) and not name.startswith(left_out)
     }
 
 
 def _groups(store: Store) -> dict[str, Any]:
     """AdminBrokerProcessor#getUserSubscriptionGroup: without system groups."""
     from rmq_store.broker.config_files import ConfigFile
+    from rmq_store.format.config_json import as_json_value
     from rmq_store.format.names import is_system_group
 
-    store.groups()
     table = ConfigFile(store.path, "subscriptionGroup.json").load().get("subscriptionGroupTable", {})
     return {
-        name: entry
-        for name, entry in sorted(table.items())
-        if name not in SYSTEM_GROUPS and not is_system_group(name)
+        name: as_json_value(table[name])
+        for name in sorted(store.groups())
+        if name in table and name not in SYSTEM_GROUPS and not is_system_group(name)
     }
 
 

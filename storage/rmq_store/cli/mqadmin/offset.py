@@ -16,7 +16,7 @@ from rmq_store.cli.completion import GROUP, TOPIC
 from rmq_store.cli.confirm import changing_options, confirm
 from rmq_store.cli.known import require_group, require_topic
 from rmq_store.cli.mqadmin.common import java_text, mqadmin_options, write_line
-from rmq_store.cli.output import open_store, printable, write_json
+from rmq_store.cli.output import open_store, open_to_write, printable, write_json
 from rmq_store.cli.times import parse_time
 from rmq_store.errors import UsageError
 
@@ -98,7 +98,6 @@ def clone_group_offset(
     root: Path, as_json: bool, source: str, target: str, topic: str, dry_run: bool, yes: bool
 ) -> None:
     """Set a group's offsets on a topic to those of another group."""
-    from rmq_store import Store
     from rmq_store.broker.live import require_idle
     from rmq_store.broker.offset_reset import apply_reset, given, plan_reset
 
@@ -118,7 +117,7 @@ def clone_group_offset(
             require_idle(store, target)
     if not dry_run:
         confirm(f"Set {len(changes)} offsets of group {printable(target)}?", yes=yes)
-        with Store.open(root) as store:
+        with open_to_write(root) as store:
             apply_reset(store, target, plan(store))
     if as_json:
         write_json({"reset": not dry_run, "queues": [_json(change) for change in changes]})
@@ -143,7 +142,6 @@ class _Reset:
     offset: int | None = None
 
     def run(self, root: Path, as_json: bool, dry_run: bool, yes: bool, head: str, last_column: str) -> None:
-        from rmq_store import Store
         from rmq_store.broker.live import require_idle
         from rmq_store.broker.offset_reset import apply_reset
 
@@ -157,7 +155,7 @@ class _Reset:
         going = [change for change in changes if self._goes(change)]
         if going and not dry_run:
             confirm(f"Set {len(going)} offsets of group {printable(self.group)}?", yes=yes)
-            with Store.open(root) as store:
+            with open_to_write(root) as store:
                 going = [change for change in self._plan(store) if self._goes(change)]
                 apply_reset(store, self.group, going)
         if as_json:

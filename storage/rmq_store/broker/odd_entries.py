@@ -1,0 +1,111 @@
+"""Entries of RocketMQ's tables that cannot be used: an impossible name, a value of a wrong type, a number out of range.
+
+A broker writes some of them itself (up to 5.3.3 a group with an empty name, as soon as a C++ client has produced), and
+one must not cost the others: it stays in the file as it is, lists leave it out, and only a caller that asks for this
+very entry gets an error. `rmq doctor`, `rmq verify` and `rmq repair` name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from rmq_store.errors import CorruptConfigError, StoreError
+from rmq_store.format.config_json import Shadowed
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+AGAIN = "the name comes again below, and the last entry counts, as for a broker"
+
+
+class Refusal(Protocol):
+    """Why an entry that is there is not given out."""
+
+    @property
+    def reason(self) -> str:
+        """What is the matter with it."""
+
+    def error(self) -> StoreError:
+        """The error for a caller that asks for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OddEntry:
+    """One entry: the file, and what it is and why it cannot be used."""
+
+    path: str
+    reason: str
+
+    def error(self) -> CorruptConfigError:
+        """The error for a caller that asks for it."""
+        text = f"{self.reason}. The entry is kept as it is, and the others can be used; mend or delete it in the file"
+        return CorruptConfigError(self.path, 0, text)
+
+
+class Entries(dict[K, V]):
+    """The usable entries of a table. To ask for one of the others is a CorruptConfigError; they are in no list.
+
+    `odd` tells whether a key is one of them.
+    """
+
+    __slots__ = ("_odd",)
+
+    def __init__(self, usable: Mapping[K, V] | Iterable[tuple[K, V]], odd: Callable[[Any], Refusal | None]) -> None:
+        super().__init__(usable)
+        self._odd = odd
+
+    def __missing__(self, key: Any) -> V:
+        self._refuse(key)
+        raise KeyError(key)
+
+    def __contains__(self, key: object) -> bool:
+        if super().__contains__(key):
+            return True
+        self._refuse(key)
+        return False
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """As of any dict. CorruptConfigError: the entry is there and cannot be used."""
+        found = super().get(key, self)
+        if found is not self:
+            return found
+        self._refuse(key)
+        return default
+
+    def copy(self) -> Entries[K, V]:
+        """Another one that is the caller's own."""
+        return Entries(self, self._odd)
+
+    def _refuse(self, key: object) -> None:
+        found = self._odd(key)
+        if found is not None:
+            raise found.error()
+
+
+def usable_entries(
+    path: str, entries: Mapping[Any, Any], decode: Callable[[Any, Any], V]
+) -> tuple[dict[Any, V], dict[Any, OddEntry]]:
+    """Return (what `decode` makes of each entry, those of which it makes a CorruptConfigError), by their keys."""
+    usable: dict[Any, V] = {}
+    odd: dict[Any, OddEntry] = {}
+    for key, entry in entries.items():
+        if isinstance(key, Shadowed):
+            odd[key] = OddEntry(path, f"{shown(key.key)}: {AGAIN}")
+            continue
+        try:
+            usable[key] = decode(key, entry)
+        except CorruptConfigError as error:
+            odd[key] = OddEntry(path, error.reason)
+    return usable, odd
+
+
+def with_errors(usable: dict[K, V], odd: Mapping[Any, OddEntry]) -> dict[K, V]:
+    """`usable` itself if there is no other entry, which costs a reader nothing."""
+    return Entries(usable, odd.get) if odd else usable
+
+
+def shown(value: object) -> str:
+    """A name or a value of a file as an error may show it."""
+    return repr(value[:255] if isinstance(value, str) else value)[:300]
