@@ -51,9 +51,12 @@ class IsSought:
     @property
     def columns(self) -> Sequence[str]:
         """Of the message, what it is looked up by."""
-        return {"key": ("keys",), "unique key": ("properties",), "id": ("msgId", "storeHost", "commitLogOffset")}[
-            self.lookup.by
-        ]
+        # The second UNIQ_KEY of messages in batches is no property and no msgId.
+        return {
+            "key": ("keys",),
+            "unique key": ("properties", "javaMsgId"),
+            "id": ("msgId", "javaMsgId", "storeHost", "commitLogOffset"),
+        }[self.lookup.by]
 
     def holds(self, batch: pa.RecordBatch) -> Mask:
         """See `Condition`."""
@@ -65,10 +68,13 @@ class IsSought:
             found[pc.list_parent_indices(pieces).to_numpy()[hits]] = True
             return found
         if self.lookup.by == "unique key":
-            return _mask(pc.is_in(pc.map_lookup(batch.column("properties"), pa.scalar(_UNIQUE_KEY), "first"), texts))
+            unique = pc.map_lookup(batch.column("properties"), pa.scalar(_UNIQUE_KEY), "first")
+            last = pc.if_else(unique.is_valid(), batch.column("javaMsgId"), None)  # without one it is an offset id
+            return _mask(pc.is_in(unique, texts)) | _mask(pc.is_in(last, texts))
         ids = offset_message_ids(batch.column("storeHost"), batch.column("commitLogOffset"))
         upper = pa.array([text.upper() for text in self.lookup.texts], pa.string())
-        return _mask(pc.is_in(batch.column("msgId"), texts)) | _mask(pc.is_in(ids, upper))
+        either = _mask(pc.is_in(batch.column("msgId"), texts)) | _mask(pc.is_in(batch.column("javaMsgId"), texts))
+        return either | _mask(pc.is_in(ids, upper))
 
 
 @dataclass(frozen=True)

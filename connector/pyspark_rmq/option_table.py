@@ -263,7 +263,8 @@ _WHAT = (
         _words,
         "string",
         "none",
-        "The same for unique keys: the property `UNIQ_KEY`, which clients show as the message id.",
+        "The same for unique keys: the property `UNIQ_KEY`, which clients show as the message id. A message of a batch "
+        "is found by its own and by the batch's ([columns.md](columns.md#reading)).",
     ),
     Option(
         "msgId",

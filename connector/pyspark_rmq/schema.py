@@ -18,6 +18,7 @@ storeTimestamp     TIMESTAMP              always                  ignored
 storeHost          STRING                 always                  ignored
 commitLogOffset    BIGINT                 always                  ignored
 brokerName         STRING                 always                  ignored
+javaMsgId          STRING                 only in a user's schema ignored
 originTopic        STRING                 where the message was   ignored
 originQueueId      INT                    first stored; NULL if   ignored
 originQueueOffset  BIGINT                 nobody kept it          ignored
@@ -89,6 +90,9 @@ SOURCE_SCHEMA = StructType(
     ]
 )
 
+# What getMsgId() of the Java client shows; there only if a user's schema names it.
+JAVA_ID_FIELD = StructField("javaMsgId", StringType())
+
 ORIGIN_FIELDS = (
     StructField("originTopic", StringType()),
     StructField("originQueueId", IntegerType()),
@@ -110,8 +114,10 @@ REDRIVE_FIELDS = (
     StructField("replays", IntegerType()),
 )
 
+_WITH_DLQ = StructType([*SOURCE_SCHEMA, *ORIGIN_FIELDS, *REASON_FIELDS, *REDRIVE_FIELDS])
+
 # All columns that a read can give.
-READABLE = StructType([*SOURCE_SCHEMA, *ORIGIN_FIELDS, *REASON_FIELDS, *REDRIVE_FIELDS])
+READABLE = StructType([*_WITH_DLQ, JAVA_ID_FIELD])
 
 _NULLABLE = frozenset(
     {"tags", "keys", "originQueueId", "originQueueOffset", "redriven", *(field.name for field in REASON_FIELDS)}
@@ -225,7 +231,7 @@ def source_schema(option_names: Iterable[str]) -> StructType:
     """Return the columns of a read with these options, whose names are compared without case."""
     given = {name.lower() for name in option_names}
     if "dlq" in given:
-        return READABLE
+        return _WITH_DLQ
     return StructType([*SOURCE_SCHEMA, *ORIGIN_FIELDS]) if "group" in given else SOURCE_SCHEMA
 
 

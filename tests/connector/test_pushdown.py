@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import datasource as spark_filters
 from pyspark.sql.types import StructType
 
+from pyspark_rmq.conditions import IsSought
 from pyspark_rmq.options import Lookup, source_options
 from pyspark_rmq.pushdown import PushingReader
 from pyspark_rmq.reader import RmqReader
@@ -284,3 +286,21 @@ def test_a_reader_takes_filters_only_if_asked_to(path: Path) -> None:
     asked = {"path": str(path), "subscribe": "Alpha"}
     assert type(DefaultSource(asked).reader(SOURCE_SCHEMA)) is RmqReader
     assert type(DefaultSource(asked | {"filterPushdown": "true"}).reader(SOURCE_SCHEMA)) is PushingReader
+
+
+@pytest.mark.parametrize("by", ["unique key", "id"])
+def test_a_message_of_a_batch_is_sought_by_its_own_id_and_by_the_batchs(by: str) -> None:
+    rows = {
+        "msgId": ["own", "other", "7F00000100002A9F0000000000000000"],
+        "javaMsgId": ["batch", "other", "7F00000100002A9F0000000000000000"],
+        "properties": pa.array([[("UNIQ_KEY", "own")], [("UNIQ_KEY", "other")], []], pa.map_(pa.string(), pa.string())),
+        "storeHost": ["127.0.0.1:10911"] * 3,
+        "commitLogOffset": [10, 20, 0],
+    }
+    for texts, expected in (
+        (("own",), [True, False, False]), (("batch",), [True, False, False]), (("other", "none"), [False, True, False]),
+        (("7F00000100002A9F0000000000000000",), [False, False, by == "id"]),
+    ):  # fmt: skip
+        sought = IsSought(Lookup(by, texts))  # type: ignore[arg-type]
+        assert set(sought.columns) <= rows.keys()
+        assert sought.holds(pa.RecordBatch.from_pydict(rows)).tolist() == expected

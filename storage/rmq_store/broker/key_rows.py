@@ -58,8 +58,8 @@ class KeyRows:
 
     def find(self, topic: str, texts: Sequence[str], spans: Mapping[int, Span], by: By) -> FoundRows:
         """The rows of [start, end) of each queue (`spans`: queue id -> queue offsets) that have one of `texts` `by`
-        "key" (one of its KEYS), by "unique key" (its UNIQ_KEY), or by "id" (its UNIQ_KEY or its offset id, as
-        MQAdmin.viewMessage takes both).
+        "key" (one of its KEYS), by "unique key" (its UNIQ_KEY; of a batch's message its own or the batch's), or by "id"
+        (such a one or its offset id, as MQAdmin.viewMessage takes both).
 
         A store without an index, or with one that cannot be believed as a whole, tells nothing: all is untold.
 
@@ -76,7 +76,9 @@ class KeyRows:
             _LOG.warning("all messages of %s have to be looked at: %s", topic, error)
             return FoundRows({}, {queue_id: [span] for queue_id, span in spans.items()})
         gaps = self._gaps(covered)
-        found = self._query.find(topic, texts, unique=by != "key", within=self._places(topic, spans))
+        found = self._query.find(
+            topic, texts, unique=by != "key", of_batches=by != "key", within=self._places(topic, spans)
+        )
         rows = np.stack([found[name].to_numpy() for name in ("queue_id", "queue_offset", "commit_log_offset")])
         if by == "id":
             rows = np.concatenate([rows, self._with_offset_ids(texts)], axis=1)

@@ -28,12 +28,14 @@ from rmq_store.errors import (
     UsageError,
 )
 from rmq_store.format import properties as names
+from rmq_store.format.batch_ids import batch_id_hashes
 from rmq_store.format.consume_queue import PRE_BLANK_SIZE
 from rmq_store.format.hashing import index_hash, java_hash, topic_key_hashes
 from rmq_store.format.ids import UNBOUNDED_MS, parse_offset_message_id, unique_id_window_ms
 from rmq_store.format.index_keys import split_keys
 from rmq_store.format.message import StoredMessage
 from rmq_store.format.names import validate_topic
+from rmq_store.format.property_columns import LAST_WINS
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.index_gaps import lost_keys
 from rmq_store.log.index_search import IndexSearch, damaged_index
@@ -114,15 +116,26 @@ class Query:
     ) -> list[StoredMessage]:
         """The newest `max_num` messages of the topic, at most 32, with this UNIQ_KEY; newest first. Raises as `by_key`.
 
+        Messages of a batch of a 5.x Java client have two: their own, which is their `msgId`, and that of the batch,
+        which Java shows and indexes. Both find them. Their own is found by the ids that the producer made up to a
+        second later, the batch's among them.
+
         Without a begin the window begins when the id says that it was made (`unique_id_window_ms`), which is right for
         a month; mqadmin asks with `begin_ms=0`.
         """
         begin, end = unique_id_window_ms(unique_key, self._log.clock())
         window = (begin if begin_ms is None else begin_ms, end if end_ms is None else end_ms)
-        return self._newest(
-            topic, unique_key, window, min(max_num, UNIQUE_KEY_MESSAGES_MAX),
-            lambda found: found.properties.get(names.UNIQUE_KEY) == unique_key,
-        )  # fmt: skip
+        def has_key(found: StoredMessage) -> bool:
+            return unique_key in (found.properties.get(names.UNIQUE_KEY), found.java_unique_key)
+
+        limit = min(max_num, UNIQUE_KEY_MESSAGES_MAX)
+        found = self._newest(topic, unique_key, window, limit, has_key)
+        if not found:
+            rows = self.find(topic, [unique_key], begin_ms=window[0], end_ms=window[1], unique=True, of_batches=True)
+            places, log_end = rows.column("commit_log_offset").to_pylist(), self._queues.end()
+            messages = (self._message(place, log_end) for place in reversed(places))
+            found = [message for message in messages if message is not None][:limit]
+        return found
 
     def by_offset_id(self, msg_id: str) -> StoredMessage:
         """The message of an offset id, which names its store host and its place in that host's log.
@@ -195,11 +208,13 @@ class Query:
         begin_ms: int = 0,
         end_ms: int = UNBOUNDED_MS,
         unique: bool = False,
+        of_batches: bool = False,
         within: tuple[int, int] = (0, _LOG_END),
     ) -> pa.Table:
         """All messages of the topic that have one of `keys` among their KEYS (or, if `unique`, as their UNIQ_KEY) and
         were stored in [begin_ms, end_ms], both included: FOUND_SCHEMA, sorted by the keys' first places in `keys`, then
-        by place in the log. A message comes once for each of its keys.
+        by place in the log. A message comes once for each of its keys. `of_batches`: ids that are not found are looked
+        for as those of messages in batches, see `by_unique_key`; this costs some ms for each of them.
 
         Thousands of keys are looked up together; memory is that of the answer and of one block of candidates. `within`:
         only records that begin in [start, end) of the log; index files without any are passed over.
@@ -219,6 +234,11 @@ class Query:
         found = [np.empty((4, 0), np.int64)]
         for offsets in _blocks(search.candidates(hashes, log_range)):
             found += self._matches(topic, offsets, wanted, window, unique)
+        for number in self._not_found(found, len(wanted)) if unique and of_batches else ():
+            hashes = batch_id_hashes(topic, wanted[number].as_py())
+            for offsets in _blocks(search.candidates(hashes, log_range)):
+                matches = self._matches(topic, offsets, wanted, window, unique)
+                found += [rows[:, rows[0] == number] for rows in matches]
         # Rows: number of the key, log offset, queue id, queue offset. A broker may index its last record twice.
         rows = np.concatenate(found, axis=1)
         rows = rows[:, np.lexsort((rows[1], rows[0]))]
@@ -226,6 +246,14 @@ class Query:
         rows = np.delete(rows, np.flatnonzero(again), axis=1)
         columns = [wanted.take(pa.array(rows[0])), rows[1], rows[2].astype(np.int32), rows[3]]
         return pa.Table.from_arrays(columns, schema=FOUND_SCHEMA)
+
+    @staticmethod
+    def _not_found(found: list[Int64], count: int) -> list[int]:
+        """The numbers of the keys that no row has."""
+        seen = np.zeros(count, np.bool_)
+        for rows in found:
+            seen[rows[0]] = True
+        return np.flatnonzero(~seen).tolist()
 
     @property
     def rows(self) -> KeyRows:
@@ -356,6 +384,10 @@ def _candidates(run: FrameRun, topic: str, window: tuple[int, int], unique: bool
     if unique:
         rows = np.flatnonzero(good)
         keys = run.pieces.column(names.UNIQUE_KEY).take(pa.array(rows))
+        last = headers.properties((names.UNIQUE_KEY,), first_wins=LAST_WINS).column(names.UNIQUE_KEY)
+        last = last.take(pa.array(rows))
+        others = np.flatnonzero(pc.not_equal(keys, last).fill_null(False).to_numpy(zero_copy_only=False))
+        keys, rows = pa.concat_arrays([keys, last.take(pa.array(others))]), np.concatenate([rows, rows[others]])
     else:
         keys, rows = split_keys(run.pieces.column(names.KEYS), good)
     return keys, np.stack([headers.physical_offset[rows], headers.queue_id[rows], headers.queue_offset[rows]])

@@ -16,7 +16,7 @@ from rmq_store.files.state_page import StatePage
 from rmq_store.format.consume_queue import ENTRY, PRE_BLANK_SIZE
 from rmq_store.format.frame_check import FRAME_BYTES_MIN
 from rmq_store.format.names import SCHEDULE_TOPIC, validate_topic
-from rmq_store.format.schema import MESSAGE_SCHEMA
+from rmq_store.format.schema import READABLE_SCHEMA
 from rmq_store.log import neighbours
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.delivery_times import due_times
@@ -134,9 +134,9 @@ class Queues:
         two_threads: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """See `Store.read`."""
-        unknown = [name for name in columns if name not in MESSAGE_SCHEMA.names]
+        unknown = [name for name in columns if name not in READABLE_SCHEMA.names]
         if unknown:
-            raise UsageError(f"unknown column {unknown[0]!r}; known are {', '.join(MESSAGE_SCHEMA.names)}")
+            raise UsageError(f"unknown column {unknown[0]!r}; known are {', '.join(READABLE_SCHEMA.names)}")
         tag_filter = TagFilter.parse(tags)
         self._check_range(topic, queue_id, start, end)
         if only is not None:

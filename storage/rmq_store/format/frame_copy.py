@@ -29,7 +29,7 @@ from rmq_store.format.index_keys import index_key_hashes, topic_hashes
 from rmq_store.format.names import validate_topic
 from rmq_store.format.native_copy import copy_natively
 from rmq_store.format.property_changes import crc_property_bytes, without_crc
-from rmq_store.format.property_columns import split_properties
+from rmq_store.format.property_columns import LAST_WINS, split_properties
 from rmq_store.format.property_encoder import no_separator
 from rmq_store.format.schema import ENCODED_SCHEMA
 
@@ -108,7 +108,7 @@ def _copy(
 ) -> pa.RecordBatch:
     """As `copy_frames`, of messages that are not delayed; `flags` (n,) are those that the copies get."""
     strings = _stored_properties(headers) if properties is None else without_crc(properties)
-    pieces = split_properties(strings)
+    pieces = split_properties(strings, first_wins=LAST_WINS)
     if options.crc_property:
         strings = _ended(strings)
     bodies = headers.bodies()

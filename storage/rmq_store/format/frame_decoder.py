@@ -25,8 +25,8 @@ from rmq_store.format.frame_fields import FrameHeaders, frame_columns
 from rmq_store.format.gather import SLICES_BYTES_MAX, all_are, repeated
 from rmq_store.format.host_columns import host_message_ids, host_texts
 from rmq_store.format.native_decoder import decode_ordinary
-from rmq_store.format.property_columns import PropertyPieces
-from rmq_store.format.schema import MESSAGE_SCHEMA, TIMESTAMP_TYPE, message_schema
+from rmq_store.format.property_columns import LAST_WINS, PropertyPieces
+from rmq_store.format.schema import JAVA_MSG_ID, READABLE_SCHEMA, TIMESTAMP_TYPE, message_schema
 from rmq_store.memory import BatchMemory
 
 __all__ = [
@@ -84,7 +84,7 @@ def decode_frames(
 ) -> pa.RecordBatch:
     """The messages at `positions` (n,) of a mapped segment, each of `sizes` (n,) bytes; any order, repeats allowed.
 
-    `columns` are names of MESSAGE_SCHEMA and the columns of the answer, in that order. `base_offset` is the commit-log
+    `columns` are names of READABLE_SCHEMA and the columns of the answer, in that order. `base_offset` is the commit-log
     offset of the buffer's first byte. Compressed bodies are decompressed, and the COMPRESSED bit of their `sysFlag`
     cleared as 5.x clients do, unless `raw_body`. Timestamps outside the years 1..9999 become the nearest inside.
     The batch owns its memory: the segment may be unmapped. It comes from `memory`, if that is given.
@@ -99,7 +99,7 @@ def decode_frames(
     unknown = [name for name in columns if name not in _MAKERS]
     if unknown:
         raise UsageError(f"no such message column: {unknown[0]!r}; there are {', '.join(_MAKERS)}")
-    if native.LOADED and buffer.size <= SLICES_BYTES_MAX:
+    if native.LOADED and buffer.size <= SLICES_BYTES_MAX and JAVA_MSG_ID not in columns:
         ordinary = decode_ordinary(
             np.frombuffer(buffer, np.uint8), np.ascontiguousarray(positions, np.int64),
             np.ascontiguousarray(sizes, np.int64), base_offset=base_offset, columns=columns, broker_name=broker_name,
@@ -168,7 +168,13 @@ class _Decoding:
             raise CorruptRecordError("", int(self.headers.physical_offset[row]), str(error)) from error
 
     def message_ids(self) -> pa.StringArray:
-        unique = self.properties.column(names.UNIQUE_KEY)
+        return self._ids(self.properties.column(names.UNIQUE_KEY))
+
+    def java_message_ids(self) -> pa.StringArray:
+        pieces = self.headers.properties((names.UNIQUE_KEY,), first_wins=LAST_WINS)
+        return self._ids(pieces.column(names.UNIQUE_KEY))
+
+    def _ids(self, unique: pa.StringArray) -> pa.StringArray:
         if not unique.null_count:
             return unique
         rows = np.flatnonzero(unique.is_null().to_numpy(zero_copy_only=False))
@@ -214,5 +220,6 @@ _MAKERS: dict[str, Callable[[_Decoding], pa.Array]] = {
     "storeHost": lambda d: _store_hosts(d.headers),
     "commitLogOffset": lambda d: pa.array(d.headers.physical_offset),
     "brokerName": lambda d: repeated(d.broker_name, len(d.headers.positions)),
+    JAVA_MSG_ID: _Decoding.java_message_ids,
 }
-assert list(_MAKERS) == MESSAGE_SCHEMA.names
+assert list(_MAKERS) == READABLE_SCHEMA.names

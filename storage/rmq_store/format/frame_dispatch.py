@@ -22,7 +22,7 @@ from rmq_store.format.frame_fields import FrameHeaders, frame_columns
 from rmq_store.format.hashing import java_hashes
 from rmq_store.format.index_keys import index_key_hashes, topic_hashes
 from rmq_store.format.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
-from rmq_store.format.property_columns import PropertyPieces
+from rmq_store.format.property_columns import LAST_WINS, PropertyPieces
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -83,7 +83,8 @@ def dispatch_columns(
         CorruptRecordError: a frame is not what its entry says; `.offset` is the frame's in the log, `.path` is empty.
     """
     headers = frame_columns(buffer, positions, sizes, base_offset=base_offset)
-    pieces = headers.properties()
+    # Of a batch of a 5.x client every message has the batch's id as a second UNIQ_KEY: Java indexes that one.
+    pieces = headers.properties(first_wins=LAST_WINS)
     topics = headers.topics().dictionary_encode()
     tags_code = java_hashes(pieces.column(names.TAGS).dictionary_encode()).astype(np.int64)
     _set_deliver_times(tags_code, headers, topics, pieces, delay_level_ms)

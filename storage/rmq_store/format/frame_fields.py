@@ -28,6 +28,7 @@ from rmq_store.format.frame_check import (
 )
 from rmq_store.format.gather import SLICES_BYTES_MAX, Bytes, Positions, as_text, gather_fields, repeated, take_slices
 from rmq_store.format.host import IPV4_HOST_BYTES, IPV6_HOST_BYTES
+from rmq_store.format.properties import UNIQUE_KEY
 from rmq_store.format.property_columns import KEYS_AND_TAGS, PropertyPieces, split_property_slices
 
 Int32 = npt.NDArray[np.int32]
@@ -128,9 +129,13 @@ class FrameHeaders:
         """Bodies as stored, perhaps compressed, (n,) binary."""
         return take_slices(pa.py_buffer(self.data), self.body_start, self.body_end)
 
-    def properties(self, noted: tuple[str, ...] = KEYS_AND_TAGS) -> PropertyPieces:
-        """The properties of all frames; `noted` as `split_property_slices` takes it."""
-        return split_property_slices(self.data, self.properties_start, self.properties_end, noted)
+    def properties(
+        self, noted: tuple[str, ...] = KEYS_AND_TAGS, *, first_wins: str = UNIQUE_KEY
+    ) -> PropertyPieces:
+        """The properties of all frames; `noted` and `first_wins` as `split_property_slices` takes them."""
+        return split_property_slices(
+            self.data, self.properties_start, self.properties_end, noted, first_wins=first_wins
+        )
 
     def property_strings(self) -> pa.BinaryArray:
         """Property strings as stored, (n,) binary."""

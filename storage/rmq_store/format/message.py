@@ -199,8 +199,18 @@ class StoredMessage:
 
     @property
     def msg_id(self) -> str:
-        """What the Java client shows as getMsgId(): UNIQ_KEY, else the offset id."""
+        """UNIQ_KEY, of several the first one, else the offset id."""
         return self.properties.get(names.UNIQUE_KEY) or self.offset_msg_id
+
+    @property
+    def java_unique_key(self) -> str | None:
+        """UNIQ_KEY, of several the last one: of a message in a batch of a 5.x Java client that of the batch."""
+        return names.last_unique_key(self.properties_raw)
+
+    @property
+    def java_msg_id(self) -> str:
+        """What the Java client shows as getMsgId(); of several UNIQ_KEYs the last one, else as `msg_id`."""
+        return self.java_unique_key or self.offset_msg_id
 
     @property
     def tags(self) -> str | None:

@@ -125,6 +125,12 @@ def _check_part(what: str, name: str, part: str) -> None:
         raise UsageError(f"property {name!r}: the {what} holds a separator, \\x01 or \\x02")
 
 
+def last_unique_key(raw: bytes) -> str | None:
+    """The UNIQ_KEY of a property string; of several the last one, as in Java. None without one."""
+    pieces = (piece.partition(NAME_VALUE_SEPARATOR) for piece in decode_utf8(raw).split(PROPERTY_SEPARATOR))
+    return next(iter([value for name, _, value in pieces if name == UNIQUE_KEY and value][-1:]), None)
+
+
 def parse_properties(raw: bytes) -> dict[str, str]:
     r"""Read a property string as RocketMQ 4.9.1 and later do; never raises.
 

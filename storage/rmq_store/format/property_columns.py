@@ -7,7 +7,7 @@ Source: MessageDecoder.java (string2messageProperties).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -29,6 +29,9 @@ _ROW_PIECES_EXPECTED = 8  # on average; if there are more, the extension looks a
 KEYS_AND_TAGS = (names.UNIQUE_KEY, names.TAGS, names.KEYS)
 """The properties that have columns of their own, and what an index entry is made of."""
 
+LAST_WINS = names.NAME_VALUE_SEPARATOR
+"""In the place of a name of which the first one counts: no property can have it."""
+
 
 class PropertyColumns(NamedTuple):
     """What `parse_property_column` answers; n rows each, `tags`, `keys` and `uniq_key` null where absent."""
@@ -47,32 +50,40 @@ def parse_property_column(column: pa.Array) -> PropertyColumns:
     )
 
 
-def split_properties(column: pa.Array) -> PropertyPieces:
-    """Find every property in a binary array, one property string a row (UTF-8, repaired as Java does if it is not)."""
+def split_properties(column: pa.Array, *, first_wins: str = names.UNIQUE_KEY) -> PropertyPieces:
+    """Find every property in a binary array, one property string a row (UTF-8, repaired as Java does if it is not).
+    `first_wins` as `split_property_slices` takes it.
+    """
     offsets, data = value_bytes(column.fill_null(b"") if column.null_count else column)
-    return split_property_slices(data, offsets[:-1], offsets[1:])
+    return split_property_slices(data, offsets[:-1], offsets[1:], first_wins=first_wins)
 
 
 def split_property_slices(
-    data: Bytes, starts: Positions, ends: Positions, noted: tuple[str, ...] = KEYS_AND_TAGS
+    data: Bytes,
+    starts: Positions,
+    ends: Positions,
+    noted: tuple[str, ...] = KEYS_AND_TAGS,
+    *,
+    first_wins: str = names.UNIQUE_KEY,
 ) -> PropertyPieces:
     """As `split_properties`, of the property strings `data[starts[i]:ends[i]]`. The answer may refer to `data`.
 
-    `noted`: up to 8 names whose columns will be asked for; these cost least.
+    `noted`: up to 8 names whose columns will be asked for; these cost least. `first_wins`: the name of which, of
+    several in a row, the first one counts; LAST_WINS for none, as in Java.
     """
     if native.LOADED:
-        pieces = _split_natively(data, starts, ends, noted)
+        pieces = _split_natively(data, starts, ends, noted, first_wins)
         if pieces is not None:
             return pieces
-    return _split(as_text(take_slices(pa.py_buffer(data), starts, ends)))
+    return _split(as_text(take_slices(pa.py_buffer(data), starts, ends)), first_wins)
 
 
 def _split_natively(
-    data: Bytes, starts: Positions, ends: Positions, noted: tuple[str, ...]
+    data: Bytes, starts: Positions, ends: Positions, noted: tuple[str, ...], first_wins: str
 ) -> _NativePieces | None:
     """As `_split`, without a copy; None if some string is not valid UTF-8, or has very many pieces."""
     counts, values = np.empty(len(starts), np.int64), np.empty((2, len(noted), len(starts)), np.int64)
-    fixed = names.UNIQUE_KEY.encode(), names.CRC32.encode(), tuple(name.encode() for name in noted)
+    fixed = first_wins.encode(), names.CRC32.encode(), tuple(name.encode() for name in noted)
     count, room = _ROW_PIECES_EXPECTED * len(starts), -1
     while count > room:
         room = count
@@ -90,7 +101,7 @@ def _split_natively(
     return _NativePieces(data, counts, pieces[0], pieces[1], pieces[2], values[0], values[1], noted)
 
 
-def _split(text: pa.StringArray) -> PropertyPieces:
+def _split(text: pa.StringArray, first_wins: str) -> PropertyPieces:
     count = len(text)
     offsets, data = value_bytes(text)
     filled = offsets[1:] > offsets[:-1]
@@ -114,7 +125,7 @@ def _split(text: pa.StringArray) -> PropertyPieces:
         good = (starts < separators) & (separators + 1 < ends)
         counts = np.bincount(np.repeat(np.arange(count), counts)[good], minlength=count)
         starts, separators, ends = starts[good], separators[good], ends[good]
-    return PropertyPieces(data, counts.astype(np.int64), starts, separators, ends)
+    return PropertyPieces(data, counts.astype(np.int64), starts, separators, ends, first_wins=first_wins)
 
 
 @dataclass
@@ -129,16 +140,19 @@ class PropertyPieces:
     starts: Positions
     separators: Positions
     ends: Positions
+    first_wins: str = field(default=names.UNIQUE_KEY, kw_only=True)
 
     def column(self, name: str) -> pa.StringArray:
-        """The values of one property, (n,) string, null where absent; of duplicates the last, of UNIQ_KEY the first."""
+        """The values of one property, (n,) string, null where absent; of duplicates the last, of `first_wins` the
+        first.
+        """
         count = len(self.counts)
         hits = np.flatnonzero(self._named(name))
         rows = self._rows[hits]
         if len(hits) == count and bool((rows == np.arange(count)).all()):
             return self._values(hits)
         piece_of_row = np.full(count, -1, np.int64)
-        in_winning_order = slice(None, None, -1 if name == names.UNIQUE_KEY else 1)
+        in_winning_order = slice(None, None, -1 if name == self.first_wins else 1)
         piece_of_row[rows[in_winning_order]] = np.arange(len(hits))[in_winning_order]
         return self._values(hits).take(pa.array(piece_of_row, mask=piece_of_row < 0))
 
@@ -202,12 +216,13 @@ class PropertyPieces:
         last = np.append(changes, True)
         first = np.append(True, changes)
         winners = np.empty(len(order), np.bool_)
-        winners[order] = np.where(self._named(names.UNIQUE_KEY)[order], first, last)
+        winners[order] = np.where(self._named(self.first_wins)[order], first, last)
         return winners
 
     def _filter(self, kept: npt.NDArray[np.bool_]) -> PropertyPieces:
         counts = np.bincount(self._rows[kept], minlength=len(self.counts)).astype(np.int64)
-        return PropertyPieces(self.data, counts, self.starts[kept], self.separators[kept], self.ends[kept])
+        places = self.starts[kept], self.separators[kept], self.ends[kept]
+        return PropertyPieces(self.data, counts, *places, first_wins=self.first_wins)
 
     def _values(self, pieces: Positions | slice) -> pa.StringArray:
         return self._take(self.separators[pieces] + 1, self.ends[pieces])

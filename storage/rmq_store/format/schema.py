@@ -1,8 +1,11 @@
 """The Arrow schemas that messages travel in: as read from the log, and encoded for it.
 
-MESSAGE_SCHEMA carries RocketMQ's own names (MessageExt.java, MessageQueue.java). `msgId` is what getMsgId() of the Java
-client shows: UNIQ_KEY, else the offset id; `tags` and `keys` are null when absent; hosts are `1.2.3.4:10911` or
-`[fe80::1]:10911`; timestamps are in microseconds because Spark has no others, and RocketMQ counts whole milliseconds.
+MESSAGE_SCHEMA carries RocketMQ's own names (MessageExt.java, MessageQueue.java). `msgId` is UNIQ_KEY, else the offset
+id. Messages of a batch of a 5.x Java client have two UNIQ_KEYs, their own and behind it that of the batch: `msgId` is
+the first one, because the others are the same in the whole batch; `javaMsgId`, which is read only if it is asked for,
+is what getMsgId() of the Java client shows, the last one. `tags` and `keys` are null when absent; hosts are
+`1.2.3.4:10911` or `[fe80::1]:10911`; timestamps are in microseconds because Spark has no others, and RocketMQ counts
+whole milliseconds.
 """
 
 from __future__ import annotations
@@ -38,10 +41,15 @@ MESSAGE_SCHEMA: Final[pa.Schema] = pa.schema(
 )
 
 
+JAVA_MSG_ID: Final = "javaMsgId"
+READABLE_SCHEMA: Final[pa.Schema] = MESSAGE_SCHEMA.append(pa.field(JAVA_MSG_ID, pa.string()))
+"""All columns that a read can be asked for."""
+
+
 @functools.lru_cache(maxsize=256)  # orders of columns, if somebody asks for very many
 def message_schema(columns: tuple[str, ...]) -> pa.Schema:
-    """MESSAGE_SCHEMA restricted to `columns`, in their order. KeyError."""
-    return pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
+    """READABLE_SCHEMA restricted to `columns`, in their order. KeyError."""
+    return pa.schema([READABLE_SCHEMA.field(name) for name in columns])
 
 
 # What only a look at the property string answers; a read without any of them does not touch it.

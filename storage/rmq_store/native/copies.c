@@ -15,6 +15,7 @@
 #define CRC_PREFIX_BYTES 9
 
 static const Name CRC_NAME = {"__CRC32#", 8};
+static const Name NO_NAME = {"", 0}; /* of each name the last one counts, as in Java's index */
 static const Name SEEN_NAMES[SEEN] = {[UNIQUE_KEY] = {"UNIQ_KEY", 8}, [KEYS] = {"KEYS", 4}, [TAGS] = {"TAGS", 4}};
 
 typedef struct {
@@ -82,7 +83,7 @@ static int look_into(const Stretch *string, Slice *seen)
     if (pieces.count > pieces.room
         || (high && !is_utf8(string->data + string->start, (size_t)(string->end - string->start))))
         return 0;
-    keep_winners(&pieces, string->data, 0, &SEEN_NAMES[UNIQUE_KEY]);
+    keep_winners(&pieces, string->data, 0, &NO_NAME);
     set_none(seen);
     for (int name = 0; name < SEEN; name++) {
         ptrdiff_t piece = same_name(&pieces, string->data, 0, pieces.count, &SEEN_NAMES[name]);

@@ -375,7 +375,7 @@ def assert_dispatch_equals_scalar(
             assert columns.tags_code[row] == message.store_timestamp_ms + delay_ms
         else:
             assert columns.tags_code[row] == java_hash(message.tags or "")
-        keys = [message.properties.get("UNIQ_KEY", ""), *(message.keys or "").split(" ")]
+        keys = [message.java_unique_key or "", *(message.keys or "").split(" ")]
         if index_tags and message.tags:
             keys.append(f"T#{message.tags}")
         if message.sys_flag & 0xC == SysFlag.TRANSACTION_ROLLBACK:
