@@ -9,7 +9,7 @@ from the offsets, and it is kept right where it is there. Source: ConsumerOffset
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,14 @@ Odd = dict[Any, OddEntry]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileView:
-    """What one file says. `odd_rows`: {group: {topic or (topic, queue id): why it cannot be used}}."""
+    """What one file says. `odd_rows`: {group: {topic or (topic, queue id): why it cannot be used}}. `light`: offsets of
+    groups that begin with %LMQ%, by the same keys; they are queue 0's.
+    """
 
     groups: Mapping[str, Mapping[QueueKey, int]]
     odd_rows: Mapping[str, Odd]
     odd: Sequence[OddEntry]
+    light: Mapping[str, Mapping[QueueKey, int]] = field(default_factory=dict)
 
     def has(self, group: str) -> bool:
         """Whether the file has anything of a group."""
@@ -140,13 +143,23 @@ class OffsetFile:
             if odd:
                 odd_rows.setdefault(group, {}).update(((topic, queue), entry) for queue, entry in odd.items())
         rows = [entry for odd in odd_rows.values() for entry in odd.values()]
-        return FileView(groups, odd_rows, (*others, *rows))
+        return FileView(groups, odd_rows, (*others, *rows), _light_groups(table.get("lmqOffsetTable")))
 
     def _merged(self, key: str, row: Any, wanted: Mapping[int, int]) -> dict[Any, Any]:
         """The row with these offsets; what cannot be used of it stays behind them."""
         if not isinstance(row, dict):
             raise OddEntry(str(self.path), f"offsetTable[{shown(key)}]: not an object").error()
         return merged_members(row, wanted)
+
+
+def _light_groups(table: Any) -> dict[str, dict[QueueKey, int]]:
+    """LmqConsumerOffsetManager: {"topic@group": offset}. What is none is passed over: only a broker writes it."""
+    found: dict[str, dict[QueueKey, int]] = {}
+    for key, offset in table.items() if isinstance(table, dict) else ():
+        pair = split(key)
+        if pair is not None and type(offset) is int:
+            found.setdefault(pair[1], {})[pair[0], 0] = offset
+    return found
 
 
 def integer_members(path: str, what: str, row: Mapping[Any, Any]) -> tuple[dict[int, int], Odd]:

@@ -11,8 +11,9 @@ would cost those that get their offsets later; so the log is flushed up to what 
 
 lmqConsumerOffset.json stays when enableLmq is switched off, so which file a broker reads cannot be seen. For a group
 that is in one file only, that one counts. One that is in both with other offsets is refused until `enable_lmq` says
-which of the two it is; where they agree, both are written. `lmqOffsetTable`, for groups that begin with %LMQ%, is left
-alone. Sources: ConsumerOffsetManager.java, LmqConsumerOffsetManager.java, ScheduleMessageService.java.
+which of the two it is; where they agree, both are written. `lmqOffsetTable`, for groups that begin with %LMQ%, is read
+for a group that is asked for by its name, in no list, and never written. Sources: ConsumerOffsetManager.java,
+LmqConsumerOffsetManager.java, ScheduleMessageService.java.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ class OffsetTable:
         cannot be used is a CorruptConfigError. Raises as `all`; UsageError: two files say different things.
         """
         plain, lmq = self._views()
-        self._refuse_light(group, plain, lmq)
+        if self._is_light(group, plain, lmq):
+            return dict(lmq.light.get(group, {}))
         return self._counted(group, plain, lmq).of(group)
 
     def odd(self) -> Sequence[OddEntry | LmqConflict]:
@@ -145,7 +147,11 @@ class OffsetTable:
             names.validate_topic(topic)
             wanted[topic, _integer("queue id", queue_id, QUEUE_ID_END)] = offset_number(offset)
         plain, lmq = self._views()
-        self._refuse_light(group, plain, lmq)
+        if self._is_light(group, plain, lmq):
+            raise UsageError(
+                f"group {group!r}: a broker with enableLmq=true has the offsets of groups that begin with "
+                f"{names.LMQ_PREFIX} in lmqOffsetTable of {self._lmq.path}, which only a broker writes"
+            )
         counted = self._counted(group, plain, lmq)
         usable = counted.groups.get(group, {})
         for file, view in self._files_for(group, plain, lmq):
@@ -213,14 +219,10 @@ class OffsetTable:
         with_group = [(file, view) for file, view in both if view.has(group)]
         return with_group or [(file, view) for file, view in both if file.exists()]
 
-    def _refuse_light(self, group: str, plain: FileView, lmq: FileView) -> None:
-        """UsageError for a group whose offsets a broker with enableLmq=true has in `lmqOffsetTable`."""
-        is_light = group.startswith(names.LMQ_PREFIX) and lmq is not _NO_VIEW and self._enable_lmq is not False
-        if is_light and (self._enable_lmq or not plain.has(group)):
-            raise UsageError(
-                f"group {group!r}: a broker with enableLmq=true has the offsets of groups that begin with "
-                f"{names.LMQ_PREFIX} in lmqOffsetTable of {self._lmq.path}, which only a broker reads and writes"
-            )
+    def _is_light(self, group: str, plain: FileView, lmq: FileView) -> bool:
+        """Whether a broker with enableLmq=true has the group's offsets in `lmqOffsetTable`."""
+        is_possible = group.startswith(names.LMQ_PREFIX) and lmq is not _NO_VIEW and self._enable_lmq is not False
+        return is_possible and (self._enable_lmq is True or not plain.has(group))
 
     def _differs(self, group: str, plain: FileView, lmq: FileView) -> bool:
         if self._enable_lmq is not None or not (plain.has(group) and lmq.has(group)):

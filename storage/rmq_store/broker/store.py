@@ -25,6 +25,7 @@ from rmq_store import kinds
 from rmq_store.arguments import checked_methods, integer
 from rmq_store.broker.administration import Administration
 from rmq_store.broker.archive import DeadLetterArchive
+from rmq_store.broker.broker_waits import BrokerWaits
 from rmq_store.broker.config import CHANGEABLE, DEFAULTS, StoreConfig, StoreFile
 from rmq_store.broker.config_files import Stamp
 from rmq_store.broker.flusher import Flusher
@@ -113,6 +114,7 @@ class Store:
         )
         self._unlisted = UnlistedTopics(log.root, self._topics, self._queues)
         self._query = Query(log, self._queues)
+        self._broker_waits = BrokerWaits(log.root, self._queues, self._offsets)
         self._flusher = Flusher(log, file.config) if log.writable else None
         self._writer = Writer(log, file.config, self._topics, self._flusher) if self._flusher else None
         self._schedule = Schedule(log, self._writer, self._queues) if self._writer else None
@@ -555,6 +557,14 @@ class Store:
         """
         newest_unit = None if self._writer is None else self._writer.newest_unit
         return waiting_by_topic(self._log, newest_unit, self._reading().end())
+
+    def broker_waits(self) -> Iterator[pa.RecordBatch]:
+        """Yield the messages that only a broker delivers, with their due times: timers of its wheel, and half messages
+        of transactions. WAITS_SCHEMA of `rmq_store.broker.broker_waits`; a read of three system topics. Raises as
+        `read`, and as `committed_offsets`.
+        """
+        self._reading()
+        return self._broker_waits.rows()
 
     def pin(self, start_offset: int, end_offset: int) -> Pin:
         """Keep retention from deleting [start_offset, end_offset) of the commit log, until the pin is released or the

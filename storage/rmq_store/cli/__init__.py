@@ -27,6 +27,7 @@ from rmq_store.cli import (
     broker,
     checkpoint,
     consume,
+    delayed,
     dlq,
     doctor,
     groups,
@@ -201,6 +202,7 @@ _MESSAGES = [
 _CONSUMERS = [
     groups.groups,
     lag.lag,
+    delayed.delayed,
     offsets.offsets,
     checkpoint.checkpoint,
 ]

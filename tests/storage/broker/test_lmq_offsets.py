@@ -110,12 +110,13 @@ def test_a_commit_to_the_file_that_had_nothing_of_the_group_takes_all_of_it_ther
     assert table.committed("g") == {("T", 0): 9, ("T", 1): 6, ("U", 0): 7}
 
 
-def test_light_groups_are_refused_by_name_and_left_alone(tmp_path: Path) -> None:
+def test_light_groups_are_read_by_name_in_no_list_and_left_alone(tmp_path: Path) -> None:
     write(tmp_path, {"T@%LMQ%mine": {0: 1}}, {"T@g": {0: 5}})
     table = OffsetTable(tmp_path)
-    for ask in (lambda: table.committed("%LMQ%light"), lambda: table.commit("%LMQ%light", {("T", 0): 1})):
-        with pytest.raises(UsageError, match="lmqOffsetTable"):
-            ask()
+    with pytest.raises(UsageError, match="lmqOffsetTable"):
+        table.commit("%LMQ%light", {("T", 0): 1})
+    assert table.committed("%LMQ%light") == {("T", 0): 77}
+    assert table.all().keys() == {"%LMQ%mine", "g"}
     assert table.committed("%LMQ%mine") == {("T", 0): 1}
     assert OffsetTable(tmp_path, enable_lmq=False).committed("%LMQ%light") == {}
     assert table.remove(group="g") == 1

@@ -1,0 +1,73 @@
+"""`rmq delayed`: what a broker holds back beside the delay levels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rmq_store.cli.output import (
+    common_options,
+    lmq_option,
+    open_store,
+    time_text,
+    wide_option,
+    write_json,
+    write_table,
+)
+from rmq_store.cli.rates import duration_text
+
+
+@click.command(
+    short_help="Timers of a broker's wheel, and half messages of transactions.",
+    epilog="\b\nExample:\n  rmq delayed --store /data/rocketmq/store",
+)
+@common_options
+@lmq_option
+@wide_option
+@click.option("--max", "limit", type=click.IntRange(min=1), metavar="N", help="Show N messages at most.")
+def delayed(root: Path, as_json: bool, limit: int | None) -> None:
+    """Messages that only a broker delivers: timers of its wheel, and half messages of transactions.
+
+    TOPIC and QUEUE are where the message goes. DUE is when a timer is delivered; a half message has none, it waits for
+    the decision of its producer group, and AGE says for how long it and each timer have been there. What waits for a
+    delay level, or for a time in a store of ours, is counted by `rmq lag` and `rmq groups`.
+    """
+    found: list[dict[str, Any]] = []
+    with open_store(root) as store:
+        now_ms = store.clock()
+        for batch in store.broker_waits():
+            found += batch.slice(0, None if limit is None else limit - len(found)).to_pylist()
+            if limit is not None and len(found) >= limit:
+                break
+    rows = [_json(row, now_ms) for row in found]
+    if as_json:
+        write_json(rows)
+        return
+    shown = [
+        (
+            row["kind"], row["topic"], _or_dash(row["queueId"]), _due(row["dueTimestamp"]), duration_text(row["ageMs"]),
+            row["msgId"], row["keys"] or "-", row["producerGroup"] or "-",
+        )
+        for row in rows
+    ]  # fmt: skip
+    columns = ("KIND", "TOPIC", "QUEUE", "DUE", "AGE", "MSG ID", "KEYS", "GROUP")
+    write_table(columns, shown, flexible=("TOPIC", "KEYS", "GROUP"))
+
+
+def _json(row: dict[str, Any], now_ms: int) -> dict[str, Any]:
+    stored_ms = int(row["storeTimestamp"].timestamp() * 1000)
+    due = row["dueTimestamp"]
+    return {
+        **row, "storeTimestamp": stored_ms, "dueTimestamp": None if due is None else int(due.timestamp() * 1000),
+        "ageMs": max(now_ms - stored_ms, 0),
+    }  # fmt: skip
+
+
+def _due(due_ms: int | None) -> str:
+    return "-" if due_ms is None else time_text(due_ms * 1000)
+
+
+def _or_dash(value: int | None) -> int | str:
+    return "-" if value is None else value
