@@ -67,6 +67,7 @@ from rmq_store.files import durable
 from rmq_store.files.pin import Pin
 from rmq_store.files.rooted import Root
 from rmq_store.files.spread import parse_paths
+from rmq_store.format.light_queues import is_light
 from rmq_store.format.message import Message, StoredMessage
 from rmq_store.format.names import is_system_topic, validate_topic
 from rmq_store.format.schema import MESSAGE_SCHEMA
@@ -343,7 +344,10 @@ class Store:
         """One topic, as `find_topic`; UnknownTopicError names some that the table lacks."""
         topic = self.find_topic(name)
         if topic is None:
-            raise UnknownTopicError(f"no topic {str(name)[:255]!r} in {self.path}{self._unlisted.told()}")
+            told = self._unlisted.told()
+            if is_light(name) and kinds.queues_are_in(self.path) != "files":
+                told = ": light message queues that its broker keeps in RocksDB are not read here"
+            raise UnknownTopicError(f"no topic {str(name)[:255]!r} in {self.path}{told}")
         return topic
 
     def find_topic(self, name: str) -> TopicConfig | None:

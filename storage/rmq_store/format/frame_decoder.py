@@ -24,6 +24,7 @@ from rmq_store.format.frame_dispatch import DispatchColumns, dispatch_columns
 from rmq_store.format.frame_fields import FrameHeaders, frame_columns
 from rmq_store.format.gather import SLICES_BYTES_MAX, all_are, repeated
 from rmq_store.format.host_columns import host_message_ids, host_texts
+from rmq_store.format.light_queues import are_dispatched, is_light
 from rmq_store.format.native_decoder import decode_ordinary
 from rmq_store.format.property_columns import LAST_WINS, PropertyPieces
 from rmq_store.format.schema import JAVA_MSG_ID, READABLE_SCHEMA, TIMESTAMP_TYPE, message_schema
@@ -53,7 +54,9 @@ class BatchTooLargeError(UsageError):
 
 
 class Owner(NamedTuple):
-    """Whose messages the frames must be: those of a queue, at the queue offsets (n,)."""
+    """Whose messages the frames must be: those of a queue, at the queue offsets (n,). Those of a light queue
+    (`light_queues`) have another topic, queue id and queue offset of their own.
+    """
 
     topic: str
     queue_id: int
@@ -99,7 +102,9 @@ def decode_frames(
     unknown = [name for name in columns if name not in _MAKERS]
     if unknown:
         raise UsageError(f"no such message column: {unknown[0]!r}; there are {', '.join(_MAKERS)}")
-    if native.LOADED and buffer.size <= SLICES_BYTES_MAX and JAVA_MSG_ID not in columns:
+    of_light = owner is not None and is_light(owner.topic)
+    is_native = native.LOADED and buffer.size <= SLICES_BYTES_MAX
+    if is_native and JAVA_MSG_ID not in columns and not of_light:
         ordinary = decode_ordinary(
             np.frombuffer(buffer, np.uint8), np.ascontiguousarray(positions, np.int64),
             np.ascontiguousarray(sizes, np.int64), base_offset=base_offset, columns=columns, broker_name=broker_name,
@@ -109,7 +114,7 @@ def decode_frames(
             return ordinary
     headers = frame_columns(buffer, positions, sizes, base_offset=base_offset)
     if owner is not None:
-        _check_owner(headers, owner)
+        _check_owner(headers, owner, of_light=of_light)
     decoding = _Decoding(headers, broker_name, None if raw_body else body_limit_bytes)
     return pa.RecordBatch.from_arrays(
         [_MAKERS[name](decoding) for name in columns],
@@ -117,11 +122,13 @@ def decode_frames(
     )
 
 
-def _check_owner(headers: FrameHeaders, owner: Owner) -> None:
+def _check_owner(headers: FrameHeaders, owner: Owner, *, of_light: bool) -> None:
     bad = (headers.queue_offset != owner.queue_offsets) | (headers.queue_id != owner.queue_id)
     topics = headers.topics()
     if not all_are(topics, owner.topic.encode()):
         bad |= pc.not_equal(topics, owner.topic).to_numpy(zero_copy_only=False)
+    if of_light and owner.queue_id == 0 and bad.any():
+        bad &= ~are_dispatched(headers.properties(), owner.topic, owner.queue_offsets)
     if bad.any():
         row = int(bad.argmax())
         found = topics[row].as_py(), int(headers.queue_id[row]), int(headers.queue_offset[row])

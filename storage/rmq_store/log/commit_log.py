@@ -22,6 +22,7 @@ from rmq_store.files.segments import OpenFiles, SegmentRun
 from rmq_store.files.spread import SpreadRun
 from rmq_store.files.state_page import StatePage
 from rmq_store.format.frame_check import HOSTS_V6_MASK
+from rmq_store.format.light_queues import is_dispatched, is_light
 from rmq_store.format.message import (
     MESSAGE_MAGIC_V1,
     MESSAGE_MAGIC_V2,
@@ -152,9 +153,11 @@ class CommitLog:
         )
 
     def is_record_of(self, topic: str, queue_id: int, offset: int, size: int, queue_offset: int) -> bool:
-        """Whether the record at `offset` is message `queue_offset` of that queue. Reads ~100 bytes; never raises for
-        bad bytes.
+        """Whether the record at `offset` is message `queue_offset` of that queue. Reads ~100 bytes, of a light queue's
+        all; never raises for bad bytes.
         """
+        if is_light(topic) and self._is_dispatched(topic, queue_id, offset, size, queue_offset):
+            return True
         base = self.segments.base_of(offset)
         position = offset - base
         if offset < 0 or size < _FIXED_TO_BODY or position + size > self.segments.size_bytes:
@@ -179,6 +182,12 @@ class CommitLog:
         length = int.from_bytes(view[topic_at : topic_at + length_bytes], "big")
         name = view[topic_at + length_bytes : topic_at + length_bytes + length]
         return name == topic.encode()
+
+    def _is_dispatched(self, topic: str, queue_id: int, offset: int, size: int, queue_offset: int) -> bool:
+        message = self.message_at(offset) if queue_id == 0 and offset >= 0 else None
+        if message is None or message.total_size != size:
+            return False
+        return is_dispatched(message.properties, topic, queue_offset)
 
     def queue_max(self, topic: str, queue_id: int, end: int) -> int:
         """The queue's max offset for a reader whose log ends at `end`."""
