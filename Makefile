@@ -9,10 +9,10 @@ IN_PARALLEL := -n 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv java demo test slow compat harness crash soak bench bench-peers lint types check clean
+.PHONY: help venv java demo test slow compat compat-stores harness crash soak bench bench-peers lint types check clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(STAMP) ## make or refresh .venv with everything needed here (the other targets do it by themselves)
 
@@ -33,13 +33,16 @@ demo: java $(STAMP) ## show the main job on a store that a real RocketMQ broker 
 	@$(PY) examples/demo.py
 
 test: java $(STAMP) ## run the tests (less than ten minutes)
-	@$(PY) -m pytest $(IN_PARALLEL) -m "not slow and not compat and not harness" $(PYTEST_ARGS)
+	@$(PY) -m pytest $(IN_PARALLEL) -m "not slow and not compat and not compat_stores and not harness" $(PYTEST_ARGS)
 
 slow: java $(STAMP) ## run the tests that `make test` leaves out because they take long
 	@$(PY) -m pytest $(IN_PARALLEL) -m "slow and not harness" -o timeout=600 $(PYTEST_ARGS)
 
 compat: java $(STAMP) ## let RocketMQ's own Java classes read and write our stores (needs Maven)
 	@$(PY) -m pytest -m "compat" $(PYTEST_ARGS)
+
+compat-stores: java $(STAMP) ## let brokers of nine versions make a store of each kind, and go on behind us (an hour; root, Maven)
+	@$(PY) -m pytest -m "compat_stores" -o timeout=900 tests/compat/stores $(PYTEST_ARGS)
 
 harness: java $(STAMP) ## the short forms of the crash, fuzz and security proof, and their teeth (8 minutes)
 	@$(PY) -m pytest $(IN_PARALLEL) -m "harness and not slow" -o timeout=900 $(PYTEST_ARGS)
@@ -68,6 +71,6 @@ check: ## what CI runs: lint, types, compat, harness, slow, test
 	@.ci/run
 
 clean: ## remove .venv and everything that was built or cached
-	rm -rf $(VENV) build dist *.egg-info tests/compat/java/target tests/bench/java/target .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse
+	rm -rf $(VENV) build dist *.egg-info tests/compat/java/target tests/compat/stores/java/target tests/bench/java/target .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse
 	rm -f storage/rmq_store/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -20,8 +20,11 @@ Answer = dict[str, Any]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
     for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
+        if item.path.is_relative_to(here / "stores"):
+            item.add_marker(pytest.mark.compat_stores)
+        elif item.path.is_relative_to(here):
             item.add_marker(pytest.mark.compat)
 
 
