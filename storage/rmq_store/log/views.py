@@ -44,7 +44,8 @@ class Views:
         self._files = files
         self._writable = writable
         self._queues: dict[QueueKey, ConsumeQueue] = {}
-        self.elsewhere = kinds.topics_with_batch_queues(root)
+        with durable.typed_reading(root):
+            self.elsewhere = kinds.topics_with_batch_queues(root)
         """Topics whose queues a broker keeps in another directory and format. A broker that finds queues of them here
         does not start any more (ConsumeQueueStore#queueTypeShouldBe): nothing makes any.
         """

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from click.testing import CliRunner, Result
 
-from rmq_store import Message, Store, StoreConfig, StoreKindError
+from rmq_store import Message, Store, StoreConfig, StoreFailedError, StoreKindError
 from rmq_store.cli import commands
+from rmq_store.cli.checks import directory
+from rmq_store.kinds import entries
 from rmq_store.verify import verify_store
 
 DOUBLE_WRITE = "consumequeue/CURRENT"
@@ -60,6 +63,33 @@ def test_doctor_names_each_kind_with_what_follows_from_it(root: Path) -> None:
     assert "open it with read_only=True" in shown
 
 
+def test_doctor_says_that_a_kind_is_not_known_if_a_directory_cannot_be_listed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> NoReturn:
+        raise PermissionError(errno.EACCES, "Permission denied", str(root / "index"))
+
+    monkeypatch.setattr(entries.os, "scandir", fail)
+    (found,) = directory.kind(root)
+    assert (found.status, found.text) == ("WARN", f"not known: {root / 'index'}: Permission denied")
+
+
+@pytest.mark.parametrize("how", [{}, {"read_only": True}, {"create": True}])
+def test_a_directory_that_the_disk_does_not_give_back_is_a_typed_error(
+    root: Path, monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]
+) -> None:
+    real = entries.os.scandir
+
+    def fail(path: Path) -> Any:
+        if Path(path).name in ("consumequeue", "batchconsumequeue", "index"):
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return real(path)
+
+    monkeypatch.setattr(entries.os, "scandir", fail)
+    with pytest.raises(StoreFailedError, match="consumequeue"):
+        Store.open(root, **how)
+
+
 @pytest.mark.parametrize("has_log", [True, False])
 def test_doctor_names_a_log_that_is_not_read_here(root: Path, has_log: bool) -> None:
     put(root, DLEDGER)
@@ -82,6 +112,19 @@ def test_verify_takes_files_of_rocksdb_for_no_damage_and_says_that_it_did_not_lo
     assert "not seen  kvStore: " in answer.output
     report = json.loads(rmq("verify", "--json", "--store", str(root)).stdout)
     assert (report["status"], len(report["not_looked_at"]), report["queue_entries"]) == ("clean", 2, 1)
+
+
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_verify_does_not_miss_topics_whose_table_is_in_rocksdb(root: Path, is_missing: bool) -> None:
+    put(root, "config/rdb/CURRENT")
+    if is_missing:
+        (root / "config" / "topics.json").unlink()
+        (root / "config" / "topics.json.bak").unlink(missing_ok=True)
+    else:
+        (root / "config" / "topics.json").write_text('{"topicConfigTable":{}}')
+    report = verify_store(root)
+    assert report.problems == []
+    assert report.not_looked_at == ["config/rdb: topics, groups and offsets in RocksDB"]
 
 
 def test_verify_checks_the_log_of_a_store_whose_queues_are_in_rocksdb(root: Path) -> None:

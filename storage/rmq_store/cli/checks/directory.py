@@ -62,7 +62,11 @@ def opens(root: Path) -> Finding:
 
 def kind(root: Path) -> list[Finding]:
     """Of which kinds it is, and what that means for who uses it."""
-    seen = kinds.look(root)
+    try:
+        seen = kinds.look(root)
+    except OSError as error:
+        return [Finding("kind", WARN, f"not known: {error.filename or root}: {error.strerror}",
+                        "check the store as the user it belongs to")]  # fmt: skip
     if not seen:
         return [Finding("kind", OK, f"{kinds.COMMON.name}: {kinds.COMMON.what}")]
     return [_kind(one) for one in seen]
