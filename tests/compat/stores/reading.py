@@ -162,6 +162,22 @@ def check_waiting(store: Store, manifest: Manifest) -> int:
     return sum(count for count, _ in expected.values())
 
 
+def check_broker_waits(store: Store, manifest: Manifest) -> int:
+    """Timers that the wheel has not delivered, with the due times of the broker, and the undecided transaction."""
+    rows = [row for batch in store.broker_waits() for row in batch.to_pylist()]
+    undecided = [row["msgId"] for row in rows if row["kind"] == "half message"]
+    assert undecided == [manifest["sent"]["half"]["UNKNOW"]["msgId"]]
+    delivered = {message["keys"] for message in manifest["queues"]["Late"]["0"]["messages"]}
+    wheel = manifest["queues"].get("rmq_sys_wheel_timer", {}).get("0", {"messages": []})["messages"]
+    expected = {
+        message["keys"]: time_of(int(message["properties"]["TIMER_OUT_MS"]))
+        for message in wheel
+        if message["keys"] not in delivered
+    }
+    assert {row["keys"]: row["dueTimestamp"] for row in rows if row["kind"] == "timer"} == expected
+    return len(rows)
+
+
 def check_queries(store: Store, manifest: Manifest) -> int:
     """What the broker's index finds by key and by getMsgId(), in log order. How many questions had an answer."""
     answered = 0
