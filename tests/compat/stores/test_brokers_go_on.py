@@ -47,6 +47,7 @@ def test_the_broker_goes_on_where_we_stopped_and_nothing_has_changed_but_what_we
     with making.started(recipe, root) as broker:
         seen = traffic.view(broker, recipe.queues)
         _only_ours_was_added(manifest, seen)
+        traffic.await_route(broker, "Orders")
         answer = broker.ask("send", topic="Orders", queueId=0, messages=[{"body": "after", "keys": "AFTER"}])
         assert answer[0]["queueOffset"] == seen["queues"]["Orders"]["0"]["maxOffset"]
         deliveries = broker.ask("consume", group="cg_orders", topic="Orders", count=2, fail="never")
