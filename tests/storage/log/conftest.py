@@ -150,6 +150,7 @@ class Lab:
     def append_unit(self, store: Store, count: int, value: int = 1, *, body_bytes: int = 300) -> tuple[int, int]:
         """Append a unit of `count` messages; [start, end) of it."""
         assert store._writer is not None
+        store._writer._create_topics([(topic, 1) for topic in TOPICS])
         encoded = store._writer._encoder(None).encode(self.batch(count, body_bytes=body_bytes))
         with append_lock(store._log):
             done = append(store._log, [encoded], store._writer._bracket(UnitRecord("sink", "query", value)))
