@@ -37,12 +37,13 @@ class UnlistedTopics:
             CorruptConfigError: the table cannot be read, or the list of deleted topics.
             CorruptionError, OSError: as a look at a queue's range.
         """
-        return None if name in self._topics.all() else self._found(name, deleted_topics(self._root))
+        return None if self._topics.has(name) else self._found(name, deleted_topics(self._root))
 
     def all(self) -> Mapping[str, TopicConfig]:
         """All of them by name, `%LMQ%` queues of a broker among them. Raises as `get`."""
         listed, deleted = self._topics.all(), deleted_topics(self._root)
-        names = sorted(self._queues.topic_names() - listed.keys())
+        names = sorted(self._queues.topic_names().difference(listed))
+        names = [name for name in names if not self._topics.has(name)]
         return {name: topic for name in names if (topic := self._found(name, deleted)) is not None}
 
     def told(self) -> str:
