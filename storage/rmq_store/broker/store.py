@@ -73,7 +73,7 @@ from rmq_store.format.names import is_system_topic, validate_topic
 from rmq_store.format.schema import MESSAGE_SCHEMA
 from rmq_store.log import opening
 from rmq_store.log.commit_log import LOCK_TIMEOUT_MS, Clock, CommitLog, leaves_no_lock
-from rmq_store.log.delay_inference import infer_delays
+from rmq_store.log.delay_inference import infer_delays, warn_of_assumed
 from rmq_store.log.file_sizes import size_of_files
 from rmq_store.log.geometry import infer
 from rmq_store.log.index_gaps import has_no_index
@@ -245,7 +245,9 @@ class Store:
                 if not settings.tells_delays() and _has_brokers_records(log, ours=ours):
                     settings = replace(settings, message_delay_level="")
                 if not settings.message_delay_level:
-                    infer_delays(log, log.delay_levels_ms)
+                    rocketmqs_own = log.delay_levels_ms
+                    infer_delays(log, rocketmqs_own)
+                    warn_of_assumed(log, rocketmqs_own)
                 wishes = replace(wishes, describe=functools.partial(_describe_first, root, settings))
                 recovery = opening.open_for_writing(log, wishes=wishes)
                 is_open = True

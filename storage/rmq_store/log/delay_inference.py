@@ -8,6 +8,8 @@ has RocketMQ's delay: it is `assumed`, and nothing may come early because of tha
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Iterator
 
 import numpy as np
@@ -19,6 +21,8 @@ from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.delay_table import DelayTable
 from rmq_store.log.delivery_times import can_be_due, delays_in_copies, due_codes
 from rmq_store.log.rebuild import Rebuild
+
+_LOG = logging.getLogger(__name__)
 
 # The newest messages of a level that are asked: of one that is damaged the one before it tells.
 _LOOK = 64
@@ -38,6 +42,26 @@ def infer_delays(log: CommitLog, assumed_ms: tuple[int, ...]) -> None:
     log.delays = DelayTable(tuple(delays_ms), frozenset(found))
 
 
+def warn_of_assumed(log: CommitLog, assumed_ms: tuple[int, ...]) -> None:
+    """Once for each process: the table of the broker is another one than `assumed_ms`, and part of it is not known."""
+    table = log.delays
+    known = {level: table.delays_ms[level - 1] for level in sorted(table.inferred or ())}
+    differs = any(level > len(assumed_ms) or delay_ms != assumed_ms[level - 1] for level, delay_ms in known.items())
+    assumed = [str(level) for level in range(1, len(table.delays_ms) + 1) if table.is_assumed(level)]
+    if differs and assumed:
+        told = ", ".join(f"level {level} {delay_ms // 1000} s" for level, delay_ms in known.items())
+        _warn(str(log.root), told, ", ".join(assumed))
+
+
+@functools.lru_cache(maxsize=64)
+def _warn(root: str, told: str, assumed: str) -> None:
+    _LOG.warning(
+        "%s: the messageDelayLevel of its broker is not RocketMQ's own: messages tell %s. Nothing tells the delays of "
+        "levels %s: what is sent or sent back there waits as in RocketMQ, until somebody tells them: "
+        "rmq updateBrokerConfig -k messageDelayLevel", root, told, assumed,
+    )  # fmt: skip
+
+
 def _told(log: CommitLog) -> Iterator[tuple[int, int]]:
     """(level, its delay in ms) of the levels whose messages tell it."""
     begun = Rebuild.load(log.root)
@@ -49,7 +73,10 @@ def _told(log: CommitLog) -> Iterator[tuple[int, int]]:
         if delay_ms is not None:
             yield queue_id + 1, delay_ms
     if begun is not None:  # what is in the queues was made from the log; what was there before is in the copies
-        yield from delays_in_copies(log, begun.schedule).items()
+        try:
+            yield from delays_in_copies(log, begun.schedule).items()
+        except CorruptionError:
+            return  # recovery reads the same segments, and tells
 
 
 def _delay_of(log: CommitLog, queue_id: int) -> int | None:

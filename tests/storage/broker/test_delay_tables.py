@@ -123,7 +123,7 @@ def test_a_message_without_an_entry_waits_as_long_as_others_of_its_level(
     with caplog.at_level(logging.WARNING):
         broker.open().close()
     assert [broker.due_s(level) for level in (1, 2, 3)] == [[60] * 3, [120] * 3, [300] * 3]
-    assert not caplog.records
+    assert not [record for record in caplog.records if "are due" in record.getMessage()]
 
 
 def test_the_newest_message_of_a_level_tells_its_delay(broker: Broker) -> None:
@@ -142,7 +142,7 @@ def test_a_level_that_nothing_tells_of_waits_as_in_rocketmq_and_that_is_said(
     shutil.rmtree(broker.queue(3))
     broker.is_killed()
     with caplog.at_level(logging.WARNING), broker.open() as store:
-        (warning,) = [record.getMessage() for record in caplog.records]
+        (warning,) = [text for record in caplog.records if "are due" in (text := record.getMessage())]
         assert "when 3 messages of delay level 3 are due" in warning
         assert "They wait 10 s" in warning
         assert broker.due_s(3) == [10] * 3
@@ -154,6 +154,19 @@ def test_a_level_that_nothing_tells_of_waits_as_in_rocketmq_and_that_is_said(
         assert store.schedule.deliver_due().delivered == 0
         broker.now_ms += 1
         assert store.schedule.deliver_due().delivered == 3
+
+
+def test_the_part_of_a_table_that_no_message_tells_is_named_once(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            broker.open().close()
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "messages tell level 1 60 s, level 2 120 s, level 3 300 s" in warning
+    assert "delays of levels 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18:" in warning
+    broker.open(config=StoreConfig(message_delay_level=OTHER)).close()
+    assert len(caplog.records) == 1
 
 
 def test_a_time_further_ahead_than_the_delay_of_the_newest_message_is_believed(broker: Broker) -> None:
