@@ -30,6 +30,7 @@ _CALLED_ELSEWHERE = {
     "consumergroup": "group",
     "kafka.group.id": "group",
     "location": "path",
+    "storepath": "path",
     "storepathrootdir": "path",
     "topics": "subscribe",
 }

@@ -20,6 +20,7 @@ from rmq_store import (
     StagingArea,
     Store,
     StoreError,
+    StoreKindError,
     SubscriptionGroup,
     UsageError,
 )
@@ -195,11 +196,16 @@ def test_names_of_files_and_directories_are_passed_over(copy: Callable[[], Path]
             planted.append(path)
     assert len(planted) > 500
     before = around(root)
-    for options in ({"read_only": True}, {}):
-        with Store.open(root, **options) as store:
-            assert store.queue_range("Victim", 0).max_offset >= 30
-            if not options:
-                store.send(Message("Victim", b"x"))
+    with Store.open(root, read_only=True) as store:
+        assert store.queue_range("Victim", 0).max_offset >= 30
+    with pytest.raises(StoreKindError, match="belongs to a kind of store that is not known here"):
+        Store.open(root)
+    for path in planted:
+        if path.parent.name in ("consumequeue", "index"):
+            path.rmdir() if path.is_dir() else path.unlink()
+    with Store.open(root) as store:
+        assert store.queue_range("Victim", 0).max_offset >= 30
+        store.send(Message("Victim", b"x"))
     assert around(root) == before
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from rmq_store import kinds
 from rmq_store.broker.config import StoreConfig, StoreFile
 from rmq_store.broker.delay_settings import delay_table
 from rmq_store.broker.disk_space import usage_percent
@@ -22,6 +21,7 @@ from rmq_store.errors import NotAStoreError, StoreError, StoreKindError
 from rmq_store.files.lock import OfdLock
 from rmq_store.files.state_page import StatePage
 from rmq_store.format.names import SCHEDULE_TOPIC, parse_segment_name
+from rmq_store.kinds import COMMON, Effect, Seen, look
 from rmq_store.log.kept import Kept
 from rmq_store.log.starting_point import OUR_LOCK_TEXT
 
@@ -63,20 +63,20 @@ def opens(root: Path) -> Finding:
 def kind(root: Path) -> list[Finding]:
     """Of which kinds it is, and what that means for who uses it."""
     try:
-        seen = kinds.look(root)
+        seen = look(root)
     except OSError as error:
         return [Finding("kind", WARN, f"not known: {error.filename or root}: {error.strerror}",
                         "check the store as the user it belongs to")]  # fmt: skip
     if not seen:
-        return [Finding("kind", OK, f"{kinds.COMMON.name}: {kinds.COMMON.what}")]
+        return [Finding("kind", OK, f"{COMMON.name}: {COMMON.what}")]
     return [_kind(one) for one in seen]
 
 
-def _kind(seen: kinds.Seen) -> Finding:
+def _kind(seen: Seen) -> Finding:
     effect, text = seen.kind.effect, f"{seen.kind.name}: {seen.path}: {seen.kind.what}"
-    if effect is kinds.Effect.NONE:
+    if effect is Effect.NONE:
         return Finding("kind", OK, f"{text}. {seen.kind.advice}")
-    return Finding("kind", FAIL if effect is kinds.Effect.NOT_OPENED else WARN, text, seen.kind.advice)
+    return Finding("kind", FAIL if effect is Effect.NOT_OPENED else WARN, text, seen.kind.advice)
 
 
 def contents(root: Path) -> Finding:
