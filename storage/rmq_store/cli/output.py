@@ -33,6 +33,7 @@ _HIDDEN = re.compile(f"[{_UNSEEN}]")
 _WIDE = "rmq.wide"
 _LMQ = "rmq.enable_lmq"
 _LMQ_VARIABLE = "RMQ_ENABLE_LMQ"
+_LOG_PATHS_VARIABLE = "RMQ_STORE_PATH_COMMIT_LOG"
 
 
 class StorePath(click.Path):
@@ -103,10 +104,13 @@ def store_argument(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def open_store(root: Path) -> Store:
-    """Open for reading only: changes nothing on disk, and works beside a running broker and on a read-only copy."""
+    """Open for reading only: changes nothing on disk, and works beside a running broker and on a read-only copy. The
+    log may be in other directories (storePathCommitLog), which the environment names.
+    """
     from rmq_store import Store  # imports numpy and pyarrow: too slow for --help and completion
 
-    return Store.open(root, read_only=True, config=_settings())
+    paths = os.environ.get(_LOG_PATHS_VARIABLE, "")
+    return Store.open(root, read_only=True, config=_settings(), commit_log_paths=paths)
 
 
 def open_to_write(root: Path) -> Store:

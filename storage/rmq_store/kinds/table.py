@@ -98,7 +98,8 @@ LOG_ELSEWHERE = Kind(
     "no `commitlog/`, although queues, tables, or our own `pyrmq/store.json` are there",
     "its disk is not mounted, a copy is not complete, or the broker keeps its log elsewhere (storePathCommitLog)",
     "Nothing was changed; put the directory back, or mount the log's directory there. To read a log that is elsewhere, "
-    "or in several directories, name them: commit_log_paths of Store.open, storePathCommitLog in Spark.",
+    "or in several directories, name them: commit_log_paths of Store.open, storePathCommitLog in Spark, the "
+    "environment variable RMQ_STORE_PATH_COMMIT_LOG for commands of rmq that only read.",
     "the log, which is not there",
 )
 STATIC_TOPICS = Kind(

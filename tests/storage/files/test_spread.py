@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from rmq_store import CorruptionError, Message, NotAStoreError, ReadOnlyError, Store, StoreConfig, UsageError
+from rmq_store.cli import commands
 from rmq_store.files.spread import parse_paths
 
 MESSAGES = 60
@@ -51,6 +54,14 @@ def test_what_lies_in_several_directories_is_one_log(
         assert store.log_range()[0] == 0
         store.refresh()
     assert tree_hash(scratch) == before
+
+
+def test_commands_that_only_read_find_the_log_by_the_environment(spread: Path, scratch: Path) -> None:
+    run, arguments = CliRunner(), ["read", "T", "--from", "41", "--max", "1", "--json", "--store", str(spread)]
+    found = run.invoke(commands, arguments, env={"RMQ_STORE_PATH_COMMIT_LOG": paths(scratch)})
+    assert (found.exit_code, json.loads(found.stdout)["keys"]) == (0, "k41")
+    lost = run.invoke(commands, arguments, env={"RMQ_STORE_PATH_COMMIT_LOG": None})
+    assert (lost.exit_code, "RMQ_STORE_PATH_COMMIT_LOG" in lost.stderr) == (2, True)
 
 
 def test_a_segment_that_comes_while_the_log_is_read_is_seen(spread: Path, scratch: Path) -> None:
