@@ -174,6 +174,7 @@ def test_the_recipes_of_the_spark_guide_store_what_they_say(scratch: Path) -> No
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_the_demo_explains_itself_and_leaves_nothing_behind(scratch: Path) -> None:
     elsewhere = scratch / "elsewhere"
     temporary = scratch / "temporary"

@@ -150,6 +150,7 @@ def test_a_spark_session_serves_all_cases_with_its_settings(monkeypatch: pytest.
     assert done == ["start UTC", "stop UTC", "start CET", "stop CET", "start UTC", "stop UTC"]
 
 
+@pytest.mark.slow
 def test_the_next_spark_session_knows_nothing_of_the_last_one() -> None:
     """In a process of its own: its JVM ends with the session."""
     program = """

@@ -48,6 +48,7 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_sink_that_writes_once_writes_what_is_read_again(
     spark: Any, make_store: Make, add_messages: Make, tmp_path: Path, bodies: Make
 ) -> None:

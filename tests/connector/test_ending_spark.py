@@ -88,6 +88,7 @@ CLOSED_WITHIN_S = 30
         pytest.param("availableNow", "ASYNC_FLUSH", "false", marks=slow),
     ],
 )
+@pytest.mark.slow
 def test_a_program_that_ends_as_programs_do_leaves_a_clean_store(
     tmp_path: Path, run_program: Callable[..., str], what: str, flush_disk_type: Any, reuse: str
 ) -> None:

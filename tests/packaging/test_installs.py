@@ -112,12 +112,14 @@ def test_found_after_a_plain_install(environment: Environment, project: Path) ->
     check(environment.look_up(), environment.path)
 
 
+@pytest.mark.slow
 def test_found_after_an_editable_install(environment: Environment, project: Path) -> None:
     environment.install("--editable", project)
     check(environment.look_up(), project)
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+@pytest.mark.slow
 def test_the_extension_is_built_where_there_is_a_compiler(environment: Environment, project: Path) -> None:
     """Into the source tree, which is what an editable install runs; and nobody else may find it there."""
     environment.install("--editable", project, compiler="cc")
@@ -127,6 +129,7 @@ def test_the_extension_is_built_where_there_is_a_compiler(environment: Environme
     assert environment.look_up()["native"] is False
 
 
+@pytest.mark.slow
 def test_found_after_installing_a_wheel(environment: Environment, project: Path, tmp_path: Path) -> None:
     wheels = tmp_path / "wheels"
     build = call(*PIP, "wheel", *OFFLINE, "--wheel-dir", wheels, project)
@@ -137,6 +140,7 @@ def test_found_after_installing_a_wheel(environment: Environment, project: Path,
     check(environment.look_up(), environment.path)
 
 
+@pytest.mark.slow
 def test_the_command_is_installed(environment: Environment, project: Path) -> None:
     environment.install(project)
     run = call(environment.path / "bin" / "rmq", "--help")

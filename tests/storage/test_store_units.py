@@ -365,6 +365,7 @@ def test_two_processes_that_commit_the_same_value_at_once_add_it_once(root: Path
         assert bodies_of(store) == sorted(b"%d-%d" % (n, row) for n in range(rounds) for row in range(50))
 
 
+@pytest.mark.slow
 def test_a_commit_killed_at_any_operation_leaves_all_of_it_or_nothing(
     root: Path, working_copy: Callable[[Path], Path]
 ) -> None:

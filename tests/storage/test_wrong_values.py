@@ -88,6 +88,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "commit_staged": {"files": [], "purpose": "p", "key": "k", "value": 1, "repeatable": True, "use_up": False},
     "last_unit": {"purpose": "p", "key": "k"},
     "topic": {"name": "T"},
+    "find_topic": {"name": "T"},
     "create_topic": {"name": "T2", "queue_count": 2, "perm": 6, "exist_ok": True},
     "create_group": {"group": SubscriptionGroup("g"), "exist_ok": True},
     "update_group": {"group": SubscriptionGroup("g")},

@@ -29,6 +29,8 @@ from rmq_store.log.starting_point import OUR_LOCK_TEXT
 _LINE = re.compile(r'^\s*"([A-Za-z0-9]+)":\s*(.*?),?\s*$', re.MULTILINE)
 _SIZES = frozenset(Geometry.__slots__)
 _DELAYS = "message_delay_level"
+# Nobody needs it as long as the files of offsets agree, and few store.json have it.
+_UNNEEDED = "enable_lmq"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,8 @@ def _salvage(root: Path, given: Given, problem: str) -> Settings:
     identity, found = _read_what_can_be_read(root)
     known = {**found, **given.settings}
     config = replace(given.config or DEFAULTS, **known)
-    lost = [name for name, field in JAVA_NAMES.items() if field.name not in known and field.name not in _SIZES]
+    told = {*known, *_SIZES, _UNNEEDED}
+    lost = [name for name, field in JAVA_NAMES.items() if field.name not in told]
     if given.config is not None or given.defaults or lost == ["messageDelayLevel"]:  # which not every store.json has
         lost = []
     action = f"it is made anew: {len(found)} of {len(JAVA_NAMES)} settings can be read, the files tell the sizes, "

@@ -444,14 +444,15 @@ class Store:
 
     def queue_range(self, topic: str, queue_id: int) -> QueueRange:
         """The messages that can be read; (0, 0) for a queue that was never used. TopicKindError: none of them can."""
+        queues = self._looking()
         self._refuse_unreadable(topic)
-        return self._looking().range(topic, queue_id)
+        return queues.range(topic, queue_id)
 
     def queue_ranges(self, topic: str) -> dict[int, QueueRange]:
         """`queue_range` of each read queue. UnknownTopicError."""
-        known = self.topic(topic)
+        queues, known = self._looking(), self.topic(topic)
         kinds.refuse_to_read_topic(topic, known.kind)
-        return self._looking().ranges(topic, range(known.read_queue_nums))
+        return queues.ranges(topic, range(known.read_queue_nums))
 
     def read(
         self,

@@ -6,6 +6,7 @@ the store (`rmq_store.log.starting_point`).
 
 from __future__ import annotations
 
+from rmq_store.errors import CorruptionError
 from rmq_store.format import properties as names
 from rmq_store.format.message import StoredMessage
 from rmq_store.log.commit_log import CommitLog
@@ -37,13 +38,21 @@ def lost_keys(log: CommitLog, covered: list[tuple[int, int]]) -> tuple[int, int]
 
 def has_no_index(log: CommitLog) -> bool:
     """Whether the broker that wrote the store keeps no index (messageIndexEnable or indexFileWriteEnable=false): there
-    are messages with keys, and no index file.
+    are messages with keys and queues, and no index file. Where the queues are gone as well, somebody wants both to be
+    built anew.
     """
     index = log.views.index
-    if index is None or index.names():
+    if index is None or index.names() or not log.views.keys():
         return False
     newest = log.segments.bases()[-_SEGMENTS_LOOKED_AT:]
-    return any(_first_with_keys(log, base, base + log.segments.size_bytes) is not None for base in newest)
+    return any(_has_keys(log, base) for base in newest)
+
+
+def _has_keys(log: CommitLog, base: int) -> bool:
+    try:
+        return _first_with_keys(log, base, base + log.segments.size_bytes) is not None
+    except CorruptionError:  # whoever opens the log says what it is
+        return False
 
 
 def _first_with_keys(log: CommitLog, start: int, end: int) -> int | None:

@@ -85,7 +85,7 @@ class Views:
 
     def queue_ids(self, topic: str) -> list[int]:
         """The queues of one topic that have a directory, in no order."""
-        directory = f"{self.directory}/{topic}"
+        directory = os.fspath(self.directory / topic)
         try:
             # Not scandir: an interrupt between it and its `with` block leaves it open.
             names = os.listdir(directory)  # noqa: PTH208 - thousands of queues: no Path object per name

@@ -271,6 +271,7 @@ def _no_space() -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+@pytest.mark.slow
 def test_killed_at_any_operation_and_run_again_every_dead_letter_is_archived_once(
     fast: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

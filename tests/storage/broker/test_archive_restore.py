@@ -286,6 +286,7 @@ def test_restored_dead_letters_can_be_redriven(fast: Path) -> None:
 
 
 @pytest.mark.parametrize("chunk_rows", [4, 10_000])
+@pytest.mark.slow
 def test_killed_at_any_operation_and_run_again_every_dead_letter_is_restored_once(
     fast: Path, monkeypatch: pytest.MonkeyPatch, chunk_rows: int
 ) -> None:

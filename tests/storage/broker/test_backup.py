@@ -418,6 +418,7 @@ def test_a_topic_that_is_made_while_the_copy_begins_is_there_if_its_messages_are
         assert copy.committed_offsets("cg") == {}
 
 
+@pytest.mark.slow
 def test_killed_at_any_operation_it_leaves_no_target_or_a_whole_one_and_the_next_run_cleans_up(
     fast: Path, tree_hash: Callable[[Path], str]
 ) -> None:

@@ -132,3 +132,13 @@ def test_the_command_lists_both_with_due_time_or_age(tmp_path: Path) -> None:
     (row,) = json.loads(run.invoke(commands, ["delayed", "--json", "--max", "1", "--store", str(root)]).output)
     assert (row["kind"], row["dueTimestamp"], row["storeTimestamp"], row["msgId"]) == (TIMER, NOW + 60_000, NOW, "ID-a")
     assert row["ageMs"] > 0
+
+
+def test_what_strangers_wrote_reaches_no_terminal_raw(tmp_path: Path) -> None:
+    text = "\x1b[2J\u202e\u009b"
+    root = store_of(tmp_path / "store", [half(text, PGROXP=text), timer(text, NOW)], 0)
+    for as_json in ([], ["--json"]):
+        result = CliRunner().invoke(commands, ["delayed", "--store", str(root), *as_json])
+        assert result.exit_code == 0, result.output
+        assert all(line.isprintable() for line in result.stdout.split("\n"))
+    assert {row["keys"] for row in json.loads(result.stdout)} == {text}

@@ -126,6 +126,7 @@ def memory(tmp_path: Path) -> Iterator[Path]:
         yield Path(directory)
 
 
+@pytest.mark.slow
 def test_ended_before_any_change_of_a_file_nothing_is_lost(
     memory: Path, small: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +206,7 @@ def test_ended_before_any_change_of_a_file_nothing_is_lost(
     assert end_at > 50
 
 
+@pytest.mark.slow
 def test_dead_letters_of_which_one_is_refused_are_stored_once_each(
     memory: Path, small: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

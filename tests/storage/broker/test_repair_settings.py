@@ -163,6 +163,7 @@ def test_it_is_described_anew_where_nothing_says_that_it_was(root: Path, tmp_pat
 
 
 @pytest.mark.parametrize("made_by", ["us", "a broker"])
+@pytest.mark.slow
 def test_whoever_is_killed_while_it_makes_a_store_leaves_none_that_lost_its_settings(
     root: Path, tmp_path: Path, made_by: str
 ) -> None:

@@ -103,6 +103,7 @@ def fail() -> None:
 
 
 @pytest.mark.parametrize("act", [kill, fail])
+@pytest.mark.slow
 def test_a_batch_that_is_stopped_anywhere_is_there_whole_or_not_at_all(parking: Any, act: Callable[[], None]) -> None:
     """A kill, or a failing operation; then the caller repeats it, and it is there once."""
     with parking.open() as store:
@@ -145,6 +146,7 @@ def all_letters() -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("act", [kill, fail])
+@pytest.mark.slow
 def test_a_redrive_that_is_stopped_anywhere_goes_on_where_it_was(
     parking: Any, letters: list[bytes], act: Callable[[], None]
 ) -> None:

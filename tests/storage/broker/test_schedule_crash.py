@@ -140,6 +140,7 @@ def kill() -> None:
 
 @pytest.mark.usefixtures("memory_too")
 @pytest.mark.parametrize("first", [1, *(pytest.param(k, marks=pytest.mark.slow) for k in (2, 3))])
+@pytest.mark.slow
 def test_a_delivery_killed_at_any_operation_loses_and_doubles_nothing(waiting: Any, first: int) -> None:
     saved = save(waiting.root)
     partly = 0
@@ -215,6 +216,7 @@ def cut_power(parking: Any, start: int) -> None:
 
 
 @pytest.mark.parametrize("saves", [True, False], ids=["progress saved", "progress not saved"])
+@pytest.mark.slow
 def test_a_power_cut_at_any_place_of_a_delivery_loses_and_doubles_nothing(waiting: Any, saves: bool) -> None:
     """The log is on disk up to its flushed end, and perhaps for some bytes behind it. What was told to a broker is not
     ahead of it.

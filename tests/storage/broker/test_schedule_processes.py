@@ -94,6 +94,7 @@ def test_four_processes_deliver_each_message_once_and_in_order(crowd: Any, mode:
 
 
 @pytest.mark.timeout(150)
+@pytest.mark.slow
 def test_processes_killed_at_random_lose_and_double_nothing(crowd: Any) -> None:
     run(crowd, "locked", random.Random(7))
     check(crowd)

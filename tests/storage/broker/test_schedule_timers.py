@@ -66,6 +66,8 @@ def test_order_holds_across_segments_and_topics(parking: Any, segment_bytes: int
     )
     waits = random.Random(2).sample(range(1, MINUTE), 60)
     with here.open() as store:
+        for number in range(3):
+            store.create_topic(f"T{number}", queue_count=2)
         for number, wait in enumerate(waits):
             here.park_until(
                 store, here.now_ms + wait, [b"%05d" % wait + b"." * 700], topic=f"T{number % 3}", queue_id=number % 2

@@ -143,8 +143,9 @@ WORDS: dict[str, list[list[str]]] = {
     "exportMetadata": [["-f", "WHERE/out"]],
     "exportConfigs": [["-f", "WHERE/out"]],
 }
-# It runs until it is stopped; what it prints is escaped where it prints (tests/storage/cli/test_broker_run.py).
-NOT_RUN = {"broker run"}
+# One runs until it is stopped; what it prints is escaped where it prints (tests/storage/cli/test_broker_run.py). The
+# other lists what only a broker writes (tests/storage/broker/test_broker_waits.py).
+NOT_RUN = {"broker run", "delayed"}
 
 
 def leaves(group: click.Group, before: str = "") -> Iterator[str]:

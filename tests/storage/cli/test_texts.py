@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,6 +51,15 @@ def at_noon(copied: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_backup_and_repair(run: Run, copied: Path, scratch: Path) -> None:
     check(run("backup", str(copied), str(scratch / "copy")), "backup", scratch)
     check(run("repair", str(copied), "--dry-run"), "repair", scratch)
+
+
+def test_what_waits_in_a_broker(run: Run, tmp_path: Path, scratch: Path) -> None:
+    with tarfile.open(Path(__file__).parents[2] / "data" / "stores" / "timers.tar.xz") as tar:
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)  # absent before 3.11.4
+        tar.extractall(tmp_path)
+    (tmp_path / "store" / "pyrmq").mkdir()
+    ClockFile.create(tmp_path / "store" / "pyrmq" / "clock", 1_795_698_000_000)
+    check(run("delayed", store=tmp_path / "store"), "delayed", scratch)
 
 
 def test_a_store_that_is_made(run: Run, scratch: Path) -> None:

@@ -130,6 +130,7 @@ def test_what_a_failing_undo_leaves_is_taken_back_by_the_next_append_to_the_byte
 @pytest.mark.usefixtures("keys")
 @pytest.mark.parametrize("kind", BATCHES)
 @pytest.mark.statement("G12")
+@pytest.mark.slow
 def test_a_writer_killed_at_its_kth_operation_is_undone_by_the_next_one(
     lab: Lab, fail_at: Callable[..., CountDown], memory_too: None, kind: str
 ) -> None:
@@ -164,6 +165,7 @@ def test_a_writer_killed_at_its_kth_operation_is_undone_by_the_next_one(
 
 @pytest.mark.usefixtures("keys")
 @pytest.mark.parametrize("kind", BATCHES)
+@pytest.mark.slow
 def test_a_lone_writer_killed_at_its_kth_operation_is_undone_by_the_next_first_opener(
     lab: Lab, fail_at: Callable[..., CountDown], memory_too: None, kind: str
 ) -> None:
@@ -196,6 +198,7 @@ def test_a_lone_writer_killed_at_its_kth_operation_is_undone_by_the_next_first_o
 
 @pytest.mark.usefixtures("keys")
 @pytest.mark.parametrize("kind", BATCHES)
+@pytest.mark.slow
 def test_an_undo_killed_at_its_kth_operation_is_finished_by_the_next_one(
     lab: Lab, fail_at: Callable[..., CountDown], memory_too: None, kind: str
 ) -> None:

@@ -427,6 +427,7 @@ def test_ranges_are_joined_and_survive_the_disk(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("rebuild", [False, True])
+@pytest.mark.slow
 def test_a_rebuild_that_was_killed_leaves_no_half_views_that_are_believed(
     lab: Lab, fail_at: Callable[..., object], rebuild: bool
 ) -> None:

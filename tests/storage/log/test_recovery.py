@@ -180,6 +180,7 @@ def test_a_killed_writers_store_is_trusted_in_the_same_boot_and_only_the_unflush
 
 @pytest.mark.parametrize("lose_page", [False, True], ids=["page kept", "page lost"])
 @pytest.mark.statement("G12")
+@pytest.mark.slow
 def test_a_tail_torn_at_any_byte_leaves_the_whole_records_before_it(lab: Lab, lose_page: bool) -> None:
     """What follows the tear is zeros, ones, or old bytes of the log; the records' properties are torn, too."""
     with lab.open() as store:
@@ -648,6 +649,7 @@ def test_after_a_failed_flush_damage_below_the_flushed_end_is_refused_as_ever(la
 
 
 @pytest.mark.parametrize("scenario", ["torn unit", "same boot"])
+@pytest.mark.slow
 def test_a_recovery_killed_at_its_kth_operation_is_repeated_with_the_same_result(
     lab: Lab, fail_at: Callable[..., CountDown], memory_too: None, scenario: str
 ) -> None:

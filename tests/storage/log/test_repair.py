@@ -175,6 +175,7 @@ def test_nothing_is_done_without_yes_nor_while_somebody_has_the_store_open(lab: 
         assert (result.exit_code, f"process {os.getpid()} has the store open" in result.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_repair_killed_at_its_kth_operation_is_started_again(lab: Lab, fail_at: Callable[..., object]) -> None:
     before = filled(lab)
     _newest_entry(lab)

@@ -109,6 +109,7 @@ def save(lab: Any) -> dict[Path, tuple[bytes, int]]:
 
 @pytest.mark.usefixtures("memory_too")
 @pytest.mark.timeout(400)
+@pytest.mark.slow
 def test_a_pass_killed_at_any_operation_leaves_a_store_that_begins_later(
     aged: Any, before: tuple[list[int], list[int]], fail_at: Callable[..., Any]
 ) -> None:
