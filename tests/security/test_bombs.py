@@ -136,10 +136,10 @@ def test_a_count_in_an_index_file_that_lies_costs_no_memory(copy: Callable[[], P
 
 @pytest.mark.parametrize("kind", ["zlib", "lz4", "zstd"])
 def test_a_body_that_grows_stops_at_the_limit(kind: CompressionKind) -> None:
-    bomb, sys_flag = compress(bytes(64 * MIB), kind)
+    bomb, sys_flag = compress(bytes(256 * MIB), kind)
     limit = 4 * MIB
-    # A Zstandard frame may ask for a window of 128 MiB.
-    with memory_grows_by_at_most(3 * limit + (128 * MIB if kind == "zstd" else 0)):
+    # LZ4's decoder keeps up to three times the limit; a Zstandard frame may ask for a window of 128 MiB.
+    with memory_grows_by_at_most(4 * limit + (128 * MIB if kind == "zstd" else 0)):
         with pytest.raises(DecompressionError, match="more than 4194304 bytes"):
             decompress(bomb, sys_flag, limit)
         exactly, flag = compress(bytes(limit), kind)
