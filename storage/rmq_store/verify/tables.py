@@ -36,6 +36,8 @@ OWN_FILES = (
     "lock", "pyrmq/state", "pyrmq/progress", "pyrmq/store.json", "pyrmq/kept.json", "pyrmq/units.json",
     "pyrmq/append.lock", "pyrmq/flush.lock", "pyrmq/config.lock",
 )  # fmt: skip
+# Of this engine; no table ever has them.
+OWN_TOPIC_PREFIX = "rmq_sys_pyrmq_"
 # TopicValidator.java: what a broker makes for itself, and every opening makes again.
 SYSTEM_TOPIC = re.compile(r"rmq_sys_.*|RMQ_SYS_.*|SCHEDULE_TOPIC_XXXX|TBW102|SELF_TEST_TOPIC|OFFSET_MOVED_EVENT")
 
@@ -129,7 +131,8 @@ def check_unlisted(ledger: Ledger, newest: dict[bytes, int]) -> None:
         return
     deleted = deleted_topics(ledger.root)
     unknown = {name.decode(errors="backslashreplace"): end for name, end in newest.items() if name not in listed}
-    lost = sorted(name for name, at in unknown.items() if at >= deleted.get(name, 0))
+    found = {name: at for name, at in unknown.items() if not name.startswith(OWN_TOPIC_PREFIX)}
+    lost = sorted(name for name, at in found.items() if at >= deleted.get(name, 0))
     users = [name for name in lost if not SYSTEM_TOPIC.fullmatch(name)]
     if users:
         text = f"topics with queues are not in it, and are read by their exact names only: {_some(users)}"

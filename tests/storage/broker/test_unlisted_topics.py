@@ -6,10 +6,11 @@ import json
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from rmq_store import Message, Store, StoreConfig, UnknownTopicError
+from rmq_store import Message, StagingArea, Store, StoreConfig, UnknownTopicError
 from rmq_store.broker.topics import TopicTable
 from rmq_store.cli import commands
 from rmq_store.client import LitePullConsumer
@@ -117,6 +118,20 @@ def test_verify_reports_users_topics_as_damage_and_system_topics_as_a_note(root:
     texts = [note for note in verify_store(root).notes if note.startswith("config/topics.json")]
     assert len(texts) == 1
     assert "SCHEDULE_TOPIC_XXXX" in texts[0]
+
+
+def test_nobody_is_told_of_topics_in_which_the_engine_counts(tmp_path: Path) -> None:
+    root = tmp_path / "own"
+    with Store.open(root, create=True) as store:
+        store.create_topic("Orders", 1)
+        with StagingArea.for_task(root, "w", 0, 0) as area:
+            area.write(pa.RecordBatch.from_pydict({"topic": ["Orders"], "body": [b"y"]}))
+            file = area.finish()
+        assert file is not None
+        assert store.commit_staged([file], purpose="sink", key="q", value=1)
+        assert "rmq_sys_pyrmq_units" in store._queues.topic_names()
+    assert verify_store(root).notes == []
+    assert "pyrmq" not in CliRunner().invoke(commands, ["topics", "--store", str(root)]).stdout
 
 
 def test_cleaning_unused_topics_leaves_the_offsets_of_a_topic_that_the_table_lost(root: Path) -> None:
