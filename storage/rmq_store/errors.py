@@ -6,7 +6,10 @@
     │   ├── TopicKindError      the topic is kept in a way that is not read or written here: docs/stores.md
     │   ├── ReadOnlyError       the caller wrote to a store that was opened for reading
     │   ├── InvalidReceiptHandleError  the message was acknowledged, hidden anew or given out again
-    │   └── MarkerError         the caller repeats an older unit: rewound or copied checkpoint
+    │   ├── MarkerError         the caller repeats an older unit: rewound or copied checkpoint
+    │   ├── NoMessageIdError    a message without an id of its own cannot be consumed once
+    │   ├── SchemaMismatchError the tables of a database are not those of the kit            .differences
+    │   └── HandlerTransactionError  a handler ended the transaction that its caller commits
     ├── ResponseError           what a broker answers with a code other than SUCCESS   .response_code .remark
     ├── NotAStoreError          the path is no RocketMQ store, or one that we must not touch    .path
     │   └── StoreKindError      a store of a kind that cannot be used so: docs/stores.md        .path .kind
@@ -72,6 +75,22 @@ class InvalidReceiptHandleError(UsageError):
 
 class MarkerError(UsageError):
     """A unit whose value is smaller than the newest one of its key: a rewound or copied checkpoint."""
+
+
+class NoMessageIdError(UsageError):
+    """The message has no id of its own, so that its duplicates cannot be recognised (`rmq_store.reliable`)."""
+
+
+class SchemaMismatchError(UsageError):
+    """A database does not have the tables of `rmq_store.reliable`, or others of their names."""
+
+    def __init__(self, message: str, *, differences: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.differences = differences
+
+
+class HandlerTransactionError(UsageError):
+    """A handler committed or rolled back the transaction that it was given, or ran a statement that does so."""
 
 
 class ResponseError(StoreError):

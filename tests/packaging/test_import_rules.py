@@ -35,10 +35,13 @@ LAYERS: dict[str, set[str]] = {
     "verify": {"errors", "clock", "format", "files", "log", "kinds"},
     "broker": {"errors", "arguments", "clock", "threads", "memory", "format", "files", "log", "verify", "kinds"},
     "client": {"errors", "arguments", "clock", "format", "files", "log", "broker", "kinds"},
+    # A user of the clients like any other, with a database beside them.
+    "reliable": {"errors", "arguments", "client"},
 }
 FREE = {"cli", "__init__"}  # the command and the public names may use all of the parts
 RUN_TIME = {"numpy", "pyarrow"}
 COMMAND = {"click", "rich"}
+RELIABLE = {"sqlalchemy", "redis"}  # of the extra of this name
 # What a stream writes to its checkpoint. It needs no Spark, and of the engine only the errors.
 OPEN_TO_THE_COMMAND = ("pyspark_rmq.offsets.", "pyspark_rmq.marks.")
 NO_IMPORT = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml"}
@@ -172,6 +175,8 @@ def test_a_circle_of_imports_is_found_and_what_comes_later_is_none(tmp_path: Pat
 @pytest.mark.parametrize(("name", "path"), ENGINE, ids=[name for name, _ in ENGINE])
 def test_the_engine_uses_only_the_standard_library_and_its_run_time_dependencies(name: str, path: Path) -> None:
     allowed = sys.stdlib_module_names | RUN_TIME | COMMAND | {"rmq_store"}
+    if part(name) == "reliable":
+        allowed = allowed | RELIABLE
     found = [(target, line) for target, line in imports(name, path) if target.split(".")[0] not in allowed]
     assert [target for target, _ in found if part(name) != "cli" or not target.startswith(OPEN_TO_THE_COMMAND)] == []
 

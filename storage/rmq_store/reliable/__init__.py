@@ -1,0 +1,20 @@
+"""No message lost, no effect twice: the message stub, the idempotent consumer and the timed resend, on a database.
+
+The sender's transaction writes a stub of each message (`Outbox`), a relay sends what is not sent and sends again what
+no consumer confirms (`Relay`), and the consumer's transaction writes an inbox row beside the effect (`Idempotency`).
+docs/reliable.md is the guide, docs/reliable-design.md has the data flow and each crash point. Needs the extra
+`[reliable]`: SQLAlchemy 2, and redis for those who want a filter before the database.
+"""
+
+from rmq_store.reliable.engine import open_engine, set_up_sqlite, shared_engine
+from rmq_store.reliable.message_id import OUTBOX_ID, message_id_of
+from rmq_store.reliable.tables import Tables
+
+__all__ = [
+    "OUTBOX_ID",
+    "Tables",
+    "message_id_of",
+    "open_engine",
+    "set_up_sqlite",
+    "shared_engine",
+]

@@ -1,0 +1,111 @@
+"""Engines: by reference, so that no password is written down, and for SQLite with what the kit needs of it.
+
+    env:NAME             the URL is in the environment variable NAME
+    file:/path           the URL is the first line of a file
+    postgresql+psycopg://..., mysql+pymysql://..., sqlite:////data/orders.db      the URL itself
+
+An engine that an application has made works, too. For SQLite it should begin transactions as `begin_immediate` does.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from rmq_store.errors import UsageError
+
+DIALECTS: Final = ("sqlite", "postgresql", "mysql", "mariadb")
+SQLITE_BUSY_TIMEOUT_MS: Final = 30_000
+
+_engines: dict[tuple[int, str], sa.Engine] = {}
+_engines_lock = threading.Lock()
+
+
+def resolve_reference(reference: str, what: str = "the database") -> str:
+    """The URL that a reference names.
+
+    Raises:
+        UsageError: the variable or file is missing or empty. The text never holds the URL.
+    """
+    if not isinstance(reference, str) or not reference:
+        raise UsageError(f"{what}: a URL, env:NAME or file:/path is expected")
+    if reference.startswith("env:"):
+        name = reference.removeprefix("env:")
+        url = os.environ.get(name, "")
+        if not url:
+            raise UsageError(f"{what}: the environment variable {name!r} is not set; it must hold the URL")
+        return url
+    if reference.startswith("file:"):
+        path = Path(reference.removeprefix("file:"))
+        try:
+            url = path.read_text(encoding="utf-8").partition("\n")[0].strip()
+        except OSError as error:
+            raise UsageError(f"{what}: {path}: {error.strerror}; its first line must be the URL") from error
+        if not url:
+            raise UsageError(f"{what}: {path} is empty; its first line must be the URL")
+        return url
+    return reference
+
+
+def open_engine(reference: str, **options: Any) -> sa.Engine:
+    """A new engine; `options` go to `sqlalchemy.create_engine`. Connections are tried before use, and SQLite is set up
+    by `set_up_sqlite`. A forked child makes its own connections.
+
+    Raises:
+        UsageError: the reference leads nowhere, the URL is none, its database or driver is not supported.
+    """
+    url = resolve_reference(reference)
+    try:
+        parsed = sa.make_url(url)
+        dialect = parsed.get_backend_name()
+    except sa.exc.ArgumentError as error:
+        # SQLAlchemy repeats the text, and there may be a password in it.
+        raise UsageError("the database: this is no URL, such as postgresql+psycopg://user@host/name") from error
+    if dialect not in DIALECTS:
+        raise UsageError(f"the database {dialect!r} is not supported: {', '.join(DIALECTS)} are")
+    if dialect == "postgresql" and parsed.drivername == "postgresql":
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    if dialect in ("mysql", "mariadb") and parsed.drivername == dialect:
+        parsed = parsed.set(drivername=f"{dialect}+pymysql")
+    try:
+        engine = sa.create_engine(parsed, **{"pool_pre_ping": dialect != "sqlite", **options})
+    except (sa.exc.NoSuchModuleError, ImportError) as error:
+        raise UsageError(f"the driver of {parsed.drivername} is missing: {error}") from error
+    if dialect == "sqlite":
+        set_up_sqlite(engine)
+    os.register_at_fork(after_in_child=lambda: engine.dispose(close=False))
+    return engine
+
+
+def shared_engine(reference: str) -> sa.Engine:
+    """The engine of this process for a reference, made when first asked for. Workers get only the reference."""
+    key = (os.getpid(), reference)
+    with _engines_lock:
+        if key not in _engines:
+            _engines[key] = open_engine(reference)
+        return _engines[key]
+
+
+def set_up_sqlite(engine: sa.Engine) -> None:
+    """Make each connection durable (WAL, synchronous=FULL), patient (30 s for a lock), and explicit: a transaction
+    begins with BEGIN IMMEDIATE, where Python's module would begin later, and fail with "database is locked".
+    """
+
+    @sa.event.listens_for(engine, "connect")
+    def _connected(connection: Any, _record: object) -> None:
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        # Before the mode of the journal, which needs a lock itself.
+        cursor.execute(f"PRAGMA busy_timeout = {SQLITE_BUSY_TIMEOUT_MS}")
+        cursor.execute("PRAGMA journal_mode = WAL")
+        cursor.execute("PRAGMA synchronous = FULL")
+        cursor.execute("PRAGMA foreign_keys = ON")
+        cursor.close()
+
+    @sa.event.listens_for(engine, "begin")
+    def _begun(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
