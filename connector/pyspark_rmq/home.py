@@ -272,6 +272,14 @@ def open_to_watch(path: str) -> Home:
     return home  # type: ignore[no-any-return]
 
 
+def broker_waits(path: str, commit_log_paths: str) -> Iterator[pa.RecordBatch]:
+    """What only a broker delivers, as `Store.broker_waits`. Raises what `Store.open` and `Store.read` raise."""
+    from rmq_store import Store
+
+    with Store.open(path, read_only=True, commit_log_paths=commit_log_paths) as store:
+        yield from store.broker_waits()
+
+
 def open_to_commit(options: SourceOptions) -> Home:
     """Open the home for reading and for committing the offsets of `options.group`.
 

@@ -1,7 +1,8 @@
 """What a query went on without, because failOnDataLoss is off: to the log, and to a table that can be read.
 
 Each range is one line of JSON in the logger `pyspark_rmq.dataloss`, and one row of the report in the store (not in one
-that a broker made, or that cannot be written). `spark.read.format("rmq").option("dataLoss", "true")` reads the rows:
+that a broker made, or that cannot be written). `spark.read.format("rmq").option("dataLoss", "true")` reads the rows
+(`reports.py`):
 
     time          TIMESTAMP  when it was noticed
     group         STRING     of the query, NULL if it has none
@@ -21,14 +22,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from pyspark_rmq.home import record_losses, recorded_losses
-from pyspark_rmq.offsets import refuse
 from pyspark_rmq.options import SourceOptions
 
 if TYPE_CHECKING:
@@ -77,30 +76,20 @@ def record(options: SourceOptions, gone: Sequence[tuple[str, int, int, int]], re
     return bool(new)
 
 
-class LossReader(DataSourceReader):
-    """Reads the report. One task: it has 10,000 rows at most."""
+def loss_rows(path: str) -> pa.RecordBatch:
+    """The rows of the report, oldest first: 10,000 at most. Raises what `Store.open` raises where no store is."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
 
-    def __init__(self, path: str, schema: StructType) -> None:
-        unknown = [name for name in schema.fieldNames() if name not in LOSS_SCHEMA.names]
-        if unknown or not schema.fields:
-            refuse(f"the report of losses has no column {unknown}; it has {', '.join(LOSS_SCHEMA.names)}")
-        self._path = path
-        self._schema = StructType([LOSS_SCHEMA[name] for name in schema.fieldNames()])
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the report, oldest first."""
-        import pyarrow as pa
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        rows = [_columns(loss) for loss in recorded_losses(self._path)]
-        schema = to_arrow_schema(self._schema, timezone="UTC")
-        columns = [
-            pa.array([row[field.name] for row in rows], pa.int64()).cast(pa.timestamp("ms", "UTC")).cast(field.type)
-            if field.name == "time"
-            else pa.array([row[field.name] for row in rows], field.type)
-            for field in schema
-        ]
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+    rows = [_columns(loss) for loss in recorded_losses(path)]
+    schema = to_arrow_schema(LOSS_SCHEMA, timezone="UTC")
+    columns = [
+        pa.array([row[field.name] for row in rows], pa.int64()).cast(pa.timestamp("ms", "UTC")).cast(field.type)
+        if field.name == "time"
+        else pa.array([row[field.name] for row in rows], field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _columns(loss: Loss) -> dict[str, object]:

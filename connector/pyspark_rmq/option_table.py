@@ -404,6 +404,17 @@ _WHERE = (
         "time, group, topic, queueId, startOffset, endOffset, messages, reason, queryId, batchId. The newest 10,000 "
         "ranges. No other option is possible beside it and `path`.",
     ),
+    Option(
+        "brokerWaits",
+        BATCH_READ,
+        _boolean,
+        "boolean",
+        "false",
+        "Read, instead of messages of topics, what only a broker delivers: timers of its wheel, and half messages of "
+        "transactions. kind (`timer`, `half message`), topic, queueId, msgId, tags, keys, storeTimestamp, "
+        "dueTimestamp, producerGroup, checkTimes, commitLogOffset. `rmq delayed` lists the same. Only `path` and "
+        "`storePathCommitLog` are possible beside it.",
+    ),
 )
 
 _GROUP = (

@@ -35,6 +35,12 @@ _CALLED_ELSEWHERE = {
     "topics": "subscribe",
 }
 
+# Options that ask for a report, and what may be given beside them and `path`.
+REPORTS: Mapping[str, frozenset[str]] = {
+    "dataLoss": frozenset(),
+    "brokerWaits": frozenset({"storePathCommitLog"}),
+}
+
 # Options that name messages, and by what.
 _LOOKUPS: Mapping[str, Literal["key", "unique key", "id"]] = {"key": "key", "uniqKey": "unique key", "msgId": "id"}
 
@@ -169,7 +175,7 @@ def check_options(options: Mapping[str, str], uses: Sequence[Use], now_ms: int) 
 def _check(options: Mapping[str, str], use: Use, now_ms: int) -> None:
     if use in WRITE:
         sink_options(options, use)
-    elif use != "batch read" or path_of_losses(options) is None:
+    elif use != "batch read" or report_options(options) is None:
         source_options(options, use, now_ms)
 
 
@@ -217,20 +223,31 @@ def source_options(options: Mapping[str, str], use: Use, now_ms: int) -> SourceO
     )
 
 
-def path_of_losses(options: Mapping[str, str]) -> str | None:
-    """The store whose report of losses a batch read asks for; None if it asks for messages.
+@dataclass(frozen=True, slots=True)
+class ReportOptions:
+    """A batch read of something else than messages: `name` is the option that asks for it."""
+
+    name: str
+    path: str
+    commit_log_paths: str
+
+
+def report_options(options: Mapping[str, str]) -> ReportOptions | None:
+    """The report that a batch read asks for; None if it asks for messages.
 
     Raises:
-        UsageError: as `source_options`, or it asks for both.
+        UsageError: as `source_options`, or it asks for both, or for two reports.
     """
-    if "dataloss" not in {name.lower() for name in options}:
+    if not {name.lower() for name in REPORTS} & {name.lower() for name in options}:
         return None
     values = _parse(options, "batch read")
-    if not values["dataLoss"]:
+    asked = [name for name in REPORTS if values.get(name)]
+    if not asked:
         return None
-    if others := sorted(values.keys() - {"path", "dataLoss"}):
-        refuse(f"option dataLoss reads a report, not messages: {', '.join(others)} cannot be used with it")
-    return str(values["path"])
+    name = asked[0]
+    if others := sorted(values.keys() - {"path", name} - REPORTS[name]):
+        refuse(f"option {name} reads a report, not messages: {', '.join(others)} cannot be used with it")
+    return ReportOptions(name, str(values["path"]), values.get("storePathCommitLog", ""))
 
 
 def sink_options(options: Mapping[str, str], use: Use) -> SinkOptions:

@@ -38,27 +38,28 @@ class DefaultSource(DataSource):
     def schema(self) -> StructType:
         """All columns of the source; with the options `group` and `dlq` also where rows come from."""
         from pyspark_rmq.option_table import READ
-        from pyspark_rmq.options import check_options, path_of_losses
+        from pyspark_rmq.options import check_options, report_options
         from pyspark_rmq.schema import source_schema
 
         # Spark calls this at load(), and of a read only; with a schema of the user's it calls nothing there.
         check_options(self.options, sorted(READ), _now_ms())
-        if path_of_losses(self.options) is not None:
-            from pyspark_rmq.losses import LOSS_SCHEMA
+        report = report_options(self.options)
+        if report is not None:
+            from pyspark_rmq.reports import report_schema
 
-            return LOSS_SCHEMA
+            return report_schema(report)
         return source_schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`."""
-        from pyspark_rmq.options import path_of_losses, source_options
+        from pyspark_rmq.options import report_options, source_options
         from pyspark_rmq.reader import RmqReader
 
-        path = path_of_losses(self.options)
-        if path is not None:
-            from pyspark_rmq.losses import LossReader
+        report = report_options(self.options)
+        if report is not None:
+            from pyspark_rmq.reports import ReportReader
 
-            return LossReader(path, schema)
+            return ReportReader(report, schema)
         options = source_options(self.options, "batch read", _now_ms())
         if options.filter_pushdown:
             from pyspark_rmq.pushdown import PushingReader

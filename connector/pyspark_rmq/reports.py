@@ -1,0 +1,68 @@
+"""Batch reads of something else than messages of topics: an option asks for the report, and it has columns of its own.
+
+    dataLoss       what queries of this store went on without                            `losses.py`
+    brokerWaits    what only a broker delivers: timers of its wheel, half messages       `Store.broker_waits`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
+
+from pyspark_rmq.home import broker_waits
+from pyspark_rmq.losses import LOSS_SCHEMA, loss_rows
+from pyspark_rmq.offsets import refuse
+from pyspark_rmq.options import ReportOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+WAITS_SCHEMA: Final = StructType(
+    [
+        StructField("kind", StringType()),
+        StructField("topic", StringType()),
+        StructField("queueId", IntegerType()),
+        StructField("msgId", StringType()),
+        StructField("tags", StringType()),
+        StructField("keys", StringType()),
+        StructField("storeTimestamp", TimestampType()),
+        StructField("dueTimestamp", TimestampType()),
+        StructField("producerGroup", StringType()),
+        StructField("checkTimes", IntegerType()),
+        StructField("commitLogOffset", LongType()),
+    ]
+)
+
+_SCHEMAS: Final = {"dataLoss": LOSS_SCHEMA, "brokerWaits": WAITS_SCHEMA}
+
+
+def report_schema(options: ReportOptions) -> StructType:
+    """All columns of the report."""
+    return _SCHEMAS[options.name]
+
+
+class ReportReader(DataSourceReader):
+    """Reads a report in one task. `schema`: the columns that are wanted, of any order.
+
+    Raises (when constructed):
+        UsageError: the report has no such column.
+    """
+
+    def __init__(self, options: ReportOptions, schema: StructType) -> None:
+        known = _SCHEMAS[options.name].names
+        unknown = [name for name in schema.fieldNames() if name not in known]
+        if unknown or not schema.fields:
+            refuse(f"the report {options.name} has no column {unknown}; it has {', '.join(known)}")
+        self._options = options
+        self._names = schema.fieldNames()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows: losses oldest first; waiting messages in the order of the log, timers first."""
+        if self._options.name == "dataLoss":
+            yield loss_rows(self._options.path).select(self._names)
+        else:
+            for batch in broker_waits(self._options.path, self._options.commit_log_paths):
+                yield batch.select(self._names)
