@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 pytest.register_assert_rewrite("compat.stores.reading", "compat.stores.expectations")
+pytest_plugins = ["server_fixtures"]
 
 # No example is timed: machines are noisy. CI tries the same examples each time, everybody else new ones.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
