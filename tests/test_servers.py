@@ -85,6 +85,22 @@ def test_no_server_outlives_the_process_that_started_it(kind: str, number: signa
         assert not Path(directory).exists()
 
 
+def test_a_server_whose_watcher_is_killed_ends_too() -> None:
+    require(servers.redis())
+    server = servers.Redis()
+    server.start()
+    directory = server.directory
+    assert server._watch is not None
+    server._watch.kill()
+    server._watch.wait()
+    deadline_s = time.monotonic() + PATIENCE_S
+    while below(str(directory)) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    assert not below(str(directory))
+    server.close()
+    assert not directory.exists()
+
+
 @pytest.mark.parametrize("database_kind", ["postgresql", "mariadb"], indirect=True)
 def test_what_was_committed_outlives_a_kill_of_the_server(
     database_server: servers.DatabaseServer, engine: sqlalchemy.Engine
