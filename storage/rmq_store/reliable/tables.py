@@ -86,6 +86,7 @@ class Tables:
             sa.Column("flag", sa.Integer, nullable=False),
             sa.Column("queue_id", sa.Integer),
             sa.Column("properties", long_text_type(), nullable=False),
+            sa.Column("born_timestamp_ms", sa.BigInteger),
             sa.Column("sharding_key", text_type(_QUEUE)),
             # When the broker gives it out: null at once, else by its delay or its time.
             sa.Column("deliver_ms", sa.BigInteger),
@@ -109,8 +110,10 @@ class Tables:
             sqlite_autoincrement=True,
         )
         self._index("stub", "due", "status", "is_manual", "resend_ms")
-        self._index("stub", "key", "topic", "sharding_key", "seq")
-        self._index("stub", "claim", "claim_token")
+        self._index("stub", "key", "topic", "sharding_key", "sent_ms", "seq")
+        # What is not sent is little, whatever else is there: it has small indexes of its own where the database can.
+        self._index("stub", "unsent", "sent_ms", "seq", where_null="sent_ms")
+        self._index("stub", "unsent_due", "sent_ms", "resend_ms", where_null="sent_ms")
         self.stub_group: Final = self._table(
             "stub_group",
             sa.Column("message_id", text_type(MESSAGE_ID_CHARACTERS_MAX), primary_key=True),
@@ -189,6 +192,9 @@ class Tables:
     def _table(self, name: str, *columns: sa.Column[Any], **options: Any) -> sa.Table:
         return sa.Table(f"{self.prefix}{name}", self.metadata, *columns, schema=self.schema, **options)
 
-    def _index(self, table: str, name: str, *columns: str) -> None:
+    def _index(self, table: str, name: str, *columns: str, where_null: str = "") -> None:
         of: sa.Table = getattr(self, table)
-        sa.Index(f"ix_{self.prefix}{table}_{name}", *(of.c[column] for column in columns))
+        only: dict[str, Any] = {}
+        if where_null:
+            only = {f"{dialect}_where": of.c[where_null].is_(None) for dialect in ("sqlite", "postgresql")}
+        sa.Index(f"ix_{self.prefix}{table}_{name}", *(of.c[column] for column in columns), **only)
