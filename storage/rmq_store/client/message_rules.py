@@ -45,7 +45,7 @@ class MessagePreparer:
         Raises:
             MessageIllegalError: code 13 for a missing, empty or too large body, otherwise without a code.
         """
-        self._check(message)
+        self.check(message)
         body, sys_flag = message.body, 0
         if len(body) >= self._config.compress_msg_body_over_howmuch:
             packed, flags = compress(body, self._config.compress_type, self._config.compress_level)
@@ -66,7 +66,7 @@ class MessagePreparer:
         if not messages:
             raise MessageIllegalError("a batch needs a message", _NO_CODE)
         for message in messages:
-            self._check(message)
+            self.check(message)
             if any(name in message.stored_properties() for name in _DELAYS):
                 raise MessageIllegalError("a batch cannot hold delayed messages", _NO_CODE)
             if message.topic.startswith(RETRY_PREFIX):
@@ -85,7 +85,12 @@ class MessagePreparer:
             )
         return ready
 
-    def _check(self, message: Message) -> None:
+    def check(self, message: Message) -> None:
+        """The rules that a message keeps or breaks by itself.
+
+        Raises:
+            MessageIllegalError: it breaks one.
+        """
         try:
             check_message(message)
         except UsageError as error:

@@ -32,7 +32,7 @@ from rmq_store.format.frame_check import SysFlag
 from rmq_store.format.message import Message
 
 
-@checked_methods("send", "send_batch", "send_oneway", "send_async", constructor=True)
+@checked_methods("check", "send", "send_batch", "send_oneway", "send_async", constructor=True)
 class Producer:
     """A producer of one group, for all topics. Safe for threads, not across fork.
 
@@ -123,6 +123,14 @@ class Producer:
         check_topic(topic)
         return self._route(topic)
 
+    def check(self, message: Message) -> None:
+        """Refuse what `send` would refuse whatever the cluster is like, so that nobody keeps it for later.
+
+        Raises:
+            MessageIllegalError: the message breaks a rule.
+        """
+        self._preparer.check(message)
+
     def send(
         self,
         message: Message,
@@ -153,13 +161,16 @@ class Producer:
     ) -> SendResult:
         """Send messages of one topic in one request to one queue: all of them are stored or none. Ids in the result are
         joined by commas, its offsets are those of the first. Bodies are not compressed. Raises as `send`.
+
+        To a `queue` that the caller has chosen go messages of any sharding keys, as in RocketMQ; the order of a key
+        then rests on the caller, who always chooses the same one.
         """
         begin = self._begin(timeout)
         ready = self._preparer.prepare_batch(messages, self._cluster().clock())
-        if len({message.sharding_key or None for message in ready}) > 1 or any(
-            message.queue_id is not None for message in ready
-        ):
-            raise MessageIllegalError("a batch goes to one queue: no queue ids, and one sharding key at most", -1)
+        if any(message.queue_id is not None for message in ready):
+            raise MessageIllegalError("a batch goes to one queue: no queue ids in its messages", -1)
+        if queue is None and len({message.sharding_key or None for message in ready}) > 1:
+            raise MessageIllegalError("a batch goes to one queue: one sharding key at most, or an explicit queue", -1)
 
         def attempt(queue: MessageQueue, timeout_ms: int) -> SendResult:
             return self._broker(queue.broker_name).send_batch(ready, queue.queue_id, timeout_ms, self.group)

@@ -23,6 +23,7 @@ from rmq_store.client.errors import (
     RemotingTooMuchRequestError,
 )
 from rmq_store.client.producer import Producer
+from rmq_store.client.producer_config import ProducerConfig
 
 from .conftest import FakeBackend, Made, fail_all
 
@@ -221,6 +222,23 @@ def test_the_size_of_a_batch_counts_heads_and_properties(cluster: FakeBackend, m
     assert made(cluster, max_message_size=2 * (22 + 42 + 10)).send_batch([Message("T", b"x" * 10)] * 2)
     with pytest.raises(MessageIllegalError, match="148 bytes"):
         made(cluster, max_message_size=147).send_batch([Message("T", b"x" * 10)] * 2)
+
+
+def test_a_batch_to_a_chosen_queue_takes_several_sharding_keys(cluster: FakeBackend, made: Made) -> None:
+    """DefaultMQProducerImpl#send(Collection, MessageQueue) looks at topics, delays and WAIT only."""
+    messages = [Message("T", b"x", sharding_key=key) for key in ("a", "b")]
+    made(cluster).send_batch(messages, queue=MessageQueue("T", "c", 1))
+    assert [message.sharding_key for message in cluster.sent[-1].messages] == ["a", "b"]
+    with pytest.raises(MessageIllegalError, match="queue id"):
+        made(cluster).send_batch([Message("T", b"x", queue_id=1)], queue=MessageQueue("T", "c", 1))
+
+
+def test_a_message_can_be_checked_without_a_cluster() -> None:
+    producer = Producer("pg", "nowhere", ProducerConfig(max_message_size=3))
+    producer.check(Message("T", b"abc"))
+    for refused in (Message("T", b"abcd"), Message("T", b""), Message("a b", b"x"), Message("TBW102", b"x"), b"x"):
+        with pytest.raises(MessageIllegalError):
+            producer.check(refused)
 
 
 def test_a_batch_of_one_sharding_key_or_with_a_queue_is_ordered(cluster: FakeBackend, made: Made) -> None:
