@@ -25,28 +25,31 @@ _engines: dict[tuple[int, str], sa.Engine] = {}
 _engines_lock = threading.Lock()
 
 
-def resolve_reference(reference: str, what: str = "the database") -> str:
-    """The URL that a reference names.
+def resolve_reference(reference: str, what: str = "the database", holds: str = "the URL") -> str:
+    """The URL, or what else `holds` says, that a reference names.
 
     Raises:
         UsageError: the variable or file is missing or empty. The text never holds the URL.
     """
     if not isinstance(reference, str) or not reference:
-        raise UsageError(f"{what}: a URL, env:NAME or file:/path is expected")
+        raise UsageError(f"{what}: {holds}, env:NAME or file:/path is expected")
     if reference.startswith("env:"):
         name = reference.removeprefix("env:")
         url = os.environ.get(name, "")
         if not url:
-            raise UsageError(f"{what}: the environment variable {name!r} is not set; it must hold the URL")
+            raise UsageError(f"{what}: the environment variable {name!r} is not set; it must hold {holds}")
         return url
     if reference.startswith("file:"):
         path = Path(reference.removeprefix("file:"))
         try:
             url = path.read_text(encoding="utf-8").partition("\n")[0].strip()
         except OSError as error:
-            raise UsageError(f"{what}: {path}: {error.strerror}; its first line must be the URL") from error
+            raise UsageError(f"{what}: {path}: {error.strerror}; its first line must be {holds}") from error
+        except UnicodeDecodeError:
+            # The error itself has the bytes.
+            raise UsageError(f"{what}: {path} is no text; its first line must be {holds}") from None
         if not url:
-            raise UsageError(f"{what}: {path} is empty; its first line must be the URL")
+            raise UsageError(f"{what}: {path} is empty; its first line must be {holds}")
         return url
     return reference
 
