@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -19,8 +18,8 @@ def tables() -> Tables:
 
 
 @pytest.fixture
-def engine(tmp_path: Path, tables: Tables) -> Iterator[sa.Engine]:
-    made = open_engine(f"sqlite:///{tmp_path}/business.db")
+def engine(database_url: str, tables: Tables) -> Iterator[sa.Engine]:
+    made = open_engine(database_url)
     tables.metadata.create_all(made)
     yield made
     made.dispose()
