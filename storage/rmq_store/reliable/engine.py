@@ -21,6 +21,9 @@ from rmq_store.errors import UsageError
 DIALECTS: Final = ("sqlite", "postgresql", "mysql", "mariadb")
 SQLITE_BUSY_TIMEOUT_MS: Final = 30_000
 
+ONLY_READS: Final = "rmq_only_reads"
+"""Execution option of a connection whose transaction writes nothing."""
+
 _engines: dict[tuple[int, str], sa.Engine] = {}
 _engines_lock = threading.Lock()
 
@@ -75,13 +78,21 @@ def open_engine(reference: str, **options: Any) -> sa.Engine:
     if dialect in ("mysql", "mariadb") and parsed.drivername == dialect:
         parsed = parsed.set(drivername=f"{dialect}+pymysql")
     try:
-        engine = sa.create_engine(parsed, **{"pool_pre_ping": dialect != "sqlite", **options})
+        engine = sa.create_engine(parsed, **{**_defaults(dialect), **options})
     except (sa.exc.NoSuchModuleError, ImportError) as error:
         raise UsageError(f"the driver of {parsed.drivername} is missing: {error}") from error
     if dialect == "sqlite":
         set_up_sqlite(engine)
     os.register_at_fork(after_in_child=lambda: engine.dispose(close=False))
     return engine
+
+
+def _defaults(dialect: str) -> dict[str, Any]:
+    if dialect == "sqlite":
+        return {}
+    # The level at which a statement sees what was committed before it began: `transact` needs it. Connections for the
+    # twenty threads of a consumer and what runs beside them.
+    return {"pool_pre_ping": True, "isolation_level": "READ COMMITTED", "pool_size": 20, "max_overflow": 20}
 
 
 def shared_engine(reference: str) -> sa.Engine:
@@ -95,7 +106,8 @@ def shared_engine(reference: str) -> sa.Engine:
 
 def set_up_sqlite(engine: sa.Engine) -> None:
     """Make each connection durable (WAL, synchronous=FULL), patient (30 s for a lock), and explicit: a transaction
-    begins with BEGIN IMMEDIATE, where Python's module would begin later, and fail with "database is locked".
+    begins with BEGIN IMMEDIATE, where Python's module would begin later, and fail with "database is locked". One that
+    only reads (`transact.read`) does not wait for those that write.
     """
 
     @sa.event.listens_for(engine, "connect")
@@ -111,4 +123,5 @@ def set_up_sqlite(engine: sa.Engine) -> None:
 
     @sa.event.listens_for(engine, "begin")
     def _begun(connection: sa.Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        only_reads = connection.get_execution_options().get(ONLY_READS, False)
+        connection.exec_driver_sql("BEGIN" if only_reads else "BEGIN IMMEDIATE")

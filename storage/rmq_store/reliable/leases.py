@@ -10,8 +10,8 @@ import secrets
 import time
 from typing import Final
 
-HORIZON_MS: Final = 24 * 3_600_000
-"""No lease and no wait of the kit is longer. What ends later was written by a clock that has jumped, and is void."""
+HORIZON_FACTOR: Final = 2
+"""What ends later than in so many times its length was written by a clock that has jumped, and is void."""
 
 
 def now_ms() -> int:
@@ -19,9 +19,14 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def is_live(until_ms: int, at_ms: int) -> bool:
-    """Whether something that ends at `until_ms` still holds."""
-    return at_ms < until_ms <= at_ms + HORIZON_MS
+def is_live(until_ms: int, at_ms: int, length_ms: int) -> bool:
+    """Whether something of at most `length_ms` that ends at `until_ms` still holds."""
+    return at_ms < until_ms <= horizon_ms(at_ms, length_ms)
+
+
+def horizon_ms(at_ms: int, length_ms: int) -> int:
+    """The last end that a lease of at most `length_ms` can have: for conditions in SQL."""
+    return at_ms + HORIZON_FACTOR * length_ms
 
 
 def new_token() -> str:

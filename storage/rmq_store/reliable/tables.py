@@ -5,7 +5,7 @@
     log          a message that a group has received and not yet done      the document's "message log"
     inbox        a message that a group has done; written with the effect
     high_water   per group and queue: the largest offset that was delivered for the first time
-    batch        a micro-batch of a streaming query that is written
+    batch        a micro-batch of a streaming query that is written, per group and target
     manual       what a person must look at
     relay        one row, which makes relays claim one after the other
     schema       the version of these tables
@@ -158,6 +158,9 @@ class Tables:
         self.batch: Final = self._table(
             "batch",
             sa.Column("query_id", text_type(_SHORT), primary_key=True),
+            # One micro-batch may be written for several groups, and to several targets.
+            sa.Column("group_name", text_type(_NAME), primary_key=True),
+            sa.Column("target", text_type(_SHORT), primary_key=True),
             sa.Column("batch_id", sa.BigInteger, primary_key=True, autoincrement=False),
             sa.Column("done_ms", sa.BigInteger, nullable=False),
         )
@@ -190,6 +193,8 @@ class Tables:
         ]  # fmt: skip
 
     def _table(self, name: str, *columns: sa.Column[Any], **options: Any) -> sa.Table:
+        # Transactions are what the kit stands on, and not every engine of MySQL has them.
+        options |= {"mysql_engine": "InnoDB", "mariadb_engine": "InnoDB"}
         return sa.Table(f"{self.prefix}{name}", self.metadata, *columns, schema=self.schema, **options)
 
     def _index(self, table: str, name: str, *columns: str, where_null: str = "") -> None:

@@ -1,9 +1,14 @@
-"""A transaction that is tried again when the database asks for it.
+"""A transaction that is tried again when the database asks for it, at READ COMMITTED.
 
-    tried again     deadlock, lock timeout, serialization failure, SQLITE_BUSY, and a connection that was lost
+    tried again     deadlock, lock timeout, serialization failure, SQLITE_BUSY, a connection that was lost or refused,
+                    a pool without a free connection
 
 `work` may run several times, each in a transaction of its own, so its effects must all be in that transaction. After a
 lost connection the commit may have happened: `work` must begin with a write whose repetition it recognises.
+
+At READ COMMITTED each statement sees what was committed before it began. At REPEATABLE READ (the default of MariaDB and
+MySQL) a decision would rest on a snapshot from before somebody else's commit, and on PostgreSQL a row that somebody
+else has changed ends the transaction.
 """
 
 from __future__ import annotations
@@ -11,18 +16,30 @@ from __future__ import annotations
 import random
 import sqlite3
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
+from rmq_store.reliable.engine import ONLY_READS
+
 T = TypeVar("T")
 
-TRIES: Final = 6
+TRIES: Final = 8
 FIRST_PAUSE_S: Final = 0.02
+PAUSE_S_MAX: Final = 2.0
 
-_MYSQL_CODES = {1205, 1213}  # lock wait timeout, deadlock
-_POSTGRESQL_CODES = {"40001", "40P01", "55P03"}  # serialization failure, deadlock, lock not available
+_READ_COMMITTED: Final = "READ COMMITTED"
+
+# Lock wait timeout, deadlock, "record has changed since last read" (innodb_snapshot_isolation), connections that are
+# refused or lost, too many of them, a server that is going down.
+_MYSQL_CODES = {1205, 1213, 1020, 2002, 2003, 2006, 2013, 1040, 1053}
+# Serialization failure, deadlock, lock not available, a server that shuts down or starts, too many connections.
+_POSTGRESQL_CODES = {"40001", "40P01", "55P03", "57P01", "57P02", "57P03", "53300"}
+
+_needs_level: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
 
 def transact(
@@ -35,28 +52,57 @@ def transact(
     """Run `work` in a transaction and commit it; returns what it returns, durable in the database.
 
     Raises:
-        sqlalchemy.exc.DBAPIError: what no try cures, or the last try's error. What `work` raises rolls back.
+        sqlalchemy.exc.SQLAlchemyError: what no try cures, or the last try's error. What `work` raises rolls back.
     """
     for attempt in range(1, tries + 1):
         try:
-            with engine.begin() as connection:
+            with begin(engine) as connection:
                 return work(connection)
-        except sa.exc.DBAPIError as error:
+        except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
             if attempt == tries or not is_transient(error):
                 raise
-        sleep(FIRST_PAUSE_S * 2**attempt * random.uniform(0.5, 1))
+        sleep(min(FIRST_PAUSE_S * 2**attempt, PAUSE_S_MAX) * random.uniform(0.5, 1))
     raise AssertionError("unreachable")
 
 
-def is_transient(error: sa.exc.DBAPIError) -> bool:
+def read(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
+    """Run `work`, which only reads what is committed; in SQLite it waits for no writer. Raises as `transact`."""
+    return transact(engine.execution_options(**{ONLY_READS: True}), work)
+
+
+@contextmanager
+def begin(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A connection in one transaction at READ COMMITTED (SQLite: serializable), which is committed at the end."""
+    with engine.connect() as connection:
+        if _must_set_level(connection):
+            connection.execution_options(isolation_level=_READ_COMMITTED)
+        with connection.begin():
+            yield connection
+
+
+def _must_set_level(connection: sa.Connection) -> bool:
+    """Whether connections of this engine begin at another level; asked once for each pool."""
+    if connection.dialect.name == "sqlite":
+        return False
+    pool = connection.engine.pool
+    if pool not in _needs_level:
+        _needs_level[pool] = connection.get_isolation_level() != _READ_COMMITTED
+    return _needs_level[pool]
+
+
+def is_transient(error: sa.exc.DBAPIError | sa.exc.TimeoutError) -> bool:
     """Whether the same transaction may succeed when it is tried again."""
-    if error.connection_invalidated:
+    if isinstance(error, sa.exc.TimeoutError) or error.connection_invalidated:
         return True
     original: Any = error.orig
     if isinstance(original, sqlite3.OperationalError):
         code = getattr(original, "sqlite_errorcode", 0) & 0xFF
         return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-    if getattr(original, "sqlstate", None) in _POSTGRESQL_CODES:
+    state = getattr(original, "sqlstate", None)
+    if state in _POSTGRESQL_CODES:
+        return True
+    # libpq could not connect. There is no code, because no server has answered.
+    if isinstance(error, sa.exc.OperationalError) and type(original).__module__.startswith("psycopg") and not state:
         return True
     arguments: tuple[Any, ...] = getattr(original, "args", ())
     return bool(arguments) and arguments[0] in _MYSQL_CODES
