@@ -9,7 +9,7 @@ IN_PARALLEL := -n 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv java demo test slow compat compat-stores harness crash soak bench bench-peers lint types check clean
+.PHONY: help venv java servers demo test slow compat compat-stores harness crash soak bench bench-peers lint types check clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ $(STAMP): setup.py pyproject.toml $(wildcard storage/rmq_store/native/*)
 
 java:
 	@$(CHECK_HOST) java
+
+servers: ## install PostgreSQL, MariaDB and Redis, which the tests of rmq_store.reliable start for themselves (root)
+	@sh tools/test_servers.sh install
 
 demo: java $(STAMP) ## show the main job on a store that a real RocketMQ broker wrote
 	@$(PY) examples/demo.py

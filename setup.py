@@ -20,23 +20,31 @@ PACKAGE_DIR = {
     for package in find_packages(str(HERE / root))
 }
 
+RELIABLE = ["sqlalchemy>=2.0,<3", "redis>=5"]
 NOTEBOOK = ["ipykernel>=6.29", "matplotlib>=3.8", "nbclient>=0.10"]
 
 EXTRAS = {
     # PySpark itself does not ask for pandas; its mapInArrow, on which `consume` stands, does.
     "spark": ["pyspark>=4.2", "pandas>=2.2"],
     "kafka": ["kafka-python>=3.0,<4"],
-    "reliable": ["sqlalchemy>=2.0,<3", "redis>=5"],
+    # The driver is the user's choice: SQLite's comes with Python.
+    "reliable": RELIABLE,
     "notebook": NOTEBOOK,
     # No wheel for every Python that we run on, so no part of `dev`.
     "fuzz": ["atheris>=3.0"],
     "dev": [
         *NOTEBOOK,
+        *RELIABLE,
+        "aiomysql>=0.2",
+        "aiosqlite>=0.20",
         "build>=1.2",
+        "greenlet>=3.1",
         "hypothesis>=6.100",
         "mypy>=2",
         "pandas>=2.2",
         "prometheus-client>=0.21",
+        "psycopg[binary]>=3.2",
+        "pymysql>=1.1",
         "pyspark[connect,pipelines]>=4.2",
         "pytest>=9",
         "pytest-timeout>=2.4",

@@ -69,7 +69,7 @@ class Server(ABC):
     def missing(self) -> str | None:
         """Why this machine has no such server; None if it can be started."""
         if None in self.programs():
-            return f"{self.name} is not installed: tools/test_servers.sh installs it"
+            return f"{self.name} is not installed: `make servers` installs it"
         if importlib.util.find_spec(self.client) is None:
             return f"the Python package {self.client} is not installed"
         if (user := self._identity()) is not None:

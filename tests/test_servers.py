@@ -176,7 +176,7 @@ def test_a_missing_server_is_a_reason_to_skip_but_an_error_in_ci(monkeypatch: py
     monkeypatch.setattr(servers, "_program", lambda name: None)
     server = servers.Redis()
     monkeypatch.setattr(servers, "REQUIRED", False)
-    with pytest.raises(pytest.skip.Exception, match=r"redis is not installed: tools/test_servers\.sh"):
+    with pytest.raises(pytest.skip.Exception, match=r"redis is not installed: `make servers`"):
         require(server)
     monkeypatch.setattr(servers, "REQUIRED", True)
     with pytest.raises(pytest.fail.Exception, match="RMQ_TEST_SERVERS=required, but redis is not installed"):

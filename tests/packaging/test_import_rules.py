@@ -275,6 +275,14 @@ def test_importing_the_engine_does_not_load_spark_or_the_command() -> None:
     assert not loaded & {"pyspark", "pyspark_rmq", "py4j", "click", "rich", "pandas"}
 
 
+@pytest.mark.parametrize("module", ["rmq_store", "rmq_store.client", "rmq_store.cli", "pyspark_rmq"])
+def test_databases_are_loaded_only_with_what_needs_them(module: str) -> None:
+    """SQLAlchemy takes as long to load as all of the rest, and is not there without the extra."""
+    loaded = loaded_by(f"import {module}; from {module} import *")
+    assert module.split(".")[0] in loaded
+    assert not loaded & RELIABLE
+
+
 def test_the_package_itself_loads_nothing_heavy() -> None:
     assert not loaded_by("import rmq_store; dir(rmq_store)") & {"numpy", "pyarrow"}
 
@@ -297,7 +305,7 @@ commands({line}, prog_name="rmq")
     answer, _, loaded = done.stdout.partition("loaded: ")
     assert "queryMsgByKey" in answer
     assert "rmq_store.cli.mqadmin.message" in loaded.split()
-    assert not {module.split(".")[0] for module in loaded.split()} & {"numpy", "pyarrow", "pandas", "rich"}
+    assert not {module.split(".")[0] for module in loaded.split()} & ({"numpy", "pyarrow", "pandas", "rich"} | RELIABLE)
 
 
 def test_the_command_reads_checkpoints_without_spark() -> None:
