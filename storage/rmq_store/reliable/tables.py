@@ -163,6 +163,9 @@ class Tables:
             sa.Column("target", text_type(_SHORT), primary_key=True),
             sa.Column("batch_id", sa.BigInteger, primary_key=True, autoincrement=False),
             sa.Column("done_ms", sa.BigInteger, nullable=False),
+            # Tells its messages from those of another batch of this number, which a set-back checkpoint brings.
+            sa.Column("row_count", sa.BigInteger, nullable=False),
+            sa.Column("digest", sa.BigInteger, nullable=False),
         )
         self.manual: Final = self._table(
             "manual",
