@@ -1,0 +1,53 @@
+"""Messages that a broker keeps for a while before it gives them out: until when, and the same message without it.
+
+DELAY             a level of the broker's ladder      counts before the others, as in a store
+TIMER_DELIVER_MS  a point in time
+TIMER_DELAY_MS, TIMER_DELAY_SEC       a time span
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from rmq_store.client import Message
+
+# messageDelayLevel as released (MessageStoreConfig.java). A broker may have another one; all that rests on it is when
+# a resend is thought of.
+_LEVELS_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1_200, 1_800, 3_600, 7_200)
+_RELATIVE: Final = {"TIMER_DELAY_MS": 1, "TIMER_DELAY_SEC": 1_000}
+DELAYS: Final = ("DELAY", "TIMER_DELIVER_MS", *_RELATIVE)
+
+
+def deliver_ms(message: Message, now_ms: int) -> int | None:
+    """When the broker gives out a message that is sent now; None: at once."""
+    properties = message.stored_properties()
+    level = _number(properties.get("DELAY"))
+    if level > 0:
+        return now_ms + _LEVELS_S[min(level, len(_LEVELS_S)) - 1] * 1_000
+    if "TIMER_DELIVER_MS" in properties:
+        return _number(properties["TIMER_DELIVER_MS"])
+    for name, unit_ms in _RELATIVE.items():
+        if name in properties:
+            return now_ms + _number(properties[name]) * unit_ms
+    return None
+
+
+def is_delayed(message: Message) -> bool:
+    """Whether it has any of these properties; a batch cannot hold it."""
+    if message.delay_level or message.deliver_timestamp_ms is not None:
+        return True
+    return any(name in message.properties for name in DELAYS)
+
+
+def without_delay(message: Message) -> Message:
+    """The message for a resend after its time: it has waited already."""
+    kept = {name: value for name, value in message.properties.items() if name not in DELAYS}
+    return replace(message, properties=kept, delay_level=0, deliver_timestamp_ms=None)
+
+
+def _number(text: str | None) -> int:
+    """What is no number is no delay: the broker refuses the message, or gives it out at once."""
+    if text is None or not (text.isascii() and text.isdigit() and len(text) < 16):
+        return 0
+    return int(text)

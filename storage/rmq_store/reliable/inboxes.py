@@ -1,0 +1,28 @@
+"""Which database holds the inbox of which group: the stub's own, unless something else is said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import sqlalchemy as sa
+
+
+class Inboxes:
+    """`stubs`: the senders' database. `by_group` {group: engine}: groups whose inbox is elsewhere. `other`: where all
+    other groups have theirs, if that is not `stubs`.
+    """
+
+    def __init__(
+        self, stubs: sa.Engine, by_group: Mapping[str, sa.Engine] | None = None, other: sa.Engine | None = None
+    ) -> None:
+        self.stubs = stubs
+        self.by_group = dict(by_group or {})
+        self.other = stubs if other is None else other
+
+    def of(self, group: str) -> sa.Engine:
+        """The database of the group's inbox."""
+        return self.by_group.get(group, self.other)
+
+    def engines(self) -> list[sa.Engine]:
+        """Every database, each once, that of the stubs first."""
+        return list(dict.fromkeys([self.stubs, self.other, *self.by_group.values()]))
