@@ -18,6 +18,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from rmq_store.client import Message
+from rmq_store.reliable import leases
 from rmq_store.reliable.tables import CONFIRMED, UNCONFIRMED, VOID, Tables
 
 IDS_PER_STATEMENT: Final = 1_000
@@ -198,26 +199,30 @@ def _confirm_slice(
 
 def _one_group_less(tables: Tables) -> sa.Update:
     stub = tables.stub
-    # MySQL sets from left to right and would show the second the number of the first; so the status comes first, where
-    # every database shows it the old one.
+    # MySQL sets from left to right and would show the others the number that is set; so the number comes last, where
+    # every database shows them the old one.
     return (
         stub.update()
         .where(stub.c.status == UNCONFIRMED)
         .ordered_values(
             (stub.c.status, sa.case((stub.c.pending_groups <= 1, CONFIRMED), else_=UNCONFIRMED)),
+            (stub.c.is_manual, sa.case((stub.c.pending_groups <= 1, sa.false()), else_=stub.c.is_manual)),
             (stub.c.pending_groups, stub.c.pending_groups - 1),
         )
     )
 
 
-def void(connection: sa.Connection, tables: Tables, message_id: str) -> str | None:
-    """Take a message back, in the caller's transaction: groups that have not confirmed it yet will do nothing.
+def void(connection: sa.Connection, tables: Tables, message_id: str, now_ms: int | None = None) -> str | None:
+    """Take a message back, in the caller's transaction: groups that have not confirmed it yet will do nothing. The stub
+    is kept until no copy of the message can come any more: `resend_ms` says since when it is void.
 
     Returns the status that the stub has now: "void", or "confirmed" if that came first; None without a stub.
     """
     stub = tables.stub
     connection.execute(
-        stub.update().where(stub.c.message_id == message_id, stub.c.status == UNCONFIRMED).values(status=VOID)
+        stub.update()
+        .where(stub.c.message_id == message_id, stub.c.status == UNCONFIRMED)
+        .values(status=VOID, is_manual=False, resend_ms=leases.now_ms() if now_ms is None else now_ms)
     )
     return connection.scalar(sa.select(stub.c.status).where(stub.c.message_id == message_id).with_for_update())
 

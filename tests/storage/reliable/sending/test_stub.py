@@ -118,6 +118,14 @@ def test_a_stub_is_confirmed_when_the_last_of_its_groups_has_confirmed(engine: s
     assert stub_of(engine, tables, "M") == ("confirmed", 0)
 
 
+def test_a_confirmation_takes_the_message_off_the_hands_of_people(engine: sa.Engine, tables: Tables) -> None:
+    write(engine, tables, "M", "stock", "mail", is_manual=True)
+    for group, is_manual in (("stock", True), ("mail", False)):
+        with engine.begin() as connection:
+            confirm(connection, tables, group, "M", NOW)
+            assert connection.scalar(sa.select(tables.stub.c.is_manual)) is is_manual
+
+
 def test_a_group_that_the_stub_does_not_name_has_nothing_to_confirm(engine: sa.Engine, tables: Tables) -> None:
     write(engine, tables, "M", "stock")
     with engine.begin() as connection:
