@@ -6,12 +6,17 @@ docs/reliable.md is the guide, docs/reliable-design.md has the data flow and eac
 `[reliable]`: SQLAlchemy 2, and redis for those who want a filter before the database.
 """
 
+from rmq_store.reliable.consume_counters import ConsumeCounts
 from rmq_store.reliable.engine import open_engine, set_up_sqlite, shared_engine
+from rmq_store.reliable.idempotency import Idempotency, ReceiveCounts
 from rmq_store.reliable.message_id import OUTBOX_ID, message_id_of
 from rmq_store.reliable.tables import Tables
 
 __all__ = [
     "OUTBOX_ID",
+    "ConsumeCounts",
+    "Idempotency",
+    "ReceiveCounts",
     "Tables",
     "message_id_of",
     "open_engine",

@@ -63,9 +63,7 @@ def test_a_transaction_that_is_tried_again_does_not_take_its_first_rows_for_new_
 
 @pytest.mark.parametrize("ids", [["M1"], ["M1", "M2"]], ids=["one", "a set"])
 @pytest.mark.parametrize("commits", [True, False], ids=["commits", "rolls back"])
-def test_a_second_worker_waits_for_the_first(
-    engine: sa.Engine, tables: Tables, ids: list[str], commits: bool
-) -> None:
+def test_a_second_worker_waits_for_the_first(engine: sa.Engine, tables: Tables, ids: list[str], commits: bool) -> None:
     first = engine.connect()
     with first:
         transaction = first.begin()

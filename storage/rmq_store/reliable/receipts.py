@@ -1,0 +1,289 @@
+"""The log of what a group has received and not yet done (the document's 6.2.1.2), and its high-water marks.
+
+Both are written in a transaction of their own before the effect's: the sender must see what has arrived, also while it
+is worked on. A row of the log has a lease (somebody works on it), or waits for its retry, or is dead. It goes when the
+message is done. The lease only saves work: what is done once is decided by `inbox`.
+
+    C2   `receive`    one transaction: who has what, rows with our lease, marks
+    E1   `fail`       one transaction: the lease given back, until when the row blocks a resend, dead letters
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+
+from rmq_store.reliable import inbox, manual_list
+from rmq_store.reliable.inserted_ids import chunks, inserted_ids
+from rmq_store.reliable.leases import horizon_ms, is_live
+from rmq_store.reliable.tables import VOID, Tables
+
+RETRY_TOPIC_PREFIX: Final = "%RETRY%"
+
+Queue = tuple[str, str, int]
+"""Broker name, topic, queue id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """One delivery of a message. `topic`, `queue_id`, `queue_offset`: where it lies, for a retry in the retry topic.
+
+    `retry_ms`: how long it waits for its next delivery if this one fails. `is_last`: if this one fails, it is dead.
+    """
+
+    message_id: str
+    broker_name: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    reconsume_times: int
+    retry_ms: int
+    is_last: bool
+
+    @property
+    def is_first_delivery(self) -> bool:
+        """Whether it counts for the high-water mark: neither a retry, nor given out before."""
+        return self.reconsume_times == 0 and not self.topic.startswith(RETRY_TOPIC_PREFIX)
+
+    @property
+    def queue(self) -> Queue:
+        """The queue that it lies in."""
+        return self.broker_name, self.topic, self.queue_id
+
+
+@dataclass(slots=True)
+class Received:
+    """What C2 found, by id: `ours` to work on, `done` before, `void`, and `busy`: {id: when the other's lease ends}.
+    `doubtful`: of `ours`, those whose worker before us never said what became of them.
+    """
+
+    ours: set[str] = field(default_factory=set)
+    done: set[str] = field(default_factory=set)
+    void: set[str] = field(default_factory=set)
+    busy: dict[str, int] = field(default_factory=dict)
+    doubtful: set[str] = field(default_factory=set)
+
+
+class HighWater:
+    """The largest offset of first deliveries per queue, as this process has written it. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._written: dict[Queue, int] = {}
+
+    def higher(self, receipts: Iterable[Receipt]) -> dict[Queue, int]:
+        """Marks that are to be written; those that are known to be there cost nothing."""
+        found: dict[Queue, int] = {}
+        for receipt in receipts:
+            if receipt.is_first_delivery:
+                before = found.get(receipt.queue, self._written.get(receipt.queue, -1))
+                if receipt.queue_offset > before:
+                    found[receipt.queue] = receipt.queue_offset
+        return found
+
+    def wrote(self, marks: Mapping[Queue, int]) -> None:
+        """The transaction of these marks has committed. A race leaves a smaller one, which is only written again."""
+        self._written.update(marks)
+
+
+def receive(
+    connection: sa.Connection,
+    tables: Tables,
+    group: str,
+    receipts: Sequence[Receipt],
+    *,
+    token: str,
+    now_ms: int,
+    lease_ms: int,
+    marks: Mapping[Queue, int],
+    elsewhere: Collection[str] = (),
+    void: Collection[str] | None = None,
+) -> Received:
+    """C2: write the log rows and marks, and say what to do with each message (ids differ from each other).
+
+    `elsewhere`: ids that Redis says another worker has. `void`: of the ids, those whose stub in another database is
+    void; None: the stubs lie in this database. A fixed number of statements per 1,000 messages.
+    """
+    found = Received()
+    rows: dict[str, Receipt] = {receipt.message_id: receipt for receipt in receipts}
+    leases: dict[str, tuple[str | None, int]] = {}
+    found.void.update(void or ())
+    for ids in chunks(sorted(rows)):
+        state = _state(tables, group, ids, with_stubs=void is None)
+        for kind, message_id, text, until_ms in connection.execute(state):
+            if kind == "inbox":
+                found.done.add(message_id)
+            elif kind == "stub":
+                found.void.add(message_id)
+            else:
+                leases[message_id] = (text, until_ms)
+    found.void -= found.done
+    settled = found.done | found.void
+    for message_id in rows.keys() - settled:
+        holder, until_ms = leases.get(message_id, (None, 0))
+        if holder == token:
+            found.ours.add(message_id)  # of a try whose commit was not answered
+        elif message_id in elsewhere:
+            found.busy[message_id] = now_ms + lease_ms
+        elif holder is not None and is_live(until_ms, now_ms, lease_ms):
+            found.busy[message_id] = until_ms
+        elif holder is not None:
+            found.doubtful.add(message_id)
+    delete(connection, tables, group, settled)
+    wanted = rows.keys() - settled - found.busy.keys() - found.ours
+    _delete_free(connection, tables, group, wanted & leases.keys(), now_ms, lease_ms)
+    new = inserted_ids(
+        connection,
+        tables.log,
+        [_log_row(group, rows[message_id], token, now_ms, now_ms + lease_ms) for message_id in wanted],
+        token,
+    )
+    found.ours |= new
+    # Somebody took these between our two statements.
+    found.busy.update(dict.fromkeys(wanted - new, now_ms + lease_ms))
+    found.doubtful &= found.ours
+    write_marks(connection, tables, group, marks)
+    return found
+
+
+def fail(
+    connection: sa.Connection,
+    tables: Tables,
+    group: str,
+    receipts: Sequence[Receipt],
+    *,
+    token: str,
+    now_ms: int,
+    slack_ms: int,
+    detail: str,
+) -> set[str]:
+    """E1: give the rows of `token` back. They block a resend until the retry is due and `slack_ms` more; a row of the
+    last delivery is dead, and on the manual list. Returns the ids that the group has done meanwhile: another worker
+    has, or this one without an answer from the database; their log rows go.
+    """
+    done = inbox.done_ids(connection, tables, group, [receipt.message_id for receipt in receipts])
+    delete(connection, tables, group, done)
+    steps: dict[tuple[int, bool], list[str]] = {}
+    for receipt in receipts:
+        if receipt.message_id not in done:
+            steps.setdefault((receipt.retry_ms, receipt.is_last), []).append(receipt.message_id)
+    log = tables.log
+    for (retry_ms, is_last), ids in sorted(steps.items()):
+        for some in chunks(sorted(ids)):
+            connection.execute(
+                sa.update(log)
+                .where(log.c.group_name == group, log.c.message_id.in_(some), log.c.lease_token == token)
+                .values(
+                    lease_token=None,
+                    lease_until_ms=0,
+                    blocks_until_ms=now_ms + retry_ms + slack_ms,
+                    is_dead=is_last,
+                )
+            )
+        if is_last:
+            manual_list.add_all(
+                connection,
+                tables,
+                [manual_list.ManualEntry(each, group, manual_list.DEAD_LETTER, detail, now_ms) for each in ids],
+            )
+    return done
+
+
+def renew(
+    connection: sa.Connection, tables: Tables, group: str, message_ids: Iterable[str], token: str, until_ms: int
+) -> None:
+    """Let the leases of `token` end at `until_ms`; rows that others have taken over stay theirs."""
+    log = tables.log
+    for some in chunks(sorted(message_ids)):
+        connection.execute(
+            sa.update(log)
+            .where(log.c.group_name == group, log.c.message_id.in_(some), log.c.lease_token == token)
+            .values(lease_until_ms=until_ms)
+        )
+
+
+def delete(connection: sa.Connection, tables: Tables, group: str, message_ids: Iterable[str]) -> None:
+    """Delete log rows of what is done or void, whoever has them."""
+    log = tables.log
+    for some in chunks(sorted(message_ids)):
+        connection.execute(sa.delete(log).where(log.c.group_name == group, log.c.message_id.in_(some)))
+
+
+def write_marks(connection: sa.Connection, tables: Tables, group: str, marks: Mapping[Queue, int]) -> None:
+    """Raise the high-water marks of queues; a smaller one changes nothing. Two processes may do so at one time."""
+    if not marks:
+        return
+    high_water = tables.high_water
+    rows = [
+        {"group_name": group, "broker_name": broker, "topic": topic, "queue_id": queue_id, "queue_offset": offset}
+        for (broker, topic, queue_id), offset in sorted(marks.items())
+    ]
+    dialect = connection.dialect.name
+    if dialect in ("mysql", "mariadb"):
+        new = mysql.insert(high_water)
+        larger = sa.func.greatest(high_water.c.queue_offset, new.inserted.queue_offset)
+        connection.execute(new.on_duplicate_key_update(queue_offset=larger), rows)
+        return
+    insert = (sqlite if dialect == "sqlite" else postgresql).insert(high_water)
+    connection.execute(
+        insert.on_conflict_do_update(
+            index_elements=list(high_water.primary_key),
+            set_={"queue_offset": insert.excluded.queue_offset},
+            where=high_water.c.queue_offset < insert.excluded.queue_offset,
+        ),
+        rows,
+    )
+
+
+def _state(tables: Tables, group: str, ids: list[str], *, with_stubs: bool) -> sa.CompoundSelect[Any]:
+    """(kind, id, text, time) of inbox rows, void stubs and log rows, in one statement."""
+    done, log, stub = tables.inbox, tables.log, tables.stub
+    parts = [
+        sa.select(sa.literal_column("'inbox'"), done.c.message_id, done.c.token, done.c.done_ms).where(
+            done.c.group_name == group, done.c.message_id.in_(ids)
+        ),
+        sa.select(sa.literal_column("'log'"), log.c.message_id, log.c.lease_token, log.c.lease_until_ms).where(
+            log.c.group_name == group, log.c.message_id.in_(ids)
+        ),
+    ]
+    if with_stubs:
+        parts.append(
+            sa.select(sa.literal_column("'stub'"), stub.c.message_id, stub.c.status, stub.c.created_ms).where(
+                stub.c.message_id.in_(ids), stub.c.status == VOID
+            )
+        )
+    return sa.union_all(*parts)
+
+
+def _delete_free(
+    connection: sa.Connection, tables: Tables, group: str, ids: Collection[str], now_ms: int, lease_ms: int
+) -> None:
+    """Delete rows that nobody works on; ours are inserted instead."""
+    log = tables.log
+    is_free = sa.or_(
+        log.c.lease_token.is_(None),
+        log.c.lease_until_ms <= now_ms,
+        log.c.lease_until_ms > horizon_ms(now_ms, lease_ms),
+    )
+    for some in chunks(sorted(ids)):
+        connection.execute(sa.delete(log).where(log.c.group_name == group, log.c.message_id.in_(some), is_free))
+
+
+def _log_row(group: str, receipt: Receipt, token: str, now_ms: int, until_ms: int) -> dict[str, object]:
+    return {
+        "group_name": group,
+        "message_id": receipt.message_id,
+        "broker_name": receipt.broker_name,
+        "topic": receipt.topic,
+        "queue_id": receipt.queue_id,
+        "queue_offset": receipt.queue_offset,
+        "received_ms": now_ms,
+        "reconsume_times": receipt.reconsume_times,
+        "lease_token": token,
+        "lease_until_ms": until_ms,
+        "blocks_until_ms": 0,
+        "is_dead": False,
+    }
