@@ -4,12 +4,15 @@ A dead letter that its group has done is none: another worker was faster, or som
 instead. Any other one gets an entry, and a row of `log` that is dead: from then on nobody sends it again by itself, and
 the entry goes when the group has done the message, by `rmq dlq redrive` or `rmq resend retry`.
 
+A message that dies again after people were told of it is a new entry, so that they are told again.
+
 How far a queue was collected stands in `high_water`, under the dead-letter topic. It moves in the transaction that
 writes the entries, and only from where this collector has read it: of two collectors one goes on.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,15 +24,18 @@ from rmq_store.client import Backend, Broker, MessageQueue, PullStatus
 from rmq_store.errors import NoMessageIdError, UsageError
 from rmq_store.reliable import manual_list
 from rmq_store.reliable.leases import now_ms
-from rmq_store.reliable.manual_list import DEAD_LETTER, ManualEntry
+from rmq_store.reliable.manual_list import DEAD_LETTER, NO_ID, ManualEntry
 from rmq_store.reliable.message_id import message_id_of
 from rmq_store.reliable.new_rows import insert_new
 from rmq_store.reliable.stub import confirm_all, status_of
-from rmq_store.reliable.tables import VOID, Tables
-from rmq_store.reliable.transact import transact
+from rmq_store.reliable.tables import MESSAGE_ID_CHARACTERS_MAX, VOID, Tables
+from rmq_store.reliable.transact import read, transact
 
 DLQ_PREFIX: Final = "%DLQ%"
 ROWS_PER_TRANSACTION: Final = 256
+SAME_DEATH_MS: Final = 60_000
+
+_log = logging.getLogger(__name__)
 
 # Properties that Spark and `rmq consume` write when they send a message back: why it failed.
 _ERROR_CLASS, _ERROR_MESSAGE = "PYRMQ_ERROR_CLASS", "PYRMQ_ERROR_MESSAGE"
@@ -40,7 +46,8 @@ _ORIGINAL_TOPIC = "RETRY_TOPIC"
 @dataclass(frozen=True, slots=True)
 class CollectReport:
     """What a collection found: `read` dead letters in all, of which `listed` are on the manual list now, `done` were
-    done by their group, `void` were taken back, and `without_id` can be recognised by nobody.
+    done by their group, `void` were taken back, and `without_id` can be recognised by nobody (listed as no_id).
+    `gone` were deleted by retention before they were read.
     """
 
     read: int = 0
@@ -48,6 +55,7 @@ class CollectReport:
     done: int = 0
     void: int = 0
     without_id: int = 0
+    gone: int = 0
 
     def __add__(self, other: CollectReport) -> CollectReport:
         return CollectReport(
@@ -56,6 +64,7 @@ class CollectReport:
             self.done + other.done,
             self.void + other.void,
             self.without_id + other.without_id,
+            self.gone + other.gone,
         )
 
 
@@ -84,8 +93,8 @@ class DeadLetters:
     def groups(self) -> list[str]:
         """The groups that consume with this database, by name: those that have a high-water mark."""
         marks = self._tables.high_water
-        with self._engine.connect() as connection:
-            return list(connection.scalars(sa.select(marks.c.group_name).distinct().order_by(marks.c.group_name)))
+        asked = sa.select(marks.c.group_name).distinct().order_by(marks.c.group_name)
+        return read(self._engine, lambda connection: list(connection.scalars(asked)))
 
     def collect_all(self, groups: Sequence[str] | None = None) -> CollectReport:
         """`collect` for each of the groups, by default for all that `groups` has."""
@@ -111,24 +120,37 @@ class DeadLetters:
     def _collect_queue(self, group: str, queue: MessageQueue) -> CollectReport:
         broker = self._backend.brokers()[queue.broker_name]
         mark = self._mark(group, queue)
-        report = CollectReport()
-        for letters, without_id, end in self._batches(group, broker, queue, mark):
-            write = partial(self._write, group=group, queue=queue, letters=letters, mark=mark, end=end)
+        report = CollectReport(gone=self._gone(broker, queue, mark))
+        for letters, nameless, end in self._batches(group, broker, queue, mark):
+            write = partial(
+                self._write, group=group, queue=queue, letters=letters, nameless=nameless, mark=mark, end=end
+            )
             moved, found = transact(self._engine, write)
             if not moved:  # another collector is at it
                 return report
             if self._stubs is not None:
                 self._confirm_elsewhere(group, found.done_ids)
             report += CollectReport(
-                len(letters) + without_id, found.listed, len(found.done_ids), found.void, without_id
+                len(letters) + len(nameless), found.listed, len(found.done_ids), found.void, len(nameless)
             )
             mark = end - 1
         return report
 
+    def _gone(self, broker: Broker, queue: MessageQueue, mark: int | None) -> int:
+        """How many dead letters retention has taken unseen."""
+        gone = 0 if mark is None else broker.min_offset(queue) - mark - 1
+        if gone > 0:
+            _log.warning(
+                "%s queue %d at %s: %d dead letters were deleted before they were collected: collect more often, or "
+                "keep them longer (fileReservedTime, rmq dlq archive)",
+                queue.topic, queue.queue_id, queue.broker_name, gone,
+            )  # fmt: skip
+        return max(gone, 0)
+
     def _batches(
         self, group: str, broker: Broker, queue: MessageQueue, mark: int | None
-    ) -> Iterator[tuple[list[_DeadLetter], int, int]]:
-        """Dead letters behind `mark`, a transaction's worth at a time; how many have no id; where to go on."""
+    ) -> Iterator[tuple[list[_DeadLetter], list[_DeadLetter], int]]:
+        """Dead letters behind `mark`, a transaction's worth at a time; those without an id; where to go on."""
         last = broker.max_offset(queue)
         # A mark behind the end is of a topic that was deleted, or of another store: begin again.
         offset = broker.min_offset(queue) if mark is None or mark >= last else mark + 1
@@ -141,16 +163,15 @@ class DeadLetters:
             for batch in pulled.batches:
                 for start in range(0, batch.num_rows, ROWS_PER_TRANSACTION):
                     rows = batch.slice(start, ROWS_PER_TRANSACTION).drop_columns(["body"]).to_pylist()
-                    letters, without_id = _letters(queue, rows)
-                    yield letters, without_id, int(rows[-1]["queueOffset"]) + 1
+                    yield *_letters(queue, rows), int(rows[-1]["queueOffset"]) + 1
             if pulled.next_begin_offset <= offset:
                 return
             offset = pulled.next_begin_offset
 
     def _mark(self, group: str, queue: MessageQueue) -> int | None:
         marks = self._tables.high_water
-        with self._engine.connect() as connection:
-            return connection.scalar(sa.select(marks.c.queue_offset).where(*self._place(group, queue)))
+        asked = sa.select(marks.c.queue_offset).where(*self._place(group, queue))
+        return read(self._engine, lambda connection: connection.scalar(asked))
 
     def _write(
         self,
@@ -158,6 +179,7 @@ class DeadLetters:
         group: str,
         queue: MessageQueue,
         letters: Sequence[_DeadLetter],
+        nameless: Sequence[_DeadLetter],
         mark: int | None,
         end: int,
     ) -> tuple[bool, _Found]:
@@ -178,6 +200,7 @@ class DeadLetters:
             for letter in letters
             if letter.message_id not in done and letter.message_id not in void
         }
+        self._forget_told(connection, group, open_letters)
         manual_list.add_all(
             connection,
             tables,
@@ -186,14 +209,38 @@ class DeadLetters:
                 for letter in open_letters.values()
             ),
         )
+        manual_list.add_all(
+            connection,
+            tables,
+            (ManualEntry(letter.message_id, group, NO_ID, letter.detail, at_ms) for letter in nameless),
+        )
         self._write_log(connection, group, [open_letters[message_id] for message_id in sorted(open_letters)], at_ms)
         return True, _Found(len(open_letters), len(void), tuple(sorted(done)))
+
+    def _forget_told(self, connection: sa.Connection, group: str, letters: Mapping[str, _DeadLetter]) -> None:
+        """Remove entries of earlier deaths. Right behind the entry of a worker that gave a message up comes its dead
+        letter: that is the same death.
+        """
+        earlier = manual_list.list_entries(
+            connection,
+            self._tables,
+            limit=len(letters) or 1,
+            group_name=group,
+            reason=DEAD_LETTER,
+            message_ids=list(letters),
+        )
+        told = [
+            entry.message_id
+            for entry in earlier
+            if entry.notified_ms is not None
+            and letters[entry.message_id].stored_ms > max(entry.notified_ms, entry.created_ms + SAME_DEATH_MS)
+        ]
+        manual_list.remove_all(connection, self._tables, told, group, DEAD_LETTER)
 
     def _statuses(self, connection: sa.Connection, message_ids: Sequence[str]) -> Mapping[str, str]:
         if self._stubs is None:
             return status_of(connection, self._tables, message_ids)
-        with self._stubs.connect() as other:
-            return status_of(other, self._tables, message_ids)
+        return read(self._stubs, partial(status_of, tables=self._tables, message_ids=message_ids))
 
     def _write_log(self, connection: sa.Connection, group: str, letters: Sequence[_DeadLetter], at_ms: int) -> None:
         """From now on people decide: a relay sends nothing that is dead for a group."""
@@ -247,15 +294,18 @@ class _Found:
     done_ids: tuple[str, ...] = ()
 
 
-def _letters(queue: MessageQueue, rows: Sequence[Mapping[str, Any]]) -> tuple[list[_DeadLetter], int]:
-    letters = []
+def _letters(queue: MessageQueue, rows: Sequence[Mapping[str, Any]]) -> tuple[list[_DeadLetter], list[_DeadLetter]]:
+    """Those with an id, and those without one, which have their place instead."""
+    letters: list[_DeadLetter] = []
+    nameless: list[_DeadLetter] = []
     for row in rows:
         properties = dict(row["properties"])
+        place = f"{queue.broker_name}/{queue.topic}/{queue.queue_id}/{row['queueOffset']}"
         try:
-            message_id = message_id_of(properties, f"{queue.topic}/{queue.queue_id}/{row['queueOffset']}")
+            message_id, kind = message_id_of(properties, place), letters
         except NoMessageIdError:
-            continue
-        letters.append(
+            message_id, kind = place[-MESSAGE_ID_CHARACTERS_MAX:], nameless
+        kind.append(
             _DeadLetter(
                 message_id,
                 properties.get(_ORIGINAL_TOPIC) or queue.topic,
@@ -266,7 +316,7 @@ def _letters(queue: MessageQueue, rows: Sequence[Mapping[str, Any]]) -> tuple[li
                 _detail(queue, row, properties),
             )
         )
-    return letters, len(rows) - len(letters)
+    return letters, nameless
 
 
 def _detail(queue: MessageQueue, row: Mapping[str, Any], properties: Mapping[str, str]) -> str:

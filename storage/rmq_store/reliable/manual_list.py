@@ -1,13 +1,16 @@
 """The manual list: messages that a person must look at, in the database where the failure was noticed.
 
-    maximum       sent as often as is allowed, and not confirmed            (sender's database)
-    ordered       a resend would come behind later messages of its key      (sender's database)
-    dead_letter   the group gave it up; it lies in %DLQ%group               (consumer's database)
-    in_doubt      an effect outside of the transaction may have happened    (consumer's database)
+    maximum       sent as often as is allowed, and not confirmed               (sender's database)
+    ordered       a resend would come behind later messages of its key         (sender's database)
+    stuck         for a day nobody can tell whether it must be sent again      (sender's database)
+    dead_letter   the group gave it up; it lies in %DLQ%group                  (consumer's database)
+    in_doubt      an effect outside of the transaction may have happened       (consumer's database)
+    no_id         a message that cannot be recognised; its place is its id     (consumer's database)
 
 Section 6.5.3 of the document asks for this list at the maximum. The same entry is there once, however often it is
 added. Entries go when the message is done, but those in doubt stay until a person removes them: the message was done
-again after the doubtful effect, so that effect may have happened twice.
+again after the doubtful effect, so that effect may have happened twice. An entry that was removed and comes back is a
+new one: people are told again.
 """
 
 from __future__ import annotations
@@ -25,8 +28,12 @@ from rmq_store.reliable.tables import UNCONFIRMED, VOID, Tables
 MAXIMUM: Final = "maximum"
 ORDERED: Final = "ordered"
 DEAD_LETTER: Final = "dead_letter"
+STUCK: Final = "stuck"
 IN_DOUBT: Final = "in_doubt"
-REASONS: Final = (MAXIMUM, ORDERED, DEAD_LETTER, IN_DOUBT)
+NO_ID: Final = "no_id"
+OF_SENDING: Final = (MAXIMUM, ORDERED, STUCK)
+"""While such an entry stands, nobody sends the message."""
+REASONS: Final = (*OF_SENDING, DEAD_LETTER, IN_DOUBT, NO_ID)
 
 NO_GROUP: Final = ""
 """The group of an entry that is about sending."""
@@ -149,6 +156,23 @@ def remove(
     return connection.execute(statement).rowcount
 
 
+def remove_all(
+    connection: sa.Connection, tables: Tables, message_ids: Sequence[str], group_name: str, reason: str
+) -> int:
+    """Take entries of many messages off the list, those of one group and reason. Returns how many there were."""
+    manual = tables.manual
+    removed = 0
+    for start in range(0, len(message_ids), _ROWS_PER_STATEMENT):
+        removed += connection.execute(
+            sa.delete(manual).where(
+                manual.c.message_id.in_(message_ids[start : start + _ROWS_PER_STATEMENT]),
+                manual.c.group_name == group_name,
+                manual.c.reason == reason,
+            )
+        ).rowcount
+    return removed
+
+
 def remove_done(connection: sa.Connection, tables: Tables) -> int:
     """Take off what needs no person any more: dead letters that their group has done since (by a redrive, a resend, or
     another worker) or that are void, and of sending what is confirmed or void. Returns how many there were.
@@ -164,7 +188,7 @@ def remove_done(connection: sa.Connection, tables: Tables) -> int:
     statement = sa.delete(manual).where(
         sa.or_(
             sa.and_(manual.c.reason == DEAD_LETTER, sa.or_(is_done, is_void)),
-            sa.and_(manual.c.reason.in_((MAXIMUM, ORDERED)), is_settled),
+            sa.and_(manual.c.reason.in_(OF_SENDING), is_settled),
         )
     )
     return connection.execute(statement).rowcount

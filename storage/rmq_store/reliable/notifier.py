@@ -24,7 +24,7 @@ from rmq_store.reliable.engine import resolve_reference
 from rmq_store.reliable.leases import now_ms
 from rmq_store.reliable.manual_list import ManualEntry
 from rmq_store.reliable.tables import Tables
-from rmq_store.reliable.transact import transact
+from rmq_store.reliable.transact import read, transact
 
 ENTRIES_PER_MESSAGE: Final = 500
 PAUSE_AFTER_FAILURE_S: Final = 60.0
@@ -180,8 +180,10 @@ class Notifications:
         """
         if self._monotonic() < self._next_s:
             return 0
-        with self._engine.connect() as connection:
-            entries = manual_list.not_notified(connection, self._tables, limit=ENTRIES_PER_MESSAGE)
+        entries = read(
+            self._engine,
+            lambda connection: manual_list.not_notified(connection, self._tables, limit=ENTRIES_PER_MESSAGE),
+        )
         if not entries:
             return 0
         try:

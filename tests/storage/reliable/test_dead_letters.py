@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from rmq_store.client import LocalBackend, MessageQueue, Producer
 from rmq_store.errors import UsageError
 from rmq_store.reliable import OUTBOX_ID, Tables, dead_letters, manual_list, open_engine
 from rmq_store.reliable.dead_letters import CollectReport, DeadLetters
+from rmq_store.reliable.leases import now_ms
 from rmq_store.reliable.manual_list import ManualEntry
 
 QUEUE = MessageQueue("Orders", "rmq-embedded", 0)
@@ -207,18 +210,23 @@ def test_more_dead_letters_than_a_transaction_holds_are_collected_in_several(
 ) -> None:
     monkeypatch.setattr(dead_letters, "ROWS_PER_TRANSACTION", 3)
     kill(backend, *(f"M{number}" for number in range(8)))
-    commits: list[object] = []
-    sa.event.listen(sqlite, "commit", commits.append)
+    texts: list[str] = []
+    sa.event.listen(sqlite, "before_cursor_execute", lambda _c, _k, text, *_: texts.append(text))
     assert DeadLetters(backend, sqlite, tables).collect("cg") == CollectReport(read=8, listed=8)
-    assert len(commits) == 3
+    assert len([text for text in texts if re.match("(INSERT INTO|UPDATE) rmq_high_water", text)]) == 3
     assert ids(sqlite, tables) == {f"M{number}" for number in range(8)}
 
 
-def test_what_no_table_can_name_is_counted_and_passed(backend: LocalBackend, sqlite: sa.Engine, tables: Tables) -> None:
+def test_what_no_table_can_name_is_listed_by_its_place(
+    backend: LocalBackend, sqlite: sa.Engine, tables: Tables
+) -> None:
     kill(backend, "no id", "A1", "x" * 256)
     collector = DeadLetters(backend, sqlite, tables)
     assert collector.collect("cg") == CollectReport(read=3, listed=1, without_id=2)
     assert collector.collect("cg") == CollectReport()
+    assert [(entry.message_id, entry.reason) for entry in entries(sqlite, tables)] == [
+        ("A1", "dead_letter"), ("rmq-embedded/%DLQ%cg/0/0", "no_id"), ("rmq-embedded/%DLQ%cg/0/2", "no_id"),
+    ]  # fmt: skip
 
 
 def test_dead_letters_that_may_not_be_read_are_an_error_that_says_what_to_do(
@@ -245,6 +253,56 @@ def test_a_topic_that_began_anew_is_collected_from_its_start(
             collector = DeadLetters(other, sqlite, tables)
             assert collector.collect("cg") == CollectReport(read=1, listed=1)
             assert collector.collect("cg") == CollectReport()
+
+
+def test_who_was_told_of_a_dead_letter_is_told_again_when_it_dies_again(
+    backend: LocalBackend, sqlite: sa.Engine, tables: Tables
+) -> None:
+    collector = DeadLetters(backend, sqlite, tables)
+    kill(backend, "A1")
+    collector.collect("cg")
+    tell(sqlite, tables, now_ms())
+    kill(backend, "A1")
+    collector.collect("cg")
+    with sqlite.connect() as connection:
+        assert manual_list.not_notified(connection, tables, limit=9) == [], "a minute has not passed: it is one death"
+    hour_ago_ms = now_ms() - 3_600_000
+    with sqlite.begin() as connection:
+        manual_list.remove(connection, tables, "A1")
+        manual_list.add(connection, tables, "A1", "cg", "dead_letter", "long ago", hour_ago_ms)
+    tell(sqlite, tables, hour_ago_ms)
+    kill(backend, "A1")
+    collector.collect("cg")
+    (entry,) = entries(sqlite, tables)
+    assert (entry.notified_ms, "offset 2" in entry.detail) == (None, True)
+
+
+def tell(engine: sa.Engine, tables: Tables, at_ms: int) -> None:
+    with engine.begin() as connection:
+        told = manual_list.not_notified(connection, tables, limit=9)
+        manual_list.mark_notified(connection, tables, told, at_ms)
+
+
+def test_dead_letters_that_retention_took_unseen_are_told_of(
+    backend: LocalBackend,
+    sqlite: sa.Engine,
+    tables: Tables,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kill(backend, "A1", "B2", "C3", "D4")
+    collector = DeadLetters(backend, sqlite, tables)
+    monkeypatch.setattr(collector, "_mark", lambda group, queue: None)
+    collector.collect("cg")
+    monkeypatch.undo()
+    with sqlite.begin() as connection:
+        connection.execute(sa.update(tables.high_water).values(queue_offset=0))
+    broker = backend.brokers()[QUEUE.broker_name]
+    monkeypatch.setattr(broker, "min_offset", lambda queue: 3)
+    with caplog.at_level(logging.WARNING):
+        report = collector.collect("cg")
+    assert (report.gone, report.read) == (2, 3)
+    assert "2 dead letters were deleted before they were collected" in caplog.text
 
 
 def test_the_groups_are_those_that_consume_with_this_database(
