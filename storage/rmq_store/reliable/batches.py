@@ -1,8 +1,8 @@
 """A micro-batch of a streaming query, written with its marks in one transaction: `foreachBatch` without a second time.
 
-    B1  BEGIN; the row (query, batch)           it is there, for the same messages: nothing happens
-    B2  per chunk: inbox rows of all its ids    rows whose id was there are dropped, as are repetitions in the batch
-    B3             their stubs are confirmed    rows whose stub is void are dropped (stubs of this database)
+    B1  BEGIN; the row (query, group, target, batch)      it is there, for the same messages: nothing happens
+    B2  per chunk: inbox rows of all its ids              rows whose id was there are dropped, as are repetitions
+    B3             their stubs are confirmed              rows whose stub is void are dropped (stubs of this database)
     B4             write(connection, the rest)
     B5  COMMIT
     B6  stubs of another database are confirmed in a transaction of its own: a lost one costs a resend
@@ -28,7 +28,7 @@ from rmq_store.reliable import inbox
 from rmq_store.reliable.leases import now_ms
 from rmq_store.reliable.stub import Confirmation, confirm_all
 from rmq_store.reliable.tables import Tables
-from rmq_store.reliable.transact import is_duplicate, transact
+from rmq_store.reliable.transact import is_duplicate, read, transact
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +80,8 @@ class BatchWriter:
 
     `write(connection, rows)` is called for each chunk that has something to do, in the transaction that holds the
     marks; it writes through `connection` only, because the transaction may be run again from its start.
-    `stub_engine`: the database of the stubs, if it is another one.
+    `target` names what is written, in at most 64 characters: one batch may be written to several. `stub_engine`: the
+    database of the stubs, if it is another one.
     """
 
     def __init__(
@@ -90,12 +91,14 @@ class BatchWriter:
         group: str,
         write: Callable[[sa.Connection, pa.RecordBatch], object],
         *,
+        target: str = "",
         stub_engine: sa.Engine | None = None,
     ) -> None:
         self._engine = engine
         self._tables = tables
         self._group = group
         self._write = write
+        self._key = {"group_name": group, "target": target}
         self._stub_engine = stub_engine
 
     def write(self, batch: Batch, chunks: Callable[[], Iterable[Chunk]]) -> BatchResult:
@@ -104,7 +107,8 @@ class BatchWriter:
         Statements per chunk are constant, if those of `write` are.
 
         Raises:
-            sqlalchemy.exc.DBAPIError: what no further try cures; what `write` and `chunks` raise. Nothing is written.
+            sqlalchemy.exc.SQLAlchemyError: what no further try cures. What `write` and `chunks` raise. Nothing is
+                written then.
         """
         result = self._write_or_skip(batch, chunks)
         if self._stub_engine is not None:
@@ -116,7 +120,7 @@ class BatchWriter:
             return transact(self._engine, lambda connection: self._write_new(connection, batch, chunks))
         except _WrittenBeforeError:
             pass
-        if transact(self._engine, lambda connection: self._has_same_messages(connection, batch)):
+        if read(self._engine, lambda connection: self._has_same_messages(connection, batch)):
             return BatchResult(written_before=True)
         _log.warning(
             "group %r: batch %d of query %s was written before with other messages: its checkpoint was set back or "
@@ -127,15 +131,15 @@ class BatchWriter:
 
     def _write_new(self, connection: sa.Connection, batch: Batch, chunks: Callable[[], Iterable[Chunk]]) -> BatchResult:
         table = self._tables.batch
-        row = {"query_id": batch.query_id, "batch_id": batch.batch_id, **_facts(batch)}
+        row = {"query_id": batch.query_id, **self._key, "batch_id": batch.batch_id, **_facts(batch)}
         try:
             connection.execute(sa.insert(table), row)
         except sa.exc.IntegrityError as error:
             if not is_duplicate(error):
                 raise
             raise _WrittenBeforeError from error
-        old = batch.batch_id - BATCHES_KEPT
-        connection.execute(sa.delete(table).where(table.c.query_id == batch.query_id, table.c.batch_id <= old))
+        old = table.c.batch_id <= batch.batch_id - BATCHES_KEPT
+        connection.execute(sa.delete(table).where(self._is_of_query(batch), old))
         return self._write_chunks(connection, chunks())
 
     def _write_again(
@@ -150,8 +154,13 @@ class BatchWriter:
         return found is not None and tuple(found) == (batch.row_count, batch.digest)
 
     def _is(self, batch: Batch) -> sa.ColumnElement[bool]:
-        table = self._tables.batch
-        return sa.and_(table.c.query_id == batch.query_id, table.c.batch_id == batch.batch_id)
+        return sa.and_(self._is_of_query(batch), self._tables.batch.c.batch_id == batch.batch_id)
+
+    def _is_of_query(self, batch: Batch) -> sa.ColumnElement[bool]:
+        columns = self._tables.batch.c
+        return sa.and_(
+            columns.query_id == batch.query_id, *(columns[name] == value for name, value in self._key.items())
+        )
 
     def _write_chunks(self, connection: sa.Connection, chunks: Iterable[Chunk]) -> BatchResult:
         written = dropped = void = 0
@@ -161,8 +170,8 @@ class BatchWriter:
             to_do = new if self._stub_engine is not None else new - self._confirm(connection, new, at_ms)
             kept = _first_places(message_ids, to_do)
             written += len(kept)
-            void += len(new) - len(to_do)
-            dropped += len(message_ids) - len(kept) - (len(new) - len(to_do))
+            void += len(new - to_do)
+            dropped += len(message_ids) - len(kept) - len(new - to_do)
             if kept:
                 self._write(connection, rows if len(kept) == rows.num_rows else rows.take(pa.array(kept)))
         return BatchResult(written_before=False, written=written, dropped=dropped, void=void)
@@ -176,11 +185,11 @@ class BatchWriter:
         for message_ids, _ in chunks:
             try:
                 transact(stub_engine, partial(self._confirm, message_ids=message_ids, at_ms=now_ms()))
-            except sa.exc.DBAPIError as error:
+            except sa.exc.SQLAlchemyError as error:
                 _log.warning(
                     "group %r: stubs of a written batch are not confirmed (%s): their messages are sent again, and "
                     "recognised as done",
-                    self._group, type(error.orig).__name__,
+                    self._group, type(getattr(error, "orig", error)).__name__,
                 )  # fmt: skip
                 return
 

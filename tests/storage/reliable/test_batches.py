@@ -83,6 +83,17 @@ def test_a_message_that_is_there_several_times_is_written_once(engine: sa.Engine
     assert other_group.write(batch_of(["A"], 0, "Q2"), chunks_of(["A"])) == BatchResult(False, 1)
 
 
+def test_one_batch_is_written_for_each_of_two_groups_and_recognised_for_each(engine: sa.Engine) -> None:
+    writers = [BatchWriter(engine, TABLES, group, insert, target="orders") for group in ("G1", "G2")]
+    writers.append(BatchWriter(engine, TABLES, "G3", insert, target="elsewhere"))
+    for writer in writers:
+        assert writer.write(batch_of("AB"), chunks_of("AB")) == BatchResult(False, 2)
+    for group in ("G1", "G2", "G3"):
+        inbox.purge(engine, TABLES, group, 1 << 60)
+    for writer in writers:
+        assert writer.write(batch_of("AB"), chunks_of("AB")) == DONE_BEFORE
+
+
 def test_only_rows_that_are_to_be_written_reach_the_function(engine: sa.Engine) -> None:
     seen: list[pa.RecordBatch] = []
     writer = BatchWriter(engine, TABLES, "G", lambda connection, rows: seen.append(rows))
@@ -269,6 +280,7 @@ def statements_seen(engine: sa.Engine, work: Callable[[], object]) -> int:
 def test_statements_per_thousand_rows_are_constant(engine: sa.Engine) -> None:
     """As the server counts them: a driver that sends a row at a time shows here, and nowhere in SQLAlchemy."""
     writer = BatchWriter(engine, TABLES, "G", insert)
+    writer.write(batch_of("A", 9), chunks_of("A"))  # looks at the database first
     counts = []
     for batch_id, rows in enumerate((1_000, 2_000, 5_000)):
         ids = [f"{batch_id}-{number}" for number in range(rows)]
