@@ -39,6 +39,7 @@ from rmq_store.cli import (
     output,
     read,
     repair,
+    resend,
     retention,
     send,
     tail,
@@ -209,6 +210,9 @@ _CONSUMERS = [
 _DEAD_LETTERS = [
     dlq.dlq,
 ]
+_OUTBOX = [
+    resend.resend,
+]
 _CARE = [
     init.init,
     verify.verify,
@@ -233,6 +237,7 @@ commands.add_section("Look", _LOOK)
 commands.add_section("Messages", _MESSAGES)
 commands.add_section("Consumers", _CONSUMERS)
 commands.add_section("Dead letters", _DEAD_LETTERS)
+commands.add_section("Outbox and inbox", _OUTBOX)
 commands.add_section("Store care", _CARE)
 commands.add_names("RocketMQ's mqadmin: its names and flags, with --store instead of -n", _MQADMIN)
 commands.absent = mqadmin.ABSENT

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
-import signal
 import sys
 import time
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
 
 from rmq_store.cli.output import printable, store_argument, time_text
+from rmq_store.cli.stop_signal import StopSignal, stopped_by_signals
 from rmq_store.errors import StoreError, StoreFailedError, StoreLockedError
 
 if TYPE_CHECKING:
@@ -63,41 +59,11 @@ def run(root: Path, conf: Path | None, no_retention: bool) -> None:
     from rmq_store import Store, StoreConfig
 
     config: StoreConfig | None = StoreConfig.from_broker_conf(conf) if conf else None
-    with contextlib.closing(_Stop()) as stop:
-        before = {number: signal.signal(number, stop.ask) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            with Store.open(root, config=config) as store:
-                _run(store, stop, cleans=not no_retention)
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    with stopped_by_signals() as stop, Store.open(root, config=config) as store:
+        _run(store, stop, cleans=not no_retention)
 
 
-class _Stop:
-    """What a signal asks for, by a byte in a pipe. Not a threading.Event: the handler runs in the middle of whatever
-    the main thread does, `wait` too, and would wait for ever for the lock that the event's own `wait` holds.
-    """
-
-    def __init__(self) -> None:
-        self._reader, self._writer = os.pipe()
-        os.set_blocking(self._writer, False)
-
-    def ask(self, number: int, frame: FrameType | None) -> None:
-        """The handler of a signal."""
-        with contextlib.suppress(BlockingIOError):  # full: it was asked often enough
-            os.write(self._writer, b"!")
-
-    def wait(self, seconds: float) -> bool:
-        """Whether somebody has asked; at once if so, else after `seconds`."""
-        return bool(select.select([self._reader], [], [], seconds)[0])
-
-    def close(self) -> None:
-        """Close the pipe."""
-        os.close(self._reader)
-        os.close(self._writer)
-
-
-def _run(store: Store, stop: _Stop, *, cleans: bool) -> None:
+def _run(store: Store, stop: StopSignal, *, cleans: bool) -> None:
     schedule, status = store.schedule, _Status(str(store.path))
     saved_s = time.monotonic()
     cleaner = _Cleaner(store, saved_s + FIRST_CLEANING_S) if cleans else None

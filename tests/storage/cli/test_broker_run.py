@@ -32,6 +32,7 @@ from rmq_store.broker.offsets import DelayOffsetTable
 from rmq_store.broker.retention import SegmentFate
 from rmq_store.broker.schedule import Delivery
 from rmq_store.cli import broker, commands
+from rmq_store.cli.stop_signal import StopSignal
 from rmq_store.clock import ClockFile
 from rmq_store.format.properties import DELAY_TIME_LEVEL
 
@@ -91,7 +92,7 @@ def test_a_signal_in_the_middle_of_the_wait_for_it_is_heard() -> None:
         stop.ask(signal.SIGTERM, None)
         return interrupt
 
-    with contextlib.closing(broker._Stop()) as stop:
+    with contextlib.closing(StopSignal()) as stop:
         assert not stop.wait(0)
         sys.settrace(interrupt)
         try:

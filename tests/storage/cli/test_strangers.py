@@ -29,6 +29,8 @@ from click.testing import Result
 from rmq_store import Message, Store, StoreConfig, SubscriptionGroup, failure
 from rmq_store.cli import _remarks_shown, commands
 from rmq_store.cli.output import printable, printable_json, write_json
+from rmq_store.reliable import Tables, manual_list, open_engine
+from rmq_store.reliable.leases import now_ms
 
 Run = Callable[..., Result]
 
@@ -98,6 +100,11 @@ WORDS: dict[str, list[list[str]]] = {
     "dlq export": [["g", "--to", "WHERE/d.csv"], ["g", "--to", "WHERE/d.xml"]],
     "dlq archive": [["--to", "WHERE/archive"]],
     "dlq restore": [["WHERE"]],
+    "resend list": [[], ["--state", "unsent"], ["--group", TEXT], ["--database", TEXT], ["--prefix", TEXT]],
+    "resend show": [[ID], [TEXT], [ID, "--body", "json"]],
+    "resend void": [[ID, TEXT, "--dry-run"], [ID, "--yes"]],
+    "resend retry": [[ID, TEXT, "--yes"]],
+    "resend clear": [[ID, TEXT, "--yes"]],
     "verify": [[]],
     "repair": [["--dry-run"]],
     "backup": [["WHERE/copy"]],
@@ -166,9 +173,33 @@ def test_every_command_is_run() -> None:
     assert set(leaves(commands)) == {*WORDS, *NOT_RUN}
 
 
+def make_database(url: str) -> None:
+    """Of an outbox, with one message that is on the manual list."""
+    tables = Tables()
+    engine = open_engine(url)
+    tables.metadata.create_all(engine)
+    stub = {
+        "message_id": ID, "topic": TEXT, "body": TEXT.encode(), "flag": 0, "properties": json.dumps([[TEXT, TEXT]]),
+        "sharding_key": TEXT, "status": "unconfirmed", "pending_groups": 1, "created_ms": now_ms(), "send_count": 0,
+        "resend_ms": 1, "claim_until_ms": 0, "is_manual": False,
+    }  # fmt: skip
+    with engine.begin() as connection:
+        connection.execute(tables.stub.insert(), [stub])
+        connection.execute(tables.stub_group.insert(), [{"message_id": ID, "group_name": TEXT}])
+        for reason in manual_list.REASONS:
+            manual_list.add(connection, tables, ID, TEXT, reason, TEXT, 1)
+            manual_list.add(connection, tables, TEXT, TEXT, reason, TEXT, 1)
+    engine.dispose()
+
+
 @pytest.mark.parametrize("name", WORDS)
 def test_a_command_shows_nothing_that_a_terminal_acts_on(
-    run: Run, strange: Path, copy_store: Callable[[Path, Path], Path], scratch: Path, name: str
+    run: Run,
+    strange: Path,
+    copy_store: Callable[[Path, Path], Path],
+    scratch: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
 ) -> None:
     store = copy_store(strange, scratch / strange.name)
     place = scratch / f"w{STRANGE.replace(chr(10), '')}"
@@ -180,6 +211,9 @@ def test_a_command_shows_nothing_that_a_terminal_acts_on(
     shutil.copy(store / "commitlog" / f"{0:020d}", place / "segment")
     with Store.open(store, read_only=True) as opened:
         offset_id = opened.query.by_queue_offset("T", 0, 0).offset_msg_id
+    if name.startswith("resend "):
+        make_database(f"sqlite:///{scratch}/orders.db")
+        monkeypatch.setenv("RMQ_DATABASE", f"sqlite:///{scratch}/orders.db")
     for words in WORDS[name]:
         words = [word.replace("WHERE", str(place)).replace("OFFSET_ID", offset_id) for word in words]
         shown = run(*name.split(), *words, store=store)

@@ -1,0 +1,18 @@
+"""`rmq resend`: the relay of the outbox, and what people do about messages that it gave up."""
+
+from __future__ import annotations
+
+import click
+
+from rmq_store.cli import resend_change, resend_list
+
+
+@click.group(short_help="Outbox: send what is not sent or confirmed, and the manual list.")
+def resend() -> None:
+    """The message stubs of a database: send what no broker has, send again what no consumer confirms, and look after
+    the manual list. Needs the extra: pip install 'pyspark-rmq[reliable]'
+    """
+
+
+for _command in (resend_list.list_, resend_list.show, resend_change.void, resend_change.retry, resend_change.clear):
+    resend.add_command(_command)

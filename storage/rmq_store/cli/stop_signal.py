@@ -1,0 +1,46 @@
+"""Ctrl-C and SIGTERM for commands that run until somebody stops them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+
+class StopSignal:
+    """What a signal asks for, by a byte in a pipe. Not a threading.Event: the handler runs in the middle of whatever
+    the main thread does, `wait` too, and would wait for ever for the lock that the event's own `wait` holds.
+    """
+
+    def __init__(self) -> None:
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+
+    def ask(self, number: int, frame: FrameType | None) -> None:
+        """The handler of a signal."""
+        with contextlib.suppress(BlockingIOError):  # full: it was asked often enough
+            os.write(self._writer, b"!")
+
+    def wait(self, seconds: float) -> bool:
+        """Whether somebody has asked; at once if so, else after `seconds`."""
+        return bool(select.select([self._reader], [], [], seconds)[0])
+
+    def close(self) -> None:
+        """Close the pipe."""
+        os.close(self._reader)
+        os.close(self._writer)
+
+
+@contextlib.contextmanager
+def stopped_by_signals() -> Iterator[StopSignal]:
+    """While it is open, SIGTERM and Ctrl-C end nothing: they are what its value waits for."""
+    with contextlib.closing(StopSignal()) as stop:
+        before = {number: signal.signal(number, stop.ask) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield stop
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

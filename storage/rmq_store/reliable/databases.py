@@ -1,0 +1,72 @@
+"""The databases of the kit for a tool: opened by references, looked at, and closed again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+import sqlalchemy as sa
+
+from rmq_store.errors import StoreError, UsageError
+from rmq_store.reliable.engine import open_engine
+from rmq_store.reliable.inboxes import Inboxes
+from rmq_store.reliable.tables import Tables
+
+
+@dataclass(frozen=True, slots=True)
+class Databases:
+    """What a tool works on."""
+
+    inboxes: Inboxes
+    tables: Tables
+
+
+@contextlib.contextmanager
+def open_databases(
+    stubs: str, *, other: str | None = None, by_group: Mapping[str, str] | None = None, prefix: str = "rmq_"
+) -> Iterator[Databases]:
+    """The senders' database `stubs`, those of the groups in `by_group`, and `other` for all other groups: references
+    that `open_engine` takes. What a database says while it is open is raised as one line, without statements and their
+    values, which are what applications have stored.
+
+    Raises:
+        UsageError: a reference that leads nowhere, a database that is not supported, tables that are missing.
+        StoreError: a database does not answer, or refuses something.
+    """
+    tables = Tables(prefix=prefix)
+    with contextlib.ExitStack() as closing:
+
+        def opened(reference: str) -> sa.Engine:
+            engine = open_engine(reference)
+            closing.callback(engine.dispose)
+            return engine
+
+        try:
+            inboxes = Inboxes(
+                opened(stubs),
+                {group: opened(reference) for group, reference in (by_group or {}).items()},
+                None if other is None else opened(other),
+            )
+            for engine in inboxes.engines():
+                _require_tables(engine, tables)
+            yield Databases(inboxes, tables)
+        except sa.exc.SQLAlchemyError as error:
+            _refuse(error)
+
+
+def _require_tables(engine: sa.Engine, tables: Tables) -> None:
+    inspector = sa.inspect(engine)
+    missing = [table.name for table in tables.all() if not inspector.has_table(table.name, table.schema)]
+    if missing:
+        raise UsageError(
+            f"{engine.url.render_as_string(hide_password=True)} has no table {missing[0]}: is it another --prefix, or "
+            "are the tables of the kit to be made? See docs/reliable.md"
+        )
+
+
+def _refuse(error: sa.exc.SQLAlchemyError) -> NoReturn:
+    original = getattr(error, "orig", None)
+    text = " ".join(str(original if original is not None else error).split())
+    raise StoreError(f"the database: {text or type(error).__name__}") from error
