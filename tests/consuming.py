@@ -154,7 +154,7 @@ class Consumer:
         self.engine = engine
         self.tables = tables
         self.clock = Clock()
-        self.once = Idempotency("cg", engine, tables, **{"clock": self.clock, **options})
+        self.once = Idempotency("cg", engine, tables, **{"clock": self.clock, "busy_wait_ms": 0, **options})
 
     def consume(
         self,

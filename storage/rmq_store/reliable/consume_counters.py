@@ -52,9 +52,9 @@ class Counters:
             added[name] = added.get(name, 0) + 1
         self._add(added)
 
-    def doubt(self) -> None:
-        """One more on the manual list."""
-        self._add({"in_doubt": 1})
+    def doubt(self, count: int) -> None:
+        """More on the manual list."""
+        self._add({"in_doubt": count})
 
     def refuse(self, count: int) -> None:
         """Messages without an id."""

@@ -13,9 +13,11 @@ are those of ConsumeMessageConcurrentlyService, ConsumeMessageOrderlyService and
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,24 +37,30 @@ from rmq_store.client import (
     SimpleConsumer,
 )
 from rmq_store.errors import InvalidReceiptHandleError, NoMessageIdError, UsageError
-from rmq_store.reliable import inbox, leases
+from rmq_store.reliable import inbox, leases, manual_list
 from rmq_store.reliable.consume_counters import ConsumeCounts, Counters
-from rmq_store.reliable.deliveries import first_rows, message_ids_of, prefix_length
+from rmq_store.reliable.deliveries import (
+    RETRY_LADDER_MS,
+    Ladder,
+    Retry,
+    first_rows,
+    message_ids_of,
+    prefix_length,
+    receipt_of,
+    receipts_of,
+)
+from rmq_store.reliable.effect import Places
 from rmq_store.reliable.engine import open_engine
+from rmq_store.reliable.handler_connection import HandlerRunner
 from rmq_store.reliable.lease_keeper import LeaseKeeper
-from rmq_store.reliable.message_id import message_id_of
-from rmq_store.reliable.once import Once, Outcome, Places, Verdicts
+from rmq_store.reliable.once import Once, Outcome, Verdicts
 from rmq_store.reliable.receipts import Receipt
 from rmq_store.reliable.redis_filter import RedisFilter, open_client
 from rmq_store.reliable.tables import Tables
+from rmq_store.reliable.transact import transact
 
 if TYPE_CHECKING:
     import redis as redis_client
-
-RETRY_LADDER_MS: Final = tuple(
-    seconds * 1000 for seconds in (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-)
-"""RocketMQ's: messageDelayLevel from its third level on (DelayLevel 3 + reconsumeTimes)."""
 
 MAX_RECONSUME_TIMES: Final = 16
 ALWAYS_AGAIN: Final = -1
@@ -61,8 +69,10 @@ ALWAYS_AGAIN: Final = -1
 STORE_RETENTION_MS: Final = 72 * 3_600_000
 """RocketMQ's fileReservedTime."""
 
+BUSY_WAIT_MS: Final = 30_000
 SUSPEND_MS: Final = 1000
 SUSPEND_MS_MAX: Final = 30_000
+HIDDEN_MORE_MS: Final = 1000
 _DAY_MS: Final = 24 * 3_600_000
 
 ConnectionHandler = Callable[[sa.Connection, MessageExt], object]
@@ -93,6 +103,10 @@ class Idempotency:
     consumers and brokers have it. A failed message blocks its resend until the next step and `retry_slack_ms` more.
     `inbox_retention`: how long a duplicate is recognised: longer than a resend or redrive may take to come. It never
     counts for less than the store's retention (72 h) and the ladder together.
+    `busy_wait_ms`: how long a listener waits in its place for a message that another worker has, before it asks for a
+    later delivery; without bound where no delivery is left.
+
+    While the database is away, listeners hold their messages, and answer nothing.
 
     Raises (when constructed):
         UsageError: a reference that leads nowhere, or a number out of bounds.
@@ -112,6 +126,7 @@ class Idempotency:
         max_reconsume_times: int = MAX_RECONSUME_TIMES,
         inbox_retention: timedelta = timedelta(days=30),
         redis_prefix: str = "rmq:",
+        busy_wait_ms: int = BUSY_WAIT_MS,
         clock: Callable[[], int] = leases.now_ms,
     ) -> None:
         if not isinstance(group, str) or not group:
@@ -119,6 +134,7 @@ class Idempotency:
         _check_number("lease_ms", lease_ms, 1, _DAY_MS)
         _check_number("retry_slack_ms", retry_slack_ms, 0, _DAY_MS)
         _check_number("max_reconsume_times", max_reconsume_times, 0, 1 << 31)
+        _check_number("busy_wait_ms", busy_wait_ms, 0, _DAY_MS)
         if not retry_ladder_ms:
             raise UsageError("retry_ladder_ms is empty: at least one step is expected")
         for step_ms in retry_ladder_ms:
@@ -127,35 +143,30 @@ class Idempotency:
             raise UsageError(f"inbox_retention={inbox_retention!r}: a datetime.timedelta of more than 0 is expected")
         self.group = group
         self.tables = tables if tables is not None else Tables()
-        self._ladder_ms = tuple(retry_ladder_ms)
-        self._max_reconsume_times = max_reconsume_times
+        self._ladder = Ladder(tuple(retry_ladder_ms), max_reconsume_times)
+        self._busy_wait_ms = busy_wait_ms
         self._clock = clock
+        self._ending = threading.Event()
         self._counters = Counters()
-        self._reasons_logged: set[str] = set()
+        self._refused_topics: set[str] = set()
         self._retention_ms = max(
-            inbox_retention // timedelta(milliseconds=1), STORE_RETENTION_MS + sum(self._ladder_ms)
+            inbox_retention // timedelta(milliseconds=1), STORE_RETENTION_MS + sum(retry_ladder_ms)
         )
         self._close: list[Callable[[], object]] = []
         try:
-            places = Places(
-                group, self._engine_of(engine), self.tables, None if stubs is None else self._engine_of(stubs)
-            )
-            self._engine = places.engine
-            filter_ = None if redis is None else self._filter(redis, redis_prefix, lease_ms)
+            self._engine = self._engine_of(engine)
+            places = Places(group, self._engine, self.tables, None if stubs is None else self._engine_of(stubs))
+            redis_filter = None if redis is None else self._filter(redis, redis_prefix, lease_ms)
         except BaseException:
             self.close()
             raise
-        keeper = LeaseKeeper(self._engine, self.tables, group, lease_ms=lease_ms, clock=clock, redis=filter_)
-        self._close.append(keeper.close)
+        handlers = HandlerRunner(self._engine)
+        keeper = LeaseKeeper(self._engine, self.tables, group, lease_ms=lease_ms, clock=clock, redis=redis_filter)
+        self._close += [handlers.close, keeper.close]
         self._once = Once(
-            places,
-            keeper,
-            self._counters,
-            redis=filter_,
-            lease_ms=lease_ms,
-            slack_ms=retry_slack_ms,
-            clock=clock,
-        )
+            places, keeper, self._counters, handlers, self._ending,
+            redis=redis_filter, lease_ms=lease_ms, slack_ms=retry_slack_ms, clock=clock,
+        )  # fmt: skip
 
     # -- listeners ----------------------------------------------------------------------------------------------------
 
@@ -171,13 +182,16 @@ class Idempotency:
         """
 
         def consume(messages: Sequence[MessageExt], context: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
-            queue = context.message_queue
-            done = [
-                self._do(message, queue.topic, self._ladder(message.reconsume_times), handler, outside)[0]
-                for message in messages
-            ]
-            context.ack_index = prefix_length(done) - 1
-            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+            outcomes: list[Outcome] = []
+            longest_ms = 0
+            for message in messages:
+                retry = self._ladder.retry(message.reconsume_times)
+                outcome, wait_ms = self._do(
+                    message, context.message_queue.topic, retry, handler, outside, self._busy_wait_ms
+                )
+                outcomes.append(outcome or Outcome.FAILED)
+                longest_ms = max(longest_ms, wait_ms)
+            return self._answer(context, outcomes, longest_ms)
 
         return MessageListenerConcurrently(consume)
 
@@ -192,16 +206,22 @@ class Idempotency:
         """The same in the order of each queue. The first message that is not done ends its batch, and suspends the
         queue for `suspend_ms`; while another worker has it, until that one's lease is over, at most 30 s at a time.
 
-        `max_reconsume_times`: the consumer's; -1, as its default: a message is never given up.
+        `max_reconsume_times`: the consumer's; -1, as its default: a message is never given up. One without an id would
+        suspend its queue for ever; it goes to the manual list (no_id) instead, and the queue goes on.
         """
         _check_number("suspend_ms", suspend_ms, 0, SUSPEND_MS_MAX)
-        _check_number("max_reconsume_times", max_reconsume_times, -1, 1 << 31)
+        _check_number("max_reconsume_times", max_reconsume_times, ALWAYS_AGAIN, 1 << 31)
+        # A suspension counts where deliveries are counted, so nothing is left but to wait.
+        busy_wait_ms = self._busy_wait_ms if max_reconsume_times == ALWAYS_AGAIN else None
 
         def consume(messages: Sequence[MessageExt], context: ConsumeOrderlyContext) -> ConsumeOrderlyStatus:
             for message in messages:
-                retry = _Retry(suspend_ms, 0 <= max_reconsume_times <= message.reconsume_times)
-                is_done, wait_ms = self._do(message, context.message_queue.topic, retry, handler, outside)
-                if not is_done:
+                retry = Retry(suspend_ms, 0 <= max_reconsume_times <= message.reconsume_times)
+                topic = context.message_queue.topic
+                outcome, wait_ms = self._do(message, topic, retry, handler, outside, busy_wait_ms)
+                if outcome is None:
+                    self._list_nameless(message)
+                elif not outcome.is_success:
                     context.suspend_current_queue_time_millis = min(max(suspend_ms, wait_ms), SUSPEND_MS_MAX)
                     return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
             return ConsumeOrderlyStatus.SUCCESS
@@ -213,17 +233,17 @@ class Idempotency:
         duplicates, also within the batch, and without void ones. One transaction per batch, a fixed number of
         statements per 1,000 rows. The handler is not called if no row is left.
 
-        The handler may be called several times for a batch, each time after a rollback. If it fails, all rows fail.
+        The handler may be called several times for a row, each time after a rollback: where it fails, the batch is
+        halved until the guilty rows stand alone, each part in a transaction of its own.
         """
 
         def consume(batch: pa.RecordBatch, context: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
-            done = self._do_rows(batch, context.message_queue.topic, handler)
-            context.ack_index = prefix_length(done) - 1
-            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+            outcomes, wait_ms = self._do_rows(batch, context.message_queue.topic, handler, None)
+            return self._answer(context, outcomes, wait_ms)
 
         return MessageListenerArrow(consume)
 
-    # -- simple consumers ---------------------------------------------------------------------------------------------
+    # -- without a listener -------------------------------------------------------------------------------------------
 
     def receive(
         self,
@@ -234,29 +254,37 @@ class Idempotency:
         *,
         outside: bool = False,
     ) -> ReceiveCounts:
-        """Receive messages, do them, and acknowledge what is done; the rest comes again after `invisible_duration`.
+        """Receive messages, do them, and acknowledge what is done. The rest comes again after `invisible_duration`, and
+        what another worker has, when that one's lease is over.
 
         A message of which the acknowledgement came too late comes again, and is recognised.
 
         Raises:
             UsageError, ClientError: as `SimpleConsumer.receive` and `ack`; what is done stays done.
         """
-        invisible_ms = invisible_duration // timedelta(milliseconds=1)
         done = later = failed = 0
         for view in simple_consumer.receive(max_message_num, invisible_duration):
-            retry = _Retry(invisible_ms, view.delivery_attempt > self._max_reconsume_times)
-            outcome = self._do_view(view, retry, handler, outside)
+            retry_ms = invisible_duration // timedelta(milliseconds=1)
+            retry = Retry(retry_ms, view.delivery_attempt > self._ladder.max_reconsume_times)
+            outcome = self._do_view(simple_consumer, view, retry, handler, outside)
             if outcome.is_success:
                 done += 1
-                try:
-                    simple_consumer.ack(view)
-                except InvalidReceiptHandleError as error:
-                    _log.info("group %s: message %s comes again: %s", self.group, view.message_id, error)
+                self._with_handle(view, partial(simple_consumer.ack, view))
             elif outcome is Outcome.LATER:
                 later += 1
             else:
                 failed += 1
         return ReceiveCounts(done, later, failed)
+
+    def apply(
+        self, batch: pa.RecordBatch, topic: str, handler: ArrowHandler, *, lease_token: str | None = None
+    ) -> list[bool]:
+        """Do the rows of a batch as `arrow` does, and return which of them are done: for callers that have rows and
+        their own way to answer. `topic`: where they lie, or came from; `lease_token`: an earlier try of the same work
+        had it, so its leases are no reason to wait.
+        """
+        outcomes, _ = self._do_rows(batch, topic, handler, lease_token)
+        return [outcome.is_success for outcome in outcomes]
 
     # -- administration -----------------------------------------------------------------------------------------------
 
@@ -267,11 +295,19 @@ class Idempotency:
     def purge(self) -> int:
         """Forget what the group has done longer ago than it must be recognised; returns how many messages. Log rows are
         not touched. A transaction per 1,000 messages, so it may run beside consumers.
+
+        The time is the earliest of this process's, the database's, and that of the newest message done, so that a clock
+        that has jumped ahead forgets nothing.
         """
-        return inbox.purge(self._engine, self.tables, self.group, self._clock() - self._retention_ms)
+        times = transact(self._engine, lambda connection: inbox.newest_and_now_ms(connection, self.tables, self.group))
+        before_ms = min(self._clock(), *times) - self._retention_ms
+        return inbox.purge(self._engine, self.tables, self.group, before_ms)
 
     def close(self) -> None:
-        """End the thread that renews leases, and close what was opened here: engines and clients of references."""
+        """End the thread that renews leases, and close what was opened here: engines and clients of references. Who
+        waits for another worker, or for the database, waits no longer: those messages come again.
+        """
+        self._ending.set()
         while self._close:
             self._close.pop()()
 
@@ -286,49 +322,72 @@ class Idempotency:
     # -- one message, or rows -----------------------------------------------------------------------------------------
 
     def _do(
-        self, message: MessageExt, topic: str, retry: _Retry, handler: Callable[..., object], outside: bool
-    ) -> tuple[bool, int]:
-        """Whether a message is done, and how long it must wait if another worker has it."""
+        self,
+        message: MessageExt,
+        topic: str,
+        retry: Retry,
+        handler: Callable[..., object],
+        outside: bool,
+        busy_wait_ms: int | None,
+    ) -> tuple[Outcome | None, int]:
+        """What becomes of a message, and how long it must wait if another worker has it; None: it has no id."""
         try:
-            receipt = _receipt(message, topic, message.reconsume_times, retry)
+            receipt = receipt_of(message, topic, message.reconsume_times, retry)
         except NoMessageIdError as error:
             self._refuse(topic, 1, error)
-            return False, 0
-        verdicts = self._run_one(receipt, message, handler, outside)
-        return verdicts.outcomes[receipt.message_id].is_success, verdicts.wait_ms
+            return None, 0
+        verdicts = self._run_one(receipt, message, handler, outside, None if retry.is_last else busy_wait_ms)
+        return verdicts.outcomes[receipt.message_id], verdicts.wait_ms
 
-    def _do_view(self, view: MessageView, retry: _Retry, handler: Callable[..., object], outside: bool) -> Outcome:
+    def _do_view(
+        self,
+        simple_consumer: SimpleConsumer,
+        view: MessageView,
+        retry: Retry,
+        handler: Callable[..., object],
+        outside: bool,
+    ) -> Outcome:
+        """A message that another worker has stays hidden until that one's lease is over; at its last delivery, this
+        thread waits for it.
+        """
         try:
-            receipt = _receipt(view.message, view.received_from, view.delivery_attempt - 1, retry)
+            receipt = receipt_of(view.message, view.received_from, view.delivery_attempt - 1, retry)
         except NoMessageIdError as error:
             self._refuse(view.received_from, 1, error)
             return Outcome.FAILED
-        return self._run_one(receipt, view.message, handler, outside).outcomes[receipt.message_id]
+        verdicts = self._run_one(receipt, view.message, handler, outside, 0)
+        while verdicts.outcomes[receipt.message_id] is Outcome.LATER:
+            hidden = timedelta(milliseconds=verdicts.wait_ms + HIDDEN_MORE_MS)
+            if not self._with_handle(view, partial(simple_consumer.change_invisible_duration, view, hidden)):
+                break
+            if not retry.is_last or self._ending.is_set():
+                break
+            verdicts = self._run_one(receipt, view.message, handler, outside, verdicts.wait_ms)
+        return verdicts.outcomes[receipt.message_id]
 
     def _run_one(
-        self, receipt: Receipt, message: MessageExt, handler: Callable[..., object], outside: bool
+        self,
+        receipt: Receipt,
+        message: MessageExt,
+        handler: Callable[..., object],
+        outside: bool,
+        wait_ms: int | None,
     ) -> Verdicts:
         if outside:
-            return self._once.run_outside(receipt, lambda: handler(message))
-        return self._once.run([receipt], lambda connection, _: handler(connection, message))
+            return self._once.run_outside(receipt, lambda: handler(message), wait_ms=wait_ms)
+        return self._once.run([receipt], lambda connection, _: handler(connection, message), wait_ms=wait_ms)
 
-    def _do_rows(self, batch: pa.RecordBatch, topic: str, handler: ArrowHandler) -> list[bool]:
-        """Which rows are done."""
+    def _do_rows(
+        self, batch: pa.RecordBatch, topic: str, handler: ArrowHandler, lease_token: str | None
+    ) -> tuple[list[Outcome], int]:
+        """What becomes of each row, and how long they must wait if other workers have them."""
         ids, error = message_ids_of(batch)
         if error is not None:
             self._refuse(topic, ids.count(None), error)
         rows = first_rows(ids)
         if not rows:
-            return [False] * batch.num_rows
-        columns = batch.select(["brokerName", "queueId", "queueOffset", "reconsumeTimes"]).take(
-            pa.array(rows.values(), pa.int32())
-        )
-        receipts = []
-        for message_id, broker, queue_id, offset, times in zip(
-            rows, *(column.to_pylist() for column in columns.columns), strict=True
-        ):
-            retry = self._ladder(times)
-            receipts.append(Receipt(message_id, broker, topic, queue_id, offset, times, retry.after_ms, retry.is_last))
+            return [Outcome.FAILED] * batch.num_rows, 0
+        receipts = receipts_of(batch, rows, topic, self._ladder)
 
         def handle(connection: sa.Connection, message_ids: Collection[str]) -> object:
             if len(message_ids) == batch.num_rows:
@@ -336,19 +395,47 @@ class Idempotency:
             wanted = [row for message_id, row in rows.items() if message_id in message_ids]
             return handler(connection, batch.take(pa.array(wanted, pa.int32())))
 
-        outcomes: Mapping[str, Outcome] = self._once.run(receipts, handle).outcomes
-        return [message_id is not None and outcomes[message_id].is_success for message_id in ids]
+        is_last = any(receipt.is_last for receipt in receipts)
+        verdicts = self._once.run(
+            receipts, handle, wait_ms=None if is_last else self._busy_wait_ms, lease_token=lease_token
+        )
+        found = [Outcome.FAILED if message_id is None else verdicts.outcomes[message_id] for message_id in ids]
+        return found, verdicts.wait_ms
 
-    def _ladder(self, reconsume_times: int) -> _Retry:
-        step_ms = self._ladder_ms[min(reconsume_times, len(self._ladder_ms) - 1)]
-        return _Retry(step_ms, reconsume_times >= self._max_reconsume_times)
+    def _answer(
+        self, context: ConsumeConcurrentlyContext, outcomes: Sequence[Outcome], wait_ms: int
+    ) -> ConsumeConcurrentlyStatus:
+        """Acknowledge what comes before the first that is not done. If the rest is only busy, it comes again when the
+        lease is over.
+        """
+        context.ack_index = prefix_length([outcome.is_success for outcome in outcomes]) - 1
+        if Outcome.LATER in outcomes and Outcome.FAILED not in outcomes:
+            context.delay_level_when_next_consume = self._ladder.level_of(wait_ms)
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    def _with_handle(self, view: MessageView, call: Callable[[], None]) -> bool:
+        """False: the message was visible again before; it comes, or came, again."""
+        try:
+            call()
+        except InvalidReceiptHandleError as error:
+            _log.info("group %s: message %s comes again: %s", self.group, view.message_id, error)
+            return False
+        return True
 
     def _refuse(self, topic: str, count: int, error: NoMessageIdError) -> None:
         """A message without an id fails, each time, and becomes a dead letter. One line in the log per topic."""
         self._counters.refuse(count)
-        if topic not in self._reasons_logged:
-            self._reasons_logged.add(topic)
+        if topic not in self._refused_topics:
+            self._refused_topics.add(topic)
             _log.error("group %s: %s. More of this topic are only counted", self.group, error)
+
+    def _list_nameless(self, message: MessageExt) -> None:
+        detail = f"offset {message.queue_offset} of queue {message.queue_id} of {message.topic} ({message.broker_name})"
+        add = partial(
+            manual_list.add, tables=self.tables, message_id=message.offset_msg_id, group_name=self.group,
+            reason=manual_list.NO_ID, detail=detail, now_ms=self._clock(),
+        )  # fmt: skip
+        self._once.patience.transact(add)
 
     # -- what it opens ------------------------------------------------------------------------------------------------
 
@@ -364,38 +451,9 @@ class Idempotency:
             client = open_client(client)
             self._close.append(client.close)
         return RedisFilter(
-            client,
-            self.group,
-            prefix=prefix,
-            lease_ms=lease_ms,
-            done_ttl_ms=self._retention_ms + _DAY_MS,
-            on_outage=self._counters.outage,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Retry:
-    """What follows a failure: the next delivery after so long, or none any more."""
-
-    after_ms: int
-    is_last: bool
-
-
-def _receipt(message: MessageExt, topic: str, reconsume_times: int, retry: _Retry) -> Receipt:
-    message_id = message_id_of(
-        message.properties,
-        f"the message at offset {message.queue_offset} of queue {message.queue_id} of {topic} ({message.broker_name})",
-    )
-    return Receipt(
-        message_id,
-        message.broker_name,
-        topic,
-        message.queue_id,
-        message.queue_offset,
-        reconsume_times,
-        retry.after_ms,
-        retry.is_last,
-    )
+            client, self.group,
+            prefix=prefix, lease_ms=lease_ms, done_ttl_ms=self._retention_ms + _DAY_MS, on_outage=self._counters.outage,
+        )  # fmt: skip
 
 
 def _check_number(name: str, value: object, least: int, most: int) -> None:

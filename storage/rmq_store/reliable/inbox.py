@@ -55,6 +55,16 @@ def done_ids(connection: sa.Connection, tables: Tables, group: str, message_ids:
     return found
 
 
+def newest_and_now_ms(connection: sa.Connection, tables: Tables, group: str) -> tuple[int, int]:
+    """When the group has done its newest message (0: it has done none), and the time by the database's clock."""
+    newest = connection.scalar(sa.select(sa.func.max(tables.inbox.c.done_ms)).where(tables.inbox.c.group_name == group))
+    seconds = {
+        "sqlite": "CAST(strftime('%s', 'now') AS INTEGER)",
+        "postgresql": "CAST(extract(epoch FROM clock_timestamp()) AS BIGINT)",
+    }.get(connection.dialect.name, "UNIX_TIMESTAMP()")
+    return int(newest or 0), int(connection.scalar(sa.text(f"SELECT {seconds}")) or 0) * 1000
+
+
 def purge(engine: sa.Engine, tables: Tables, group: str, before_ms: int) -> int:
     """Delete what the group had done before `before_ms`; returns how many rows. A transaction per 1,000 rows."""
     inbox = tables.inbox

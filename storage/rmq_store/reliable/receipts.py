@@ -4,8 +4,10 @@ Both are written in a transaction of their own before the effect's: the sender m
 is worked on. A row of the log has a lease (somebody works on it), or waits for its retry, or is dead. It goes when the
 message is done. The lease only saves work: what is done once is decided by `inbox`.
 
-    C2   `receive`    one transaction: who has what, rows with our lease, marks
+    C2   `receive`    one transaction: rows with our lease, marks, and who has what
     E1   `fail`       one transaction: the lease given back, until when the row blocks a resend, dead letters
+
+A row says where its message lay when it was first received; a retry that takes it over changes the lease only.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from rmq_store.reliable import inbox, manual_list
 from rmq_store.reliable.inserted_ids import chunks, inserted_ids
-from rmq_store.reliable.leases import horizon_ms, is_live
+from rmq_store.reliable.leases import horizon_ms
 from rmq_store.reliable.tables import VOID, Tables
 
 RETRY_TOPIC_PREFIX: Final = "%RETRY%"
@@ -58,14 +60,14 @@ class Receipt:
 @dataclass(slots=True)
 class Received:
     """What C2 found, by id: `ours` to work on, `done` before, `void`, and `busy`: {id: when the other's lease ends}.
-    `doubtful`: of `ours`, those whose worker before us never said what became of them.
+    `took_over`: at least one of `ours` had a worker that never said what became of it, and may be alive.
     """
 
     ours: set[str] = field(default_factory=set)
     done: set[str] = field(default_factory=set)
     void: set[str] = field(default_factory=set)
     busy: dict[str, int] = field(default_factory=dict)
-    doubtful: set[str] = field(default_factory=set)
+    took_over: bool = False
 
 
 class HighWater:
@@ -99,52 +101,42 @@ def receive(
     now_ms: int,
     lease_ms: int,
     marks: Mapping[Queue, int],
-    elsewhere: Collection[str] = (),
     void: Collection[str] | None = None,
 ) -> Received:
-    """C2: write the log rows and marks, and say what to do with each message (ids differ from each other).
+    """C2: write log rows and marks, and say what to do with each message (ids differ from each other).
 
-    `elsewhere`: ids that Redis says another worker has. `void`: of the ids, those whose stub in another database is
-    void; None: the stubs lie in this database. A fixed number of statements per 1,000 messages.
+    Rows are written before the inbox is read: when another worker has done a message, it has deleted its row, so
+    either our INSERT finds its row, or we find its inbox row. At READ COMMITTED, as `transact` has it.
+
+    `void`: of the ids, those whose stub in another database is void; None: the stubs lie in this database. The number
+    of statements is the same for any 1,000 messages.
     """
-    found = Received()
-    rows: dict[str, Receipt] = {receipt.message_id: receipt for receipt in receipts}
-    leases: dict[str, tuple[str | None, int]] = {}
-    found.void.update(void or ())
+    found = Received(void=set(void or ()))
+    until_ms = now_ms + lease_ms
+    rows = {receipt.message_id: _log_row(group, receipt, token, now_ms, until_ms) for receipt in receipts}
+    there = rows.keys() - inserted_ids(connection, tables.log, list(rows.values()), token)
+    for ids in chunks(sorted(there)):
+        found.took_over |= _take_over(connection, tables, group, ids, token=token, now_ms=now_ms, lease_ms=lease_ms)
+    # No row: it went after our INSERT found it, and before this transaction could see why.
+    holders: dict[str, tuple[str | None, int]] = dict.fromkeys(rows, (None, now_ms))
     for ids in chunks(sorted(rows)):
-        state = _state(tables, group, ids, with_stubs=void is None)
-        for kind, message_id, text, until_ms in connection.execute(state):
+        for kind, message_id, text, time_ms in connection.execute(_state(tables, group, ids, with_stubs=void is None)):
             if kind == "inbox":
                 found.done.add(message_id)
             elif kind == "stub":
                 found.void.add(message_id)
             else:
-                leases[message_id] = (text, until_ms)
+                holders[message_id] = (text, time_ms)
     found.void -= found.done
     settled = found.done | found.void
-    for message_id in rows.keys() - settled:
-        holder, until_ms = leases.get(message_id, (None, 0))
+    for message_id, (holder, held_until_ms) in holders.items():
+        if message_id in settled:
+            continue
         if holder == token:
-            found.ours.add(message_id)  # of a try whose commit was not answered
-        elif message_id in elsewhere:
-            found.busy[message_id] = now_ms + lease_ms
-        elif holder is not None and is_live(until_ms, now_ms, lease_ms):
-            found.busy[message_id] = until_ms
-        elif holder is not None:
-            found.doubtful.add(message_id)
+            found.ours.add(message_id)
+        else:
+            found.busy[message_id] = held_until_ms
     delete(connection, tables, group, settled)
-    wanted = rows.keys() - settled - found.busy.keys() - found.ours
-    _delete_free(connection, tables, group, wanted & leases.keys(), now_ms, lease_ms)
-    new = inserted_ids(
-        connection,
-        tables.log,
-        [_log_row(group, rows[message_id], token, now_ms, now_ms + lease_ms) for message_id in wanted],
-        token,
-    )
-    found.ours |= new
-    # Somebody took these between our two statements.
-    found.busy.update(dict.fromkeys(wanted - new, now_ms + lease_ms))
-    found.doubtful &= found.ours
     write_marks(connection, tables, group, marks)
     return found
 
@@ -238,6 +230,23 @@ def write_marks(connection: sa.Connection, tables: Tables, group: str, marks: Ma
     )
 
 
+def _take_over(
+    connection: sa.Connection, tables: Tables, group: str, ids: list[str], *, token: str, now_ms: int, lease_ms: int
+) -> bool:
+    """Put our lease on rows that nobody works on any more, or that have our token; True if one of them had another
+    worker, whose lease is not live. A message that people have sent again after it was dead is dead no more.
+    """
+    log = tables.log
+    here = (log.c.group_name == group, log.c.message_id.in_(ids))
+    is_over = sa.or_(log.c.lease_until_ms <= now_ms, log.c.lease_until_ms > horizon_ms(now_ms, lease_ms))
+    ours = {"lease_token": token, "lease_until_ms": now_ms + lease_ms, "blocks_until_ms": 0, "is_dead": False}
+    abandoned = sa.update(log).where(*here, log.c.lease_token.is_not(None), log.c.lease_token != token, is_over)
+    took_over = connection.execute(abandoned.values(ours)).rowcount > 0
+    free = sa.update(log).where(*here, sa.or_(log.c.lease_token.is_(None), log.c.lease_token == token))
+    connection.execute(free.values(ours))
+    return took_over
+
+
 def _state(tables: Tables, group: str, ids: list[str], *, with_stubs: bool) -> sa.CompoundSelect[Any]:
     """(kind, id, text, time) of inbox rows, void stubs and log rows, in one statement."""
     done, log, stub = tables.inbox, tables.log, tables.stub
@@ -256,20 +265,6 @@ def _state(tables: Tables, group: str, ids: list[str], *, with_stubs: bool) -> s
             )
         )
     return sa.union_all(*parts)
-
-
-def _delete_free(
-    connection: sa.Connection, tables: Tables, group: str, ids: Collection[str], now_ms: int, lease_ms: int
-) -> None:
-    """Delete rows that nobody works on; ours are inserted instead."""
-    log = tables.log
-    is_free = sa.or_(
-        log.c.lease_token.is_(None),
-        log.c.lease_until_ms <= now_ms,
-        log.c.lease_until_ms > horizon_ms(now_ms, lease_ms),
-    )
-    for some in chunks(sorted(ids)):
-        connection.execute(sa.delete(log).where(log.c.group_name == group, log.c.message_id.in_(some), is_free))
 
 
 def _log_row(group: str, receipt: Receipt, token: str, now_ms: int, until_ms: int) -> dict[str, object]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +14,7 @@ import sqlalchemy as sa
 
 from consuming import (
     KINDS,
+    QUEUE,
     RETRY_QUEUE,
     Consumer,
     Databases,
@@ -17,12 +22,24 @@ from consuming import (
     effects,
     is_waiting,
     message,
+    put_stub,
     statements_of,
     stub_status,
     write_effect,
 )
-from rmq_store.client import MessageExt
-from rmq_store.reliable import ConsumeCounts, Tables, inbox, once, receipts
+from rmq_store.client import ConsumeConcurrentlyContext, MessageExt
+from rmq_store.errors import UsageError
+from rmq_store.reliable import (
+    ConsumeCounts,
+    Idempotency,
+    Tables,
+    effect,
+    inbox,
+    once,
+    open_engine,
+    patience,
+    receipts,
+)
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +98,6 @@ def test_a_stub_is_confirmed_when_the_last_of_its_groups_is_done(cg: Consumer) -
     assert stub_status(cg.engine, cg.tables) == "unconfirmed"
     other = Consumer(cg.engine, cg.tables)
     other.once.close()
-    from rmq_store.reliable import Idempotency
-
     with Idempotency("other", cg.engine, cg.tables) as other.once:
         assert other.consume(message()) == 1
     assert cg.effects() == ["1", "1"], "each group has its effect"
@@ -363,7 +378,7 @@ def test_a_worker_that_dies_at_any_point_leaves_work_that_is_done_once(
         "before C2": (receipts, "receive"),
         "in C3": (inbox, "insert_set"),
         "in C4": (None, ""),
-        "in C5": (once, "_confirm"),
+        "in C5": (effect, "confirm"),
         "in C6": (receipts, "delete"),
         "after C6": (once.Once, "_confirm_elsewhere"),
     }[point]
@@ -558,3 +573,272 @@ def test_an_ordered_message_dies_only_if_its_consumer_gives_it_up(cg: Consumer) 
     assert cg.manual() == set()
     assert cg.order(message(reconsume_times=3), handler=boom, max_reconsume_times=3) == 1000
     assert cg.manual() == {("M1", "dead_letter")}
+
+
+# -- waiting in place -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def patient(engine: sa.Engine, tables: Tables) -> Iterator[Consumer]:
+    consumer = Consumer(engine, tables, busy_wait_ms=30_000)
+    with consumer.once:
+        yield consumer
+
+
+@pytest.mark.parametrize("finishes", [True, False], ids=["is done", "gives up"])
+def test_a_message_that_another_worker_has_is_waited_for(patient: Consumer, finishes: bool) -> None:
+    patient.put_log()
+    waiting = Worker(lambda: patient.consume(message()))
+    assert is_waiting(patient.engine, waiting)
+    if finishes:
+        patient.put_done("M1")
+    with patient.engine.begin() as connection:
+        connection.execute(sa.delete(patient.tables.log))
+    assert waiting.outcome() == 1
+    assert patient.effects() == ([] if finishes else ["1"])
+
+
+def test_at_the_last_delivery_it_is_waited_for_without_bound(cg: Consumer) -> None:
+    """Later would make it a dead letter that nobody has tried."""
+    cg.put_log()
+    waiting = Worker(lambda: cg.consume(message(reconsume_times=16)))
+    assert is_waiting(cg.engine, waiting)
+    cg.clock.ahead_ms = 61_000
+    assert waiting.outcome() == 1
+    assert cg.effects() == ["1"]
+
+
+def test_the_end_of_the_consumer_ends_the_wait(cg: Consumer) -> None:
+    cg.put_log()
+    waiting = Worker(lambda: cg.consume(message(reconsume_times=16)))
+    assert is_waiting(cg.engine, waiting)
+    cg.once.close()
+    assert waiting.outcome() == 0
+
+
+def test_later_asks_for_a_delay_that_is_not_shorter_than_the_lease(cg: Consumer) -> None:
+    cg.put_log()
+    context = ConsumeConcurrentlyContext(QUEUE)
+    cg.once.concurrently(write_effect).consume_message([message()], context)
+    assert context.delay_level_when_next_consume == 5, "1 m; the lease has 50 s left, and level 4 has 30 s"
+    context = ConsumeConcurrentlyContext(QUEUE)
+    cg.once.concurrently(boom).consume_message([message(), message("M2")], context)
+    assert context.delay_level_when_next_consume == 0, "for what failed, the broker chooses"
+
+
+def test_messages_are_held_while_the_database_is_away(
+    cg: Consumer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = patience.transact
+    calls: list[int] = []
+
+    def away_twice(*given: Any) -> Any:
+        calls.append(1)
+        if len(calls) < 3:
+            raise sa.exc.TimeoutError("no connection")
+        return real(*given)
+
+    monkeypatch.setattr(patience, "transact", away_twice)
+    monkeypatch.setattr(patience, "AWAY_PAUSE_FIRST_S", 0.01)
+    assert cg.consume(message()) == 1, "not later: that would cost a retry"
+    assert [line.partition(" (")[0] for line in caplog.messages] == [
+        "group cg: the database is away", "group cg: the database is back",
+    ]  # fmt: skip
+
+
+def test_a_hold_ends_with_the_consumer(cg: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: Any) -> Any:
+        raise sa.exc.TimeoutError("no connection")
+
+    monkeypatch.setattr(patience, "transact", away)
+    held = Worker(lambda: cg.consume(message()))
+    assert is_waiting(cg.engine, held)
+    cg.once.close()
+    assert held.outcome() == 0
+
+
+def test_a_message_that_is_done_between_two_statements_of_the_log_is_not_begun(
+    cg: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other worker deletes its log row with its commit: who reads the inbox first, and then finds the log free,
+    would call a handler for effects elsewhere a second time.
+    """
+    real = receipts.inserted_ids
+
+    def other_commits_first(connection: sa.Connection, *given: Any) -> Any:
+        # On this connection, because in SQLite there is only one that writes.
+        inbox.insert(connection, cg.tables, "cg", "M1", 1)
+        return real(connection, *given)
+
+    monkeypatch.setattr(receipts, "inserted_ids", other_commits_first)
+    assert cg.consume(message(), handler=boom, outside=True) == 1
+    assert cg.once.counts() == ConsumeCounts(duplicates_by_inbox=1)
+
+
+@pytest.mark.parametrize("engine", KINDS[1:], indirect=True)
+def test_who_takes_over_waits_a_moment_only_for_a_worker_that_hangs(
+    cg: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(effect, "LOCK_TIMEOUT_S", 1)
+    cg.put_log(lease_until_ms=cg.clock() - 1)
+    with cg.engine.connect() as hanging, hanging.begin():
+        inbox.insert(hanging, cg.tables, "cg", "M1", 1)
+        assert cg.consume(message(), handler=boom) == 0
+        assert cg.once.counts() == ConsumeCounts(later=1)
+    with cg.engine.connect() as connection:  # from the pool, as it was
+        if cg.engine.dialect.name == "postgresql":
+            assert connection.scalar(sa.text("SELECT current_setting('lock_timeout')")) == "0"
+        else:
+            assert connection.scalar(sa.text("SELECT @@innodb_lock_wait_timeout")) == 50
+    cg.clock.ahead_ms = 61_000
+    assert cg.consume(message()) == 1
+
+
+# -- stubs in another database ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stubs(request: pytest.FixtureRequest, databases: Databases, engine: sa.Engine) -> sa.Engine:
+    kind = {"mysql": "mariadb"}.get(engine.dialect.name, engine.dialect.name)
+    return databases.empty(kind, "stubs")
+
+
+@pytest.fixture
+def apart(engine: sa.Engine, stubs: sa.Engine, tables: Tables) -> Iterator[Consumer]:
+    """A consumer whose stubs lie in another database."""
+    consumer = Consumer(engine, tables, stubs=stubs)
+    with consumer.once:
+        yield consumer
+
+
+def test_a_stub_of_another_database_is_confirmed_behind_the_commit(apart: Consumer, stubs: sa.Engine) -> None:
+    put_stub(stubs, apart.tables, "M1")
+    assert apart.consume(message()) == 1
+    assert (apart.effects(), stub_status(stubs, apart.tables)) == (["1"], "confirmed")
+
+
+def test_a_void_stub_of_another_database_has_no_effect(apart: Consumer, stubs: sa.Engine) -> None:
+    put_stub(stubs, apart.tables, "M1", status="void")
+    assert apart.consume(message(), handler=boom) == 1
+    assert (apart.effects(), apart.log()) == ([], [])
+
+
+def away(*_: object, **__: object) -> Any:
+    raise sa.exc.OperationalError("UPDATE", {}, OSError("gone"))
+
+
+def test_a_lost_confirmation_is_made_up_for_when_the_message_comes_again(
+    apart: Consumer, stubs: sa.Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    put_stub(stubs, apart.tables, "M1")
+    monkeypatch.setattr(once, "confirm", away)
+    assert apart.consume(message()) == 1, "it is done; only a resend is not spared"
+    assert "1 stubs are not confirmed" in caplog.text
+    assert stub_status(stubs, apart.tables) == "unconfirmed"
+    monkeypatch.undo()
+    assert apart.consume(message()) == 1
+    assert (apart.effects(), stub_status(stubs, apart.tables)) == (["1"], "confirmed")
+
+
+def test_a_database_of_stubs_that_is_away_does_not_stop_the_work(
+    apart: Consumer, stubs: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_stub(stubs, apart.tables, "M1")
+    monkeypatch.setattr(once.stub, "status_of", away)
+    assert apart.consume(message()) == 1
+    assert apart.effects() == ["1"]
+
+
+def test_an_effect_whose_stub_was_voided_meanwhile_in_another_database_is_in_doubt(
+    apart: Consumer, stubs: sa.Engine
+) -> None:
+    put_stub(stubs, apart.tables, "M1")
+
+    def void_meanwhile(connection: sa.Connection, one: MessageExt) -> None:
+        write_effect(connection, one)
+        with stubs.begin() as other:
+            other.execute(sa.update(apart.tables.stub).values(status="void"))
+
+    assert apart.consume(message(), handler=void_meanwhile) == 1
+    assert (apart.effects(), apart.manual()) == (["1"], {("M1", "in_doubt")})
+
+
+# -- messages without an id, in order ---------------------------------------------------------------------------------
+
+
+def test_an_ordered_message_without_an_id_goes_to_the_manual_list_and_the_queue_goes_on(cg: Consumer) -> None:
+    assert cg.order(message(None), message("M2", body=b"2")) is None
+    assert cg.effects() == ["2"]
+    assert cg.manual() == {("offset", "no_id")}
+
+
+# -- purge ------------------------------------------------------------------------------------------------------------
+
+DAY_MS = 24 * 3_600_000
+
+
+def test_purge_forgets_what_is_older_than_any_duplicate_may_be(cg: Consumer) -> None:
+    now_ms = cg.clock()
+    with cg.engine.begin() as connection:
+        inbox.insert(connection, cg.tables, "cg", "old", now_ms - 30 * DAY_MS - 1000)
+        inbox.insert(connection, cg.tables, "cg", "young", now_ms - 30 * DAY_MS + 60_000)
+        inbox.insert(connection, cg.tables, "cg", "new", now_ms)
+    cg.put_log("old")
+    assert cg.once.purge() == 1
+    assert cg.done() == {"young", "new"}
+    assert len(cg.log()) == 1
+
+
+def test_purge_by_a_clock_that_has_jumped_forgets_nothing(cg: Consumer) -> None:
+    cg.put_done("M1")
+    cg.clock.ahead_ms = 365 * DAY_MS
+    assert cg.once.purge() == 0
+    cg.put_done("M2")
+    assert cg.once.purge() == 0, "nor when messages were done by it"
+
+
+def test_purge_keeps_at_least_what_store_and_ladder_may_bring_again(engine: sa.Engine, tables: Tables) -> None:
+    cg = Consumer(engine, tables, inbox_retention=timedelta(seconds=1))
+    with cg.once, engine.begin() as connection:
+        inbox.insert(connection, tables, "cg", "M1", cg.clock() - 3 * DAY_MS)
+        inbox.insert(connection, tables, "cg", "new", cg.clock())
+    assert cg.once.purge() == 0
+
+
+# -- settings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"lease_ms": 0}, {"lease_ms": "60"}, {"retry_slack_ms": -1}, {"retry_ladder_ms": ()},
+        {"retry_ladder_ms": (-1,)}, {"max_reconsume_times": True}, {"inbox_retention": 30}, {"busy_wait_ms": -1}, {"redis": "env:NOT_SET"},
+        {"redis": "http://:secret@x"}, {"stubs": "nonsense"},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)  # fmt: skip
+def test_wrong_settings_are_refused_without_a_secret(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError) as refused:
+        Idempotency("cg", f"sqlite:///{tmp_path}/a.db", **wrong)
+    assert "secret" not in str(refused.value)
+
+
+def test_engines_of_references_are_closed(tmp_path: Path, tables: Tables) -> None:
+    with open_engine_of(tmp_path) as engine:
+        tables.metadata.create_all(engine)
+        effects.metadata.create_all(engine)
+    once_ = Idempotency("cg", f"sqlite:///{tmp_path}/a.db", tables)
+    context = ConsumeConcurrentlyContext(QUEUE)
+    once_.concurrently(write_effect).consume_message([message()], context)
+    assert context.ack_index == 0
+    assert any(thread.name == "LeaseKeeper_cg" for thread in threading.enumerate())
+    once_.close()
+    assert not any(thread.name == "LeaseKeeper_cg" for thread in threading.enumerate())
+    once_.close()
+
+
+@contextlib.contextmanager
+def open_engine_of(directory: Path) -> Iterator[sa.Engine]:
+    engine = open_engine(f"sqlite:///{directory}/a.db")
+    yield engine
+    engine.dispose()
