@@ -203,7 +203,15 @@ def _queries(broker: Broker, queues: dict[str, Any]) -> list[dict[str, Any]]:
                     questions[topic, key] = None
                 questions[topic, message["getMsgId"]] = None
     questions["Orders", "no such key"] = None
-    return [{"topic": topic, "key": key, **broker.ask("query", topic=topic, key=key)} for topic, key in questions]
+    return [_query(broker, topic, key) for topic, key in questions]
+
+
+def _query(broker: Broker, topic: str, key: str) -> dict[str, Any]:
+    """`places`: queue id and queue offset of each message, which a tier keeps; log offsets are its own there."""
+    answer = broker.ask("query", topic=topic, key=key, full=True)
+    messages = answer.pop("messages")
+    places = sorted({(message["queueId"], message["queueOffset"]) for message in messages})
+    return {"topic": topic, "key": key, **answer, "places": places}
 
 
 def _times(broker: Broker, queues: dict[str, Any]) -> list[dict[str, Any]]:
