@@ -55,6 +55,7 @@ from rmq_store.client.message_view import MessageView
 from rmq_store.client.producer import Producer
 from rmq_store.client.producer_config import ProducerConfig
 from rmq_store.client.push_consumer import PushConsumer
+from rmq_store.client.queue_selection import select_message_queue_by_hash
 from rmq_store.client.rate_limiter import RateLimiter
 from rmq_store.client.simple_consumer import FilterExpression, FilterExpressionType, SimpleConsumer
 from rmq_store.client.subscription import MessageSelector
@@ -114,4 +115,5 @@ __all__ = [
     "SendStatus",
     "SimpleConsumer",
     "UsageError",
+    "select_message_queue_by_hash",
 ]

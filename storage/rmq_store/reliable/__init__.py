@@ -6,17 +6,28 @@ docs/reliable.md is the guide, docs/reliable-design.md has the data flow and eac
 `[reliable]`: SQLAlchemy 2, and redis for those who want a filter before the database.
 """
 
+from rmq_store.reliable.backoff import ResendBackoff
 from rmq_store.reliable.consume_counters import ConsumeCounts
 from rmq_store.reliable.engine import open_engine, set_up_sqlite, shared_engine
 from rmq_store.reliable.idempotency import Idempotency, ReceiveCounts
 from rmq_store.reliable.message_id import OUTBOX_ID, message_id_of
+from rmq_store.reliable.outbox import Flushed, Outbox
+from rmq_store.reliable.relay import Relay
+from rmq_store.reliable.relay_report import RelayReport
+from rmq_store.reliable.stub import Stub
 from rmq_store.reliable.tables import Tables
 
 __all__ = [
     "OUTBOX_ID",
     "ConsumeCounts",
+    "Flushed",
     "Idempotency",
+    "Outbox",
     "ReceiveCounts",
+    "Relay",
+    "RelayReport",
+    "ResendBackoff",
+    "Stub",
     "Tables",
     "message_id_of",
     "open_engine",

@@ -9,7 +9,11 @@ import pytest
 import sqlalchemy as sa
 
 import servers
+from rmq_store import Store
+from rmq_store.client import Producer, ProducerConfig
 from rmq_store.reliable import Tables, open_engine
+
+from .cluster import FailingCluster, MovedClock, World
 
 
 @pytest.fixture
@@ -40,3 +44,16 @@ def engine(database_url: str, tables: Tables) -> Iterator[sa.Engine]:
     tables.metadata.create_all(made)
     yield made
     made.dispose()
+
+
+@pytest.fixture
+def world(engine: sa.Engine, tables: Tables, tmp_path: Path) -> Iterator[World]:
+    """A database with the tables, a store, a producer of it, and a clock that stands still."""
+    with Store.open(tmp_path / "store", create=True) as store:
+        cluster = FailingCluster(store)
+        config = ProducerConfig(retry_times_when_send_failed=0)
+        with Producer("pg_orders", cluster, config) as producer:
+            made = World(engine, tables, store, cluster, producer, MovedClock())
+            yield made
+            for outbox in made.outboxes:
+                outbox.close()
