@@ -812,8 +812,8 @@ def test_purge_keeps_at_least_what_store_and_ladder_may_bring_again(engine: sa.E
     "wrong",
     [
         {"lease_ms": 0}, {"lease_ms": "60"}, {"retry_slack_ms": -1}, {"retry_ladder_ms": ()},
-        {"retry_ladder_ms": (-1,)}, {"max_reconsume_times": True}, {"inbox_retention": 30}, {"busy_wait_ms": -1}, {"redis": "env:NOT_SET"},
-        {"redis": "http://:secret@x"}, {"stubs": "nonsense"},
+        {"retry_ladder_ms": (-1,)}, {"max_reconsume_times": True}, {"inbox_retention": 30}, {"busy_wait_ms": -1},
+        {"redis": "env:NOT_SET"}, {"redis": "http://:secret@x"}, {"stubs": "nonsense"},
     ],
     ids=lambda wrong: next(iter(wrong)),
 )  # fmt: skip
