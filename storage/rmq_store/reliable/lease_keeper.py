@@ -65,13 +65,13 @@ class LeaseKeeper:
     def renew(self) -> None:
         """Renew all that is held now, as the thread does."""
         for token, ids in list(self._held.items()):
-            if self._redis is not None:
-                self._redis.renew(ids, token)
             try:
                 self._renew_rows(ids, token)
             except sa.exc.SQLAlchemyError as error:
                 # Its text may have parameters in it; the class says enough.
                 _log.warning("group %s: a lease is not renewed yet (%s)", self._group, type(error).__name__)
+            if self._redis is not None:
+                self._redis.renew(ids, token)
 
     def close(self) -> None:
         """End the thread; a renewal that is under way is waited for."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SOCKET_TIMEOUT_S: Final = 0.5
+SOCKET_TIMEOUT_S: Final = 0.2
 PAUSE_FIRST_S: Final = 1.0
 PAUSE_MAX_S: Final = 30.0
 
@@ -150,7 +150,7 @@ class RedisFilter:
 
 
 def open_client(reference: str) -> redis.Redis:
-    """A client that waits for at most 0.5 s, and does not try again by itself.
+    """A client that waits for at most 0.2 s, and does not try again by itself.
 
     `reference`: a URL, `env:NAME` or `file:/path`.
 
