@@ -58,7 +58,15 @@ class ConsumeOrderlyContext:
     suspend_current_queue_time_millis: int = -1
 
 
-class MessageListenerConcurrently:
+class _Listener:
+    """What all listeners have. `requires_clustering`: it shares the messages of its group with the other members, so a
+    broadcasting consumer refuses it.
+    """
+
+    requires_clustering: bool = False
+
+
+class MessageListenerConcurrently(_Listener):
     """Gets batches of any queue in any order, on several threads: override `consume_message`, or give a function."""
 
     def __init__(
@@ -77,7 +85,7 @@ class MessageListenerConcurrently:
         return self._consume(messages, context)
 
 
-class MessageListenerArrow:
+class MessageListenerArrow(_Listener):
     """As MessageListenerConcurrently, with a pyarrow RecordBatch for messages: no object is made for each of them.
 
     A row is a message of `context.message_queue`, in queue order; a batch has 1 to `consume_message_batch_max_size` of
@@ -118,7 +126,7 @@ class MessageListenerArrow:
         return self._consume(batch, context)
 
 
-class MessageListenerOrderly:
+class MessageListenerOrderly(_Listener):
     """Gets the batches of a queue one after the other: override `consume_message`, or give a function."""
 
     def __init__(

@@ -119,12 +119,17 @@ class PushConsumer:
 
     def register_message_listener(self, listener: MessageListener) -> None:
         """Say who gets the messages, and by its class whether as rows, and whether in order. UsageError for anything
-        else.
+        else, and for a listener that a broadcasting consumer cannot have.
         """
         if not isinstance(listener, MessageListener):
             raise UsageError(
                 "a listener is a MessageListenerConcurrently, a MessageListenerArrow or a MessageListenerOrderly, "
                 f"not {type(listener).__name__}: MessageListenerConcurrently(function) makes one of a function"
+            )
+        if listener.requires_clustering and not self._is_clustering:
+            raise UsageError(
+                f"consumer group {self.consumer_group!r} is broadcasting: this listener does each message once for the "
+                "whole group, so other members would not get it. Use MessageModel.CLUSTERING"
             )
         if self._state != "new":
             raise UsageError("the listener is registered before start()")

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 import sqlalchemy as sa
@@ -61,6 +61,8 @@ from rmq_store.reliable.transact import transact
 
 if TYPE_CHECKING:
     import redis as redis_client
+
+L = TypeVar("L", MessageListenerArrow, MessageListenerConcurrently, MessageListenerOrderly)
 
 MAX_RECONSUME_TIMES: Final = 16
 ALWAYS_AGAIN: Final = -1
@@ -193,7 +195,7 @@ class Idempotency:
                 longest_ms = max(longest_ms, wait_ms)
             return self._answer(context, outcomes, longest_ms)
 
-        return MessageListenerConcurrently(consume)
+        return _of_group(MessageListenerConcurrently(consume))
 
     def orderly(
         self,
@@ -226,7 +228,7 @@ class Idempotency:
                     return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
             return ConsumeOrderlyStatus.SUCCESS
 
-        return MessageListenerOrderly(consume)
+        return _of_group(MessageListenerOrderly(consume))
 
     def arrow(self, handler: ArrowHandler) -> MessageListenerArrow:
         """A listener that gives `handler(connection, record_batch)` the rows of a batch that are to be done: without
@@ -241,7 +243,7 @@ class Idempotency:
             outcomes, wait_ms = self._do_rows(batch, context.message_queue.topic, handler, None)
             return self._answer(context, outcomes, wait_ms)
 
-        return MessageListenerArrow(consume)
+        return _of_group(MessageListenerArrow(consume))
 
     # -- without a listener -------------------------------------------------------------------------------------------
 
@@ -454,6 +456,12 @@ class Idempotency:
             client, self.group,
             prefix=prefix, lease_ms=lease_ms, done_ttl_ms=self._retention_ms + _DAY_MS, on_outage=self._counters.outage,
         )  # fmt: skip
+
+
+def _of_group(listener: L) -> L:
+    """Its inbox has no member in the key, so each message is done by one member of the group."""
+    listener.requires_clustering = True
+    return listener
 
 
 def _check_number(name: str, value: object, least: int, most: int) -> None:
