@@ -382,6 +382,14 @@ def test_a_password_is_in_no_message(database: str) -> None:
         assert "kept-out-of-logs" not in result.output
 
 
+def test_statements_and_values_are_in_no_message(resend: Resend, engine: sa.Engine, tables: Tables) -> None:
+    with engine.begin() as connection:
+        connection.execute(sa.text("ALTER TABLE rmq_manual RENAME COLUMN detail TO other"))
+    result = resend("list", "--group", "secret-group")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "rmq: the database: no such column: rmq_manual.detail\n"
+
+
 def test_a_reference_that_leads_nowhere_says_what_is_missing() -> None:
     result = CliRunner().invoke(commands, ["resend", "list", "--database", "env:NOT_SET"], prog_name="rmq")
     assert (result.exit_code, "'NOT_SET' is not set" in result.stderr) == (2, True)
