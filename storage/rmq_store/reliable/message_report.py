@@ -12,7 +12,8 @@ from rmq_store.reliable import manual_list
 from rmq_store.reliable.inboxes import Inboxes
 from rmq_store.reliable.leases import now_ms
 from rmq_store.reliable.manual_list import ManualEntry
-from rmq_store.reliable.stub_status import GroupStatus, StubStatus, group_statuses, stubs_named
+from rmq_store.reliable.stub_reason import GroupStatus
+from rmq_store.reliable.stub_status import StubStatus, group_statuses, stubs_named
 from rmq_store.reliable.tables import Tables
 from rmq_store.reliable.transact import read
 

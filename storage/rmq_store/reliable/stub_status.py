@@ -12,7 +12,6 @@ A view is read without locks, a page at a time, in a number of statements that d
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,46 +20,13 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from rmq_store.reliable.inboxes import Inboxes
-from rmq_store.reliable.leases import is_live
-from rmq_store.reliable.resend_rule import Action, GroupState, LogState, SentStub, decide
+from rmq_store.reliable.stub_reason import DUE, MANUAL, UNSENT, WAITING, GroupStatus, LogRow, judge
 from rmq_store.reliable.tables import CONFIRMED, UNCONFIRMED, VOID, Tables
 from rmq_store.reliable.transact import read
 
-UNSENT: Final = "unsent"
-WAITING: Final = "waiting"
-DUE: Final = "due"
-MANUAL: Final = "manual"
 STATES: Final = (UNSENT, WAITING, DUE, MANUAL, VOID)
 
 PAGE_ROWS: Final = 500
-# How long the settings of a relay may make a stub wait; what is further off was written by a clock that has jumped.
-WAIT_MS_MAX: Final = 24 * 3_600_000
-
-
-@dataclass(frozen=True, slots=True)
-class LogRow:
-    """A message that a group has received and not done. Times in ms since 1970; `lease_until_ms` is 0 for nobody."""
-
-    received_ms: int
-    reconsume_times: int
-    lease_until_ms: int
-    blocks_until_ms: int
-    is_dead: bool
-
-
-@dataclass(frozen=True, slots=True)
-class GroupStatus:
-    """A group that must confirm a stub. `high_water`: the largest offset that it has received of the stub's queue,
-    None without one, or if nobody knows the stub's offset.
-    """
-
-    name: str
-    confirmed_ms: int | None
-    done_ms: int | None
-    log: LogRow | None
-    high_water: int | None
-    is_known: bool = True
-    """False: the database of its inbox does not answer, and nothing but `confirmed_ms` is true."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +103,7 @@ def _columns(tables: Tables) -> list[sa.Column[Any]]:
 
 
 def _kinds(tables: Tables, states: Sequence[str]) -> Iterator[sa.ColumnElement[bool]]:
-    """What the database can tell of a state; waiting and due are told apart by `_judge`."""
+    """What the database can tell of a state; waiting and due are told apart by `judge`."""
     stub = tables.stub
     is_open = sa.and_(stub.c.status == UNCONFIRMED, sa.not_(stub.c.is_manual))
     if UNSENT in states:
@@ -156,7 +122,7 @@ def _statuses(inboxes: Inboxes, tables: Tables, rows: Sequence[sa.Row[Any]], now
     for row in rows:
         own = tuple(groups.get(row.message_id, ()))
         older = oldest.get((row.topic, row.sharding_key))
-        state, why = _judge(row, own, older if older is not None and older.seq < row.seq else None, now_ms)
+        state, why = judge(row, own, older if older is not None and older.seq < row.seq else None, now_ms)
         yield StubStatus(
             row.seq, row.message_id, row.topic, row.sharding_key, state, why, row.created_ms, row.send_count,
             row.sent_ms, row.resend_ms, row.broker_name, row.sent_queue_id, row.queue_offset, own,
@@ -254,71 +220,3 @@ def _oldest_of_keys(
     asked = sa.select(stub.c.topic, stub.c.sharding_key, stub.c.seq, stub.c.message_id, stub.c.is_manual)
     found = read(engine, partial(_rows, asked=asked.where(stub.c.seq.in_(first))))
     return {(row.topic, row.sharding_key): row for row in found}
-
-
-def _judge(row: sa.Row[Any], groups: Sequence[GroupStatus], older: sa.Row[Any] | None, now_ms: int) -> tuple[str, str]:
-    """The state of a stub and the reason. `older`: the message that its key waits for."""
-    if row.status == VOID:
-        return VOID, "taken back: it has no effect any more"
-    if row.status == CONFIRMED:
-        return CONFIRMED, "every group has done it"
-    if row.is_manual:
-        return MANUAL, "on the manual list: void it, or retry it"
-    is_claimed = row.claim_token is not None and is_live(row.claim_until_ms, now_ms, WAIT_MS_MAX)
-    if row.sent_ms is None:
-        if is_claimed:
-            return UNSENT, "a process is sending it"
-        if is_live(row.resend_ms, now_ms, WAIT_MS_MAX):
-            return UNSENT, "its time is not there yet"
-        if older is not None:
-            listed = ", which is on the manual list" if older.is_manual else ""
-            return UNSENT, f"its key waits for {older.message_id}{listed}"
-        return UNSENT, "the next round sends it"
-    if is_claimed:
-        return WAITING, "a process is sending it again"
-    stub = SentStub(row.send_count, row.sent_ms, row.resend_ms, row.queue_offset, row.sharding_key is not None)
-    left = [group for group in groups if group.confirmed_ms is None]
-    actions = {group: _action(stub, group, now_ms) if group.is_known else None for group in left}
-    lost = [group.name for group, action in actions.items() if action is Action.RESEND]
-    if lost:
-        ordered = "; it has a sharding key: only with --resend-out-of-order, else to the manual list"
-        return DUE, f"lost for {', '.join(lost)}{ordered if stub.has_sharding_key else ''}"
-    if not left:
-        return WAITING, "every group has done it, and its status follows"
-    if {Action.WAIT_NOT_DUE, Action.COUNT_AGAIN} & set(actions.values()):
-        return WAITING, "its time is not there yet"
-    reasons = (f"{group.name}: {_reason(row, group, action, now_ms)}" for group, action in actions.items())
-    return WAITING, "; ".join(reasons)
-
-
-def _action(stub: SentStub, group: GroupStatus, now_ms: int) -> Action:
-    """What the relay's rule says of one group alone, without the limits that a relay was given."""
-    log = group.log
-    state = GroupState(
-        group.done_ms is not None,
-        group.high_water,
-        None if log is None else LogState(log.lease_until_ms, log.blocks_until_ms, log.is_dead),
-    )
-    decision = decide(stub, {group.name: state}, now_ms, max_send_count=sys.maxsize, resend_out_of_order=True)
-    return decision.action
-
-
-def _reason(row: sa.Row[Any], group: GroupStatus, action: Action | None, now_ms: int) -> str:
-    if action is None:
-        return "the database of its inbox does not answer"
-    if action is Action.CONFIRM:
-        return "has done it, the confirmation follows"
-    if action is Action.WAIT_DEAD:
-        return "a dead letter, people decide"
-    if action is Action.WAIT_IN_WORK:
-        if group.log is not None and group.log.lease_until_ms > now_ms:
-            return f"a worker has it, for {_seconds(group.log.lease_until_ms - now_ms)} s at most"
-        return (
-            f"has failed, its retry comes within {_seconds(group.log.blocks_until_ms - now_ms if group.log else 0)} s"
-        )
-    received = "nothing" if group.high_water is None else f"up to offset {group.high_water}"
-    return f"has received {received} of this queue, the message is at {row.queue_offset}"
-
-
-def _seconds(time_ms: int) -> int:
-    return -(-time_ms // 1000)

@@ -47,18 +47,21 @@ def test_states_and_reasons(engine: sa.Engine, tables: Tables) -> None:
     insert_stub(engine, tables, "K2", "cg", sharding_key="k")
     insert_stub(engine, tables, "L1", "cg", sharding_key="l")
     insert_stub(engine, tables, "S1", "cg", **SENT)
+    insert_stub(engine, tables, "S2", "cg", **SENT, resend_ms=now_ms() - 1)
     insert_stub(engine, tables, "V1", "cg", status="void")
     insert_stub(engine, tables, "C1", "cg", status="confirmed", pending_groups=0)
     inboxes = Inboxes(engine)
     found = stub_status.stubs_in(inboxes, tables, stub_status.STATES, now_ms())
+    nothing = "cg: has received nothing of this queue, the message is at 3"
     assert [(stub.message_id, stub.state, stub.why) for stub in found] == [
         ("K1", "manual", "on the manual list: void it, or retry it"),
         ("K2", "unsent", "its key waits for K1, which is on the manual list"),
         ("L1", "unsent", "the next round sends it"),
-        ("S1", "waiting", "cg: has received nothing of this queue, the message is at 3"),
+        ("S1", "due", f"stuck, the next round puts it on the manual list: {nothing}"),
+        ("S2", "waiting", nothing),
         ("V1", "void", "taken back: it has no effect any more"),
     ]
-    assert stub_status.count_states(engine, tables) == {"unsent": 2, "sent": 1, "manual": 1, "void": 1}
+    assert stub_status.count_states(engine, tables) == {"unsent": 2, "sent": 2, "manual": 1, "void": 1}
     assert [stub.message_id for stub in stub_status.stubs_in(inboxes, tables, ["unsent"], 1, group="x")] == []
 
 
