@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from rmq_store.cli import resend_change, resend_list
+from rmq_store.cli import resend_change, resend_list, resend_run
 
 
 @click.group(short_help="Outbox: send what is not sent or confirmed, and the manual list.")
@@ -14,5 +14,12 @@ def resend() -> None:
     """
 
 
-for _command in (resend_list.list_, resend_list.show, resend_change.void, resend_change.retry, resend_change.clear):
+for _command in (
+    resend_run.run,
+    resend_list.list_,
+    resend_list.show,
+    resend_change.void,
+    resend_change.retry,
+    resend_change.clear,
+):
     resend.add_command(_command)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import signal
+import threading
 from collections.abc import Iterator
 from types import FrameType
 
@@ -32,6 +33,18 @@ class StopSignal:
         """Close the pipe."""
         os.close(self._reader)
         os.close(self._writer)
+
+
+class StopEvent(threading.Event):
+    """The same for code that asks an event, and does not wait on it."""
+
+    def __init__(self, stop: StopSignal) -> None:
+        super().__init__()
+        self._stop = stop
+
+    def is_set(self) -> bool:
+        """Whether somebody has asked to stop."""
+        return self._stop.wait(0)
 
 
 @contextlib.contextmanager

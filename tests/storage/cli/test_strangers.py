@@ -101,6 +101,7 @@ WORDS: dict[str, list[list[str]]] = {
     "dlq archive": [["--to", "WHERE/archive"]],
     "dlq restore": [["WHERE"]],
     "resend list": [[], ["--state", "unsent"], ["--group", TEXT], ["--database", TEXT], ["--prefix", TEXT]],
+    "resend run": [["--once"], ["--dry-run"], ["--smtp", TEXT], ["--once", "--inbox", TEXT]],
     "resend show": [[ID], [TEXT], [ID, "--body", "json"]],
     "resend void": [[ID, TEXT, "--dry-run"], [ID, "--yes"]],
     "resend retry": [[ID, TEXT, "--yes"]],

@@ -22,8 +22,7 @@ from rmq_store.reliable.notifier import (
     mail_of,
     notify_pending,
 )
-
-from .smtp_server import PASSWORD, USER, SmtpServer, certificate_for
+from smtp_server import PASSWORD, USER, SmtpServer, certificate_for
 
 ENTRY = ManualEntry("A1", "cg_orders", "dead_letter", "no such customer", 1_000)
 

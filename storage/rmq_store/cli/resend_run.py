@@ -1,0 +1,233 @@
+"""`rmq resend run`: the relay, until it is stopped."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from rmq_store.cli.numbers import FiniteRange
+from rmq_store.cli.output import common_options, printable, write_json
+from rmq_store.cli.resend_databases import database_options, open_databases
+from rmq_store.cli.stop_signal import StopEvent, StopSignal, stopped_by_signals
+from rmq_store.errors import UsageError
+
+if TYPE_CHECKING:
+    from rmq_store.reliable.notifier import Notifier
+    from rmq_store.reliable.relay_service import RelayService, ServiceReport
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+PRODUCER_GROUP = "pg_rmq_resend"
+# Between two lines on a terminal.
+REPORT_S = 10.0
+_INTERVAL_MAX_S = 3_600
+_NUMBERS = ("sent", "resent", "failed", "confirmed", "notified", "purged")
+
+
+def _mail_options(command: Command) -> Command:
+    """Add the options of the mail server; the command gets them for `_notifier`."""
+    options = (
+        click.option("--smtp", metavar="HOST:PORT", help="Mail server that tells people of the manual list."),
+        click.option("--smtp-security", type=click.Choice(["starttls", "tls", "none"]), default="starttls",
+                     show_default=True, help="How the connection is encrypted; the certificate is checked."),
+        click.option("--smtp-ca", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
+                     help="Authorities for its certificate, instead of the system's."),
+        click.option("--smtp-user", metavar="REF", help="Its user: a name, env:NAME or file:/path."),
+        click.option("--smtp-password", metavar="REF", help="Its password: env:NAME or file:/path."),
+        click.option("--mail-from", metavar="ADDRESS", help="Sender of the mails."),
+        click.option("--mail-to", metavar="ADDRESS", multiple=True, help="Who is told. May be repeated."),
+    )  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command(
+    short_help="Send what is not sent or not confirmed, until stopped.",
+    epilog="\b\nExamples:\n  rmq resend run --store /data/rocketmq/store --database env:ORDERS_DB\n"
+    "  rmq resend run --once --dry-run --store /data/rocketmq/store --database file:/run/secrets/orders\n"
+    "  rmq resend run --database env:ORDERS_DB --smtp mail.example.org:587 --mail-from kit@example.org "
+    "--mail-to ops@example.org",
+)
+@common_options
+@database_options
+@click.option("--once", is_flag=True, help="One round, then end.")
+@click.option("--interval", "interval_s", type=FiniteRange(0.01, _INTERVAL_MAX_S), default=1.0, show_default=True,
+              metavar="SECONDS", help="Between two rounds.")  # fmt: skip
+@click.option("--max-send-count", type=click.IntRange(min=1), default=16, show_default=True, metavar="N",
+              help="Sent so often and not confirmed: to the manual list.")  # fmt: skip
+@click.option("--resend-out-of-order", is_flag=True,
+              help="Send messages with a sharding key again, too: behind later ones of their key.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="One round that only says what it would do; changes nothing.")
+@_mail_options
+def run(
+    root: Path,
+    as_json: bool,
+    database: str,
+    inbox: tuple[str, ...],
+    prefix: str,
+    once: bool,
+    interval_s: float,
+    max_send_count: int,
+    resend_out_of_order: bool,
+    dry_run: bool,
+    **mail: Any,
+) -> None:
+    """Send what no broker has, send again what is lost, bring dead letters to the manual list, and tell people of it.
+
+    Any number of these may run at the same time, on one database and one store. Stops at Ctrl-C and SIGTERM behind the
+    page of messages that it is sending. On a terminal it says every few seconds what it did; with --json every round
+    that did something is a line. Opens the store for writing: no RocketMQ broker may run on it.
+    """
+    from rmq_store import Store
+
+    notifier_of = _checked_mail(**mail)
+    with open_databases(database, inbox, prefix) as databases, stopped_by_signals() as stop, Store.open(root) as store:
+        from rmq_store.client import LocalBackend, Producer
+        from rmq_store.reliable.relay import Relay
+        from rmq_store.reliable.relay_service import RelayService
+
+        notifier = notifier_of()
+        with LocalBackend(store) as backend, Producer(PRODUCER_GROUP, backend) as producer:
+            relay = Relay(
+                producer,
+                databases.inboxes.stubs,
+                databases.tables,
+                inboxes=databases.inboxes,
+                backend=backend,
+                max_send_count=max_send_count,
+                resend_out_of_order=resend_out_of_order,
+                notifier=notifier,
+            )
+            service = RelayService(relay, backend, databases.inboxes, databases.tables, notifier=notifier)
+            if once or dry_run:
+                _show(_round(service, stop, dry_run=dry_run), as_json, dry_run=dry_run)
+            else:
+                _run(service, stop, interval_s, as_json)
+
+
+def _round(service: RelayService, stop: StopSignal, *, dry_run: bool = False) -> ServiceReport:
+    return service.run_once(dry_run=dry_run, stop=StopEvent(stop))
+
+
+def _run(service: RelayService, stop: StopSignal, interval_s: float, as_json: bool) -> None:
+    status = _Status(as_json)
+    wait_s = 0.0
+    while not stop.wait(wait_s):
+        report = _round(service, stop)
+        status.show(report)
+        wait_s = 0.0 if report.relay.has_more and not report.problem else interval_s
+    status.end()
+
+
+def _checked_mail(
+    *,
+    smtp: str | None,
+    smtp_security: str,
+    smtp_ca: str | None,
+    smtp_user: str | None,
+    smtp_password: str | None,
+    mail_from: str | None,
+    mail_to: tuple[str, ...],
+) -> Callable[[], Notifier | None]:
+    """What makes the notifier: it needs a package, and mistakes are told before that is looked for."""
+    if smtp is None:
+        if mail_from or mail_to or smtp_user or smtp_password:
+            raise UsageError("mails need a server: give --smtp HOST:PORT, too")
+        return lambda: None
+    host, _, port = smtp.rpartition(":")
+    if not host or not port.isascii() or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise UsageError(f"--smtp {smtp!r}: a host and a port, such as mail.example.org:587, are needed")
+    if mail_from is None or not mail_to:
+        raise UsageError("--smtp needs --mail-from and --mail-to")
+    sender = mail_from
+
+    def make() -> Notifier:
+        from rmq_store.reliable.notifier import SmtpNotifier
+
+        return SmtpNotifier(
+            host.removeprefix("[").removesuffix("]"), int(port), sender, mail_to,
+            security=smtp_security, user=smtp_user, password=smtp_password, ca_file=smtp_ca,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    return make
+
+
+def _json(report: ServiceReport) -> dict[str, Any]:
+    return {
+        **{name: getattr(report.relay, name) for name in _NUMBERS},
+        "manual": dict(report.relay.manual),
+        "waiting": dict(report.relay.waiting),
+        "deadLetters": {
+            "read": report.collected.read,
+            "listed": report.collected.listed,
+            "done": report.collected.done,
+            "void": report.collected.void,
+            "withoutId": report.collected.without_id,
+            "gone": report.collected.gone,
+        },
+        "problem": report.problem or None,
+    }
+
+
+def _show(report: ServiceReport, as_json: bool, *, dry_run: bool) -> None:
+    if as_json:
+        write_json({"dryRun": dry_run, **_json(report)})
+    else:
+        click.echo(printable(_text(_counts(report))))
+        if report.relay.waiting:
+            waiting = ", ".join(f"{count} {why}" for why, count in sorted(report.relay.waiting.items()))
+            click.echo(printable(f"due, and not sent again: {waiting}"))
+        if dry_run:
+            click.echo("nothing was sent: this is what would be")
+    if report.problem:
+        raise click.exceptions.Exit(1)
+
+
+def _counts(report: ServiceReport) -> Counter[str]:
+    counts = Counter({name: int(getattr(report.relay, name)) for name in _NUMBERS})
+    counts["to the manual list"] = sum(report.relay.manual.values()) + report.collected.listed
+    return counts
+
+
+def _text(counts: Counter[str]) -> str:
+    names = (*_NUMBERS, "to the manual list")
+    return ", ".join(f"{counts[name]} {name}" for name in names)
+
+
+class _Status:
+    """A line on a terminal: at first, and then whenever something was done, but not too often. With --json a line for
+    each round that did something.
+    """
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._is_shown = sys.stdout.isatty() and not as_json
+        self._counts: Counter[str] = Counter()
+        self._is_new = True
+        self._shown_s = 0.0
+
+    def show(self, report: ServiceReport) -> None:
+        """Add a round."""
+        counts = _counts(report)
+        if self._as_json and (any(counts.values()) or report.collected.read or report.problem):
+            write_json(_json(report), one_line=True)
+        self._counts += counts
+        self._is_new = self._is_new or any(counts.values())
+        if self._is_shown and self._is_new and time.monotonic() - self._shown_s >= REPORT_S:
+            self._say()
+
+    def end(self) -> None:
+        """What was not said yet."""
+        if self._is_shown and self._is_new:
+            self._say()
+
+    def _say(self) -> None:
+        click.echo(_text(self._counts))
+        self._is_new, self._shown_s = False, time.monotonic()
