@@ -8,25 +8,40 @@ docs/reliable.md is the guide, docs/reliable-design.md has the data flow and eac
 
 from rmq_store.reliable.backoff import ResendBackoff
 from rmq_store.reliable.consume_counters import ConsumeCounts
+from rmq_store.reliable.dead_letters import CollectReport, DeadLetters
 from rmq_store.reliable.engine import open_engine, set_up_sqlite, shared_engine
 from rmq_store.reliable.idempotency import Idempotency, ReceiveCounts
+from rmq_store.reliable.inboxes import Inboxes
+from rmq_store.reliable.manual_list import ManualEntry
 from rmq_store.reliable.message_id import OUTBOX_ID, message_id_of
+from rmq_store.reliable.notifier import CallableNotifier, Notifications, Notifier, SmtpNotifier
 from rmq_store.reliable.outbox import Flushed, Outbox
 from rmq_store.reliable.relay import Relay
 from rmq_store.reliable.relay_report import RelayReport
+from rmq_store.reliable.relay_service import RelayService, ServiceReport
 from rmq_store.reliable.stub import Stub
 from rmq_store.reliable.tables import Tables
 
 __all__ = [
     "OUTBOX_ID",
+    "CallableNotifier",
+    "CollectReport",
     "ConsumeCounts",
+    "DeadLetters",
     "Flushed",
     "Idempotency",
+    "Inboxes",
+    "ManualEntry",
+    "Notifications",
+    "Notifier",
     "Outbox",
     "ReceiveCounts",
     "Relay",
     "RelayReport",
+    "RelayService",
     "ResendBackoff",
+    "ServiceReport",
+    "SmtpNotifier",
     "Stub",
     "Tables",
     "message_id_of",
