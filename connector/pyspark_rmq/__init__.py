@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from pyspark_rmq.batch_once import write_once as write_once
     from pyspark_rmq.breaker import FloodBreaker as FloodBreaker
     from pyspark_rmq.breaker import FloodBreakerError as FloodBreakerError
     from pyspark_rmq.consuming import consume as consume
@@ -39,6 +40,7 @@ _HOMES = {
     "consume": "consuming",
     "failure": "query_failure",
     "redrive": "redriving",
+    "write_once": "batch_once",
 }
 
 

@@ -1,9 +1,9 @@
-"""Which query a batch of `consume` belongs to, on Spark Connect. Control plane.
+"""Which query a batch of `consume` or `write_once` belongs to, on Spark Connect. Control plane.
 
 There a batch runs in a process of the server, in a Connect session of its own: no SparkContext, and no local property
 of the tasks, names the query (Spark sets those in the query's thread, the jobs of the batch run in another one). The
 session in which the query was started lists its active queries, and has at most one of each name. So each query of
-`consume` has a name there: the user's, or one that nobody else has.
+ours has a name there: the user's, or one that nobody else has.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class NamedQuery:
 
 
 def named_writer(
-    stream: DataFrame, group: str, consuming: Callable[[NamedQuery], Callable[[DataFrame, int], None]]
+    stream: DataFrame, what: str, consuming: Callable[[NamedQuery], Callable[[DataFrame, int], None]]
 ) -> DataStreamWriter:
     """The writer of a query whose batches go to `consuming(its name)`. That is pickled when the query starts, because
-    only then its name is known.
+    only then its name is known. `what` begins the name, if the user gives none.
     """
     from pyspark.sql.connect.streaming.readwriter import DataStreamWriter as ConnectWriter
 
@@ -74,7 +74,7 @@ def named_writer(
             """As Spark's."""
             # start(path, format, outputMode, partitionBy, queryName)
             given = options.get("queryName") or (arguments[4] if len(arguments) > 4 else None) or self._name
-            name = given or f"consume {group} {uuid.uuid4().hex[:12]}"
+            name = given or f"{what} {uuid.uuid4().hex[:12]}"
             session: Any = stream.sparkSession
             self.foreachBatch(consuming(NamedQuery(session.session_id, name)))
             if given is None:

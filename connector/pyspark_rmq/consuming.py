@@ -17,17 +17,15 @@ from __future__ import annotations
 
 import copy
 import logging
-import warnings
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType, TimestampType
 
-from pyspark_rmq import connect_query, home, sink_home
+from pyspark_rmq import connect_query, foreach_batch, home, sink_home
 from pyspark_rmq.breaker import FloodBreaker, FloodWatch
 from pyspark_rmq.judge import DLQ, MODES, REASON_COLUMNS, RESULT_COLUMNS, SUCCESS, Judge, Mode
 from pyspark_rmq.offsets import refuse
@@ -52,12 +50,6 @@ _RESULT_FIELDS = (
     StructField("lastFailureTime", TimestampType()),
 )
 assert tuple(field.name for field in _RESULT_FIELDS) == (*RESULT_COLUMNS, *REASON_COLUMNS)
-
-# PySpark refuses mapInArrow with an older one, whatever the mode (pyspark/sql/pandas/utils.py).
-_PANDAS_LEAST = (2, 2)
-
-# Enough for what failed and why, and far from what Spark's regular expression can take.
-_HEAD_CHARACTERS = 200
 
 # A marker's value is the batch id and, below it, so many bits that tell its rows from others.
 _DIGEST_BITS = 31
@@ -123,7 +115,7 @@ def consume(
         refuse(f"handler={handler!r} of consume cannot be called")
     if mode not in MODES:
         refuse(f"mode={mode!r} of consume is none of {', '.join(MODES)}")
-    _check_pandas()
+    foreach_batch.check_pandas("consume")
     if not stream.isStreaming:
         refuse("consume needs a stream: read it with spark.readStream")
     if max_reconsume_times is not None and (type(max_reconsume_times) is not int or max_reconsume_times < 0):
@@ -144,21 +136,8 @@ def consume(
         FloodWatch(breaker) if breaker is not None else None,
     )  # fmt: skip
     if connect_query.is_connect(stream):
-        return connect_query.named_writer(stream, group, consumer.of_query)
+        return connect_query.named_writer(stream, f"consume {group}", consumer.of_query)
     return stream.writeStream.foreachBatch(consumer.consume)
-
-
-def _check_pandas() -> None:
-    try:
-        version = metadata.version("pandas")
-    except metadata.PackageNotFoundError:
-        version = ""
-    if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < _PANDAS_LEAST:
-        found = f"this is {version}" if version else "it is not installed"
-        refuse(
-            f"consume needs pandas 2.2 or newer, and {found}: PySpark's mapInArrow asks for it, whatever the mode. "
-            "pip install 'pandas>=2.2', or 'pyspark-rmq[spark]'"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +149,6 @@ class _Counts:
     dead: int
     unanswered: int
     digest: int
-
-
-class _InterruptedError(Exception):
-    """`query.stop()` while a batch is at work.
-
-    Spark looks for the words of such an error with a regular expression (StreamExecution.PROXY_ERROR) whose stack is as
-    deep as the text is long: at the whole stack trace it dies of a StackOverflowError, and prints a thousand lines.
-    """
 
 
 class _BatchConsumer:
@@ -206,7 +177,7 @@ class _BatchConsumer:
         self._kept = kept
         self._schema = schema
         self._watch = watch
-        self._query_id: Callable[[DataFrame], str] = _query_id
+        self._query_id: Callable[[DataFrame], str] = foreach_batch.query_id
         self._run_began = False
         self._warned = False
 
@@ -218,15 +189,7 @@ class _BatchConsumer:
 
     def consume(self, batch: DataFrame, batch_id: int) -> None:
         """Steps C1 to C5 of the module's table."""
-        from py4j.protocol import Py4JJavaError
-
-        try:
-            self._consume(batch, batch_id)
-        except Py4JJavaError as error:
-            head = str(error)[:_HEAD_CHARACTERS]
-            if ": java.lang.InterruptedException" not in head:
-                raise
-            raise _InterruptedError(f"py4j.protocol.Py4JJavaError: {head}") from None
+        foreach_batch.run(self._consume, batch, batch_id)
 
     def _consume(self, batch: DataFrame, batch_id: int) -> None:
         from pyspark import StorageLevel
@@ -244,7 +207,7 @@ class _BatchConsumer:
         if most is None:
             most = home.retry_max_times(self._path, self._group)
         judge = Judge(self._handler, self._mode, self._path, self._kept, most)
-        judged = _map_in_arrow(batch, judge, self._schema).persist(StorageLevel.MEMORY_AND_DISK)
+        judged = foreach_batch.map_in_arrow(batch, judge.__call__, self._schema).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             counts = _count(judged)
             self._warn_of_unanswered(counts, batch_id)
@@ -324,13 +287,6 @@ def _count(judged: DataFrame) -> _Counts:
     return _Counts(rows, failed_rows, dead_rows, unanswered_rows, _digest_of(rows, offsets))
 
 
-def _map_in_arrow(batch: DataFrame, judge: Judge, schema: StructType) -> DataFrame:
-    with warnings.catch_warnings():
-        # PySpark looks at pandas wherever it makes a function for Arrow; none of its data frames is on this way.
-        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-        return batch.mapInArrow(judge.__call__, schema)
-
-
 def _digest(batch: DataFrame) -> int:
     found = batch.agg(*_fingerprint(batch)).head()
     assert found is not None  # an aggregate without groups has one row
@@ -346,11 +302,3 @@ def _fingerprint(rows: DataFrame) -> list[Any]:
 
 def _digest_of(rows: int, offsets: int) -> int:
     return zlib.crc32(f"{rows} {offsets}".encode()) >> (32 - _DIGEST_BITS)
-
-
-def _query_id(batch: DataFrame) -> str:
-    """Of a session that is not Connect's."""
-    query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-    if query_id is None:
-        refuse("this Spark does not say to which streaming query a batch belongs; 4.2 or newer is needed")
-    return str(query_id)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import pyspark_rmq
-from pyspark_rmq import FloodBreaker, consuming
+from pyspark_rmq import FloodBreaker, foreach_batch
 from rmq_store import ClockFile, NotAStoreError, Store, UsageError
 
 pytestmark = [
@@ -289,7 +289,7 @@ def test_consume_without_pandas_says_what_needs_it(spark: Any, orders: Make, mon
         raise importlib.metadata.PackageNotFoundError(name)
 
     for version, words in ((missing, "it is not installed"), (lambda name: "2.1.4", "this is 2.1.4")):
-        monkeypatch.setattr(consuming.metadata, "version", version)
+        monkeypatch.setattr(foreach_batch.metadata, "version", version)
         with pytest.raises(UsageError, match=f"consume needs pandas 2.2 or newer, and {words}"):
             pyspark_rmq.consume(read, all_is_well, group="cg", path=str(path), mode="arrow")
 

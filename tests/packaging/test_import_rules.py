@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from rmq_store import reliable
+
 ROOT = Path(__file__).resolve().parents[2]
 ROOTS = {"rmq_store": ROOT / "storage", "pyspark_rmq": ROOT / "connector"}
 
@@ -207,11 +209,13 @@ def test_only_the_file_layer_takes_locks(name: str, path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "path"), CONNECTOR, ids=[name for name, _ in CONNECTOR])
 def test_the_connector_uses_only_public_names_of_the_engine(name: str, path: Path) -> None:
-    """`from rmq_store import Store` is public; of its modules, `errors` is, and `arguments` is as good."""
+    """`from rmq_store import Store` is public; of its modules, `errors` is, and `arguments` is as good. So is what
+    `rmq_store.reliable` gives away.
+    """
     refused = []
     for target, line in imports(name, path):
         pieces = target.split(".")
-        if pieces[0] != "rmq_store":
+        if pieces[0] != "rmq_store" or target in {f"rmq_store.reliable.{public}" for public in reliable.__all__}:
             continue
         if len(pieces) > 1 and pieces[1] in LAYERS.keys() | FREE and pieces[1] not in ("errors", "arguments"):
             refused.append(f"{path}:{line} imports {target}, which is inside the engine")

@@ -7,13 +7,15 @@ docs/reliable.md is the guide, docs/reliable-design.md has the data flow and eac
 """
 
 from rmq_store.reliable.backoff import ResendBackoff
+from rmq_store.reliable.batches import Batch, BatchResult, BatchWriter
+from rmq_store.reliable.bulk_rows import insert_rows
 from rmq_store.reliable.consume_counters import ConsumeCounts
 from rmq_store.reliable.dead_letters import CollectReport, DeadLetters
 from rmq_store.reliable.engine import open_engine, set_up_sqlite, shared_engine
 from rmq_store.reliable.idempotency import Idempotency, ReceiveCounts
 from rmq_store.reliable.inboxes import Inboxes
 from rmq_store.reliable.manual_list import ManualEntry
-from rmq_store.reliable.message_id import OUTBOX_ID, message_id_of
+from rmq_store.reliable.message_id import OUTBOX_ID, UNIQUE_KEY, message_id_of
 from rmq_store.reliable.notifier import CallableNotifier, Notifications, Notifier, SmtpNotifier
 from rmq_store.reliable.outbox import Flushed, Outbox
 from rmq_store.reliable.relay import Relay
@@ -24,6 +26,10 @@ from rmq_store.reliable.tables import Tables
 
 __all__ = [
     "OUTBOX_ID",
+    "UNIQUE_KEY",
+    "Batch",
+    "BatchResult",
+    "BatchWriter",
     "CallableNotifier",
     "CollectReport",
     "ConsumeCounts",
@@ -44,6 +50,7 @@ __all__ = [
     "SmtpNotifier",
     "Stub",
     "Tables",
+    "insert_rows",
     "message_id_of",
     "open_engine",
     "set_up_sqlite",

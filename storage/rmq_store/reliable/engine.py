@@ -96,12 +96,16 @@ def _defaults(dialect: str) -> dict[str, Any]:
 
 
 def shared_engine(reference: str) -> sa.Engine:
-    """The engine of this process for a reference, made when first asked for. Workers get only the reference."""
-    key = (os.getpid(), reference)
+    """The engine of this process for a reference, made when first asked for. Workers get only the reference.
+
+    A reference that leads to another URL than before (a new password, most often) has a new engine. Raises as
+    `open_engine`.
+    """
+    url = resolve_reference(reference)
     with _engines_lock:
-        if key not in _engines:
-            _engines[key] = open_engine(reference)
-        return _engines[key]
+        if (os.getpid(), url) not in _engines:
+            _engines[os.getpid(), url] = open_engine(url)
+        return _engines[os.getpid(), url]
 
 
 def set_up_sqlite(engine: sa.Engine) -> None:

@@ -144,3 +144,14 @@ def test_a_reference_is_resolved_and_never_repeated(monkeypatch: pytest.MonkeyPa
 def test_workers_of_one_process_share_an_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ORDERS_DB", f"sqlite:///{tmp_path / 'x.db'}")
     assert shared_engine("env:ORDERS_DB") is shared_engine("env:ORDERS_DB")
+
+
+def test_a_reference_that_leads_elsewhere_now_has_another_engine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A password that was changed: a driver that runs for months would go on with the old one."""
+    secret = tmp_path / "url"
+    secret.write_text(f"sqlite:///{tmp_path / 'old.db'}\n")
+    before = shared_engine(f"file:{secret}")
+    secret.write_text(f"sqlite:///{tmp_path / 'new.db'}\n")
+    assert shared_engine(f"file:{secret}").url.database == str(tmp_path / "new.db") != before.url.database

@@ -1,0 +1,226 @@
+"""`write_once`: the rows of a stream into a database, exactly once, with `rmq_store.reliable`. Control plane.
+
+What happens to a batch, in the driver:
+
+    W1  its rows come to the driver, into a temporary file (`batch_rows`)
+    W2  marks and rows are written in one transaction (`rmq_store.reliable.batches`), which is repeated when the
+        database asks for it
+    W3  Spark notes the batch; the next look for messages commits the group's offsets
+
+A failure before the commit of W2 leaves nothing behind. After it the batch may come again: its marks are there.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pyspark.sql import DataFrame
+
+from pyspark_rmq import connect_query, foreach_batch
+from pyspark_rmq.batch_rows import BatchRows
+from pyspark_rmq.offsets import refuse
+from pyspark_rmq.option_table import group_name
+from rmq_store.arguments import instance
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import sqlalchemy as sa
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_log = logging.getLogger(__name__)
+
+RowsMode = Literal["rows", "arrow"]
+MODES: Final = ("rows", "arrow")
+CHUNK_ROWS: Final = 1_000
+
+_TARGET_CHARACTERS = 64
+
+Write = Callable[[Any, Any], object]
+
+
+def write_once(
+    stream: DataFrame,
+    database: str,
+    *,
+    group: str,
+    write: Write | None = None,
+    table: str | sa.Table | None = None,
+    mode: RowsMode = "rows",
+    chunk_rows: int = CHUNK_ROWS,
+    prefix: str = "rmq_",
+    schema: str | None = None,
+    stub_database: str | None = None,
+) -> DataStreamWriter:
+    """Write the rows of a stream to a database, each message once: rows and marks are in one transaction per batch.
+
+    `stream` was read with `format("rmq")`; it may have been filtered and given more columns, but a message has one row,
+    and the column `properties` has its id: OUTBOX_ID, else UNIQ_KEY. `database` is `env:NAME`, `file:/path` or a URL;
+    the driver opens it, and it has the tables of `rmq_store.reliable.Tables(prefix=prefix, schema=schema)`. A row is
+    written if `group` has not done its message: not in this query, in another one, nor by any other consumer of
+    `rmq_store.reliable`. Its stub is confirmed in the same transaction; a message whose stub is void is left out.
+    `stub_database` is where the stubs are, if that is another database: then void ones are not left out.
+
+    Either `table` gets the rows: a SQLAlchemy Table or a name. The columns of the source that it does not have are left
+    out, any other column must be there. Or `write(connection, rows)` is called for each chunk of at most `chunk_rows`
+    rows (fewer if they have more than 8 MiB), in the driver, with what is not done yet: with `mode`
+
+        "rows"     a list of dicts      "arrow"     a `pyarrow.RecordBatch`
+
+    It writes through `connection` only, and neither commits nor rolls back. It is called again with the same rows if
+    the database asks for the transaction to be repeated.
+
+    Returns the writer of the query, to which `checkpointLocation` and a trigger are added; then `start()`. On Spark
+    Connect the query gets a name, if `queryName` gives it none: its batches find their query by it.
+
+    Raises:
+        UsageError: not a stream, no column `properties`, both or none of `write` and `table`; `database` leads nowhere;
+            pandas 2.2 is missing, which PySpark asks for.
+
+    The query fails, and nothing of the batch is written, with:
+        NoMessageIdError: a message has no id.
+        UsageError: there is no such table, or it does not have a column of the stream.
+        sqlalchemy.exc.SQLAlchemyError: the database refuses, or stays away. What `write` raises.
+    """
+    group = group_name(instance("group", group, str), "group")
+    if not isinstance(stream, DataFrame):
+        refuse(f"stream of write_once is a {type(stream).__name__}, not a DataFrame")
+    if not isinstance(database, str) or not (stub_database is None or isinstance(stub_database, str)):
+        refuse(
+            "database and stub_database of write_once are text: env:NAME, file:/path, or a URL. An engine is not taken"
+        )
+    if (write is None) == (table is None):
+        refuse("write_once needs either write=, a function, or table=, a Table or its name")
+    if write is not None and not callable(write):
+        refuse(f"write={write!r} of write_once cannot be called")
+    if mode not in MODES:
+        refuse(f"mode={mode!r} of write_once is none of {', '.join(MODES)}")
+    if type(chunk_rows) is not int or chunk_rows < 1:
+        refuse(f"chunk_rows={chunk_rows!r} of write_once is no integer of at least 1")
+    foreach_batch.check_pandas("write_once")
+    if not stream.isStreaming:
+        refuse("write_once needs a stream: read it with spark.readStream")
+    types = {field.name: field.dataType.simpleString() for field in stream.schema}
+    if types.get("properties") != "map<string,string>":
+        refuse(f"write_once needs the column properties map<string,string> as it was read; given: {', '.join(types)}")
+    writer = _OnceWriter(database, group, write, table, mode, chunk_rows, prefix, schema, stub_database)
+    if connect_query.is_connect(stream):
+        return connect_query.named_writer(stream, f"write_once {group}", writer.of_query)
+    writer.check_references()
+    return stream.writeStream.foreachBatch(writer.write_batch)
+
+
+class _OnceWriter:
+    """What runs in the driver for each batch of one query. On Spark Connect it is pickled, so it holds no engine."""
+
+    def __init__(
+        self,
+        database: str,
+        group: str,
+        write: Write | None,
+        table: str | sa.Table | None,
+        mode: RowsMode,
+        chunk_rows: int,
+        prefix: str,
+        schema: str | None,
+        stub_database: str | None,
+    ) -> None:
+        from rmq_store.reliable import Tables
+
+        self._database = database
+        self._group = group
+        self._write = write
+        self._table = table
+        self._mode = mode
+        self._chunk_rows = chunk_rows
+        self._tables = Tables(prefix=prefix, schema=schema)
+        self._stub_database = stub_database
+        self._query_id: Callable[[DataFrame], str] = foreach_batch.query_id
+
+    def of_query(self, query_id: Callable[[DataFrame], str]) -> Callable[[DataFrame, int], None]:
+        """The same for batches whose query is found in another way."""
+        other = copy.copy(self)
+        other._query_id = query_id
+        return other.write_batch
+
+    def check_references(self) -> None:
+        """Raise `UsageError` for a reference that leads nowhere, before a query starts."""
+        from rmq_store.reliable import shared_engine
+
+        for reference in (self._database, self._stub_database):
+            if reference is not None:
+                shared_engine(reference)
+
+    def write_batch(self, batch: DataFrame, batch_id: int) -> None:
+        """Steps W1 and W2 of the module's table."""
+        foreach_batch.run(self._write_batch, batch, batch_id)
+
+    def _write_batch(self, frame: DataFrame, batch_id: int) -> None:
+        from rmq_store.reliable import Batch, BatchWriter, shared_engine
+
+        with BatchRows(frame, Batch(self._query_id(frame), batch_id), self._chunk_rows) as rows:
+            if not rows.batch.row_count:
+                return
+            engine = shared_engine(self._database)
+            write, target = self._target(engine, frame.columns)
+            stub_engine = None if self._stub_database is None else shared_engine(self._stub_database)
+            writer = BatchWriter(
+                engine, self._tables, self._group, write, target=target[:_TARGET_CHARACTERS], stub_engine=stub_engine
+            )
+            result = writer.write(rows.batch, rows.chunks)
+        if result.written_before:
+            _log.info("batch %d was written before", batch_id)
+        elif result.dropped or result.void:
+            _log.info(
+                "batch %d: %d rows written; of %d the messages were done before, of %d they are void",
+                batch_id, result.written, result.dropped, result.void,
+            )  # fmt: skip
+
+    def _target(self, engine: sa.Engine, columns: list[str]) -> tuple[Callable[[Any, pa.RecordBatch], object], str]:
+        """What writes a chunk, and its name."""
+        if self._write is not None:
+            write = self._write if self._mode == "arrow" else partial(_write_dicts, self._write)
+            return write, getattr(self._write, "__qualname__", "")
+        table = self._reflected(engine)
+        return partial(_insert, table, _columns_of(table, columns)), table.name
+
+    def _reflected(self, engine: sa.Engine) -> sa.Table:
+        import sqlalchemy as sa
+
+        if isinstance(self._table, str):
+            try:
+                self._table = sa.Table(self._table, sa.MetaData(), autoload_with=engine)
+            except sa.exc.NoSuchTableError:
+                refuse(f"write_once: the database has no table {self._table!r}")
+        assert self._table is not None  # there is no `write`
+        return self._table
+
+
+def _write_dicts(write: Write, connection: sa.Connection, rows: pa.RecordBatch) -> None:
+    write(connection, rows.to_pylist(maps_as_pydicts="lossy"))
+
+
+def _insert(table: sa.Table, columns: list[str], connection: sa.Connection, rows: pa.RecordBatch) -> None:
+    from rmq_store.reliable import insert_rows
+
+    insert_rows(connection, table, rows.select(columns).to_pylist(maps_as_pydicts="lossy"))
+
+
+def _columns_of(table: sa.Table, columns: list[str]) -> list[str]:
+    """Those that the table has. What the stream has more must be what every message has."""
+    from pyspark_rmq.schema import ORIGIN_FIELDS, SOURCE_SCHEMA
+
+    known = {field.name for field in (*SOURCE_SCHEMA, *ORIGIN_FIELDS)}
+    strange = [name for name in columns if name not in table.c and name not in known]
+    if strange:
+        refuse(
+            f"write_once: the table {table.name!r} has no column {', '.join(map(repr, strange))}; it has "
+            f"{', '.join(map(repr, table.c.keys()))}. Rename the columns of the stream, or drop them"
+        )
+    found = [name for name in columns if name in table.c]
+    if not found:
+        refuse(f"write_once: no column of the stream is one of the table {table.name!r}")
+    return found

@@ -1,0 +1,124 @@
+"""The rows of a micro-batch in the driver, in chunks, as often as they are needed. Data plane.
+
+Tasks cut them into pieces and give each as one binary value, because Spark hands rows to Python by pickling every one.
+The driver puts the pieces into a temporary file, which is in memory while it is small, and reads chunks from there. So
+no transaction is open while Spark works, and one that must be repeated does not run the batch again. The driver's JVM
+holds a partition at a time (option minPartitions cuts queues into more of them), this process a chunk and a piece.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import pyarrow as pa
+
+from pyspark_rmq import foreach_batch
+from pyspark_rmq.message_ids import message_ids
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from rmq_store.reliable import Batch
+
+# A chunk with large bodies has fewer rows.
+CHUNK_BYTES_MAX: Final = 8 << 20
+# Most batches of a stream with a short trigger are smaller, and touch no disk.
+MEMORY_BYTES_MAX: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Cutter:
+    """What a task runs: pieces of at most `rows` rows, and of `CHUNK_BYTES_MAX` unless a single row has more."""
+
+    rows: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield one row per piece, whose only column is the piece as an IPC stream."""
+        for batch in batches:
+            for start in range(0, batch.num_rows, self.rows):
+                for piece in _halved(batch.slice(start, self.rows)):
+                    sink = pa.BufferOutputStream()
+                    with pa.ipc.new_stream(sink, piece.schema) as writer:
+                        writer.write_batch(piece)
+                    yield pa.record_batch({"piece": pa.array([sink.getvalue().to_pybytes()], pa.binary())})
+
+
+def _halved(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if rows.nbytes <= CHUNK_BYTES_MAX or rows.num_rows == 1:
+        yield rows
+        return
+    half = rows.num_rows // 2
+    yield from _halved(rows.slice(0, half))
+    yield from _halved(rows.slice(half))
+
+
+class BatchRows:
+    """The rows of a data frame, which Spark runs once. A context manager; the file goes with it. `batch` says which
+    messages they are.
+
+    Raises:
+        NoMessageIdError: a row has no id.
+        OSError: the directory for temporary files is full.
+    """
+
+    def __init__(self, frame: DataFrame, batch: Batch, chunk_rows: int) -> None:
+        self.batch = batch
+        self._chunk_rows = chunk_rows
+        self._file: Any = tempfile.SpooledTemporaryFile(MEMORY_BYTES_MAX)
+        try:
+            self._fill(frame)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _fill(self, frame: DataFrame) -> None:
+        writer = None
+        pieces = foreach_batch.map_in_arrow(frame, Cutter(self._chunk_rows).__call__, "piece binary")
+        for row in pieces.toLocalIterator():
+            for piece in pa.ipc.open_stream(row[0]):
+                ids = message_ids(piece)
+                self.batch = self.batch.with_ids(ids)
+                # Behind the others, where no name can be in its way.
+                with_ids = pa.record_batch([*piece.columns, pa.array(ids)], names=[*piece.schema.names, "id"])
+                if writer is None:
+                    writer = pa.ipc.new_stream(self._file, with_ids.schema)
+                writer.write_batch(with_ids)
+        if writer is not None:
+            writer.close()
+
+    def chunks(self) -> Iterator[tuple[list[str], pa.RecordBatch]]:
+        """Ids and rows, from the beginning: chunks have as many rows as was asked for, but for the last one and for
+        those that would be larger than `CHUNK_BYTES_MAX`.
+        """
+        self._file.seek(0)
+        held: list[pa.RecordBatch] = []
+        held_rows = held_bytes = 0
+        for piece in pa.ipc.open_stream(self._file) if self.batch.row_count else ():
+            if held and held_bytes + piece.nbytes > CHUNK_BYTES_MAX:
+                yield _joined(held)
+                held, held_rows, held_bytes = [], 0, 0
+            missing = self._chunk_rows - held_rows
+            if piece.num_rows >= missing:
+                yield _joined([*held, piece.slice(0, missing)])
+                piece, held, held_rows, held_bytes = piece.slice(missing), [], 0, 0
+            if piece.num_rows:
+                held.append(piece)
+                held_rows += piece.num_rows
+                held_bytes += piece.nbytes
+        if held:
+            yield _joined(held)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._file.close()
+
+
+def _joined(pieces: list[pa.RecordBatch]) -> tuple[list[str], pa.RecordBatch]:
+    rows = pa.concat_batches(pieces)
+    columns = rows.columns[:-1]
+    return rows.column(rows.num_columns - 1).to_pylist(), pa.record_batch(columns, names=rows.schema.names[:-1])

@@ -1,0 +1,74 @@
+"""What `consume` and `write_once` have in common in the driver: running for each batch of a query. Control plane."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from pyspark_rmq.offsets import refuse
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+# PySpark refuses mapInArrow with an older one, whatever the mode (pyspark/sql/pandas/utils.py).
+_PANDAS_LEAST = (2, 2)
+
+# Enough for what failed and why, and far from what Spark's regular expression can take.
+_HEAD_CHARACTERS = 200
+
+
+class _InterruptedError(Exception):
+    """`query.stop()` while a batch is at work.
+
+    Spark looks for the words of such an error with a regular expression (StreamExecution.PROXY_ERROR) whose stack is as
+    deep as the text is long: at the whole stack trace it dies of a StackOverflowError, and prints a thousand lines.
+    """
+
+
+def check_pandas(function: str) -> None:
+    """Refuse to go on without the pandas that PySpark asks for. `function` is named in the error. UsageError."""
+    try:
+        version = metadata.version("pandas")
+    except metadata.PackageNotFoundError:
+        version = ""
+    if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < _PANDAS_LEAST:
+        found = f"this is {version}" if version else "it is not installed"
+        refuse(
+            f"{function} needs pandas 2.2 or newer, and {found}: PySpark's mapInArrow asks for it, whatever the mode. "
+            "pip install 'pandas>=2.2', or 'pyspark-rmq[spark]'"
+        )
+
+
+def run(step: Callable[[DataFrame, int], None], batch: DataFrame, batch_id: int) -> None:
+    """Run `step` for a batch; `query.stop()` in the middle of it ends the query without an error of Spark's own."""
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        step(batch, batch_id)
+    except Py4JJavaError as error:
+        head = str(error)[:_HEAD_CHARACTERS]
+        if ": java.lang.InterruptedException" not in head:
+            raise
+        raise _InterruptedError(f"py4j.protocol.Py4JJavaError: {head}") from None
+
+
+def query_id(batch: DataFrame) -> str:
+    """The id of the query that a batch belongs to, in a session that is not Connect's."""
+    found = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    if found is None:
+        refuse("this Spark does not say to which streaming query a batch belongs; 4.2 or newer is needed")
+    return str(found)
+
+
+def map_in_arrow(
+    batch: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: StructType | str
+) -> DataFrame:
+    """`batch.mapInArrow` without a warning about pandas."""
+    with warnings.catch_warnings():
+        # PySpark looks at pandas wherever it makes a function for Arrow; none of its data frames is on this way.
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        return batch.mapInArrow(function, schema)
