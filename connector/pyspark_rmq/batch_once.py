@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from rmq_store.reliable import BatchWriter
+
 _log = logging.getLogger(__name__)
 
 RowsMode = Literal["rows", "arrow"]
@@ -139,6 +141,8 @@ class _OnceWriter:
         self._tables = Tables(prefix=prefix, schema=schema)
         self._stub_database = stub_database
         self._query_id: Callable[[DataFrame], str] = foreach_batch.query_id
+        # Made by the first batch, in the process that has it.
+        self._writer: BatchWriter | None = None
 
     def of_query(self, query_id: Callable[[DataFrame], str]) -> Callable[[DataFrame, int], None]:
         """The same for batches whose query is found in another way."""
@@ -159,18 +163,14 @@ class _OnceWriter:
         foreach_batch.run(self._write_batch, batch, batch_id)
 
     def _write_batch(self, frame: DataFrame, batch_id: int) -> None:
-        from rmq_store.reliable import Batch, BatchWriter, shared_engine
+        from rmq_store.reliable import Batch
 
         with BatchRows(frame, Batch(self._query_id(frame), batch_id), self._chunk_rows) as rows:
             if not rows.batch.row_count:
                 return
-            engine = shared_engine(self._database)
-            write, target = self._target(engine, frame.columns)
-            stub_engine = None if self._stub_database is None else shared_engine(self._stub_database)
-            writer = BatchWriter(
-                engine, self._tables, self._group, write, target=target[:_TARGET_CHARACTERS], stub_engine=stub_engine
-            )
-            result = writer.write(rows.batch, rows.chunks)
+            if self._writer is None:
+                self._writer = self._made_writer(frame.columns)
+            result = self._writer.write(rows.batch, rows.chunks, rows.marks)
         if result.written_before:
             _log.info("batch %d was written before", batch_id)
         elif result.dropped or result.void:
@@ -178,6 +178,15 @@ class _OnceWriter:
                 "batch %d: %d rows written; of %d the messages were done before, of %d they are void",
                 batch_id, result.written, result.dropped, result.void,
             )  # fmt: skip
+
+    def _made_writer(self, columns: list[str]) -> BatchWriter:
+        from rmq_store.reliable import BatchWriter, shared_engine
+
+        engine = shared_engine(self._database)
+        write, target = self._target(engine, columns)
+        stub_engine = None if self._stub_database is None else shared_engine(self._stub_database)
+        target = target[:_TARGET_CHARACTERS]
+        return BatchWriter(engine, self._tables, self._group, write, target=target, stub_engine=stub_engine)
 
     def _target(self, engine: sa.Engine, columns: list[str]) -> tuple[Callable[[Any, pa.RecordBatch], object], str]:
         """What writes a chunk, and its name."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_rmq import foreach_batch
 from pyspark_rmq.message_ids import message_ids
@@ -57,7 +58,7 @@ def _halved(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 class BatchRows:
     """The rows of a data frame, which Spark runs once. A context manager; the file goes with it. `batch` says which
-    messages they are.
+    messages they are, `marks` how far each queue has come, as far as the columns of the rows tell.
 
     Raises:
         NoMessageIdError: a row has no id.
@@ -66,6 +67,7 @@ class BatchRows:
 
     def __init__(self, frame: DataFrame, batch: Batch, chunk_rows: int) -> None:
         self.batch = batch
+        self.marks: dict[tuple[str, str, int], int] = {}
         self._chunk_rows = chunk_rows
         self._file: Any = tempfile.SpooledTemporaryFile(MEMORY_BYTES_MAX)
         try:
@@ -81,6 +83,7 @@ class BatchRows:
             for piece in pa.ipc.open_stream(row[0]):
                 ids = message_ids(piece)
                 self.batch = self.batch.with_ids(ids)
+                self._raise_marks(piece)
                 # Behind the others, where no name can be in its way.
                 with_ids = pa.record_batch([*piece.columns, pa.array(ids)], names=[*piece.schema.names, "id"])
                 if writer is None:
@@ -88,6 +91,17 @@ class BatchRows:
                 writer.write_batch(with_ids)
         if writer is not None:
             writer.close()
+
+    def _raise_marks(self, piece: pa.RecordBatch) -> None:
+        """By first deliveries: the offset of a retry is one of the retry topic."""
+        topic = "storeTopic" if "storeTopic" in piece.schema.names else "topic"
+        needed = ["brokerName", topic, "queueId", "queueOffset", "reconsumeTimes"]
+        if not set(needed) <= set(piece.schema.names):
+            return
+        first = pa.table(piece.select(needed)).filter(pc.field("reconsumeTimes") == 0)
+        for found in first.group_by(needed[:3]).aggregate([("queueOffset", "max")]).to_pylist():
+            queue = (found["brokerName"], found[topic], found["queueId"])
+            self.marks[queue] = max(self.marks.get(queue, -1), found["queueOffset_max"])
 
     def chunks(self) -> Iterator[tuple[list[str], pa.RecordBatch]]:
         """Ids and rows, from the beginning: chunks have as many rows as was asked for, but for the last one and for

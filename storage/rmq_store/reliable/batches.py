@@ -1,11 +1,13 @@
 """A micro-batch of a streaming query, written with its marks in one transaction: `foreachBatch` without a second time.
 
+    B0  high-water marks, in a transaction of their own   for the resend: which offsets the group has seen
     B1  BEGIN; the row (query, group, target, batch)      it is there, for the same messages: nothing happens
     B2  per chunk: inbox rows of all its ids              rows whose id was there are dropped, as are repetitions
     B3             their stubs are confirmed              rows whose stub is void are dropped (stubs of this database)
-    B4             write(connection, the rest)
-    B5  COMMIT
-    B6  stubs of another database are confirmed in a transaction of its own: a lost one costs a resend
+    B4             write(connection, the rest)            in a savepoint; it may neither commit nor roll back
+    B5             log rows of all its ids go             an earlier consumer of the group may have failed on them
+    B6  COMMIT
+    B7  stubs of another database are confirmed in a transaction of its own: a lost one costs a resend
 
 The inbox decides what is written, as for any other consumer of the group. The row of the batch saves the work of a
 repetition, and it still recognises one when the inbox is purged. A checkpoint that was set back, or copied, brings
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -24,8 +26,10 @@ from typing import Final
 import pyarrow as pa
 import sqlalchemy as sa
 
-from rmq_store.reliable import inbox
+from rmq_store.reliable import inbox, receipts
+from rmq_store.reliable.handler_connection import HandlerRunner
 from rmq_store.reliable.leases import now_ms
+from rmq_store.reliable.receipts import Queue, write_marks
 from rmq_store.reliable.stub import Confirmation, confirm_all
 from rmq_store.reliable.tables import Tables
 from rmq_store.reliable.transact import is_duplicate, read, transact
@@ -79,9 +83,9 @@ class BatchWriter:
     """Writes the batches of streaming queries for one group.
 
     `write(connection, rows)` is called for each chunk that has something to do, in the transaction that holds the
-    marks; it writes through `connection` only, because the transaction may be run again from its start.
-    `target` names what is written, in at most 64 characters: one batch may be written to several. `stub_engine`: the
-    database of the stubs, if it is another one.
+    marks; it writes through `connection` only, because the transaction may be run again from its start, and neither
+    commits nor rolls back. `target` names what is written, in at most 64 characters: one batch may be written to
+    several. `stub_engine`: the database of the stubs, if it is another one.
     """
 
     def __init__(
@@ -100,16 +104,28 @@ class BatchWriter:
         self._write = write
         self._key = {"group_name": group, "target": target}
         self._stub_engine = stub_engine
+        self._handlers = HandlerRunner(engine)
 
-    def write(self, batch: Batch, chunks: Callable[[], Iterable[Chunk]]) -> BatchResult:
+    def close(self) -> None:
+        """Watch `write` no more; nothing is written then."""
+        self._handlers.close()
+
+    def write(
+        self, batch: Batch, chunks: Callable[[], Iterable[Chunk]], marks: Mapping[Queue, int] | None = None
+    ) -> BatchResult:
         """Write a batch, or nothing of it; it is durable in the database on return. `chunks` is called for each try.
 
+        `marks`: {(broker name, topic, queue id): the largest offset of first deliveries}. Without them the relay does
+        not see that the group has missed a message, and sends it again only when its stub is reported as stuck.
         Statements per chunk are constant, if those of `write` are.
 
         Raises:
+            HandlerTransactionError: `write` has ended the transaction, or has tried to.
             sqlalchemy.exc.SQLAlchemyError: what no further try cures. What `write` and `chunks` raise. Nothing is
                 written then.
         """
+        if marks:
+            transact(self._engine, partial(write_marks, tables=self._tables, group=self._group, marks=marks))
         result = self._write_or_skip(batch, chunks)
         if self._stub_engine is not None:
             self._confirm_elsewhere(self._stub_engine, chunks())
@@ -173,7 +189,9 @@ class BatchWriter:
             void += len(new - to_do)
             dropped += len(message_ids) - len(kept) - len(new - to_do)
             if kept:
-                self._write(connection, rows if len(kept) == rows.num_rows else rows.take(pa.array(kept)))
+                left = rows if len(kept) == rows.num_rows else rows.take(pa.array(kept))
+                self._handlers.run(connection, partial(self._write, connection, left))
+            receipts.delete(connection, self._tables, self._group, set(message_ids))
         return BatchResult(written_before=False, written=written, dropped=dropped, void=void)
 
     def _confirm(self, connection: sa.Connection, message_ids: Collection[str], at_ms: int) -> set[str]:
