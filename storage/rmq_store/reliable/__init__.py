@@ -21,6 +21,7 @@ from rmq_store.reliable.outbox import Flushed, Outbox
 from rmq_store.reliable.relay import Relay
 from rmq_store.reliable.relay_report import RelayReport
 from rmq_store.reliable.relay_service import RelayService, ServiceReport
+from rmq_store.reliable.schema import create_tables, migrate, validate_schema
 from rmq_store.reliable.stub import Stub
 from rmq_store.reliable.tables import Tables
 
@@ -50,9 +51,12 @@ __all__ = [
     "SmtpNotifier",
     "Stub",
     "Tables",
+    "create_tables",
     "insert_rows",
     "message_id_of",
+    "migrate",
     "open_engine",
     "set_up_sqlite",
     "shared_engine",
+    "validate_schema",
 ]
