@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+import servers
 from consuming import (
     KINDS,
     QUEUE,
@@ -221,6 +222,13 @@ def test_the_last_failure_is_dead_and_on_the_manual_list(cg: Consumer) -> None:
     assert [row["is_dead"] for row in cg.log()] == [True]
     assert cg.manual() == {("M1", "dead_letter")}
     assert "RuntimeError: boom" in cg.rows(cg.tables.manual)[0]["detail"]
+
+
+def test_a_dead_message_that_people_send_again_is_dead_no_more(cg: Consumer) -> None:
+    cg.put_log(lease_token=None, lease_until_ms=0, is_dead=True)
+    seen: list[bool] = []
+    assert cg.consume(message(), handler=lambda one: seen.append(cg.log()[0]["is_dead"]), outside=True) == 1
+    assert seen == [False]
 
 
 @pytest.mark.statement("H08")
@@ -434,6 +442,60 @@ def test_a_commit_whose_answer_is_lost_is_found_to_be_done(cg: Consumer, monkeyp
         sa.event.remove(cg.engine, "commit", lose)
     assert lost
     assert (cg.effects(), cg.log(), cg.manual()) == (["1"], [], set())
+
+
+@pytest.mark.parametrize("engine", KINDS[1:], indirect=True)
+@pytest.mark.parametrize("where", ["in the handler", "at the commit"])
+def test_a_connection_that_the_server_ends_is_no_failure(cg: Consumer, where: str) -> None:
+    ended: list[int] = []
+
+    def end(connection: sa.Connection) -> None:
+        ended.append(1)
+        with cg.engine.connect() as other:
+            if cg.engine.dialect.name == "postgresql":
+                pid = connection.scalar(sa.text("SELECT pg_backend_pid()"))
+                other.execute(sa.text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pid})
+            else:
+                other.execute(sa.text(f"KILL {int(connection.scalar(sa.text('SELECT CONNECTION_ID()')) or 0)}"))
+
+    def handler(connection: sa.Connection, one: MessageExt) -> None:
+        write_effect(connection, one)
+        if where == "in the handler" and not ended:
+            end(connection)
+            write_effect(connection, one)
+
+    def on_commit(connection: sa.Connection) -> None:
+        if (
+            where == "at the commit"
+            and not ended
+            and connection.scalar(sa.select(sa.func.count()).select_from(effects))
+        ):
+            end(connection)
+
+    sa.event.listen(cg.engine, "commit", on_commit)
+    try:
+        assert cg.consume(message(), handler=handler) == 1
+    finally:
+        sa.event.remove(cg.engine, "commit", on_commit)
+    assert ended
+    assert (cg.effects(), cg.log(), cg.manual()) == (["1"], [], set())
+    assert cg.once.counts() == ConsumeCounts(done=1)
+
+
+@pytest.mark.parametrize("engine", KINDS[1:], indirect=True)
+def test_a_server_that_is_killed_and_started_again_is_no_failure(cg: Consumer) -> None:
+    server = servers.postgresql() if cg.engine.dialect.name == "postgresql" else servers.mariadb()
+    restarts: list[int] = []
+
+    def handler(connection: sa.Connection, one: MessageExt) -> None:
+        write_effect(connection, one)
+        if not restarts:
+            restarts.append(1)
+            server.restart()
+            write_effect(connection, one)
+
+    assert cg.consume(message(), message("M2", body=b"2"), handler=handler) == 2
+    assert (cg.effects(), cg.log(), cg.manual()) == (["1", "2"], [], set())
 
 
 def test_a_transaction_that_the_database_gives_up_is_tried_again(cg: Consumer) -> None:
@@ -671,7 +733,9 @@ def test_a_message_that_is_done_between_two_statements_of_the_log_is_not_begun(
         return real(connection, *given)
 
     monkeypatch.setattr(receipts, "inserted_ids", other_commits_first)
-    assert cg.consume(message(), handler=boom, outside=True) == 1
+    calls: list[MessageExt] = []
+    assert cg.consume(message(), handler=calls.append, outside=True) == 1
+    assert calls == []
     assert cg.once.counts() == ConsumeCounts(duplicates_by_inbox=1)
 
 
