@@ -31,10 +31,11 @@ from rmq_store.reliable import inbox, manual_list, receipts, stub
 from rmq_store.reliable.consume_counters import Counters
 from rmq_store.reliable.effect import BusyError, Effect, Handle, Places, VoidStubsError, confirm
 from rmq_store.reliable.handler_connection import HandlerRunner, TransactionEndedError
+from rmq_store.reliable.high_water import HighWater
 from rmq_store.reliable.lease_keeper import LeaseKeeper
 from rmq_store.reliable.leases import new_token
 from rmq_store.reliable.patience import Patience
-from rmq_store.reliable.receipts import HighWater, Receipt, Received
+from rmq_store.reliable.receipts import Receipt, Received
 from rmq_store.reliable.redis_filter import Known, RedisFilter
 from rmq_store.reliable.tables import VOID
 from rmq_store.reliable.transact import is_transient, read, transact
@@ -181,7 +182,9 @@ class Once:
         # Nothing is known until the transaction has committed.
         attempt.received = Received()
         void = self._void_elsewhere(wanted)
-        marks = self._high_water.higher(wanted)
+        marks = self._high_water.enter(wanted)
+        left: dict[receipts.Queue, int] = {}
+        is_committed = False
 
         def work(connection: sa.Connection) -> Received:
             now_ms = self._clock()
@@ -204,8 +207,14 @@ class Once:
                 )
             return found
 
-        attempt.received = self.patience.transact(work)
-        self._high_water.wrote(marks)
+        try:
+            attempt.received = self.patience.transact(work)
+            is_committed = True
+        finally:
+            left = self._high_water.leave(marks, is_committed=is_committed)
+        if left:
+            self.patience.transact(partial(receipts.write_marks, tables=self._tables, group=self._group, marks=left))
+            self._high_water.wrote(left)
         attempt.settle(attempt.received.done, Outcome.DUPLICATE)
         attempt.settle(attempt.received.void, Outcome.VOID)
 

@@ -70,27 +70,6 @@ class Received:
     took_over: bool = False
 
 
-class HighWater:
-    """The largest offset of first deliveries per queue, as this process has written it. Safe for threads."""
-
-    def __init__(self) -> None:
-        self._written: dict[Queue, int] = {}
-
-    def higher(self, receipts: Iterable[Receipt]) -> dict[Queue, int]:
-        """Marks that are to be written; those that are known to be there cost nothing."""
-        found: dict[Queue, int] = {}
-        for receipt in receipts:
-            if receipt.is_first_delivery:
-                before = found.get(receipt.queue, self._written.get(receipt.queue, -1))
-                if receipt.queue_offset > before:
-                    found[receipt.queue] = receipt.queue_offset
-        return found
-
-    def wrote(self, marks: Mapping[Queue, int]) -> None:
-        """The transaction of these marks has committed. A race leaves a smaller one, which is only written again."""
-        self._written.update(marks)
-
-
 def receive(
     connection: sa.Connection,
     tables: Tables,
