@@ -122,12 +122,13 @@ def demonstrate(
     wait_for(lambda: duplicates(warehouse) == 1)
     print("one of them sent twice:", pieces(engine), "pieces left")
 
+    before = store.queue_range("Orders", 0)
     try:
         with outbox.begin() as connection:
             outbox.add(connection, Message("Orders", b"{}"))
             raise RuntimeError("the customer has no money")
     except RuntimeError:
-        print("an order that was rolled back:", store.queue_range("Orders", 0)[1] - 4, "messages")
+        print("an order that was rolled back:", store.queue_range("Orders", 0)[1] - before[1], "messages")
 
     warehouse.close()
     place_order(outbox, "tea")
