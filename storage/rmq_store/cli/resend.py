@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from rmq_store.cli import resend_change, resend_list, resend_run
+from rmq_store.cli import resend_change, resend_list, resend_run, resend_schema
 
 
 @click.group(short_help="Outbox: send what is not sent or confirmed, and the manual list.")
@@ -21,5 +21,6 @@ for _command in (
     resend_change.void,
     resend_change.retry,
     resend_change.clear,
+    resend_schema.schema,
 ):
     resend.add_command(_command)

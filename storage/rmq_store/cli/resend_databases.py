@@ -42,8 +42,10 @@ def database_options(command: Command) -> Command:
 
 
 @contextlib.contextmanager
-def open_databases(database: str, inbox: Sequence[str], prefix: str) -> Iterator[Databases]:
-    """The databases that the options name, with their tables looked at.
+def open_databases(
+    database: str, inbox: Sequence[str], prefix: str, *, needs_tables: bool = True
+) -> Iterator[Databases]:
+    """The databases that the options name, with their tables looked at unless they may be missing.
 
     Raises:
         UsageError: a reference that leads nowhere, a missing package, tables that are missing.
@@ -65,5 +67,7 @@ def open_databases(database: str, inbox: Sequence[str], prefix: str) -> Iterator
     if len(others) > 1:
         raise UsageError("--inbox without GROUP= can be given once: all other groups have one database")
     other = others[0] if others else None
-    with databases.open_databases(database, other=other, by_group=by_group, prefix=prefix) as opened:
+    with databases.open_databases(
+        database, other=other, by_group=by_group, prefix=prefix, needs_tables=needs_tables
+    ) as opened:
         yield opened

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 import sqlalchemy as sa
@@ -25,7 +26,12 @@ class Databases:
 
 @contextlib.contextmanager
 def open_databases(
-    stubs: str, *, other: str | None = None, by_group: Mapping[str, str] | None = None, prefix: str = "rmq_"
+    stubs: str,
+    *,
+    other: str | None = None,
+    by_group: Mapping[str, str] | None = None,
+    prefix: str = "rmq_",
+    needs_tables: bool = True,
 ) -> Iterator[Databases]:
     """The senders' database `stubs`, those of the groups in `by_group`, and `other` for all other groups: references
     that `open_engine` takes. What a database says while it is open is raised as one line, without statements and their
@@ -49,7 +55,7 @@ def open_databases(
                 {group: opened(reference) for group, reference in (by_group or {}).items()},
                 None if other is None else opened(other),
             )
-            for engine in inboxes.engines():
+            for engine in inboxes.engines() if needs_tables else ():
                 _require_tables(engine, tables)
             yield Databases(inboxes, tables)
         except sa.exc.SQLAlchemyError as error:
@@ -57,12 +63,15 @@ def open_databases(
 
 
 def _require_tables(engine: sa.Engine, tables: Tables) -> None:
+    file = engine.url.database or ""
+    if engine.dialect.name == "sqlite" and file and not file.startswith(("file:", ":")) and not Path(file).exists():
+        raise UsageError(f"{file}: there is no such database")  # SQLite would make an empty one
     inspector = sa.inspect(engine)
     missing = [table.name for table in tables.all() if not inspector.has_table(table.name, table.schema)]
     if missing:
         raise UsageError(
             f"{engine.url.render_as_string(hide_password=True)} has no table {missing[0]}: is it another --prefix, or "
-            "are the tables of the kit to be made? See docs/reliable.md"
+            "are the tables of the kit to be made, by `rmq resend schema --create`?"
         )
 
 

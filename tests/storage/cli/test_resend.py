@@ -360,10 +360,43 @@ def test_a_list_goes_on_without_an_inbox_that_does_not_answer(
     away.dispose()
 
 
+# ---- tables
+
+
+def test_tables_are_compared_and_made_only_when_that_is_asked_for(resend: Resend, database: str) -> None:
+    assert resend("schema").exit_code == 1
+    assert resend("schema", "--create", "--dry-run").exit_code == 1
+    assert resend("schema", "--create", answer="n").exit_code == 1
+    assert "has no table rmq_stub" in resend("list").stderr, "nothing was made"
+    made = resend("schema", "--create", "--yes")
+    assert made.stdout.replace(database, "DATABASE") == (EXPECTED / "resend-schema.txt").read_text(encoding="utf-8")
+    assert resend("list").exit_code == 0
+    assert list(json.loads(resend("schema", "--json").stdout).values()) == [[]]
+    assert resend("schema", "--create", "--migrate").exit_code == 2
+
+
+def test_a_difference_is_named_and_nothing_repairs_it_silently(resend: Resend, database: str) -> None:
+    resend("schema", "--create", "--yes")
+    engine = open_engine(database)
+    with engine.begin() as connection:
+        connection.execute(sa.text("ALTER TABLE rmq_manual RENAME COLUMN detail TO other"))
+    engine.dispose()
+    (differences,) = json.loads(resend("schema", "--json").stdout).values()
+    assert any("detail" in text for text in differences)
+    assert resend("schema").exit_code == 1
+
+
 # ---- what goes wrong
 
 
-def test_a_database_without_the_tables_is_named_as_such(resend: Resend, database: str) -> None:
+def test_a_file_that_is_missing_is_named_and_not_made(resend: Resend, tmp_path: Path) -> None:
+    result = resend("list")
+    assert (result.exit_code, result.stderr) == (2, f"rmq: {tmp_path}/orders.db: there is no such database\n")
+    assert not (tmp_path / "orders.db").exists()
+
+
+def test_a_database_without_the_tables_is_named_as_such(resend: Resend, tmp_path: Path) -> None:
+    (tmp_path / "orders.db").touch()
     result = resend("list")
     assert result.exit_code == 2
     assert "rmq_stub" in result.stderr

@@ -105,6 +105,7 @@ WORDS: dict[str, list[list[str]]] = {
     "resend show": [[ID], [TEXT], [ID, "--body", "json"]],
     "resend void": [[ID, TEXT, "--dry-run"], [ID, "--yes"]],
     "resend retry": [[ID, TEXT, "--yes"]],
+    "resend schema": [[], ["--prefix", "other_"], ["--prefix", TEXT], ["--create", "--migrate"]],
     "resend clear": [[ID, TEXT, "--yes"]],
     "verify": [[]],
     "repair": [["--dry-run"]],

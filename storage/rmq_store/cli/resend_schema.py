@@ -1,0 +1,85 @@
+"""`rmq resend schema`: the tables of the kit in a database, compared, made, or brought to this version."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from rmq_store.cli.confirm import changing_options, confirm
+from rmq_store.cli.output import printable, write_json
+from rmq_store.cli.resend_databases import database_options, open_databases
+from rmq_store.errors import SchemaMismatchError, UsageError
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from rmq_store.reliable.databases import Databases
+
+
+@click.command(
+    short_help="Compare the tables with this version; make or migrate them.",
+    epilog="\b\nExamples:\n  rmq resend schema --database env:ORDERS_DB\n"
+    "  rmq resend schema --create --database env:ORDERS_DB --inbox env:STOCK_DB --yes",
+)
+@database_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+@click.option("--create", is_flag=True, help="Make the tables that are missing; the others stay as they are.")
+@click.option("--migrate", is_flag=True, help="Bring older tables to this version. Stop senders and consumers first.")
+@changing_options
+def schema(
+    database: str,
+    inbox: tuple[str, ...],
+    prefix: str,
+    as_json: bool,
+    create: bool,
+    migrate: bool,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Compare the tables of each database with those of this version, and say every difference.
+
+    --create and --migrate change tables, and ask first; nothing else ever does. Exit code 1 if differences are left.
+    """
+    if create and migrate:
+        raise UsageError("name one of --create, --migrate")
+    with open_databases(database, inbox, prefix, needs_tables=False) as databases:
+        before = _differences(databases)
+        if (create or migrate) and any(before.values()) and not dry_run:
+            verb = "Make the missing tables" if create else "Migrate the tables"
+            confirm(f"{verb} in {sum(map(bool, before.values()))} databases?", yes=yes)
+            _change(databases, create=create)
+            before = _differences(databases)
+        found = {engine.url.render_as_string(hide_password=True): texts for engine, texts in before.items()}
+    if as_json:
+        write_json(found)
+    else:
+        for name, texts in found.items():
+            click.echo(printable(f"{name}: {'as in this version' if not texts else f'{len(texts)} differences'}"))
+            for text in texts:
+                click.echo(printable(f"  {text}"))
+    if any(found.values()):
+        raise click.exceptions.Exit(1)
+
+
+def _differences(databases: Databases) -> dict[sa.Engine, list[str]]:
+    from rmq_store.reliable.schema import validate_schema
+
+    found: dict[sa.Engine, list[str]] = {}
+    for engine in databases.inboxes.engines():
+        found[engine] = []
+        try:
+            validate_schema(engine, databases.tables)
+        except SchemaMismatchError as error:
+            found[engine] = list(error.differences)
+    return found
+
+
+def _change(databases: Databases, *, create: bool) -> None:
+    from rmq_store.reliable import schema as of_schema
+
+    for engine in databases.inboxes.engines():
+        if create:
+            of_schema.create_tables(engine, databases.tables)
+        else:
+            of_schema.migrate(engine, databases.tables)
