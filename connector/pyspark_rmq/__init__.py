@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark_rmq.breaker import FloodBreaker as FloodBreaker
     from pyspark_rmq.breaker import FloodBreakerError as FloodBreakerError
     from pyspark_rmq.consuming import consume as consume
+    from pyspark_rmq.idempotency import SparkIdempotency as SparkIdempotency
     from pyspark_rmq.judge import DLQ as DLQ
     from pyspark_rmq.judge import RECONSUME_LATER as RECONSUME_LATER
     from pyspark_rmq.judge import SUCCESS as SUCCESS
@@ -37,6 +38,7 @@ _HOMES = {
     "LagListener": "lag_listener",
     "RECONSUME_LATER": "judge",
     "SUCCESS": "judge",
+    "SparkIdempotency": "idempotency",
     "consume": "consuming",
     "failure": "query_failure",
     "redrive": "redriving",

@@ -27,6 +27,8 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType, 
 
 from pyspark_rmq import connect_query, foreach_batch, home, sink_home
 from pyspark_rmq.breaker import FloodBreaker, FloodWatch
+from pyspark_rmq.idempotency import NEEDED as ID_COLUMNS
+from pyspark_rmq.idempotency import SparkIdempotency, TaskIdempotency
 from pyspark_rmq.judge import DLQ, MODES, REASON_COLUMNS, RESULT_COLUMNS, SUCCESS, Judge, Mode
 from pyspark_rmq.offsets import refuse
 from pyspark_rmq.option_table import group_name, local_path
@@ -57,7 +59,7 @@ _DIGEST_BITS = 31
 
 def consume(
     stream: DataFrame,
-    handler: Callable[[Any], Any],
+    handler: Callable[..., Any],
     *,
     group: str,
     path: str,
@@ -66,6 +68,7 @@ def consume(
     on_results: Callable[[DataFrame, int], None] | None = None,
     reasons: bool = True,
     breaker: FloodBreaker | None = None,
+    idempotency: SparkIdempotency | None = None,
 ) -> DataStreamWriter:
     """Hand each message of a stream to a handler; those on which it fails come back later, in the end as dead letters.
 
@@ -82,6 +85,13 @@ def consume(
     repeated, and handlers for batches also when they raised an exception: then the batch is halved to find the guilty
     rows. The failed rows of a batch are sent back exactly once.
 
+    With `idempotency` the handler is `handler(connection, row or batch)`, writes its effect through the connection, and
+    sees only what the group has not done: **exactly once**, because effect and mark commit together. A transaction is a
+    row, or a batch; rows of a batch on which the handler fails by its answer are rolled back with the rest, which it
+    then sees again. `SparkIdempotency(outside=True)` is for effects elsewhere: `handler(row)`, at least once. A message
+    that another worker has comes back later, and so does one without an id (OUTBOX_ID, else UNIQ_KEY), until it is a
+    dead letter.
+
     `max_reconsume_times` becomes the setting of the whole group; None leaves that as it is (16). `on_results(rows,
     batch_id)` is called with all rows of each batch before any is sent back; `rows` has the stream's columns and
     result ("SUCCESS", "RECONSUME_LATER", "DLQ"), delayLevel, errorClass, errorMessage, stackHash, lastFailureTime.
@@ -93,12 +103,14 @@ def consume(
 
     Raises:
         UsageError: pandas 2.2 is missing, which PySpark asks for whatever the mode; not a stream, no column
-            commitLogOffset, msgId or reconsumeTimes, or a column of a result's name.
+            commitLogOffset, msgId or reconsumeTimes, or a column of a result's name; with `idempotency` no column
+            brokerName, topic, queueId, queueOffset or properties.
         NotAStoreError, StoreLockedError, ReadOnlyError: `path` cannot be written.
 
     The query fails with:
         UsageError: the handler answers what is no result, or not one for each row; a message has several rows; the
-            stream was read without the group, for another one, or from another store.
+            stream was read without the group, for another one, or from another store; `idempotency` leads nowhere in an
+            executor, or to a database without the tables.
         FloodBreakerError: see `FloodBreaker`.
         MarkerError: the checkpoint was set back or copied, or a repeated batch has lost messages.
     """
@@ -120,8 +132,12 @@ def consume(
         refuse("consume needs a stream: read it with spark.readStream")
     if max_reconsume_times is not None and (type(max_reconsume_times) is not int or max_reconsume_times < 0):
         refuse(f"max_reconsume_times={max_reconsume_times!r} is no integer of at least 0 (0: no retries)")
+    if not isinstance(idempotency, SparkIdempotency | None):
+        refuse(f"idempotency of consume is a {type(idempotency).__name__}, not a SparkIdempotency")
+    if idempotency is not None and idempotency.outside and mode != "row":
+        refuse(f"mode={mode!r} of consume: effects outside of the database need mode='row'")
     types = {field.name: field.dataType.simpleString() for field in stream.schema}
-    for name, expected in _NEEDED.items():
+    for name, expected in (_NEEDED if idempotency is None else _NEEDED | ID_COLUMNS).items():
         if types.get(name) != expected:
             found = f"it is {types[name]}" if name in types else f"given: {', '.join(types)}"
             refuse(f"consume needs the column {name} {expected} as it was read; {found}")
@@ -133,7 +149,7 @@ def consume(
     consumer = _BatchConsumer(
         handler, mode, path, group, max_reconsume_times, on_results, reasons, kept,
         StructType([*(stream.schema[name] for name in kept), *_RESULT_FIELDS]),
-        FloodWatch(breaker) if breaker is not None else None,
+        FloodWatch(breaker) if breaker is not None else None, idempotency,
     )  # fmt: skip
     if connect_query.is_connect(stream):
         return connect_query.named_writer(stream, f"consume {group}", consumer.of_query)
@@ -156,7 +172,7 @@ class _BatchConsumer:
 
     def __init__(
         self,
-        handler: Callable[[Any], Any],
+        handler: Callable[..., Any],
         mode: Mode,
         path: str,
         group: str,
@@ -166,6 +182,7 @@ class _BatchConsumer:
         kept: tuple[str, ...],
         schema: StructType,
         watch: FloodWatch | None,
+        idempotency: SparkIdempotency | None,
     ) -> None:
         self._handler = handler
         self._mode: Mode = mode
@@ -177,6 +194,7 @@ class _BatchConsumer:
         self._kept = kept
         self._schema = schema
         self._watch = watch
+        self._idempotency = idempotency
         self._query_id: Callable[[DataFrame], str] = foreach_batch.query_id
         self._run_began = False
         self._warned = False
@@ -206,7 +224,8 @@ class _BatchConsumer:
         most = self._max_reconsume_times
         if most is None:
             most = home.retry_max_times(self._path, self._group)
-        judge = Judge(self._handler, self._mode, self._path, self._kept, most)
+        once = self._once(query_id, batch_id, most)
+        judge = Judge(self._handler, self._mode, self._path, self._kept, most, once)
         judged = foreach_batch.map_in_arrow(batch, judge.__call__, self._schema).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             counts = _count(judged)
@@ -222,6 +241,13 @@ class _BatchConsumer:
                 self._watch.count(counts.dead, now_ms)
         finally:
             judged.unpersist()
+
+    def _once(self, query_id: str, batch_id: int, max_reconsume_times: int) -> TaskIdempotency | None:
+        if self._idempotency is None:
+            return None
+        ladder_ms = home.retry_ladder_ms(self._path)
+        token = f"{query_id}/{batch_id}"
+        return TaskIdempotency(self._idempotency, self._group, ladder_ms, max_reconsume_times, token)
 
     def _warn_of_unanswered(self, counts: _Counts, batch_id: int) -> None:
         if counts.unanswered and not self._warned:

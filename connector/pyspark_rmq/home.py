@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # How long a home stays open after a task that has read: micro-batches often follow each other.
 _TASK_HOME_KEPT_S = 5.0
 
+_FIRST_RETRY_LEVEL = 3
+
 
 class Range(Protocol):
     """The messages of a queue that exist: `[min_offset, max_offset)`."""
@@ -238,7 +240,10 @@ def open_to_read(options: SourceOptions) -> Home:
     from rmq_store import Store
 
     home: Any = Store.open(
-        options.path, read_only=True, config=_settings(options), broker_name=options.broker_name,
+        options.path,
+        read_only=True,
+        config=_settings(options),
+        broker_name=options.broker_name,
         commit_log_paths=options.commit_log_paths,
     )
     return home  # type: ignore[no-any-return]
@@ -305,6 +310,17 @@ def retry_max_times(path: str, group: str) -> int:
 
     with Store.open(path, read_only=True) as store:
         return (store.groups().get(group) or SubscriptionGroup(group)).retry_max_times
+
+
+def retry_ladder_ms(path: str) -> tuple[int, ...]:
+    """How long the first, second, ... retry of a message waits: the delay levels from the third on (3 +
+    reconsumeTimes, SendMessageProcessor). The last one repeats.
+    """
+    from rmq_store import Store
+
+    with Store.open(path, read_only=True) as store:
+        levels_ms = store.config.delay_levels_ms()
+    return levels_ms[_FIRST_RETRY_LEVEL - 1 :] or levels_ms[-1:]
 
 
 def record_losses(path: str, losses: Sequence[Loss]) -> list[Loss]:

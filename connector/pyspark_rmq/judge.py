@@ -26,6 +26,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pyspark_rmq.home import clock_of
+from pyspark_rmq.idempotency import NOT_DONE, Rows, TaskIdempotency
+from pyspark_rmq.message_ids import ids_or_errors
 from pyspark_rmq.offsets import refuse
 from pyspark_rmq.reasons import Reason, no_result, reason_of, returned
 
@@ -60,15 +62,17 @@ Levels = npt.NDArray[np.int32]
 class Judge:
     """What a task runs: `judge(batches)` yields the columns `kept` of all rows, and behind them the verdicts.
 
+    `once`: each message is done once; the handler then gets a connection, too, unless its effects are outside.
     `max_reconsume_times` decides whether a failure is the last one. `path` is the store, whose clock says when a row
     failed.
     """
 
-    handler: Callable[[Any], Any]
+    handler: Callable[..., Any]
     mode: Mode
     path: str
     kept: tuple[str, ...]
     max_reconsume_times: int
+    once: TaskIdempotency | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the handler over the rows of one task. Raises `UsageError` for a result that is none."""
@@ -78,7 +82,9 @@ class Judge:
                 continue
             _check_single(batch)
             verdicts = _Verdicts(batch.num_rows)
-            if self.mode == "row":
+            if self.once is not None:
+                self._judge_once(batch, self.once, verdicts)
+            elif self.mode == "row":
                 self._judge_rows(batch, verdicts)
             else:
                 self._judge_batch(batch, 0, verdicts)
@@ -93,11 +99,29 @@ class Judge:
             else:
                 verdicts.levels[number] = _level_or_none(result)
 
+    def _judge_once(self, batch: pa.RecordBatch, once: TaskIdempotency, verdicts: _Verdicts) -> None:
+        """Judge the rows by a handler that gets a connection, and sees only what is not done."""
+        if self.mode != "row":
+            rows = Rows(batch, _levels, DONE)
+            done = rows.run(once, lambda connection, some: self.handler(connection, self._given(some)))
+            verdicts.take(0, rows, done)
+            return
+        handler: Any = self.handler
+        for number, row in enumerate(_rows(batch)):
+            rows = Rows(batch.slice(number, 1), _level_of_row, DONE)
+            if once.settings.outside:
+                done = [rows.run_outside(once, lambda row=row: handler(row))]  # type: ignore[misc]
+            else:
+                done = rows.run(once, lambda connection, _, row=row: handler(connection, row))  # type: ignore[misc]
+            verdicts.take(number, rows, done)
+
+    def _given(self, batch: pa.RecordBatch) -> Any:
+        return batch.to_pandas(maps_as_pydicts="lossy") if self.mode == "pandas" else batch
+
     def _judge_batch(self, batch: pa.RecordBatch, start: int, verdicts: _Verdicts) -> None:
         """Judge the rows of `batch`, which are those from `start` on."""
-        given = batch.to_pandas(maps_as_pydicts="lossy") if self.mode == "pandas" else batch
         try:
-            result = self.handler(given)
+            result = self.handler(self._given(batch))
         except Exception as error:
             if batch.num_rows == 1:
                 verdicts.fail(start, reason_of(error))
@@ -141,6 +165,18 @@ class _Verdicts:
         self.levels[number] = 0
         self._reasons[number] = reason
 
+    def take(self, start: int, rows: Rows, done: list[bool]) -> None:
+        """What became of rows that are done once; they are those from `start` on."""
+        for number, (is_done, found) in enumerate(zip(done, ids_or_errors(rows.batch), strict=True), start):
+            if is_done:
+                continue
+            if not isinstance(found, str):
+                self.fail(number, reason_of(found))
+            elif found in rows.levels:
+                self.levels[number] = rows.levels[found]
+            else:
+                self.fail(number, rows.reasons.get(found, NOT_DONE))
+
     def reasons_of(self, failed: npt.NDArray[np.bool_]) -> dict[str, pa.Array]:
         """The reason columns; null for rows that have not failed."""
         reasons = [returned(RECONSUME_LATER), returned(DLQ), no_result(), *self._reasons.values()]
@@ -176,6 +212,10 @@ def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
             values = [None if pairs is None else dict(pairs) for pairs in values]
         columns.append(values)
     return (make(*values) for values in zip(*columns, strict=True))
+
+
+def _level_of_row(result: Any, count: int) -> Levels:
+    return np.full(count, _level_or_none(result), np.int32)
 
 
 def _level_or_none(result: Any) -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from rmq_store.errors import NoMessageIdError
 
 # What says which message a row is, for those who read an error.
 _PLACE = {"storeTopic": "", "topic": "", "queueId": "queue ", "queueOffset": "offset ", "msgId": ""}
@@ -18,21 +21,30 @@ def message_ids(rows: pa.RecordBatch) -> list[str]:
         NoMessageIdError: a message has neither; the error names it by those of the columns topic, queueId, queueOffset
             and msgId that are there.
     """
+    ids = []
+    for found in ids_or_errors(rows):
+        if not isinstance(found, str):
+            raise found
+        ids.append(found)
+    return ids
+
+
+def ids_or_errors(rows: pa.RecordBatch) -> list[str | NoMessageIdError]:
+    """The same, with the error in the place of an id that is not there."""
     from rmq_store.errors import NoMessageIdError
     from rmq_store.reliable import OUTBOX_ID, UNIQUE_KEY, message_id_of
 
     properties = rows.column("properties")
-    given = {name: pc.map_lookup(properties, pa.scalar(name), "first") for name in (OUTBOX_ID, UNIQUE_KEY)}
-    # One of the two decides, so a row needs no dict of all its properties.
-    names = pa.array(pc.if_else(pc.is_valid(given[OUTBOX_ID]), OUTBOX_ID, UNIQUE_KEY)).to_pylist()
-    found = pc.coalesce(given[OUTBOX_ID], given[UNIQUE_KEY]).to_pylist()
-    ids = []
-    for number, (name, value) in enumerate(zip(names, found, strict=True)):
-        known = {} if value is None else {name: value}
+    outbox_ids, unique_keys = (
+        pc.map_lookup(properties, pa.scalar(name), "first").to_pylist() for name in (OUTBOX_ID, UNIQUE_KEY)
+    )
+    ids: list[str | NoMessageIdError] = []
+    for number, (outbox_id, unique_key) in enumerate(zip(outbox_ids, unique_keys, strict=True)):
+        known = {OUTBOX_ID: outbox_id or "", UNIQUE_KEY: unique_key or ""}
         try:
             ids.append(message_id_of(known, ""))
-        except NoMessageIdError:
-            ids.append(message_id_of(known, _name_of(rows, number)))
+        except NoMessageIdError as error:
+            ids.append(NoMessageIdError(f"{_name_of(rows, number)}{error}"))
     return ids
 
 

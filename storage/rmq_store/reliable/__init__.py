@@ -17,6 +17,7 @@ from rmq_store.reliable.inboxes import Inboxes
 from rmq_store.reliable.manual_list import ManualEntry
 from rmq_store.reliable.message_id import OUTBOX_ID, UNIQUE_KEY, message_id_of
 from rmq_store.reliable.notifier import CallableNotifier, Notifications, Notifier, SmtpNotifier
+from rmq_store.reliable.once import RowsFailedError
 from rmq_store.reliable.outbox import Flushed, Outbox
 from rmq_store.reliable.relay import Relay
 from rmq_store.reliable.relay_report import RelayReport
@@ -47,6 +48,7 @@ __all__ = [
     "RelayReport",
     "RelayService",
     "ResendBackoff",
+    "RowsFailedError",
     "ServiceReport",
     "SmtpNotifier",
     "Stub",

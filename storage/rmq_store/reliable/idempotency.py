@@ -283,10 +283,22 @@ class Idempotency:
     ) -> list[bool]:
         """Do the rows of a batch as `arrow` does, and return which of them are done: for callers that have rows and
         their own way to answer. `topic`: where they lie, or came from; `lease_token`: an earlier try of the same work
-        had it, so its leases are no reason to wait.
+        had it, so its leases are no reason to wait. The handler raises `RowsFailedError` to fail some rows only.
         """
         outcomes, _ = self._do_rows(batch, topic, handler, lease_token)
         return [outcome.is_success for outcome in outcomes]
+
+    def apply_outside(self, row: pa.RecordBatch, topic: str, handler: Callable[[], object]) -> bool:
+        """Do the message of a batch with one row, whose effect is elsewhere, as `concurrently(outside=True)` does, and
+        return whether it is done. `topic`: as for `apply`.
+        """
+        ids, error = message_ids_of(row)
+        if error is not None:
+            self._refuse(topic, 1, error)
+            return False
+        (receipt,) = receipts_of(row, first_rows(ids), topic, self._ladder)
+        wait_ms = None if receipt.is_last else self._busy_wait_ms
+        return self._once.run_outside(receipt, handler, wait_ms=wait_ms).outcomes[receipt.message_id].is_success
 
     # -- administration -----------------------------------------------------------------------------------------------
 

@@ -46,6 +46,16 @@ FAILURES_MAX: Final = 32
 _log = logging.getLogger(__name__)
 
 
+class RowsFailedError(Exception):
+    """What a handler of a set raises to say that some of its messages failed: the transaction is rolled back, and the
+    handler is called again with the others.
+    """
+
+    def __init__(self, message_ids: Collection[str]) -> None:
+        super().__init__(f"the handler says that {len(message_ids)} messages failed")
+        self.message_ids = frozenset(message_ids)
+
+
 class Outcome(StrEnum):
     """What became of a message. The first three are successes: it need not come again."""
 
@@ -129,7 +139,8 @@ class Once:
         times, each time after a rollback. What succeeds is durable on return. Never raises what `handle` raises.
 
         `deliveries` have different ids. The number of statements is the same for any 1,000 of them. Where `handle`
-        fails on several, they are halved until the guilty ones stand alone, each half in its own transaction.
+        fails on several, they are halved until the guilty ones stand alone, each half in its own transaction; by
+        `RowsFailedError` it fails some, and gets the others again.
         `wait_ms`: how long messages that other workers have are waited for; None: as long as a lease of them lives.
         `lease_token`: takes over rows that have it, from an earlier try of the same work.
         """
@@ -246,6 +257,10 @@ class Once:
                 left = left - void.message_ids
             except BusyError:
                 raise
+            except RowsFailedError as some:
+                failed = left & some.message_ids
+                self._fail(attempt, sorted(failed or left), some)
+                left = left - failed if failed else set()
             except Exception as error:
                 attempt.failures += 1
                 if len(left) == 1 or attempt.failures > FAILURES_MAX or _would_repeat(error):
@@ -311,7 +326,8 @@ class Once:
 
     def _fail(self, attempt: _Attempt, failed: Sequence[str], error: Exception) -> None:
         attempt.settle(failed, Outcome.FAILED)
-        _log.warning("group %s: %s failed", self._group, _names(failed), exc_info=error)
+        by_answer = isinstance(error, RowsFailedError)
+        _log.warning("group %s: %s failed", self._group, _names(failed), exc_info=None if by_answer else error)
         detail = _detail(error)
 
         def work(connection: sa.Connection) -> set[str]:

@@ -1,0 +1,211 @@
+"""`consume(..., idempotency=...)`: each message of a query is done once, by `rmq_store.reliable`. In the executors.
+
+Each Python worker makes its own engine and its own `Idempotency`, from references; nothing of both is pickled. The
+decision is made there (`rmq_store.reliable.once`). This module gives it rows, and takes what the handler says of them:
+
+    all rows are done         the transaction with their effects and marks commits
+    some failed by an answer  it is rolled back, and the handler is called again with the others
+    an exception              rolled back; the rows are halved until the guilty ones stand alone
+
+A task that is repeated, or runs twice by speculation, has the lease token of its batch: it waits for nothing, and finds
+what the other one has done.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_rmq.message_ids import message_ids
+from pyspark_rmq.offsets import refuse
+from pyspark_rmq.reasons import Reason, reason_of
+
+if TYPE_CHECKING:
+    from rmq_store.reliable import Idempotency
+
+# What says which message a row is, where it lies, and whether it came before.
+NEEDED: Final = {
+    "brokerName": "string", "topic": "string", "queueId": "int", "queueOffset": "bigint", "reconsumeTimes": "int",
+    "properties": "map<string,string>",
+}  # fmt: skip
+
+NOT_DONE = Reason(
+    "NotDone",
+    "another worker has the message, or the database has failed; the log of the executor says which",
+    "0" * 16,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkIdempotency:
+    """How `consume` does each message once. Texts and numbers only, because it goes to the executors.
+
+    `database`: of the effects, with the tables of `rmq_store.reliable`: `env:NAME`, `file:/path`, or a URL. It is
+    resolved in each Python worker. `redis`: the same for a Redis; None: none. `stub_database`: where the stubs are, if
+    that is another database. `outside`: effects are elsewhere, so they happen at least once; only for mode "row".
+    `prefix`, `schema`: of the tables. The others are those of `rmq_store.reliable.Idempotency`.
+
+    Raises:
+        UsageError: a value of the wrong kind.
+    """
+
+    database: str
+    redis: str | None = None
+    stub_database: str | None = None
+    outside: bool = False
+    prefix: str = "rmq_"
+    schema: str | None = None
+    redis_prefix: str = "rmq:"
+    lease_ms: int = 60_000
+    retry_slack_ms: int = 60_000
+    busy_wait_ms: int = 30_000
+    inbox_retention: timedelta = timedelta(days=30)
+
+    def __post_init__(self) -> None:
+        for name in ("database", "redis", "stub_database", "schema"):
+            value = getattr(self, name)
+            if not isinstance(value, str) and (value is not None or name == "database"):
+                refuse(
+                    f"{name} of SparkIdempotency is a {type(value).__name__}: env:NAME, file:/path or a URL is "
+                    "expected. Engines and clients do not go to executors"
+                )
+        if not isinstance(self.outside, bool):
+            refuse(f"outside={self.outside!r} of SparkIdempotency is neither True nor False")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskIdempotency:
+    """The same for the tasks of one batch. `lease_token`: what they have in common."""
+
+    settings: SparkIdempotency
+    group: str
+    retry_ladder_ms: tuple[int, ...]
+    max_reconsume_times: int
+    lease_token: str
+
+    def in_this_process(self) -> Idempotency:
+        """The group's `Idempotency` of this worker. Raises `UsageError` where it cannot work at all."""
+        # A forked child has another process id, and makes its own.
+        key = (os.getpid(), self.settings, self.group, self.retry_ladder_ms, self.max_reconsume_times)
+        with _lock:
+            if key not in _made:
+                _made[key] = self._make()
+            return _made[key]
+
+    def _make(self) -> Idempotency:
+        from rmq_store.reliable import Idempotency, Tables, shared_engine
+
+        settings = self.settings
+        tables = Tables(prefix=settings.prefix, schema=settings.schema)
+        engine = shared_engine(settings.database)
+        _check_tables(engine, tables)
+        return Idempotency(
+            self.group,
+            engine,
+            tables,
+            redis=settings.redis,
+            stubs=None if settings.stub_database is None else shared_engine(settings.stub_database),
+            lease_ms=settings.lease_ms,
+            retry_ladder_ms=self.retry_ladder_ms,
+            retry_slack_ms=settings.retry_slack_ms,
+            max_reconsume_times=self.max_reconsume_times,
+            inbox_retention=settings.inbox_retention,
+            redis_prefix=settings.redis_prefix,
+            busy_wait_ms=settings.busy_wait_ms,
+        )
+
+
+_made: dict[tuple[Any, ...], Idempotency] = {}
+_lock = threading.Lock()
+
+
+def _check_tables(engine: Any, tables: Any) -> None:
+    """Without them each message would fail, and become a dead letter."""
+    import sqlalchemy as sa
+
+    found = sa.inspect(engine)
+    missing = [
+        table.name for table in (tables.inbox, tables.log) if not found.has_table(table.name, schema=tables.schema)
+    ]
+    if missing:
+        refuse(f"idempotency of consume: the database has no table {', '.join(missing)}; make the tables first")
+
+
+@dataclass(slots=True)
+class Rows:
+    """The rows of a batch while they are done. `levels_of(result, count)` reads what the handler answers; `done` is the
+    level of a row that is done.
+    """
+
+    batch: pa.RecordBatch
+    levels_of: Callable[[Any, int], Any]
+    done: int
+    # What the handler said of messages that failed: by an answer, after which it does not see them again, or by an
+    # exception, of which the newest counts.
+    levels: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, Reason] = field(default_factory=dict)
+    _wrong_answer: Exception | None = None
+
+    def run(self, task: TaskIdempotency, handler: Callable[[Any, pa.RecordBatch], Any]) -> list[bool]:
+        """Do all rows with `handler(connection, some of them)`; returns which are done.
+
+        Raises:
+            UsageError: the handler answers what is no result; nothing of the rows that it was given is done.
+        """
+        idempotency = task.in_this_process()
+        return self._of_topics(
+            lambda rows, topic: idempotency.apply(
+                rows, topic, lambda connection, some: self._call(some, lambda: handler(connection, some)),
+                lease_token=task.lease_token,
+            )
+        )  # fmt: skip
+
+    def run_outside(self, task: TaskIdempotency, handler: Callable[[], Any]) -> bool:
+        """Do the only row of the batch with `handler()`. Raises as `run`."""
+        idempotency = task.in_this_process()
+        (done,) = self._of_topics(
+            lambda row, topic: [idempotency.apply_outside(row, topic, lambda: self._call(row, handler))]
+        )
+        return done
+
+    def _of_topics(self, apply: Callable[[pa.RecordBatch, str], list[bool]]) -> list[bool]:
+        """Most often there is one: a task reads one queue."""
+        topics = self.batch.column("storeTopic" if "storeTopic" in self.batch.schema.names else "topic")
+        done = np.zeros(self.batch.num_rows, np.bool_)
+        codes = topics.dictionary_encode()
+        for code, topic in enumerate(codes.dictionary.to_pylist()):
+            places = np.flatnonzero(codes.indices.to_numpy(zero_copy_only=False) == code)
+            rows = self.batch if len(places) == self.batch.num_rows else self.batch.take(pa.array(places))
+            done[places] = apply(rows, topic)
+        if self._wrong_answer is not None:
+            raise self._wrong_answer
+        return [bool(is_done) for is_done in done]
+
+    def _call(self, rows: pa.RecordBatch, call: Callable[[], Any]) -> None:
+        from rmq_store.errors import UsageError
+        from rmq_store.reliable import RowsFailedError
+
+        if self._wrong_answer is not None:
+            raise self._wrong_answer
+        ids = message_ids(rows)
+        try:
+            result = call()
+        except Exception as error:
+            self.reasons.update(dict.fromkeys(ids, reason_of(error)))
+            raise
+        try:
+            levels = self.levels_of(result, rows.num_rows).tolist()
+        except UsageError as error:
+            self._wrong_answer = error
+            raise
+        failed = {message_id: level for message_id, level in zip(ids, levels, strict=True) if level != self.done}
+        if failed:
+            self.levels.update(failed)
+            raise RowsFailedError(failed)
