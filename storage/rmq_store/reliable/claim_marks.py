@@ -5,15 +5,19 @@ By the token of the claim: what somebody else has claimed meanwhile stays as it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
 
 from rmq_store.reliable.backoff import ResendBackoff
 from rmq_store.reliable.sending import NotSent, Sent
 from rmq_store.reliable.tables import Tables
+
+T = TypeVar("T")
 
 ROWS_PER_STATEMENT: Final = 250
 
@@ -23,7 +27,7 @@ def mark_sent(connection: sa.Connection, tables: Tables, sent: Sequence[Sent], b
     has claimed meanwhile stay as they are. Returns how many were marked.
     """
     marked = 0
-    for rows in _slices(sent):
+    for rows in _slices(sent, lambda each: (each.claimed.claim_token, each.broker_name)):
         seqs = [each.claimed.seq for each in rows]
         resend_ms = [backoff.resend_at_ms(each.claimed.send_count, each.sent_ms, each.deliver_ms) for each in rows]
         marked += _mark(
@@ -33,11 +37,11 @@ def mark_sent(connection: sa.Connection, tables: Tables, sent: Sequence[Sent], b
             seqs,
             {
                 "sent_ms": [each.sent_ms for each in rows],
-                "broker_name": [each.broker_name for each in rows],
                 "sent_queue_id": [each.queue_id for each in rows],
                 "queue_offset": [each.queue_offset for each in rows],
                 "resend_ms": resend_ms,
             },
+            {"broker_name": rows[0].broker_name},
         )
     return marked
 
@@ -54,7 +58,7 @@ def give_back(
     rounds of this process have failed for it}: while a broker is away, tries become rare.
     """
     given = 0
-    for rows in _slices(not_sent):
+    for rows in _slices(not_sent, lambda each: each.claimed.claim_token):
         seqs = [each.claimed.seq for each in rows]
         counts = [each.claimed.send_count - (not each.is_counted) for each in rows]
         failures = [max(each.claimed.send_count, streaks.get(each.claimed.message.topic, 0)) for each in rows]
@@ -68,6 +72,7 @@ def give_back(
             rows[0].claimed.claim_token,
             seqs,
             {"resend_ms": [now_ms + wait_ms for wait_ms in waits_ms], "send_count": counts},
+            {},
         )
     return given
 
@@ -77,30 +82,45 @@ def _mark(
     tables: Tables,
     token: str,
     seqs: Sequence[int],
-    columns: Mapping[str, Sequence[Any]],
+    columns: Mapping[str, Sequence[int | None]],
+    same: Mapping[str, Any],
 ) -> int:
+    """One UPDATE of rows that get different numbers, from a table that goes along as one JSON text {seq: [numbers]}: a
+    CASE for each column would cost more than everything else that a sender does.
+    """
     stub = tables.stub
-    statement = stub.update().where(stub.c.seq.in_(seqs), stub.c.claim_token == token)
-    values = {name: _by_seq(stub, name, seqs, each) for name, each in columns.items()}
-    return connection.execute(statement.values(claim_token=None, claim_until_ms=0, **values)).rowcount
+    table = {seq: numbers for seq, *numbers in zip(seqs, *columns.values(), strict=True)}
+    values = {name: _number(connection.dialect.name, stub.c.seq, place) for place, name in enumerate(columns)}
+    statement = (
+        stub.update()
+        .where(stub.c.seq.in_(sa.bindparam("seqs", expanding=True)), stub.c.claim_token == sa.bindparam("token"))
+        .values(claim_token=None, claim_until_ms=0, **same, **values)
+    )
+    given = {"seqs": seqs, "token": token, "numbers": json.dumps(table, separators=(",", ":"))}
+    return connection.execute(statement, given).rowcount
 
 
-def _by_seq(stub: sa.Table, name: str, seqs: Sequence[int], values: Sequence[Any]) -> Any:
-    """One value for all rows, or a CASE."""
-    if len(set(values)) == 1:
-        return values[0]
-    kind = stub.c[name].type
-    whens = [(seq, sa.literal(value, kind)) for seq, value in zip(seqs, values, strict=True)]
-    return sa.case(*whens, value=stub.c.seq)  # type: ignore[arg-type]
+def _number(dialect: str, seq: sa.Column[Any], place: int) -> sa.ColumnElement[Any]:
+    """The number at a place of a row's list in the JSON text "numbers", NULL for null."""
+    table = sa.bindparam("numbers", type_=sa.Text)
+    if dialect == "postgresql":
+        numbers: sa.ColumnElement[Any] = sa.cast(table, JSONB)[sa.cast(seq, sa.Text)][place].astext.cast(sa.BigInteger)
+        return numbers
+    if dialect == "sqlite":
+        path: sa.ColumnElement[str] = sa.literal('$."') + sa.cast(seq, sa.String) + f'"[{place}]'
+        return sa.func.json_extract(table, path)
+    # A JSON null is no NULL there.
+    found = sa.func.json_extract(table, sa.func.concat('$."', seq, f'"[{place}]'))
+    return sa.func.nullif(sa.func.json_unquote(found), "null")
 
 
-def _slices(rows: Sequence[Any]) -> list[Sequence[Any]]:
-    """Rows of one token each."""
-    by_token: dict[str, list[Any]] = {}
+def _slices(rows: Sequence[T], alike: Callable[[T], Hashable]) -> list[Sequence[T]]:
+    """Rows that are alike, so many as one statement takes."""
+    of_kind: dict[Hashable, list[T]] = {}
     for row in rows:
-        by_token.setdefault(row.claimed.claim_token, []).append(row)
+        of_kind.setdefault(alike(row), []).append(row)
     return [
-        of_token[start : start + ROWS_PER_STATEMENT]
-        for of_token in by_token.values()
-        for start in range(0, len(of_token), ROWS_PER_STATEMENT)
+        some[start : start + ROWS_PER_STATEMENT]
+        for some in of_kind.values()
+        for start in range(0, len(some), ROWS_PER_STATEMENT)
     ]

@@ -29,6 +29,17 @@ class Committed:
     held_back: list[Claimed] = field(default_factory=list)
     left: dict[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, stubs: Sequence[Stub], there: Collection[str]) -> Committed:
+        """What follows if just these ids are committed, claimed by us for long enough, and without sharding keys."""
+        found = cls()
+        for stub in stubs:
+            if stub.message_id in there:
+                found.ready.append(_claimed(stub, stub.claim_until_ms))
+            else:
+                found.left[stub.message_id] = "its stub is not there: a savepoint was rolled back"
+        return found
+
 
 def look(
     engine: sa.Engine,
@@ -54,7 +65,7 @@ def look(
                 "its stub is not there (rolled back, or not committed), or somebody else sends it"
             )
             continue
-        claimed = Claimed(stub.seq, stub.message_id, stub.message, 1, stub.claim_token or "", claims[stub.message_id])
+        claimed = _claimed(stub, claims[stub.message_id])
         if oldest.get(_key_of(stub), stub.seq) < stub.seq:
             found.left[stub.message_id] = "an older message of its sharding key is not sent yet"
             found.held_back.append(claimed)
@@ -117,6 +128,10 @@ def _oldest_other(
     if others:
         return int(others[0])
     return int(seqs[0]) - 1 if len(seqs) == enough else None
+
+
+def _claimed(stub: Stub, until_ms: int) -> Claimed:
+    return Claimed(stub.seq, stub.message_id, stub.message, 1, stub.claim_token or "", until_ms)
 
 
 def _key_of(stub: Stub) -> _Key:

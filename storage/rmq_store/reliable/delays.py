@@ -21,6 +21,8 @@ DELAYS: Final = ("DELAY", "TIMER_DELIVER_MS", *_RELATIVE)
 
 def deliver_ms(message: Message, now_ms: int) -> int | None:
     """When the broker gives out a message that is sent now; None: at once."""
+    if not is_delayed(message):
+        return None
     properties = message.stored_properties()
     level = _number(properties.get("DELAY"))
     if level > 0:

@@ -29,7 +29,7 @@ from rmq_store.reliable import leases
 from rmq_store.reliable.backoff import ResendBackoff
 from rmq_store.reliable.caller_transaction import connection_of
 from rmq_store.reliable.claims import SendingRules
-from rmq_store.reliable.committed_stubs import look
+from rmq_store.reliable.committed_stubs import Committed, look
 from rmq_store.reliable.delays import deliver_ms
 from rmq_store.reliable.message_id import OUTBOX_ID, UNIQUE_KEY, check_message_id, new_message_id
 from rmq_store.reliable.sending import NotSent, Sent, send_claimed
@@ -89,6 +89,12 @@ class Outbox:
         self._producer = producer
         self._engine = engine
         self._tables = tables or Tables()
+        # Made once: SQLAlchemy compiles a statement that it has seen in a fraction of the time.
+        self._insert_stub = self._tables.stub.insert()
+        self._insert_groups = self._tables.stub_group.insert()
+        ids = self._tables.stub.c.message_id
+        self._select_ids = sa.select(ids).where(ids.in_(sa.bindparam("ids", expanding=True)))
+        self._select_id = sa.select(ids).where(ids == sa.bindparam("id"))
         self._groups = checked_groups(groups) if groups else ()
         self._clock = clock
         self._lease_ms = lease_ms
@@ -136,14 +142,15 @@ class Outbox:
         named = self._groups if groups is None else checked_groups(groups)
         if not named:
             raise UsageError("which group must confirm the message? Name groups=, here or for the whole outbox")
-        ready, message_id = _with_id(message, message_id)
-        self._check(ready)
+        ready, message_id, is_chosen = _with_id(message, message_id)
+        stored = ready.stored_properties()
+        self._check(ready, stored)
         inner = connection_of(connection, self._tables.stub)
         now_ms = self._clock()
         until_ms = now_ms + self._lease_ms if send_now else 0
         token = self._token if send_now else None
         row = {
-            **message_row(ready),
+            **message_row(ready, stored),
             "message_id": message_id,
             "deliver_ms": deliver_ms(ready, now_ms),
             "status": UNCONFIRMED,
@@ -155,23 +162,27 @@ class Outbox:
             "claim_until_ms": until_ms,
             "is_manual": False,
         }
-        try:
-            key = inner.execute(self._tables.stub.insert().values(row)).inserted_primary_key
-        except sa.exc.IntegrityError as error:
-            if is_duplicate(error):
-                raise UsageError(
-                    f"message id {message_id!r} has a stub already; roll back, and give another id"
-                ) from error
-            raise
-        assert key is not None
-        inner.execute(
-            self._tables.stub_group.insert(), [{"message_id": message_id, "group_name": group} for group in named]
-        )
-        stub = Stub(message_id, ready, named, key[0], now_ms, token, until_ms)
+        seq = self._insert(inner, row, is_chosen=is_chosen)
+        inner.execute(self._insert_groups, [{"message_id": message_id, "group_name": group} for group in named])
+        stub = Stub(message_id, ready, named, seq, now_ms, token, until_ms)
         with self._lock:
             if (block := self._open.get(inner)) is not None:
                 block.append(stub)
         return stub
+
+    def _insert(self, connection: sa.Connection, row: Mapping[str, Any], *, is_chosen: bool) -> int:
+        """Insert a stub and return its seq. An id that the caller has chosen may be there: a savepoint keeps his
+        transaction usable on PostgreSQL, where an error would end it.
+        """
+        try:
+            with connection.begin_nested() if is_chosen else contextlib.nullcontext():
+                key = connection.execute(self._insert_stub, row).inserted_primary_key
+        except sa.exc.IntegrityError as error:
+            if is_duplicate(error):
+                raise UsageError(f"message id {row['message_id']!r} has a stub already: give another one") from error
+            raise
+        assert key is not None
+        return int(key[0])
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[sa.Connection]:
@@ -181,15 +192,29 @@ class Outbox:
         """
         self._check_process()
         stubs: list[Stub] = []
+        there: set[str] | None = None
         try:
             with self._engine.begin() as connection, self.collecting(connection) as stubs:
                 yield connection
+                if stubs and not any(stub.message.sharding_key for stub in stubs):
+                    there = self._still_there(connection, stubs)
         except sa.exc.DBAPIError as error:
             if error.connection_invalidated:
                 # The commit may have happened and its answer been lost: the stubs tell.
                 self.flush_after_commit(*stubs)
             raise
-        self.flush_after_commit(*stubs)
+        self._flush(stubs, there)
+
+    def _still_there(self, connection: sa.Connection, stubs: Sequence[Stub]) -> set[str]:
+        """What no savepoint has taken back, asked before the commit: one statement less than to ask behind it, where a
+        transaction of its own would be needed. Only keys need that: others may have committed older messages.
+        """
+        ids = [stub.message_id for stub in stubs]
+        # A list of parameters is compiled each time, and most transactions have one message.
+        found = connection.scalars(
+            *(self._select_id, {"id": ids[0]}) if len(ids) == 1 else (self._select_ids, {"ids": ids})
+        )
+        return set(found)
 
     @contextlib.contextmanager
     def collecting(self, connection: sa.Connection) -> Iterator[list[Stub]]:
@@ -215,14 +240,26 @@ class Outbox:
         unsent message. Failures are logged and told in the answer, never raised: the transaction was committed.
         """
         self._check_process()
+        return self._flush(stubs, None)
+
+    def _flush(self, stubs: Sequence[Stub], there: set[str] | None) -> Flushed:
+        """`there`: the ids that are known to be committed, if none of them has a sharding key."""
         mine = sorted((stub for stub in stubs if stub.claim_token is not None), key=lambda stub: stub.seq)
         left = {stub.message_id: "a relay sends it" for stub in stubs if stub.claim_token is None}
         if not mine:
             return Flushed({}, left)
+        now_ms = self._clock()
         try:
-            found = look(self._engine, self._tables, mine, self._marks, now_ms=self._clock(), lease_ms=self._lease_ms)
+            if there is None or any(stub.claim_until_ms - now_ms < self._lease_ms // 2 for stub in mine):
+                found = look(self._engine, self._tables, mine, self._marks, now_ms=now_ms, lease_ms=self._lease_ms)
+            else:
+                found = Committed.of(mine, there)
         except sa.exc.SQLAlchemyError as error:
-            _LOG.warning("%d messages are left to the relay: the database cannot be asked: %s", len(mine), error)
+            _LOG.warning(
+                "%d messages are left to the relay: the database cannot be asked: %s",
+                len(mine),
+                getattr(error, "orig", error),
+            )
             return Flushed({}, left | {stub.message_id: "the database cannot be asked" for stub in mine})
         left |= found.left
         outcomes: list[Sent | NotSent] = [NotSent(each, None, False) for each in found.held_back]
@@ -245,10 +282,9 @@ class Outbox:
         if os.getpid() != self._pid:
             raise UsageError(f"this outbox belongs to process {self._pid}: a forked child makes an Outbox of its own")
 
-    def _check(self, message: Message) -> None:
+    def _check(self, message: Message, stored: Mapping[str, str]) -> None:
         self._producer.check(message)
-        properties = message.stored_properties()
-        if properties.get("TRAN_MSG", "").lower() == "true":
+        if stored.get("TRAN_MSG", "").lower() == "true":
             raise UsageError(
                 "a half message waits for a decision that nobody makes here: the transaction is the database's"
             )
@@ -276,13 +312,14 @@ def checked_groups(groups: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(groups))
 
 
-def _with_id(message: Message, message_id: str | None) -> tuple[Message, str]:
+def _with_id(message: Message, message_id: str | None) -> tuple[Message, str, bool]:
+    """The message with its id, the id, and whether the caller has chosen it."""
     if not isinstance(message, Message):
         raise UsageError(f"a Message is expected, got {type(message).__name__}")
     given: dict[str, Any] = {name: message.properties.get(name) for name in (OUTBOX_ID, UNIQUE_KEY)}
     ids = {each for each in (message_id, *given.values()) if each is not None}
     if len(ids) > 1:
         raise UsageError(f"the message has several ids, {', '.join(sorted(map(repr, ids)))}: give it one")
-    message_id = check_message_id(ids.pop()) if ids else new_message_id()
+    message_id = check_message_id(next(iter(ids))) if ids else new_message_id()
     properties = {UNIQUE_KEY: message_id, OUTBOX_ID: message_id, **message.properties}
-    return replace(message, properties=properties), message_id
+    return replace(message, properties=properties), message_id, bool(ids)

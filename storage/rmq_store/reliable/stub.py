@@ -56,15 +56,16 @@ class Confirmation(StrEnum):
 # -- message <-> row --------------------------------------------------------------------------------------------------
 
 
-def message_row(message: Message) -> dict[str, Any]:
-    """The columns of `stub` that hold the message."""
+def message_row(message: Message, stored_properties: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The columns of `stub` that hold the message; its `stored_properties`, if they are known already."""
+    stored = message.stored_properties() if stored_properties is None else stored_properties
     return {
         "topic": message.topic,
         "body": message.body,
         "flag": message.flag,
         "queue_id": message.queue_id,
         # ASCII only: PostgreSQL's text has no NUL, and a lone surrogate is no text at all.
-        "properties": json.dumps(list(message.stored_properties().items()), separators=(",", ":")),
+        "properties": json.dumps(list(stored.items()), separators=(",", ":")),
         "sharding_key": message.sharding_key or None,
         "born_timestamp_ms": message.born_timestamp_ms,
     }
