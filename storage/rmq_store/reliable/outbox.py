@@ -91,6 +91,8 @@ class Outbox:
         self._tables = tables or Tables()
         # Made once: SQLAlchemy compiles a statement that it has seen in a fraction of the time.
         self._insert_stub = self._tables.stub.insert()
+        body = sa.func.unhex(sa.bindparam("body_hex", type_=sa.Text))
+        self._insert_stub_hex = self._insert_stub.values(body=body)
         self._insert_groups = self._tables.stub_group.insert()
         ids = self._tables.stub.c.message_id
         self._select_ids = sa.select(ids).where(ids.in_(sa.bindparam("ids", expanding=True)))
@@ -176,13 +178,20 @@ class Outbox:
         """
         try:
             with connection.begin_nested() if is_chosen else contextlib.nullcontext():
-                key = connection.execute(self._insert_stub, row).inserted_primary_key
+                key = connection.execute(*self._insertion(connection, row)).inserted_primary_key
         except sa.exc.IntegrityError as error:
             if is_duplicate(error):
                 raise UsageError(f"message id {row['message_id']!r} has a stub already: give another one") from error
             raise
         assert key is not None
         return int(key[0])
+
+    def _insertion(self, connection: sa.Connection, row: Mapping[str, Any]) -> tuple[sa.Insert, Mapping[str, Any]]:
+        if connection.dialect.driver != "aiomysql":
+            return self._insert_stub, row
+        # aiomysql 0.3 cannot write bytes since PyMySQL 1.2: it calls what is a text there.
+        rest = {name: value for name, value in row.items() if name != "body"}
+        return self._insert_stub_hex, {**rest, "body_hex": row["body"].hex()}
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[sa.Connection]:

@@ -40,11 +40,15 @@ def create_tables(engine: sa.Engine, tables: Tables | None = None) -> None:
     found = _version(engine, tables)
     if found is not None:
         _refuse_newer(found, tables)
-    try:
-        tables.metadata.create_all(engine, tables=tables.all())
-    except sa.exc.DBAPIError:
-        # Another process may have made them at the same time; then the second try finds all of them.
-        tables.metadata.create_all(engine, tables=tables.all())
+    # Another process may make them at the same time, and each table or index may be the one where both meet.
+    tries = sum(1 + len(table.indexes) for table in tables.all())
+    for left in reversed(range(tries)):
+        try:
+            _create_missing(engine, tables)
+            break
+        except sa.exc.DBAPIError:
+            if not left:
+                raise
     if found is None:
         transact(engine, lambda connection: _record(connection, tables, of_tables.SCHEMA_VERSION))
 
@@ -104,6 +108,14 @@ def validate_schema(engine: sa.Engine, tables: Tables | None = None, *, only: Co
             f"{found[0]}. See .differences; create_tables or migrate may help",
             differences=tuple(found),
         )
+
+
+def _create_missing(engine: sa.Engine, tables: Tables) -> None:
+    tables.metadata.create_all(engine, tables=tables.all())
+    # A process that was killed behind a CREATE TABLE has left its indexes to the next one.
+    for table in tables.all():
+        for index in sorted(table.indexes, key=lambda index: str(index.name)):
+            index.create(engine, checkfirst=True)
 
 
 # -- versions ----------------------------------------------------------------------------------------------------------

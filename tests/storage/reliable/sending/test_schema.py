@@ -58,6 +58,13 @@ def test_several_processes_may_make_them_at_one_time(empty: sa.Engine, tables: T
     assert (failures, differences(empty)) == ([], [])
 
 
+def test_what_a_killed_process_has_not_made_is_made_by_the_next(empty: sa.Engine, tables: Tables) -> None:
+    no_index(tables)
+    tables.metadata.create_all(empty, tables=[tables.stub, tables.inbox])
+    create_tables(empty)
+    assert differences(empty) == []
+
+
 def test_tables_of_the_application_are_left_alone(empty: sa.Engine) -> None:
     metadata = sa.MetaData()
     sa.Table("orders", metadata, sa.Column("id", sa.Integer, primary_key=True))
