@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
@@ -13,6 +14,9 @@ from rmq_store.reliable import inbox, receipts, stub
 from rmq_store.reliable.handler_connection import HandlerRunner
 from rmq_store.reliable.tables import Tables
 from rmq_store.reliable.transact import transact
+
+if TYPE_CHECKING:
+    from rmq_store.reliable.outbox import Outbox
 
 LOCK_TIMEOUT_S: Final = 5
 """How long a worker that takes over waits for one that hangs in its transaction."""
@@ -46,7 +50,10 @@ class BusyError(Exception):
 class Effect:
     """Runs it. Safe for threads."""
 
-    def __init__(self, places: Places, handlers: HandlerRunner, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, places: Places, handlers: HandlerRunner, clock: Callable[[], int], outbox: Outbox | None = None
+    ) -> None:
+        self._outbox = outbox
         self._places = places
         self._handlers = handlers
         self._clock = clock
@@ -61,9 +68,12 @@ class Effect:
             VoidStubsError, BusyError: nothing was done.
             what `handle` raises: nothing was done. HandlerTransactionError: unless it committed something itself.
         """
-        return transact(
-            self._places.engine, partial(self._run, message_ids=message_ids, handle=handle, may_wait=may_wait)
-        )
+        run = partial(self._run, message_ids=message_ids, handle=handle, may_wait=may_wait)
+        mine, stubs = transact(self._places.engine, run)
+        if self._outbox is not None and stubs:
+            # If this process dies here, a relay sends them.
+            self._outbox.flush_after_commit(*stubs)
+        return mine
 
     def confirm(self, connection: sa.Connection, message_ids: Collection[str], now_ms: int) -> set[str]:
         """Confirm stubs that lie in this database, in the caller's transaction; returns the ids of void ones."""
@@ -71,18 +81,23 @@ class Effect:
             return set()
         return confirm(connection, self._places, message_ids, now_ms)
 
-    def _run(self, connection: sa.Connection, message_ids: set[str], handle: Handle, may_wait: bool) -> set[str]:
+    def _run(
+        self, connection: sa.Connection, message_ids: set[str], handle: Handle, may_wait: bool
+    ) -> tuple[set[str], list[stub.Stub]]:
         group, tables = self._places.group, self._places.tables
         now_ms = self._clock()
         insert = partial(inbox.insert_set, connection, tables, group, message_ids, now_ms)
         mine = insert() if may_wait else _within_lock_timeout(connection, insert)
+        stubs: list[stub.Stub] = []
         if mine:
-            self._handlers.run(connection, lambda: handle(connection, frozenset(mine)))
+            collecting = contextlib.nullcontext(stubs) if self._outbox is None else self._outbox.collecting(connection)
+            with collecting as stubs:
+                self._handlers.run(connection, lambda: handle(connection, frozenset(mine)))
         void = self.confirm(connection, message_ids, now_ms) & mine
         if void:
             raise VoidStubsError(void)
         receipts.delete(connection, tables, group, message_ids)
-        return mine
+        return mine, stubs
 
 
 def confirm(connection: sa.Connection, places: Places, message_ids: Collection[str], now_ms: int) -> set[str]:

@@ -62,6 +62,8 @@ from rmq_store.reliable.transact import transact
 if TYPE_CHECKING:
     import redis as redis_client
 
+    from rmq_store.reliable.outbox import Outbox
+
 L = TypeVar("L", MessageListenerArrow, MessageListenerConcurrently, MessageListenerOrderly)
 
 MAX_RECONSUME_TIMES: Final = 16
@@ -99,6 +101,7 @@ class Idempotency:
     `engine`: of the database that holds the effects, or a reference that `open_engine` takes. Each consuming thread
     uses one connection at a time, and so does the thread that renews leases: the pool must be as large. `stubs`: the
     engine of the stubs if they lie in another database.
+    `outbox`: of this database: what handlers add to it is sent at once behind the commit; without, a relay sends it.
     `redis`: a client (give it a short socket time-out), or a reference to its URL: `env:NAME`, `file:/path`, a URL.
     `lease_ms`: how soon another worker may take over from one that died; renewed while a handler runs.
     `retry_ladder_ms`, `max_reconsume_times`: how long the group's retries wait, and how many there are, as its
@@ -122,6 +125,7 @@ class Idempotency:
         *,
         redis: redis_client.Redis | str | None = None,
         stubs: sa.Engine | str | None = None,
+        outbox: Outbox | None = None,
         lease_ms: int = 60_000,
         retry_ladder_ms: Sequence[int] = RETRY_LADDER_MS,
         retry_slack_ms: int = 60_000,
@@ -167,7 +171,7 @@ class Idempotency:
         self._close += [handlers.close, keeper.close]
         self._once = Once(
             places, keeper, self._counters, handlers, self._ending,
-            redis=redis_filter, lease_ms=lease_ms, slack_ms=retry_slack_ms, clock=clock,
+            redis=redis_filter, outbox=outbox, lease_ms=lease_ms, slack_ms=retry_slack_ms, clock=clock,
         )  # fmt: skip
 
     # -- listeners ----------------------------------------------------------------------------------------------------

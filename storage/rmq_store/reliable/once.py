@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 
@@ -39,6 +39,9 @@ from rmq_store.reliable.receipts import Receipt, Received
 from rmq_store.reliable.redis_filter import Known, RedisFilter
 from rmq_store.reliable.tables import VOID
 from rmq_store.reliable.transact import is_transient, read, transact
+
+if TYPE_CHECKING:
+    from rmq_store.reliable.outbox import Outbox
 
 FAILURES_MAX: Final = 32
 """How often a handler may fail in one call on parts of its set: three poison rows among a thousand are found so."""
@@ -116,6 +119,7 @@ class Once:
         ending: threading.Event,
         *,
         redis: RedisFilter | None,
+        outbox: Outbox | None,
         lease_ms: int,
         slack_ms: int,
         clock: Callable[[], int],
@@ -124,7 +128,7 @@ class Once:
         self._group, self._tables = places.group, places.tables
         self._keeper = keeper
         self._counters = counters
-        self._effect = Effect(places, handlers, clock)
+        self._effect = Effect(places, handlers, clock, outbox)
         self.patience = Patience(places.engine, places.group, ending)
         self._redis = redis
         self._lease_ms = lease_ms

@@ -20,12 +20,13 @@ from rmq_store.client import (
     MessageExt,
     MessageModel,
     MessageQueue,
+    Producer,
     PushConsumer,
     PushConsumerConfig,
     SimpleConsumer,
 )
 from rmq_store.errors import UsageError
-from rmq_store.reliable import ConsumeCounts, ReceiveCounts, Tables
+from rmq_store.reliable import ConsumeCounts, Outbox, ReceiveCounts, Tables
 from rmq_store.reliable.bulk_rows import insert_rows
 
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
@@ -153,6 +154,32 @@ def test_an_ordered_consumer_keeps_the_order_and_does_each_message_once(lite: Co
     shop.run(lite.once.orderly(handler), until_ms=10_000, consume_message_batch_max_size=2)
     assert lite.effects() == ["1", "2", "3"]
     assert lite.log() == []
+
+
+def test_what_a_handler_adds_to_an_outbox_is_sent_behind_the_commit(
+    databases: Databases, tables: Tables, shop: Shop
+) -> None:
+    shop.store.create_topic("Invoices", queue_count=1)
+    shop.send("1", "2")
+    engine = databases.empty("sqlite")
+
+    def sent() -> int:
+        return shop.store.queue_ranges("Invoices")[0].max_offset
+
+    seen: list[int] = []
+    with Producer("pg", shop.store) as producer, Outbox(producer, engine, tables, groups=["billing"]) as outbox:
+        cg = Consumer(engine, tables, outbox=outbox)
+
+        def handler(connection: sa.Connection, one: MessageExt) -> None:
+            outbox.add(connection, Message("Invoices", one.body))
+            seen.append(sent())
+            if one.body == b"2":
+                raise RuntimeError("boom")
+
+        with cg.once:
+            shop.run(cg.once.concurrently(handler))
+    assert seen == [0, 1], "the first is sent when it is committed, before the second is begun"
+    assert sent() == 1, "the second is rolled back"
 
 
 @pytest.mark.parametrize("make", ["concurrently", "orderly", "arrow"])
