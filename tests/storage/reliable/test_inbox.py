@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from consuming import KINDS, Worker, is_waiting, new_engine, statements_of
 from rmq_store.reliable import Tables, inbox
@@ -115,3 +117,27 @@ def test_purge_deletes_what_is_older_in_chunks(engine: sa.Engine, tables: Tables
     with engine.begin() as connection:
         assert inbox.done_ids(connection, tables, "A", ["old0", "new"]) == {"new"}
         assert inbox.done_ids(connection, tables, "B", ["old0"]) == {"old0"}
+
+
+ASYNC_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg", "mysql": "mysql+aiomysql"}
+
+
+@pytest.mark.parametrize("ids", [["M1"], ["M1", "M2"]], ids=["one", "a set"])
+def test_an_async_connection_reaches_the_inbox_by_run_sync(engine: sa.Engine, tables: Tables, ids: list[str]) -> None:
+    async def main() -> None:
+        made = create_async_engine(engine.url.set(drivername=ASYNC_DRIVERS[engine.dialect.name]))
+        try:
+            async with made.begin() as connection:
+                assert await connection.run_sync(inbox.insert_set, tables, "A", ids, 1) == set(ids)
+            async with AsyncSession(made) as session, session.begin():
+                # In the session's transaction, with what it writes.
+                connection = await session.connection()
+                assert await connection.run_sync(inbox.insert_set, tables, "A", [*ids, "M3"], 2) == {"M3"}
+            async with made.begin() as connection:
+                assert not await connection.run_sync(inbox.insert, tables, "A", "M3", 3)
+        finally:
+            await made.dispose()
+
+    asyncio.run(main())
+    with engine.begin() as connection:
+        assert inbox.done_ids(connection, tables, "A", [*ids, "M3"]) == {*ids, "M3"}
