@@ -24,6 +24,7 @@ import sqlalchemy as sa
 from rmq_store.errors import UsageError
 from rmq_store.reliable.new_rows import insert_new
 from rmq_store.reliable.tables import UNCONFIRMED, VOID, Tables
+from rmq_store.reliable.transact import read, transact
 
 MAXIMUM: Final = "maximum"
 ORDERED: Final = "ordered"
@@ -180,18 +181,29 @@ def remove_done(connection: sa.Connection, tables: Tables) -> int:
     A confirmed stub says nothing about a dead letter: its group need not be one that the stub names. In a database
     that holds one side only, the other side's entries do not exist, nor do its rows.
     """
+    return connection.execute(sa.delete(tables.manual).where(_is_over(tables))).rowcount
+
+
+def clean(engine: sa.Engine, tables: Tables) -> int:
+    """`remove_done` in a transaction of its own, durable when it returns; if nothing is over, only a look, because
+    SQLite has one writer at a time.
+    """
+    asked = sa.select(tables.manual.c.reason).where(_is_over(tables)).limit(1)
+    if read(engine, lambda connection: connection.scalar(asked)) is None:
+        return 0
+    return transact(engine, lambda connection: remove_done(connection, tables))
+
+
+def _is_over(tables: Tables) -> sa.ColumnElement[bool]:
     manual, inbox, stub = tables.manual, tables.inbox, tables.stub
     is_done = sa.exists().where(inbox.c.group_name == manual.c.group_name, inbox.c.message_id == manual.c.message_id)
     of_stub = stub.c.message_id == manual.c.message_id
     is_settled = sa.exists().where(of_stub, stub.c.status != UNCONFIRMED)
     is_void = sa.exists().where(of_stub, stub.c.status == VOID)
-    statement = sa.delete(manual).where(
-        sa.or_(
-            sa.and_(manual.c.reason == DEAD_LETTER, sa.or_(is_done, is_void)),
-            sa.and_(manual.c.reason.in_(OF_SENDING), is_settled),
-        )
+    return sa.or_(
+        sa.and_(manual.c.reason == DEAD_LETTER, sa.or_(is_done, is_void)),
+        sa.and_(manual.c.reason.in_(OF_SENDING), is_settled),
     )
-    return connection.execute(statement).rowcount
 
 
 def _key(manual: sa.Table) -> tuple[sa.Column[Any], ...]:

@@ -172,7 +172,7 @@ class Relay:
                 return
 
     def _look_after_people(self, report: RelayReport) -> None:
-        transact(self._engine, lambda connection: manual_list.remove_done(connection, self._tables))
+        manual_list.clean(self._engine, self._tables)
         if self._notifications is not None:
             report.notified += self._notifications.run_once()
         now_ms = self._clock()

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 import sqlalchemy as sa
@@ -27,7 +26,7 @@ from rmq_store.reliable.notifier import Notifications, Notifier
 from rmq_store.reliable.relay import Relay
 from rmq_store.reliable.relay_report import RelayReport
 from rmq_store.reliable.tables import Tables
-from rmq_store.reliable.transact import is_transient, transact
+from rmq_store.reliable.transact import is_transient
 
 COLLECT_EVERY_S: Final = 10.0
 
@@ -104,6 +103,6 @@ class RelayService:
 
     def _look_after_others(self) -> None:
         for engine in self._others:
-            transact(engine, partial(manual_list.remove_done, tables=self._tables))
+            manual_list.clean(engine, self._tables)
         for notifications in self._notifications:
             notifications.run_once()

@@ -106,6 +106,25 @@ def test_dead_letters_are_collected_now_and_then_and_go_to_the_database_of_their
     stock.dispose()
 
 
+def test_a_manual_list_without_anything_over_is_only_looked_at(
+    backend: LocalBackend, engine: sa.Engine, tables: Tables
+) -> None:
+    """SQLite has one writer at a time, and a relay looks every second."""
+    with engine.begin() as connection:
+        manual_list.add(connection, tables, "A1", "cg", "dead_letter", "", 1)
+    with Producer("pg", backend) as producer:
+        service = RelayService(Relay(producer, engine, tables), backend, Inboxes(engine), tables, collect_every_s=0)
+        texts: list[str] = []
+        sa.event.listen(engine, "before_cursor_execute", lambda _c, _k, text, *_: texts.append(text))
+        service.run_once()
+        assert texts and not [text for text in texts if text.startswith("DELETE FROM rmq_manual")]
+        with engine.begin() as connection:
+            row = {"group_name": "cg", "message_id": "A1", "done_ms": 5, "token": "t"}
+            connection.execute(sa.insert(tables.inbox), [row])
+        service.run_once()
+    assert listed(engine, tables) == []
+
+
 def test_an_error_that_waiting_does_not_cure_ends_the_service(
     backend: LocalBackend, engine: sa.Engine, tables: Tables
 ) -> None:
