@@ -12,8 +12,6 @@ from rmq_store.cli.resend_databases import database_options, open_databases
 from rmq_store.errors import SchemaMismatchError, UsageError
 
 if TYPE_CHECKING:
-    import sqlalchemy as sa
-
     from rmq_store.reliable.databases import Databases
 
 
@@ -44,13 +42,12 @@ def schema(
     if create and migrate:
         raise UsageError("name one of --create, --migrate")
     with open_databases(database, inbox, prefix, needs_tables=False) as databases:
-        before = _differences(databases)
-        if (create or migrate) and any(before.values()) and not dry_run:
+        found = _differences(databases)
+        if (create or migrate) and any(found.values()) and not dry_run:
             verb = "Make the missing tables" if create else "Migrate the tables"
-            confirm(f"{verb} in {sum(map(bool, before.values()))} databases?", yes=yes)
+            confirm(f"{verb} in {sum(map(bool, found.values()))} databases?", yes=yes)
             _change(databases, create=create)
-            before = _differences(databases)
-        found = {engine.url.render_as_string(hide_password=True): texts for engine, texts in before.items()}
+            found = _differences(databases)
     if as_json:
         write_json(found)
     else:
@@ -62,16 +59,17 @@ def schema(
         raise click.exceptions.Exit(1)
 
 
-def _differences(databases: Databases) -> dict[sa.Engine, list[str]]:
+def _differences(databases: Databases) -> dict[str, list[str]]:
+    """{URL without a password: differences}"""
     from rmq_store.reliable.schema import validate_schema
 
-    found: dict[sa.Engine, list[str]] = {}
+    found: dict[str, list[str]] = {}
     for engine in databases.inboxes.engines():
-        found[engine] = []
+        texts = found.setdefault(engine.url.render_as_string(hide_password=True), [])
         try:
             validate_schema(engine, databases.tables)
         except SchemaMismatchError as error:
-            found[engine] = list(error.differences)
+            texts += error.differences
     return found
 
 
