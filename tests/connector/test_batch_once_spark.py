@@ -278,6 +278,7 @@ spark.stop()
 
 @on_sqlite
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_the_memory_of_the_driver_does_not_grow_with_the_batch(
     database: str, tmp_path: Path, run_program: Callable[..., str]
 ) -> None:

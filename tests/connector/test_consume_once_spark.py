@@ -182,3 +182,11 @@ def test_it_works_on_spark_connect(
     with connect_port():
         run_program(CONNECT, path, tmp_path / "c", database)
     assert effects(database) == sorted([f"Orders-{number}" for number in range(10)] * 2)
+
+
+@pytest.mark.slow
+def test_the_example_runs_to_its_end(run_program: Callable[..., str]) -> None:
+    example = Path(__file__).resolve().parents[2] / "examples" / "reliable" / "stock_in_spark.py"
+    printed = run_program(example.read_text(encoding="utf-8")).splitlines()
+    # Ten orders by each of two groups; of five orders for milk one must wait.
+    assert printed[-2:] == ["orders 20", "stock {'milk': 0, 'tea': 15}"]
