@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame
 
 from pyspark_rmq import connect_query, foreach_batch
 from pyspark_rmq.batch_rows import BatchRows
+from pyspark_rmq.idempotency import STUB_TABLES
 from pyspark_rmq.offsets import refuse
 from pyspark_rmq.option_table import group_name
 from rmq_store.arguments import instance
@@ -84,6 +85,7 @@ def write_once(
 
     The query fails, and nothing of the batch is written, with:
         NoMessageIdError: a message has no id.
+        SchemaMismatchError: the database does not have the tables of `rmq_store.reliable`.
         UsageError: there is no such table, or it does not have a column of the stream.
         sqlalchemy.exc.SQLAlchemyError: the database refuses, or stays away. What `write` raises.
     """
@@ -180,9 +182,11 @@ class _OnceWriter:
             )  # fmt: skip
 
     def _made_writer(self, columns: list[str]) -> BatchWriter:
-        from rmq_store.reliable import BatchWriter, shared_engine
+        from rmq_store.reliable import BatchWriter, shared_engine, validate_schema
 
         engine = shared_engine(self._database)
+        stubs = STUB_TABLES if self._stub_database is None else ()
+        validate_schema(engine, self._tables, only=("batch", "inbox", "log", "high_water", *stubs))
         write, target = self._target(engine, columns)
         stub_engine = None if self._stub_database is None else shared_engine(self._stub_database)
         target = target[:_TARGET_CHARACTERS]

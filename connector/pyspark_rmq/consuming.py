@@ -110,7 +110,7 @@ def consume(
     The query fails with:
         UsageError: the handler answers what is no result, or not one for each row; a message has several rows; the
             stream was read without the group, for another one, or from another store; `idempotency` leads nowhere in an
-            executor, or to a database without the tables.
+            executor, or to a database without the tables (SchemaMismatchError).
         FloodBreakerError: see `FloodBreaker`.
         MarkerError: the checkpoint was set back or copied, or a repeated batch has lost messages.
     """

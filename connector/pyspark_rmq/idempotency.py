@@ -36,6 +36,9 @@ NEEDED: Final = {
     "properties": "map<string,string>",
 }  # fmt: skip
 
+CONSUMER_TABLES: Final = ("log", "inbox", "high_water", "manual")
+STUB_TABLES: Final = ("stub", "stub_group")
+
 NOT_DONE = Reason(
     "NotDone",
     "another worker has the message, or the database has failed; the log of the executor says which",
@@ -91,7 +94,12 @@ class TaskIdempotency:
     lease_token: str
 
     def in_this_process(self) -> Idempotency:
-        """The group's `Idempotency` of this worker. Raises `UsageError` where it cannot work at all."""
+        """The group's `Idempotency` of this worker.
+
+        Raises:
+            UsageError: a reference leads nowhere.
+            SchemaMismatchError: the database does not have the tables.
+        """
         # A forked child has another process id, and makes its own.
         key = (os.getpid(), self.settings, self.group, self.retry_ladder_ms, self.max_reconsume_times)
         with _lock:
@@ -100,12 +108,14 @@ class TaskIdempotency:
             return _made[key]
 
     def _make(self) -> Idempotency:
-        from rmq_store.reliable import Idempotency, Tables, shared_engine
+        from rmq_store.reliable import Idempotency, Tables, shared_engine, validate_schema
 
         settings = self.settings
         tables = Tables(prefix=settings.prefix, schema=settings.schema)
         engine = shared_engine(settings.database)
-        _check_tables(engine, tables)
+        # Without them each message would fail, and become a dead letter.
+        stubs = STUB_TABLES if settings.stub_database is None else ()
+        validate_schema(engine, tables, only=(*CONSUMER_TABLES, *stubs))
         return Idempotency(
             self.group,
             engine,
@@ -124,18 +134,6 @@ class TaskIdempotency:
 
 _made: dict[tuple[Any, ...], Idempotency] = {}
 _lock = threading.Lock()
-
-
-def _check_tables(engine: Any, tables: Any) -> None:
-    """Without them each message would fail, and become a dead letter."""
-    import sqlalchemy as sa
-
-    found = sa.inspect(engine)
-    missing = [
-        table.name for table in (tables.inbox, tables.log) if not found.has_table(table.name, schema=tables.schema)
-    ]
-    if missing:
-        refuse(f"idempotency of consume: the database has no table {', '.join(missing)}; make the tables first")
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from pyspark_rmq import DLQ, RECONSUME_LATER, SUCCESS, SparkIdempotency
 from pyspark_rmq.idempotency import TaskIdempotency
 from pyspark_rmq.judge import Judge
 from rmq_store import UsageError
+from rmq_store.errors import SchemaMismatchError
 from rmq_store.reliable import Tables, open_engine
 
 LADDER_MS = (10_000, 30_000)
@@ -279,7 +280,7 @@ def test_a_forked_child_makes_its_own(task: TaskIdempotency) -> None:
 def test_a_database_without_the_tables_fails_the_task_and_no_message(engine: sa.Engine, task: TaskIdempotency) -> None:
     """Each message would fail, sixteen times, and become a dead letter."""
     Tables().inbox.drop(engine)
-    with pytest.raises(UsageError, match="the database has no table rmq_inbox; make the tables first"):
+    with pytest.raises(SchemaMismatchError, match="rmq_inbox"):
         judged(task, write, batch(1))
 
 
