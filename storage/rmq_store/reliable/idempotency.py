@@ -110,6 +110,7 @@ class Idempotency:
     counts for less than the store's retention (72 h) and the ladder together.
     `busy_wait_ms`: how long a listener waits in its place for a message that another worker has, before it asks for a
     later delivery; without bound where no delivery is left.
+    `redis_prefix`: begins each key; one per environment that shares a Redis. `clock`: the wall clock in ms.
 
     While the database is away, listeners hold their messages, and answer nothing.
 
