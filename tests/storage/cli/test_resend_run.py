@@ -8,6 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -182,6 +183,23 @@ def test_it_goes_on_until_somebody_stops_it(shop: Shop) -> None:
     assert (process.returncode, output, errors) == (0, b"", b""), "nothing is said in a pipe"
     with shop.engine.connect() as connection:
         assert connection.scalar(sa.select(sa.func.count()).where(shop.tables.stub.c.sent_ms.is_(None))) == 0
+
+
+def test_a_long_round_is_told_of_the_signal(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have a hundred thousand messages to send, and asks between pages."""
+    from rmq_store.reliable import RelayService, ServiceReport
+
+    seen: list[bool] = []
+
+    def ask(service: RelayService, *, dry_run: bool, stop: threading.Event) -> ServiceReport:
+        seen.append(stop.is_set())
+        os.kill(os.getpid(), signal.SIGTERM)
+        seen.append(stop.is_set())
+        return ServiceReport()
+
+    monkeypatch.setattr(RelayService, "run_once", ask)
+    assert shop.run().exit_code == 0
+    assert seen == [False, True]
 
 
 def test_with_json_each_round_that_did_something_is_a_line(shop: Shop) -> None:
