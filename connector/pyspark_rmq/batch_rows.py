@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from rmq_store.reliable import Batch
 
+_RETRY_TOPIC_PREFIX = "%RETRY%"
+
 # A chunk with large bodies has fewer rows.
 CHUNK_BYTES_MAX: Final = 8 << 20
 # Most batches of a stream with a short trigger are smaller, and touch no disk.
@@ -93,12 +95,13 @@ class BatchRows:
             writer.close()
 
     def _raise_marks(self, piece: pa.RecordBatch) -> None:
-        """By first deliveries: the offset of a retry is one of the retry topic."""
+        """By first deliveries: the offset of a retry, or of what was redriven, is one of the retry topic."""
         topic = "storeTopic" if "storeTopic" in piece.schema.names else "topic"
         needed = ["brokerName", topic, "queueId", "queueOffset", "reconsumeTimes"]
         if not set(needed) <= set(piece.schema.names):
             return
-        first = pa.table(piece.select(needed)).filter(pc.field("reconsumeTimes") == 0)
+        is_retry = pc.starts_with(pc.field(topic), _RETRY_TOPIC_PREFIX)
+        first = pa.table(piece.select(needed)).filter((pc.field("reconsumeTimes") == 0) & ~is_retry)
         for found in first.group_by(needed[:3]).aggregate([("queueOffset", "max")]).to_pylist():
             queue = (found["brokerName"], found[topic], found["queueId"])
             self.marks[queue] = max(self.marks.get(queue, -1), found["queueOffset_max"])

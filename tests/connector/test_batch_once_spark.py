@@ -17,6 +17,7 @@ from rmq_store.reliable import Tables, open_engine
 
 pytestmark = [
     pytest.mark.spark,
+    pytest.mark.timeout(400),  # each has several queries, or a Spark of its own
     pytest.mark.filterwarnings("default"),  # Spark's own: unclosed sockets, pandas versions
 ]
 
@@ -278,7 +279,6 @@ spark.stop()
 
 @on_sqlite
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_the_memory_of_the_driver_does_not_grow_with_the_batch(
     database: str, tmp_path: Path, run_program: Callable[..., str]
 ) -> None:
@@ -335,7 +335,6 @@ print(json.dumps(ids))
 
 @on_sqlite
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_write_once_works_on_spark_connect(
     make_store: Make, database: str, database_url: str, tmp_path: Path, run_program: Callable[..., str]
 ) -> None:

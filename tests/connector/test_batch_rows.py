@@ -88,6 +88,7 @@ def test_marks_say_how_far_first_deliveries_have_come() -> None:
         return found.append_column("queueId", queue).append_column("queueOffset", found.column("number"))
 
     batches = [at("Orders", 0, 10, 0), at("Orders", 1, 7, 0), at("Orders", 0, 4, 0), at("%RETRY%cg", 0, 90, 1)]
+    batches.append(at("%RETRY%cg", 0, 80, 0))  # redriven
     with taken(*batches) as found:
         assert found.marks == {("b", "Orders", 0): 12, ("b", "Orders", 1): 9}
     with taken(rows(0, 3)) as found:  # the stream has dropped these columns

@@ -19,6 +19,7 @@ from .conftest import connect_port
 
 pytestmark = [
     pytest.mark.spark,
+    pytest.mark.timeout(400),  # each has several queries, or a Spark of its own
     pytest.mark.filterwarnings("default"),  # Spark's own: unclosed sockets, pandas versions
 ]
 
@@ -174,7 +175,6 @@ spark.stop()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_it_works_on_spark_connect(
     make_store: Make, database: str, tmp_path: Path, run_program: Callable[..., str]
 ) -> None:
