@@ -9,7 +9,7 @@ IN_PARALLEL := -n 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv java servers demo test slow compat compat-stores harness crash soak bench bench-peers lint types check clean
+.PHONY: help venv java spark-classes servers demo test slow compat compat-stores harness crash soak bench bench-peers lint types check clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,16 +29,20 @@ $(STAMP): setup.py pyproject.toml $(wildcard storage/rmq_store/native/*)
 java:
 	@$(CHECK_HOST) java
 
+# Once: an archive of the classes that Spark loads, so that each JVM of the tests starts in half the time.
+spark-classes: java $(STAMP)
+	@$(PY) tests/spark_jvm.py
+
 servers: ## install PostgreSQL, MariaDB and Redis, which the tests of rmq_store.reliable start for themselves (root)
 	@sh tools/test_servers.sh install
 
 demo: java $(STAMP) ## show the main job on a store that a real RocketMQ broker wrote
 	@$(PY) examples/demo.py
 
-test: java $(STAMP) ## run the tests (less than ten minutes)
+test: spark-classes ## run the tests (less than ten minutes)
 	@$(PY) -m pytest $(IN_PARALLEL) -m "not slow and not compat and not compat_stores and not harness" $(PYTEST_ARGS)
 
-slow: java $(STAMP) ## run the tests that `make test` leaves out because they take long
+slow: spark-classes ## run the tests that `make test` leaves out because they take long
 	@$(PY) -m pytest $(IN_PARALLEL) -m "slow and not harness" -o timeout=600 $(PYTEST_ARGS)
 
 compat: java $(STAMP) ## let RocketMQ's own Java classes read and write our stores (needs Maven)
@@ -47,7 +51,7 @@ compat: java $(STAMP) ## let RocketMQ's own Java classes read and write our stor
 compat-stores: java $(STAMP) ## let brokers of nine versions make a store of each kind, and go on behind us (an hour; root, Maven)
 	@$(PY) -m pytest -m "compat_stores" -o timeout=900 tests/compat/stores $(PYTEST_ARGS)
 
-harness: java $(STAMP) ## the short forms of the crash, fuzz and security proof, and their teeth (8 minutes)
+harness: spark-classes ## the short forms of the crash, fuzz and security proof, and their teeth (8 minutes)
 	@$(PY) -m pytest $(IN_PARALLEL) -m "harness and not slow" -o timeout=900 $(PYTEST_ARGS)
 
 crash: java $(STAMP) ## break stores on purpose for up to an hour, and count what they lost (docs/reliability.md)

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+import spark_jvm
+
 pytest.register_assert_rewrite("compat.stores.reading", "compat.stores.expectations")
 pytest_plugins = ["server_fixtures"]
 
@@ -21,6 +23,8 @@ pytest_plugins = ["server_fixtures"]
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+os.environ.update({name: value for name, value in spark_jvm.environment().items() if name not in os.environ})
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "golden"
 SHIPPED = Path(__file__).resolve().parents[1] / "examples" / "data"
