@@ -4,8 +4,11 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 CHECK_HOST := sh tools/check_host.sh
-# Two processes share the tests; each starts a Spark of its own.
-IN_PARALLEL := -n 2
+# Two processes share the tests; each starts a Spark of its own. The one that has done its half takes tests from the other.
+IN_PARALLEL := -n 2 --dist worksteal
+# All tests of these markers are there (tests/test_markers.py); to collect the others would take half a minute.
+COMPAT := tests/compat
+HARNESS := tests/crash tests/fuzz tests/security tests/storage/reliable
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -46,13 +49,13 @@ slow: spark-classes ## run the tests that `make test` leaves out because they ta
 	@$(PY) -m pytest $(IN_PARALLEL) -m "slow and not harness" -o timeout=600 $(PYTEST_ARGS)
 
 compat: java $(STAMP) ## let RocketMQ's own Java classes read and write our stores (needs Maven)
-	@$(PY) -m pytest -m "compat" $(PYTEST_ARGS)
+	@$(PY) -m pytest $(IN_PARALLEL) -m "compat" $(COMPAT) $(PYTEST_ARGS)
 
 compat-stores: java $(STAMP) ## let brokers of nine versions make a store of each kind, and go on behind us (an hour; root, Maven)
 	@$(PY) -m pytest -m "compat_stores" -o timeout=900 tests/compat/stores $(PYTEST_ARGS)
 
 harness: spark-classes ## the short forms of the crash, fuzz and security proof, and their teeth (8 minutes)
-	@$(PY) -m pytest $(IN_PARALLEL) -m "harness and not slow" -o timeout=900 $(PYTEST_ARGS)
+	@$(PY) -m pytest $(IN_PARALLEL) -m "harness and not slow" -o timeout=900 $(HARNESS) $(PYTEST_ARGS)
 
 crash: java $(STAMP) ## break stores on purpose for up to an hour, and count what they lost (docs/reliability.md)
 	@PYTHONPATH=tests $(PY) -m crash run --scale crash --teeth --jobs 2 $(CRASH_ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import subprocess
@@ -87,6 +88,14 @@ class RocketMQ:
 
 
 def _build() -> None:
+    """Once, however many processes share the tests."""
+    TARGET.mkdir(exist_ok=True)
+    with (TARGET / "building").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        _build_alone()
+
+
+def _build_alone() -> None:
     if STAMP.exists() and all(source.stat().st_mtime <= STAMP.stat().st_mtime for source in SOURCES):
         return
     command = ["mvn", "-q", "-B", "process-classes"]
