@@ -66,6 +66,8 @@ def spark() -> Iterator[Any]:
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.log.level", "OFF")
+            # A stream that has nothing to do says so after a second, not after ten.
+            .config("spark.sql.streaming.noDataProgressEventInterval", "1000")
             .getOrCreate()
         )
         yield session
