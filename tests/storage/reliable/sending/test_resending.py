@@ -115,19 +115,24 @@ def test_a_message_that_kills_its_sender_on_a_resend_is_claimed_alone(world: Wor
     class Killed(BaseException):
         pass
 
-    ids = sent(world, *(Message("Orders", b"%d" % number, queue_id=0) for number in range(3)))
+    ids = sent(world, *(Message("Orders", b"%d" % number) for number in range(3)))
     high_water(world, ids[-1])
 
     def kill(messages: Sequence[Message]) -> None:
-        if messages[0].body == b"1":
+        if any(message.body == b"1" for message in messages):
             raise Killed
 
     world.broker.before = kill
-    for _ in range(4):
+    for _ in range(2):
         with pytest.raises(Killed):
             world.relay().run_once()
         world.clock.advance(30_000)
-    assert [world.stub(each).send_count for each in ids] == [2, 5, 2]
+    assert [world.stub(each).send_count for each in ids] == [3, 3, 2]
+    with pytest.raises(Killed):
+        world.relay().run_once()
+    # Its claim holds, so whoever comes next goes on behind it.
+    assert outcome(world.relay().run_once()) == {"resent": 1}
+    assert [world.stub(each).send_count for each in ids] == [3, 4, 3]
 
 
 # -- people ------------------------------------------------------------------------------------------------------------
