@@ -8,7 +8,6 @@ changes with each copy, and never what Java's getMsgId() says of a member of a b
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Mapping
 from typing import Final
 
@@ -19,11 +18,6 @@ OUTBOX_ID: Final = "OUTBOX_ID"
 UNIQUE_KEY: Final = "UNIQ_KEY"
 
 _ID = re.compile(rf"[^\s\x00-\x1f\x7f]{{1,{MESSAGE_ID_CHARACTERS_MAX}}}")
-
-
-def new_message_id() -> str:
-    """32 upper-case hex digits, as a UNIQ_KEY has; 128 random bits."""
-    return secrets.token_hex(16).upper()
 
 
 def check_message_id(message_id: object) -> str:

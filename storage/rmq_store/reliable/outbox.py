@@ -31,7 +31,8 @@ from rmq_store.reliable.caller_transaction import connection_of
 from rmq_store.reliable.claims import SendingRules
 from rmq_store.reliable.committed_stubs import Committed, look
 from rmq_store.reliable.delays import deliver_ms
-from rmq_store.reliable.message_id import OUTBOX_ID, UNIQUE_KEY, check_message_id, new_message_id
+from rmq_store.reliable.message_id import OUTBOX_ID, UNIQUE_KEY, check_message_id
+from rmq_store.reliable.message_ids import MessageIds
 from rmq_store.reliable.sending import NotSent, Sent, send_claimed
 from rmq_store.reliable.sent_marks import SentMarks
 from rmq_store.reliable.stub import Stub, message_row
@@ -101,6 +102,7 @@ class Outbox:
         self._clock = clock
         self._lease_ms = lease_ms
         self._token = leases.new_token()
+        self._ids = MessageIds()
         self._marks = SentMarks(engine, self._tables, rules.backoff, clock, mark_delay_ms)
         self._pid = os.getpid()
         # The stubs of open `begin` blocks, by their connection.
@@ -144,11 +146,11 @@ class Outbox:
         named = self._groups if groups is None else checked_groups(groups)
         if not named:
             raise UsageError("which group must confirm the message? Name groups=, here or for the whole outbox")
-        ready, message_id, is_chosen = _with_id(message, message_id)
+        now_ms = self._clock()
+        ready, message_id, is_chosen = _with_id(message, message_id, self._ids, now_ms)
         stored = ready.stored_properties()
         self._check(ready, stored)
         inner = connection_of(connection, self._tables.stub)
-        now_ms = self._clock()
         until_ms = now_ms + self._lease_ms if send_now else 0
         token = self._token if send_now else None
         row = {
@@ -321,7 +323,7 @@ def checked_groups(groups: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(groups))
 
 
-def _with_id(message: Message, message_id: str | None) -> tuple[Message, str, bool]:
+def _with_id(message: Message, message_id: str | None, made_by: MessageIds, now_ms: int) -> tuple[Message, str, bool]:
     """The message with its id, the id, and whether the caller has chosen it."""
     if not isinstance(message, Message):
         raise UsageError(f"a Message is expected, got {type(message).__name__}")
@@ -329,6 +331,6 @@ def _with_id(message: Message, message_id: str | None) -> tuple[Message, str, bo
     ids = {each for each in (message_id, *given.values()) if each is not None}
     if len(ids) > 1:
         raise UsageError(f"the message has several ids, {', '.join(sorted(map(repr, ids)))}: give it one")
-    message_id = check_message_id(next(iter(ids))) if ids else new_message_id()
+    message_id = check_message_id(next(iter(ids))) if ids else made_by.new(now_ms)
     properties = {UNIQUE_KEY: message_id, OUTBOX_ID: message_id, **message.properties}
     return replace(message, properties=properties), message_id, bool(ids)
