@@ -249,7 +249,7 @@ class Databases:
 
     def __init__(self, directory: Path, tables: Tables) -> None:
         self._directory = directory
-        self._tables = tables
+        self.tables = tables
         self._stack = contextlib.ExitStack()
         self._engines: dict[str, sa.Engine] = {}
 
@@ -257,12 +257,12 @@ class Databases:
         """The database of a kind; another `name` is another database."""
         key = kind + name
         if key not in self._engines:
-            engine = self._stack.enter_context(new_engine(kind, self._directory, self._tables))
+            engine = self._stack.enter_context(new_engine(kind, self._directory, self.tables))
             effects.metadata.create_all(engine)
             self._engines[key] = engine
         engine = self._engines[key]
         with engine.begin() as connection:
-            for table in [*self._tables.all(), effects]:
+            for table in [*self.tables.all(), effects]:
                 connection.execute(sa.delete(table))
         return engine
 

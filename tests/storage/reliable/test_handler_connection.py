@@ -17,16 +17,9 @@ from rmq_store.reliable import ConsumeCounts, Tables
 from rmq_store.reliable.handler_connection import refused_statement
 
 
-@pytest.fixture(scope="module")
-def tables() -> Tables:
-    return Tables()
-
-
-@pytest.fixture(scope="module")
-def databases(tmp_path_factory: pytest.TempPathFactory, tables: Tables) -> Iterator[Databases]:
-    made = Databases(tmp_path_factory.mktemp("databases"), tables)
-    yield made
-    made.close()
+@pytest.fixture
+def tables(databases: Databases) -> Tables:
+    return databases.tables
 
 
 @pytest.fixture(params=KINDS)

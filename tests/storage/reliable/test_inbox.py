@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-from consuming import KINDS, Worker, is_waiting, new_engine, statements_of
+from consuming import KINDS, Databases, Worker, is_waiting, statements_of
 from rmq_store.reliable import Tables, inbox
 from rmq_store.reliable.transact import transact
 
 
 @pytest.fixture
-def tables() -> Tables:
-    return Tables()
+def tables(databases: Databases) -> Tables:
+    return databases.tables
 
 
 @pytest.fixture(params=KINDS)
-def engine(request: pytest.FixtureRequest, tmp_path: Path, tables: Tables) -> Iterator[sa.Engine]:
-    with new_engine(request.param, tmp_path, tables) as made:
-        yield made
+def engine(request: pytest.FixtureRequest, databases: Databases) -> sa.Engine:
+    return databases.empty(request.param)
 
 
 on_servers = pytest.mark.parametrize("engine", KINDS[1:], indirect=True)

@@ -32,16 +32,9 @@ from rmq_store.reliable.bulk_rows import insert_rows
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 
 
-@pytest.fixture(scope="module")
-def tables() -> Tables:
-    return Tables()
-
-
-@pytest.fixture(scope="module")
-def databases(tmp_path_factory: pytest.TempPathFactory, tables: Tables) -> Iterator[Databases]:
-    made = Databases(tmp_path_factory.mktemp("databases"), tables)
-    yield made
-    made.close()
+@pytest.fixture
+def tables(databases: Databases) -> Tables:
+    return databases.tables
 
 
 @pytest.fixture(params=KINDS)

@@ -43,16 +43,9 @@ from rmq_store.reliable import (
 )
 
 
-@pytest.fixture(scope="module")
-def tables() -> Tables:
-    return Tables()
-
-
-@pytest.fixture(scope="module")
-def databases(tmp_path_factory: pytest.TempPathFactory, tables: Tables) -> Iterator[Databases]:
-    made = Databases(tmp_path_factory.mktemp("databases"), tables)
-    yield made
-    made.close()
+@pytest.fixture
+def tables(databases: Databases) -> Tables:
+    return databases.tables
 
 
 @pytest.fixture(params=KINDS)

@@ -18,16 +18,9 @@ from rmq_store.reliable.redis_filter import PAUSE_MAX_S, Known, RedisFilter, ope
 DAY_MS = 24 * 3_600_000
 
 
-@pytest.fixture(scope="module")
-def tables() -> Tables:
-    return Tables()
-
-
-@pytest.fixture(scope="module")
-def databases(tmp_path_factory: pytest.TempPathFactory, tables: Tables) -> Iterator[Databases]:
-    made = Databases(tmp_path_factory.mktemp("databases"), tables)
-    yield made
-    made.close()
+@pytest.fixture
+def tables(databases: Databases) -> Tables:
+    return databases.tables
 
 
 @pytest.fixture
