@@ -86,7 +86,7 @@ def write_once(
     The query fails, and nothing of the batch is written, with:
         NoMessageIdError: a message has no id.
         SchemaMismatchError: the database does not have the tables of `rmq_store.reliable`.
-        UsageError: there is no such table, or it does not have a column of the stream.
+        UsageError: there is no such table, or it does not have a column of the stream; a message has several rows.
         sqlalchemy.exc.SQLAlchemyError: the database refuses, or stays away. What `write` raises.
     """
     group = group_name(instance("group", group, str), "group")

@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_rmq import foreach_batch
 from pyspark_rmq.message_ids import message_ids
+from pyspark_rmq.offsets import refuse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -64,6 +66,7 @@ class BatchRows:
 
     Raises:
         NoMessageIdError: a row has no id.
+        UsageError: a message has several rows.
         OSError: the directory for temporary files is full.
     """
 
@@ -80,9 +83,11 @@ class BatchRows:
 
     def _fill(self, frame: DataFrame) -> None:
         writer = None
+        last: int | None = None
         pieces = foreach_batch.map_in_arrow(frame, Cutter(self._chunk_rows).__call__, "piece binary")
         for row in pieces.toLocalIterator():
             for piece in pa.ipc.open_stream(row[0]):
+                last = _check_single(piece, last)
                 ids = message_ids(piece)
                 self.batch = self.batch.with_ids(ids)
                 self._raise_marks(piece)
@@ -133,6 +138,23 @@ class BatchRows:
 
     def __exit__(self, *exc_info: object) -> None:
         self._file.close()
+
+
+def _check_single(rows: pa.RecordBatch, before: int | None) -> int | None:
+    """Refuse several rows of one message, of which all but the first would be left out as done. They are neighbours
+    unless they were shuffled; `before` is the last place of the rows before these. Returns the last one of these.
+    """
+    if "commitLogOffset" not in rows.schema.names or not rows.num_rows:
+        return None
+    places = rows.column("commitLogOffset").to_numpy(zero_copy_only=False)
+    found, counts = np.unique(places, return_counts=True)
+    if len(found) < len(places) or places[0] == before:
+        place = found[counts.argmax()] if len(found) < len(places) else before
+        refuse(
+            f"write_once: several rows have the commitLogOffset {place}: a message is written as a whole. Take it "
+            "apart (explode, a join) in the function write"
+        )
+    return int(places[-1])
 
 
 def _joined(pieces: list[pa.RecordBatch]) -> tuple[list[str], pa.RecordBatch]:

@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_rmq.batch_rows import CHUNK_BYTES_MAX, MEMORY_BYTES_MAX, BatchRows
 from pyspark_rmq.message_ids import message_ids
-from rmq_store.errors import NoMessageIdError
+from rmq_store.errors import NoMessageIdError, UsageError
 from rmq_store.reliable import Batch
 
 
@@ -72,6 +72,18 @@ def test_a_batch_is_known_by_its_messages_and_not_by_their_order() -> None:
         assert one.batch == other.batch
     with taken(rows(0, 14)) as fewer, taken(rows(1, 15)) as others:
         assert len({one.batch, fewer.batch, others.batch}) == 3
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 2, 1_000])
+def test_a_message_with_several_rows_is_refused(chunk_rows: int) -> None:
+    """An exploded stream: all rows of a message but the first would be left out, because it is done."""
+    places = pa.array([10, 20, 20, 30], pa.int64())
+    with pytest.raises(UsageError, match="several rows have the commitLogOffset 20: a message is written as a whole"):
+        taken(rows(0, 4).append_column("commitLogOffset", places), chunk_rows=chunk_rows)
+    # The same message twice, as after a resend, has two places.
+    twice = pa.concat_batches([rows(0, 2), rows(0, 2)])
+    with taken(twice.append_column("commitLogOffset", pa.array([10, 20, 30, 40], pa.int64()))) as found:
+        assert found.batch.row_count == 4
 
 
 def test_an_empty_batch_has_no_chunks() -> None:
