@@ -33,6 +33,7 @@ from rmq_store.reliable.stub import message_of
 from rmq_store.reliable.tables import UNCONFIRMED, Tables
 
 CLAIM_BYTES_MAX: Final = 16 << 20
+KEYS_PER_STATEMENT: Final = 500
 SUSPECT_COUNT: Final = 2
 """What has been claimed so often, by senders that never told its outcome, may have killed them. It is claimed alone,
 so that the counts of others do not go up with its own."""
@@ -85,21 +86,37 @@ def claim_first_sends(
     """
     take_turn(connection, tables)
     stub = tables.stub
-    found = connection.execute(_first_sends(tables, rules, now_ms, without_topics).limit(limit)).all()
+    found, is_all = _find_first_sends(connection, tables, rules, now_ms, limit, without_topics)
     spent, taken = _one_page(found, rules)
     is_free = sa.and_(_is_unsent(tables), _may_be_sent(tables, rules, now_ms))
     at_maximum = _flag(connection, tables, [_given_up(row, now_ms) for row in spent], is_free)
     until_ms = now_ms + rules.lease_ms
     claimed = _claim(connection, tables, [row.seq for row in taken], is_free, until_ms, {stub.c.resend_ms: until_ms})
-    return Claim(claimed, at_maximum, len(found) == limit or len(taken) + len(spent) < len(found))
+    return Claim(claimed, at_maximum, not is_all or len(taken) + len(spent) < len(found))
 
 
-def count_first_sends(
-    connection: sa.Connection, tables: Tables, rules: SendingRules, now_ms: int, limit: int | None = None
-) -> int:
-    """How many messages a claim would take now, or give up; counts up to `limit`."""
-    found = _first_sends(tables, rules, now_ms).limit(limit).subquery()
-    return connection.scalar(sa.select(sa.func.count()).select_from(found)) or 0
+def count_first_sends(connection: sa.Connection, tables: Tables, rules: SendingRules, now_ms: int) -> int:
+    """How many messages a claim without a limit would take now, or give up."""
+    stub = tables.stub
+    first = _first_that_wait(tables, rules, now_ms).subquery("first_that_waits")
+    same_key = sa.and_(first.c.topic == stub.c.topic, first.c.sharding_key == stub.c.sharding_key)
+    found = (
+        sa.select(sa.func.count())
+        .select_from(stub.outerjoin(first, same_key))
+        .where(
+            _is_unsent(tables),
+            _may_be_sent(tables, rules, now_ms),
+            sa.or_(first.c.seq.is_(None), stub.c.seq < first.c.seq),
+        )
+    )
+    return connection.scalar(found) or 0
+
+
+def is_anything_unsent(connection: sa.Connection, tables: Tables, rules: SendingRules, now_ms: int) -> bool:
+    """Whether a claim is worth its write: False if there is nothing to take."""
+    stub = tables.stub
+    found = sa.select(stub.c.seq).where(_is_unsent(tables), _may_be_sent(tables, rules, now_ms)).limit(1)
+    return connection.scalar(found) is not None
 
 
 def claim_resends(
@@ -171,13 +188,50 @@ def _may_be_sent(tables: Tables, rules: SendingRules, now_ms: int) -> sa.ColumnE
     return sa.or_(resend_ms <= now_ms, resend_ms > rules.last_wait_ms(now_ms))
 
 
-def _first_sends(
-    tables: Tables, rules: SendingRules, now_ms: int, without_topics: Collection[str] = ()
+def _find_first_sends(
+    connection: sa.Connection,
+    tables: Tables,
+    rules: SendingRules,
+    now_ms: int,
+    limit: int,
+    without_topics: Collection[str],
+) -> tuple[list[sa.Row[Any]], bool]:
+    """At most `limit` messages that may be sent for the first time now, oldest first, and whether these are all.
+
+    Each page is read before the keys that wait: who has locked something between two messages of a key has committed
+    the older one before, so where the younger one is seen, the older one is seen to wait. No join: databases would sort
+    all that is unsent for each page.
+    """
+    found: list[sa.Row[Any]] = []
+    closed: set[tuple[str, str]] = set()
+    after = 0
+    while True:
+        page = connection.execute(_page(tables, rules, now_ms, after, without_topics, closed).limit(limit)).all()
+        waiting: dict[tuple[str, str], int] = {}
+        if any(row.sharding_key is not None for row in page):
+            first = connection.execute(_first_that_wait(tables, rules, now_ms))
+            waiting = {(row.topic, row.sharding_key): row.seq for row in first}
+        for row in page:
+            key = (row.topic, row.sharding_key)
+            if waiting.get(key, row.seq) < row.seq:
+                closed.add(key)
+            else:
+                found.append(row)
+        is_all = len(page) < limit
+        if is_all or len(found) >= limit:
+            return found[:limit], is_all and len(found) <= limit
+        after = page[-1].seq
+
+
+def _page(
+    tables: Tables,
+    rules: SendingRules,
+    now_ms: int,
+    after: int,
+    without_topics: Collection[str],
+    without_keys: Collection[tuple[str, str]],
 ) -> sa.Select[Any]:
-    """What may be sent for the first time now, oldest first."""
     stub = tables.stub
-    first = _first_that_wait(tables, rules, now_ms)
-    same_key = sa.and_(first.c.topic == stub.c.topic, first.c.sharding_key == stub.c.sharding_key)
     asked = (
         sa.select(
             stub.c.seq,
@@ -188,18 +242,19 @@ def _first_sends(
             stub.c.claim_token,
             sa.func.length(stub.c.body).label("body_bytes"),
         )
-        .select_from(stub.outerjoin(first, same_key))
-        .where(
-            _is_unsent(tables),
-            _may_be_sent(tables, rules, now_ms),
-            sa.or_(first.c.seq.is_(None), stub.c.seq < first.c.seq),
-        )
+        .where(_is_unsent(tables), _may_be_sent(tables, rules, now_ms), stub.c.seq > after)
         .order_by(stub.c.seq)
     )
-    return asked.where(stub.c.topic.not_in(sorted(without_topics))) if without_topics else asked
+    if without_topics:
+        asked = asked.where(stub.c.topic.not_in(sorted(without_topics)))
+    if without_keys:
+        some = sorted(without_keys)[:KEYS_PER_STATEMENT]
+        is_other = sa.tuple_(stub.c.topic, stub.c.sharding_key).not_in(some)
+        asked = asked.where(sa.or_(stub.c.sharding_key.is_(None), is_other))
+    return asked
 
 
-def _first_that_wait(tables: Tables, rules: SendingRules, now_ms: int) -> sa.Subquery:
+def _first_that_wait(tables: Tables, rules: SendingRules, now_ms: int) -> sa.Select[Any]:
     """By sharding key, the oldest unsent message that must wait: for its time, for its sender, or for people."""
     stub = tables.stub
     columns = stub.c.topic, stub.c.sharding_key, stub.c.seq
@@ -208,10 +263,8 @@ def _first_that_wait(tables: Tables, rules: SendingRules, now_ms: int) -> sa.Sub
     for_their_time = sa.select(*columns).where(unsent, stub.c.resend_ms > now_ms, stub.c.resend_ms <= until_ms)
     for_people = sa.select(*columns).where(unsent, stub.c.is_manual == sa.true())
     wait = sa.union_all(for_their_time, for_people).subquery("wait")
-    return (
-        sa.select(wait.c.topic, wait.c.sharding_key, sa.func.min(wait.c.seq).label("seq"))
-        .group_by(wait.c.topic, wait.c.sharding_key)
-        .subquery("first_that_waits")
+    return sa.select(wait.c.topic, wait.c.sharding_key, sa.func.min(wait.c.seq).label("seq")).group_by(
+        wait.c.topic, wait.c.sharding_key
     )
 
 

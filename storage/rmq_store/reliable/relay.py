@@ -25,7 +25,7 @@ from rmq_store.errors import UsageError
 from rmq_store.reliable import leases, manual_list
 from rmq_store.reliable.backoff import ResendBackoff
 from rmq_store.reliable.claim_sender import ClaimSender
-from rmq_store.reliable.claims import SendingRules, claim_first_sends, count_first_sends
+from rmq_store.reliable.claims import SendingRules, claim_first_sends, count_first_sends, is_anything_unsent
 from rmq_store.reliable.inboxes import Inboxes
 from rmq_store.reliable.notifier import Notifications, Notifier
 from rmq_store.reliable.relay_report import RelayReport
@@ -129,7 +129,7 @@ class Relay:
         self._sender.begin_round()
         try:
             if dry_run:
-                report.sent = self._count_first_sends(None)
+                report.sent = read(self._engine, lambda connection: count_first_sends(connection, *self._terms()))
             else:
                 self._first_sends(report, stop)
             self._resending.run(report, stop, dry_run=dry_run)
@@ -143,15 +143,12 @@ class Relay:
 
     # -- first sends ------------------------------------------------------------------------------------------------
 
-    def _count_first_sends(self, limit: int | None) -> int:
-        return read(
-            self._engine,
-            lambda connection: count_first_sends(connection, self._tables, self._rules, self._clock(), limit),
-        )
+    def _terms(self) -> tuple[Tables, SendingRules, int]:
+        return self._tables, self._rules, self._clock()
 
     def _first_sends(self, report: RelayReport, stop: threading.Event) -> None:
         # A claim writes, and most rounds have nothing to claim.
-        if not self._count_first_sends(1):
+        if not read(self._engine, lambda connection: is_anything_unsent(connection, *self._terms())):
             return
         done = 0
         while not stop.is_set():

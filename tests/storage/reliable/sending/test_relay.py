@@ -447,3 +447,13 @@ def test_stubs_that_are_done_with_go_after_a_month_and_no_others(world: World) -
     assert [row.message_id for row in world.stubs()] == [ids[2], ids[3]]
     with world.engine.connect() as connection:
         assert len(connection.execute(sa.select(world.tables.stub_group)).all()) == 2
+
+
+def test_many_messages_behind_one_that_waits_do_not_hide_the_others(world: World) -> None:
+    ids = world.add(*keyed("K", *(b"k%d" % n for n in range(10))), *keyed("L", b"1", b"2"), Message("Orders", b"3"))
+    world.update(ids[1], resend_ms=START_MS + 60_000)
+    assert world.relay(page_rows=3).run_once().sent == 4
+    assert sorted(world.bodies()) == [b"1", b"2", b"3", b"k0"]
+    world.clock.advance(60_000)
+    assert world.relay(page_rows=3).run_once().sent == 9
+    assert [body for body in world.bodies() if body.startswith(b"k")] == [b"k%d" % number for number in range(10)]
