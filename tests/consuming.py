@@ -20,7 +20,9 @@ from rmq_store.client import (
     MessageExt,
     MessageQueue,
 )
-from rmq_store.reliable import OUTBOX_ID, Idempotency, Tables, inbox, leases, open_engine
+from rmq_store.reliable import OUTBOX_ID, Idempotency, Tables, open_engine
+from rmq_store.reliable.database import leases
+from rmq_store.reliable.inbox import inbox
 
 KINDS = ("sqlite", "postgresql", "mariadb")
 

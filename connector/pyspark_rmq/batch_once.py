@@ -3,7 +3,7 @@
 What happens to a batch, in the driver:
 
     W1  its rows come to the driver, into a temporary file (`batch_rows`)
-    W2  marks and rows are written in one transaction (`rmq_store.reliable.batches`), which is repeated when the
+    W2  marks and rows are written in one transaction (`rmq_store.reliable.inbox.batches`), which is repeated when the
         database asks for it
     W3  Spark notes the batch; the next look for messages commits the group's offsets
 

@@ -1,7 +1,7 @@
 """`consume(..., idempotency=...)`: each message of a query is done once, by `rmq_store.reliable`. In the executors.
 
 Each Python worker makes its own engine and its own `Idempotency`, from references; nothing of both is pickled. The
-decision is made there (`rmq_store.reliable.once`). This module gives it rows, and takes what the handler says of them:
+decision is made there (`rmq_store.reliable.inbox.once`). This module gives it rows, and takes what handlers say:
 
     all rows are done         the transaction with their effects and marks commits
     some failed by an answer  it is rolled back, and the handler is called again with the others

@@ -40,6 +40,14 @@ LAYERS: dict[str, set[str]] = {
     # A user of the clients like any other, with a database beside them.
     "reliable": {"errors", "arguments", "client"},
 }
+# Folder of rmq_store.reliable -> the folders that it may import beside itself.
+RELIABLE_FOLDERS: dict[str, set[str]] = {
+    "database": set(),
+    "outbox": {"database"},
+    "inbox": {"database", "outbox"},
+    "relay": {"database", "outbox"},
+    "desk": {"database", "outbox", "relay"},
+}
 FREE = {"cli", "__init__"}  # the command and the public names may use all of the parts
 RUN_TIME = {"numpy", "pyarrow"}
 COMMAND = {"click", "rich"}
@@ -134,6 +142,21 @@ def test_a_layer_of_the_engine_imports_only_what_lies_below_it(name: str, path: 
         elif top in COMMAND and own != "cli":
             refused.append(f"{path}:{line} imports {target}: only the command may")
     assert refused == []
+
+
+def test_folders_of_the_kit_import_only_folders_above_them() -> None:
+    refused, seen = [], set()
+    for name, path in ENGINE:
+        parts = name.split(".")
+        if parts[1:2] != ["reliable"] or len(parts) < 3:
+            continue
+        seen.add(parts[2])
+        for target, line in imports(name, path):
+            found = target.split(".")
+            if found[:2] == ["rmq_store", "reliable"] and found[2] not in RELIABLE_FOLDERS[parts[2]] | {parts[2]}:
+                refused.append(f"{path}:{line} imports {target}")
+    assert refused == []
+    assert seen == RELIABLE_FOLDERS.keys()
 
 
 def cycle(graph: dict[str, set[str]]) -> list[str]:

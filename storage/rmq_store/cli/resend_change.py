@@ -14,7 +14,7 @@ from rmq_store.cli.output import wide_option, write_json, write_table
 from rmq_store.cli.resend_databases import database_options, open_databases
 
 if TYPE_CHECKING:
-    from rmq_store.reliable.databases import Databases
+    from rmq_store.reliable.desk.databases import Databases
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -99,7 +99,7 @@ def _run(
     inbox_days: int | None = None,
 ) -> None:
     with open_databases(database, inbox, prefix) as databases:
-        from rmq_store.reliable.leases import now_ms
+        from rmq_store.reliable.database.leases import now_ms
 
         oldest_ms = 0 if inbox_days is None else now_ms() - inbox_days * _DAY_MS
         ids = tuple(dict.fromkeys(message_ids))
@@ -122,21 +122,21 @@ def _run(
 
 
 def _planned(databases: Databases, ids: tuple[str, ...], action: str, oldest_ms: int) -> dict[str, str]:
-    from rmq_store.reliable.manual_work import plan
+    from rmq_store.reliable.desk.manual_work import plan
 
     outcomes = plan(databases.inboxes, databases.tables, ids, action, oldest_ms=oldest_ms)
     return {message_id: str(outcome) for message_id, outcome in outcomes.items()}
 
 
 def _done_groups(databases: Databases, ids: tuple[str, ...]) -> dict[str, list[str]]:
-    from rmq_store.reliable.manual_work import done_groups
+    from rmq_store.reliable.desk.manual_work import done_groups
 
     return done_groups(databases.inboxes, databases.tables, ids)
 
 
 def _change(databases: Databases, message_id: str, action: str, oldest_ms: int) -> str:
-    from rmq_store.reliable import manual_work
-    from rmq_store.reliable.leases import now_ms
+    from rmq_store.reliable.database.leases import now_ms
+    from rmq_store.reliable.desk import manual_work
 
     if action == "retry":
         return manual_work.retry(databases.inboxes, databases.tables, message_id, now_ms(), oldest_ms=oldest_ms)

@@ -15,10 +15,10 @@ from rmq_store.cli.resend_databases import database_options, open_databases
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
-    from rmq_store.reliable.databases import Databases
-    from rmq_store.reliable.manual_list import ManualEntry
-    from rmq_store.reliable.message_report import MessageReport
-    from rmq_store.reliable.stub_status import StubStatus
+    from rmq_store.reliable.database.manual_list import ManualEntry
+    from rmq_store.reliable.desk.databases import Databases
+    from rmq_store.reliable.desk.message_report import MessageReport
+    from rmq_store.reliable.desk.stub_status import StubStatus
 
 # As in reliable.manual_list and reliable.stub_status, which need SQLAlchemy; tests compare them.
 REASONS = ("maximum", "ordered", "stuck", "dead_letter", "in_doubt", "no_id")
@@ -85,7 +85,7 @@ def _list_entries(databases: Databases, group: str | None, reason: str | None, l
 
 
 def _entries(databases: Databases, group: str | None, reason: str | None) -> Iterator[ManualEntry]:
-    from rmq_store.reliable import manual_list
+    from rmq_store.reliable.database import manual_list
 
     for engine in databases.inboxes.engines():
         last: ManualEntry | None = None
@@ -101,8 +101,8 @@ def _entries(databases: Databases, group: str | None, reason: str | None) -> Ite
 
 
 def _list_stubs(databases: Databases, states: Sequence[str], group: str | None, limit: int, as_json: bool) -> None:
-    from rmq_store.reliable.leases import now_ms
-    from rmq_store.reliable.stub_status import stubs_in
+    from rmq_store.reliable.database.leases import now_ms
+    from rmq_store.reliable.desk.stub_status import stubs_in
 
     stubs = stubs_in(databases.inboxes, databases.tables, states, now_ms(), group=group)
     found = list(islice(stubs, limit + 1))
@@ -203,7 +203,7 @@ def show(database: str, inbox: tuple[str, ...], prefix: str, as_json: bool, mess
     it, who has done it, and what stands on the manual list. Changes nothing. Exit code 1 if nothing knows the id.
     """
     with open_databases(database, inbox, prefix) as databases:
-        from rmq_store.reliable.message_report import report_of
+        from rmq_store.reliable.desk.message_report import report_of
 
         report = report_of(databases.inboxes, databases.tables, message_id)
     if as_json:

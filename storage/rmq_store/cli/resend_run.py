@@ -18,8 +18,8 @@ from rmq_store.cli.stop_signal import StopEvent, StopSignal, stopped_by_signals
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
-    from rmq_store.reliable.notifier import Notifier
-    from rmq_store.reliable.relay_service import RelayService, ServiceReport
+    from rmq_store.reliable.relay.notifier import Notifier
+    from rmq_store.reliable.relay.relay_service import RelayService, ServiceReport
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -90,8 +90,8 @@ def run(
     notifier_of = _checked_mail(**mail)
     with open_databases(database, inbox, prefix) as databases, stopped_by_signals() as stop, Store.open(root) as store:
         from rmq_store.client import LocalBackend, Producer
-        from rmq_store.reliable.relay import Relay
-        from rmq_store.reliable.relay_service import RelayService
+        from rmq_store.reliable.relay.relay import Relay
+        from rmq_store.reliable.relay.relay_service import RelayService
 
         notifier = notifier_of()
         with LocalBackend(store) as backend, Producer(PRODUCER_GROUP, backend) as producer:
@@ -149,7 +149,7 @@ def _checked_mail(
     sender = mail_from
 
     def make() -> Notifier:
-        from rmq_store.reliable.notifier import SmtpNotifier
+        from rmq_store.reliable.relay.notifier import SmtpNotifier
 
         return SmtpNotifier(
             host.removeprefix("[").removesuffix("]"), int(port), sender, mail_to,

@@ -12,7 +12,7 @@ from rmq_store.cli.resend_databases import database_options, open_databases
 from rmq_store.errors import SchemaMismatchError, UsageError
 
 if TYPE_CHECKING:
-    from rmq_store.reliable.databases import Databases
+    from rmq_store.reliable.desk.databases import Databases
 
 
 @click.command(
@@ -61,7 +61,7 @@ def schema(
 
 def _differences(databases: Databases) -> dict[str, list[str]]:
     """{URL without a password: differences}"""
-    from rmq_store.reliable.schema import validate_schema
+    from rmq_store.reliable.database.schema import validate_schema
 
     found: dict[str, list[str]] = {}
     for engine in databases.inboxes.engines():
@@ -74,7 +74,7 @@ def _differences(databases: Databases) -> dict[str, list[str]]:
 
 
 def _change(databases: Databases, *, create: bool) -> None:
-    from rmq_store.reliable import schema as of_schema
+    from rmq_store.reliable.database import schema as of_schema
 
     for engine in databases.inboxes.engines():
         if create:

@@ -6,25 +6,25 @@ docs/reliable.md is the guide, docs/reliable-design.md has the data flow and eac
 `[reliable]`: SQLAlchemy 2, and redis for those who want a filter before the database.
 """
 
-from rmq_store.reliable.backoff import ResendBackoff
-from rmq_store.reliable.batches import Batch, BatchResult, BatchWriter
-from rmq_store.reliable.bulk_rows import insert_rows
-from rmq_store.reliable.consume_counters import ConsumeCounts
-from rmq_store.reliable.dead_letters import CollectReport, DeadLetters
-from rmq_store.reliable.engine import open_engine, set_up_sqlite, shared_engine
-from rmq_store.reliable.idempotency import Idempotency, ReceiveCounts
-from rmq_store.reliable.inboxes import Inboxes
-from rmq_store.reliable.manual_list import ManualEntry
-from rmq_store.reliable.message_id import OUTBOX_ID, UNIQUE_KEY, message_id_of
-from rmq_store.reliable.notifier import CallableNotifier, Notifications, Notifier, SmtpNotifier
-from rmq_store.reliable.once import RowsFailedError
-from rmq_store.reliable.outbox import Flushed, Outbox
-from rmq_store.reliable.relay import Relay
-from rmq_store.reliable.relay_report import RelayReport
-from rmq_store.reliable.relay_service import RelayService, ServiceReport
-from rmq_store.reliable.schema import create_tables, migrate, validate_schema
-from rmq_store.reliable.stub import Stub
-from rmq_store.reliable.tables import Tables
+from rmq_store.reliable.database.bulk_rows import insert_rows
+from rmq_store.reliable.database.engine import open_engine, set_up_sqlite, shared_engine
+from rmq_store.reliable.database.manual_list import ManualEntry
+from rmq_store.reliable.database.message_id import OUTBOX_ID, UNIQUE_KEY, message_id_of
+from rmq_store.reliable.database.schema import create_tables, migrate, validate_schema
+from rmq_store.reliable.database.tables import Tables
+from rmq_store.reliable.inbox.batches import Batch, BatchResult, BatchWriter
+from rmq_store.reliable.inbox.consume_counters import ConsumeCounts
+from rmq_store.reliable.inbox.idempotency import Idempotency, ReceiveCounts
+from rmq_store.reliable.inbox.once import RowsFailedError
+from rmq_store.reliable.outbox.backoff import ResendBackoff
+from rmq_store.reliable.outbox.outbox import Flushed, Outbox
+from rmq_store.reliable.outbox.stub import Stub
+from rmq_store.reliable.relay.dead_letters import CollectReport, DeadLetters
+from rmq_store.reliable.relay.inboxes import Inboxes
+from rmq_store.reliable.relay.notifier import CallableNotifier, Notifications, Notifier, SmtpNotifier
+from rmq_store.reliable.relay.relay import Relay
+from rmq_store.reliable.relay.relay_report import RelayReport
+from rmq_store.reliable.relay.relay_service import RelayService, ServiceReport
 
 __all__ = [
     "OUTBOX_ID",

@@ -16,7 +16,9 @@ import sqlalchemy as sa
 from click.testing import CliRunner, Result
 
 from rmq_store.cli import commands, resend_list
-from rmq_store.reliable import Tables, leases, manual_list, open_engine, stub_status
+from rmq_store.reliable import Tables, open_engine
+from rmq_store.reliable.database import leases, manual_list
+from rmq_store.reliable.desk import stub_status
 
 from .changing import NOW_MS
 
@@ -47,7 +49,7 @@ def engine(database: str, tables: Tables) -> Iterator[sa.Engine]:
 def resend(database: str, monkeypatch: pytest.MonkeyPatch) -> Resend:
     """`resend("list", "--json")`, at NOW_MS; `answer`: somebody sits at the terminal and types it."""
     monkeypatch.setattr(leases, "now_ms", lambda: NOW_MS)
-    monkeypatch.setattr("rmq_store.reliable.message_report.now_ms", lambda: NOW_MS)
+    monkeypatch.setattr("rmq_store.reliable.desk.message_report.now_ms", lambda: NOW_MS)
 
     def invoke(*words: str, answer: str | None = None) -> Result:
         with pytest.MonkeyPatch.context() as patch:
@@ -184,7 +186,7 @@ def test_pages_hide_no_message(resend: Resend, full: sa.Engine, monkeypatch: pyt
 
 
 def test_a_list_takes_as_many_statements_for_a_hundred_stubs_as_for_one(engine: sa.Engine, tables: Tables) -> None:
-    from rmq_store.reliable.inboxes import Inboxes
+    from rmq_store.reliable.relay.inboxes import Inboxes
 
     counts = []
     statements: list[str] = []
@@ -351,7 +353,7 @@ def test_the_consumers_database_may_be_another_one(
 def test_a_list_goes_on_without_an_inbox_that_does_not_answer(
     resend: Resend, engine: sa.Engine, tables: Tables, tmp_path: Path
 ) -> None:
-    from rmq_store.reliable.inboxes import Inboxes
+    from rmq_store.reliable.relay.inboxes import Inboxes
 
     insert_stub(engine, tables, "A1", "cg", "audit", **sent(3))
     away = open_engine(f"sqlite:///{tmp_path}/no/such/directory/stock.db")

@@ -29,8 +29,9 @@ from click.testing import Result
 from rmq_store import Message, Store, StoreConfig, SubscriptionGroup, failure
 from rmq_store.cli import _remarks_shown, commands
 from rmq_store.cli.output import printable, printable_json, write_json
-from rmq_store.reliable import Tables, manual_list, open_engine
-from rmq_store.reliable.leases import now_ms
+from rmq_store.reliable import Tables, open_engine
+from rmq_store.reliable.database import manual_list
+from rmq_store.reliable.database.leases import now_ms
 
 Run = Callable[..., Result]
 

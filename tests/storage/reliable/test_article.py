@@ -11,9 +11,10 @@ import sqlalchemy as sa
 
 from rmq_store import Store
 from rmq_store.client import LocalBackend, Message, Producer
-from rmq_store.reliable import Outbox, Relay, Tables, create_tables, manual_list, open_engine
-from rmq_store.reliable.leases import now_ms
-from rmq_store.reliable.stub import confirm, void
+from rmq_store.reliable import Outbox, Relay, Tables, create_tables, open_engine
+from rmq_store.reliable.database import manual_list
+from rmq_store.reliable.database.leases import now_ms
+from rmq_store.reliable.outbox.stub import confirm, void
 
 GROUP = "cg"
 MINUTE_MS = 60_000

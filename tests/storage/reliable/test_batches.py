@@ -1,4 +1,4 @@
-"""A micro-batch and its marks in one transaction: `rmq_store.reliable.batches`."""
+"""A micro-batch and its marks in one transaction: `rmq_store.reliable.inbox.batches`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ import servers
 from consuming import KINDS, Worker, is_waiting, new_engine
 from rmq_store.client import Message
 from rmq_store.errors import HandlerTransactionError
-from rmq_store.reliable import Tables, inbox, receipts, stub
-from rmq_store.reliable.batches import BATCHES_KEPT, Batch, BatchResult, BatchWriter, Chunk
-from rmq_store.reliable.bulk_rows import insert_rows
-from rmq_store.reliable.receipts import Receipt
-from rmq_store.reliable.tables import CONFIRMED, UNCONFIRMED
+from rmq_store.reliable import Tables
+from rmq_store.reliable.database.bulk_rows import insert_rows
+from rmq_store.reliable.database.tables import CONFIRMED, UNCONFIRMED
+from rmq_store.reliable.inbox import inbox, receipts
+from rmq_store.reliable.inbox.batches import BATCHES_KEPT, Batch, BatchResult, BatchWriter, Chunk
+from rmq_store.reliable.inbox.receipts import Receipt
+from rmq_store.reliable.outbox import stub
 
 TABLES = Tables()
 # Without a key: a row that is written twice is there twice.

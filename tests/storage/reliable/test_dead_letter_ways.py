@@ -12,19 +12,10 @@ import sqlalchemy as sa
 
 from rmq_store import Store
 from rmq_store.client import LocalBackend, Message, MessageExt, Producer, PushConsumer, PushConsumerConfig
-from rmq_store.reliable import (
-    Idempotency,
-    Inboxes,
-    Outbox,
-    Relay,
-    RelayService,
-    Tables,
-    create_tables,
-    manual_list,
-    open_engine,
-)
-from rmq_store.reliable.leases import now_ms
-from rmq_store.reliable.manual_work import Outcome, retry
+from rmq_store.reliable import Idempotency, Inboxes, Outbox, Relay, RelayService, Tables, create_tables, open_engine
+from rmq_store.reliable.database import manual_list
+from rmq_store.reliable.database.leases import now_ms
+from rmq_store.reliable.desk.manual_work import Outcome, retry
 
 
 class Shop:

@@ -1,4 +1,4 @@
-"""Dead letters on their way to the manual list: `rmq_store.reliable.dead_letters`."""
+"""Dead letters on their way to the manual list: `rmq_store.reliable.relay.dead_letters`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ import sqlalchemy as sa
 from rmq_store import Message, Store, StoreConfig
 from rmq_store.client import LocalBackend, MessageQueue, Producer
 from rmq_store.errors import UsageError
-from rmq_store.reliable import OUTBOX_ID, Tables, dead_letters, manual_list, open_engine
-from rmq_store.reliable.dead_letters import CollectReport, DeadLetters
-from rmq_store.reliable.leases import now_ms
-from rmq_store.reliable.manual_list import ManualEntry
+from rmq_store.reliable import OUTBOX_ID, Tables, open_engine
+from rmq_store.reliable.database import manual_list
+from rmq_store.reliable.database.leases import now_ms
+from rmq_store.reliable.database.manual_list import ManualEntry
+from rmq_store.reliable.relay import dead_letters
+from rmq_store.reliable.relay.dead_letters import CollectReport, DeadLetters
 
 QUEUE = MessageQueue("Orders", "rmq-embedded", 0)
 

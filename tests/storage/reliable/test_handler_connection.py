@@ -1,6 +1,4 @@
-"""What a handler may do with its connection: `rmq_store.reliable.handler_connection`, and what follows if it does not
-keep to it.
-"""
+"""What a handler may do with its connection (`inbox/handler_connection.py`), and what follows if it does more."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from consuming import KINDS, Consumer, Databases, message, write_effect
 from rmq_store.client import MessageExt
 from rmq_store.reliable import ConsumeCounts, Tables
-from rmq_store.reliable.handler_connection import refused_statement
+from rmq_store.reliable.inbox.handler_connection import refused_statement
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
-"""Which marks a process writes: `rmq_store.reliable.high_water`."""
+"""Which marks a process writes: `rmq_store.reliable.inbox.high_water`."""
 
 from __future__ import annotations
 
-from rmq_store.reliable.high_water import HighWater
-from rmq_store.reliable.receipts import Receipt
+from rmq_store.reliable.inbox.high_water import HighWater
+from rmq_store.reliable.inbox.receipts import Receipt
 
 QUEUE = ("broker-a", "Orders", 0)
 

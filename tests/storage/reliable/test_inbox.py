@@ -1,4 +1,4 @@
-"""The rows of what a group has done: `rmq_store.reliable.inbox`."""
+"""The rows of what a group has done: `rmq_store.reliable.inbox.inbox`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from consuming import KINDS, Databases, Worker, is_waiting, statements_of
-from rmq_store.reliable import Tables, inbox
-from rmq_store.reliable.transact import transact
+from rmq_store.reliable import Tables
+from rmq_store.reliable.database.transact import transact
+from rmq_store.reliable.inbox import inbox
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Leases that are renewed while handlers run: `rmq_store.reliable.lease_keeper`."""
+"""Leases that are renewed while handlers run: `rmq_store.reliable.inbox.lease_keeper`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import sqlalchemy as sa
 import servers
 from consuming import KINDS, Consumer, Databases, Worker, message
 from rmq_store.client import MessageExt
-from rmq_store.reliable import Tables, receipts
-from rmq_store.reliable.lease_keeper import LeaseKeeper
+from rmq_store.reliable import Tables
+from rmq_store.reliable.inbox import receipts
+from rmq_store.reliable.inbox.lease_keeper import LeaseKeeper
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The list of messages that a person must look at: `rmq_store.reliable.manual_list`."""
+"""The list of messages that a person must look at: `rmq_store.reliable.database.manual_list`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 import sqlalchemy as sa
 
 from rmq_store.errors import UsageError
-from rmq_store.reliable import Tables, manual_list, open_engine
-from rmq_store.reliable.manual_list import ManualEntry
+from rmq_store.reliable import Tables, open_engine
+from rmq_store.reliable.database import manual_list
+from rmq_store.reliable.database.manual_list import ManualEntry
 
 
 @pytest.fixture

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from rmq_store.reliable import Tables, manual_list, manual_work, message_report, open_engine, stub_status
-from rmq_store.reliable.inboxes import Inboxes
-from rmq_store.reliable.leases import now_ms
-from rmq_store.reliable.manual_work import Outcome
+from rmq_store.reliable import Tables, open_engine
+from rmq_store.reliable.database import manual_list
+from rmq_store.reliable.database.leases import now_ms
+from rmq_store.reliable.desk import manual_work, message_report, stub_status
+from rmq_store.reliable.desk.manual_work import Outcome
+from rmq_store.reliable.relay.inboxes import Inboxes
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Telling people of the manual list: `rmq_store.reliable.notifier`, with a mail server on loopback."""
+"""Telling people of the manual list: `rmq_store.reliable.relay.notifier`, with a mail server on loopback."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import pytest
 import sqlalchemy as sa
 
 from rmq_store.errors import UsageError
-from rmq_store.reliable import Tables, manual_list, open_engine
-from rmq_store.reliable.manual_list import ManualEntry
-from rmq_store.reliable.notifier import (
+from rmq_store.reliable import Tables, open_engine
+from rmq_store.reliable.database import manual_list
+from rmq_store.reliable.database.manual_list import ManualEntry
+from rmq_store.reliable.relay.notifier import (
     ENTRIES_PER_MESSAGE,
     CallableNotifier,
     Notifications,

@@ -30,17 +30,8 @@ from consuming import (
 )
 from rmq_store.client import ConsumeConcurrentlyContext, MessageExt
 from rmq_store.errors import UsageError
-from rmq_store.reliable import (
-    ConsumeCounts,
-    Idempotency,
-    Tables,
-    effect,
-    inbox,
-    once,
-    open_engine,
-    patience,
-    receipts,
-)
+from rmq_store.reliable import ConsumeCounts, Idempotency, Tables, open_engine
+from rmq_store.reliable.inbox import effect, inbox, once, patience, receipts
 
 
 @pytest.fixture

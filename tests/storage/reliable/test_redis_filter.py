@@ -1,4 +1,4 @@
-"""Redis before the database: `rmq_store.reliable.redis_filter`, alone and in front of a group, with a real server."""
+"""Redis before the database: `inbox/redis_filter.py`, alone and in front of a group, with a real server."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import sqlalchemy as sa
 import servers
 from consuming import Consumer, Databases, message, write_effect
 from rmq_store.client import MessageExt
-from rmq_store.reliable import ConsumeCounts, Tables, once
-from rmq_store.reliable.redis_filter import PAUSE_MAX_S, Known, RedisFilter, open_client
+from rmq_store.reliable import ConsumeCounts, Tables
+from rmq_store.reliable.inbox import once
+from rmq_store.reliable.inbox.redis_filter import PAUSE_MAX_S, Known, RedisFilter, open_client
 
 DAY_MS = 24 * 3_600_000
 

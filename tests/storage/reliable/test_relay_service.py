@@ -1,4 +1,4 @@
-"""What runs beside a relay: `rmq_store.reliable.relay_service`. The command: tests/storage/cli/test_resend_run.py."""
+"""What runs beside a relay: `relay/relay_service.py`. The command: tests/storage/cli/test_resend_run.py."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import sqlalchemy as sa
 
 from rmq_store import Message, Store
 from rmq_store.client import LocalBackend, MessageQueue, Producer
-from rmq_store.reliable import Relay, Tables, manual_list, open_engine
-from rmq_store.reliable.inboxes import Inboxes
-from rmq_store.reliable.relay_service import RelayService
+from rmq_store.reliable import Relay, Tables, open_engine
+from rmq_store.reliable.database import manual_list
+from rmq_store.reliable.relay.inboxes import Inboxes
+from rmq_store.reliable.relay.relay_service import RelayService
 
 QUEUE = MessageQueue("Orders", "rmq-embedded", 0)
 

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from rmq_store import Message, SendResult, Store
 from rmq_store.client import LocalBackend, MessageQueue, Producer
 from rmq_store.reliable import Tables
-from rmq_store.reliable.outbox import Outbox
-from rmq_store.reliable.relay import Relay
+from rmq_store.reliable.outbox.outbox import Outbox
+from rmq_store.reliable.relay.relay import Relay
 
 START_MS = 1_700_000_000_000
 

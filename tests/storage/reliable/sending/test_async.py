@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, c
 
 from rmq_store import Message, UsageError
 from rmq_store.reliable import set_up_sqlite
-from rmq_store.reliable.stub import Confirmation, confirm
+from rmq_store.reliable.outbox.stub import Confirmation, confirm
 
 from .cluster import START_MS, World
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from rmq_store.format.ids import month_start_ms, parse_unique_id
-from rmq_store.reliable.message_ids import MessageIds
+from rmq_store.reliable.outbox.message_ids import MessageIds
 
 
 def test_an_id_tells_when_its_message_was_born() -> None:

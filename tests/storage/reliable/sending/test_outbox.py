@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from rmq_store import Message, UsageError
 from rmq_store.client import MessageIllegalError, Producer, RemotingConnectError, RemotingTimeoutError
-from rmq_store.reliable.sending import Sent
+from rmq_store.reliable.outbox.sending import Sent
 
 from .cluster import START_MS, World
 
@@ -138,7 +138,7 @@ def test_a_database_that_cannot_be_asked_leaves_the_message_to_the_relay(
     def fail(*arguments: Any, **options: Any) -> None:
         raise sa.exc.OperationalError("SELECT", {}, OSError("gone"))
 
-    monkeypatch.setattr("rmq_store.reliable.outbox.look", fail)
+    monkeypatch.setattr("rmq_store.reliable.outbox.outbox.look", fail)
     assert outbox.flush_after_commit(stub).left == {stub.message_id: "the database cannot be asked"}
     assert world.bodies() == []
 

@@ -9,9 +9,9 @@ import pytest
 
 from rmq_store import Message
 from rmq_store.errors import UsageError
-from rmq_store.reliable.backoff import ResendBackoff
-from rmq_store.reliable.delays import deliver_ms, is_delayed, without_delay
-from rmq_store.reliable.resend_rule import Action, Decision, GroupState, LogState, SentStub, decide
+from rmq_store.reliable.outbox.backoff import ResendBackoff
+from rmq_store.reliable.outbox.delays import deliver_ms, is_delayed, without_delay
+from rmq_store.reliable.relay.resend_rule import Action, Decision, GroupState, LogState, SentStub, decide
 
 NOW = 1_700_000_000_000
 MINUTE = 60_000

@@ -13,9 +13,10 @@ import sqlalchemy as sa
 
 from rmq_store import Message
 from rmq_store.client import RemotingTimeoutError
-from rmq_store.reliable import Tables, open_engine, resending
-from rmq_store.reliable.manual_list import ManualEntry
-from rmq_store.reliable.relay_report import RelayReport
+from rmq_store.reliable import Tables, open_engine
+from rmq_store.reliable.database.manual_list import ManualEntry
+from rmq_store.reliable.relay import resending
+from rmq_store.reliable.relay.relay_report import RelayReport
 
 from .cluster import START_MS, World
 

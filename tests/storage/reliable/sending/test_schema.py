@@ -9,8 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from rmq_store.errors import SchemaMismatchError
-from rmq_store.reliable import Tables, create_tables, migrate, open_engine, schema, validate_schema
-from rmq_store.reliable import tables as of_tables
+from rmq_store.reliable import Tables, create_tables, migrate, open_engine, validate_schema
+from rmq_store.reliable.database import schema
+from rmq_store.reliable.database import tables as of_tables
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from rmq_store import Message
 from rmq_store.reliable import Tables
-from rmq_store.reliable.stub import (
+from rmq_store.reliable.database.transact import transact
+from rmq_store.reliable.outbox.stub import (
     Confirmation,
     confirm,
     confirm_all,
@@ -23,7 +24,6 @@ from rmq_store.reliable.stub import (
     status_of,
     void,
 )
-from rmq_store.reliable.transact import transact
 
 NOW = 1_700_000_000_000
 

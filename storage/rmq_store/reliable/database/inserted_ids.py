@@ -1,0 +1,73 @@
+"""Which rows of an INSERT are new: decided by the INSERT itself, never by a SELECT before it.
+
+A SELECT shows what was committed when its snapshot began. An INSERT waits for the transaction that has the key, and
+then finds the row or puts its own. Rows are inserted in the order of their ids, so that two sets cannot deadlock.
+
+    PostgreSQL, SQLite    ON CONFLICT DO NOTHING RETURNING
+    MariaDB, MySQL        one row: error 1062 says that it was there. A set: ON DUPLICATE KEY UPDATE of a column by
+                          itself, then the rows that have this transaction's token. Never INSERT IGNORE, which hides
+                          errors of other kinds
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+
+from rmq_store.reliable.database.transact import is_duplicate
+
+T = TypeVar("T")
+
+CHUNK_ROWS: Final = 1000
+"""The most ids in one statement."""
+
+Row = Mapping[str, Any]
+
+
+def inserted_ids(connection: sa.Connection, table: sa.Table, rows: Sequence[Row], token: str) -> set[str]:
+    """Insert rows of one group whose key (group_name, message_id) is not there yet; returns the ids of those.
+
+    `token`: the value of the table's column `token` or `lease_token` in all `rows`, which no transaction but this one
+    has written.
+    """
+    new: set[str] = set()
+    for chunk in chunks(sorted(rows, key=lambda row: str(row["message_id"]))):
+        new |= _insert_chunk(connection, table, chunk, token)
+    return new
+
+
+def chunks(items: Collection[T]) -> Iterator[list[T]]:
+    """The items in lists of at most `CHUNK_ROWS`."""
+    left = iter(items)
+    while chunk := list(islice(left, CHUNK_ROWS)):
+        yield chunk
+
+
+def _insert_chunk(connection: sa.Connection, table: sa.Table, rows: list[Row], token: str) -> set[str]:
+    dialect = connection.dialect.name
+    if dialect == "sqlite":
+        lite = sqlite.insert(table).on_conflict_do_nothing().returning(table.c.message_id)
+        return set(connection.execute(lite, rows).scalars())
+    if dialect == "postgresql":
+        post = postgresql.insert(table).on_conflict_do_nothing().returning(table.c.message_id)
+        return set(connection.execute(post, rows).scalars())
+    if len(rows) == 1:
+        try:
+            connection.execute(sa.insert(table), rows)
+        except sa.exc.IntegrityError as error:
+            if not is_duplicate(error):
+                raise
+            return set()
+        return {str(rows[0]["message_id"])}
+    connection.execute(mysql.insert(table).on_duplicate_key_update(message_id=table.c.message_id), rows)
+    written_by = table.c["token" if "token" in table.c else "lease_token"]
+    found = sa.select(table.c.message_id).where(
+        table.c.group_name == rows[0]["group_name"],
+        table.c.message_id.in_([row["message_id"] for row in rows]),
+        written_by == token,
+    )
+    return set(connection.execute(found).scalars())

@@ -1,0 +1,232 @@
+"""The manual list: messages that a person must look at, in the database where the failure was noticed.
+
+    maximum       sent as often as is allowed, and not confirmed               (sender's database)
+    ordered       a resend would come behind later messages of its key         (sender's database)
+    stuck         for a day nobody can tell whether it must be sent again      (sender's database)
+    dead_letter   the group gave it up; it lies in %DLQ%group                  (consumer's database)
+    in_doubt      an effect outside of the transaction may have happened       (consumer's database)
+    no_id         a message that cannot be recognised; its place is its id     (consumer's database)
+
+Section 6.5.3 of the document asks for this list at the maximum. The same entry is there once, however often it is
+added. Entries go when the message is done, but those in doubt stay until a person removes them: the message was done
+again after the doubtful effect, so that effect may have happened twice. An entry that was removed and comes back is a
+new one: people are told again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from rmq_store.errors import UsageError
+from rmq_store.reliable.database.new_rows import insert_new
+from rmq_store.reliable.database.tables import UNCONFIRMED, VOID, Tables
+from rmq_store.reliable.database.transact import read, transact
+
+MAXIMUM: Final = "maximum"
+ORDERED: Final = "ordered"
+DEAD_LETTER: Final = "dead_letter"
+STUCK: Final = "stuck"
+IN_DOUBT: Final = "in_doubt"
+NO_ID: Final = "no_id"
+OF_SENDING: Final = (MAXIMUM, ORDERED, STUCK)
+"""While such an entry stands, nobody sends the message."""
+REASONS: Final = (*OF_SENDING, DEAD_LETTER, IN_DOUBT, NO_ID)
+
+NO_GROUP: Final = ""
+"""The group of an entry that is about sending."""
+
+DETAIL_CHARACTERS_MAX: Final = 4_000
+# What one statement names; SQLite takes 32,766 parameters, and a row has three key columns.
+_ROWS_PER_STATEMENT = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class ManualEntry:
+    """One row. `group_name`: the group that failed, "" if sending did. `reason`: one of `REASONS`. `detail`: text for a
+    person, perhaps with what strangers wrote. Times in ms since 1970; `notified_ms` is None until somebody was told.
+    """
+
+    message_id: str
+    group_name: str
+    reason: str
+    detail: str
+    created_ms: int
+    notified_ms: int | None = None
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What makes it unique."""
+        return self.message_id, self.group_name, self.reason
+
+
+def add(
+    connection: sa.Connection,
+    tables: Tables,
+    message_id: str,
+    group_name: str,
+    reason: str,
+    detail: str,
+    now_ms: int,
+) -> None:
+    """Put a message on the list, in the caller's transaction. If the entry is there, nothing changes: it keeps its
+    time, and nobody is told again.
+
+    Raises:
+        UsageError: an unknown reason.
+    """
+    add_all(connection, tables, [ManualEntry(message_id, group_name, reason, detail, now_ms)])
+
+
+def add_all(connection: sa.Connection, tables: Tables, entries: Iterable[ManualEntry]) -> None:
+    """The same for many entries, in one statement per thousand."""
+    rows = {entry.key: _row(entry) for entry in entries}
+    # In the order of their key, so that two writers wait for each other, and do not deadlock.
+    ordered = [rows[key] for key in sorted(rows)]
+    for start in range(0, len(ordered), _ROWS_PER_STATEMENT):
+        insert_new(connection, tables.manual, ordered[start : start + _ROWS_PER_STATEMENT])
+
+
+def list_entries(
+    connection: sa.Connection,
+    tables: Tables,
+    *,
+    limit: int,
+    after: ManualEntry | None = None,
+    group_name: str | None = None,
+    reason: str | None = None,
+    message_ids: Sequence[str] | None = None,
+) -> list[ManualEntry]:
+    """At most `limit` entries, oldest first; the next page begins `after` the last one of this page."""
+    manual = tables.manual
+    statement = sa.select(manual)
+    if after is not None:
+        place = sa.tuple_(manual.c.created_ms, *_key(manual))
+        statement = statement.where(place > sa.tuple_(sa.literal(after.created_ms), *map(sa.literal, after.key)))
+    if group_name is not None:
+        statement = statement.where(manual.c.group_name == group_name)
+    if reason is not None:
+        statement = statement.where(manual.c.reason == reason)
+    if message_ids is not None:
+        statement = statement.where(manual.c.message_id.in_(message_ids))
+    return _entries(connection, statement.order_by(manual.c.created_ms, *_key(manual)).limit(limit))
+
+
+def not_notified(connection: sa.Connection, tables: Tables, *, limit: int) -> list[ManualEntry]:
+    """At most `limit` entries that nobody was told of, oldest first."""
+    manual = tables.manual
+    statement = sa.select(manual).where(manual.c.notified_ms.is_(None))
+    return _entries(connection, statement.order_by(manual.c.created_ms, *_key(manual)).limit(limit))
+
+
+def mark_notified(connection: sa.Connection, tables: Tables, entries: Sequence[ManualEntry], now_ms: int) -> None:
+    """Note that somebody was told of these entries."""
+    manual = tables.manual
+    for start in range(0, len(entries), _ROWS_PER_STATEMENT):
+        keys = [entry.key for entry in entries[start : start + _ROWS_PER_STATEMENT]]
+        connection.execute(
+            sa.update(manual).where(sa.tuple_(*_key(manual)).in_(keys), manual.c.notified_ms.is_(None)),
+            {"notified_ms": now_ms},
+        )
+
+
+def count(connection: sa.Connection, tables: Tables) -> dict[str, int]:
+    """{reason: how many entries}, of reasons that have some."""
+    manual = tables.manual
+    statement = sa.select(manual.c.reason, sa.func.count().label("entries")).group_by(manual.c.reason)
+    return {row.reason: row.entries for row in connection.execute(statement)}
+
+
+def remove(
+    connection: sa.Connection,
+    tables: Tables,
+    message_id: str,
+    group_name: str | None = None,
+    reason: str | None = None,
+) -> int:
+    """Take the entries of a message off the list: all, or those of a group or reason. Returns how many there were."""
+    manual = tables.manual
+    statement = sa.delete(manual).where(manual.c.message_id == message_id)
+    if group_name is not None:
+        statement = statement.where(manual.c.group_name == group_name)
+    if reason is not None:
+        statement = statement.where(manual.c.reason == reason)
+    return connection.execute(statement).rowcount
+
+
+def remove_all(
+    connection: sa.Connection, tables: Tables, message_ids: Sequence[str], group_name: str, reason: str
+) -> int:
+    """Take entries of many messages off the list, those of one group and reason. Returns how many there were."""
+    manual = tables.manual
+    removed = 0
+    for start in range(0, len(message_ids), _ROWS_PER_STATEMENT):
+        removed += connection.execute(
+            sa.delete(manual).where(
+                manual.c.message_id.in_(message_ids[start : start + _ROWS_PER_STATEMENT]),
+                manual.c.group_name == group_name,
+                manual.c.reason == reason,
+            )
+        ).rowcount
+    return removed
+
+
+def remove_done(connection: sa.Connection, tables: Tables) -> int:
+    """Take off what needs no person any more: dead letters that their group has done since (by a redrive, a resend, or
+    another worker) or that are void, and of sending what is confirmed or void. Returns how many there were.
+
+    A confirmed stub says nothing about a dead letter: its group need not be one that the stub names. In a database
+    that holds one side only, the other side's entries do not exist, nor do its rows.
+    """
+    return connection.execute(sa.delete(tables.manual).where(_is_over(tables))).rowcount
+
+
+def clean(engine: sa.Engine, tables: Tables) -> int:
+    """`remove_done` in a transaction of its own, durable when it returns; if nothing is over, only a look, because
+    SQLite has one writer at a time.
+    """
+    asked = sa.select(tables.manual.c.reason).where(_is_over(tables)).limit(1)
+    if read(engine, lambda connection: connection.scalar(asked)) is None:
+        return 0
+    return transact(engine, lambda connection: remove_done(connection, tables))
+
+
+def _is_over(tables: Tables) -> sa.ColumnElement[bool]:
+    manual, inbox, stub = tables.manual, tables.inbox, tables.stub
+    is_done = sa.exists().where(inbox.c.group_name == manual.c.group_name, inbox.c.message_id == manual.c.message_id)
+    of_stub = stub.c.message_id == manual.c.message_id
+    is_settled = sa.exists().where(of_stub, stub.c.status != UNCONFIRMED)
+    is_void = sa.exists().where(of_stub, stub.c.status == VOID)
+    return sa.or_(
+        sa.and_(manual.c.reason == DEAD_LETTER, sa.or_(is_done, is_void)),
+        sa.and_(manual.c.reason.in_(OF_SENDING), is_settled),
+    )
+
+
+def _key(manual: sa.Table) -> tuple[sa.Column[Any], ...]:
+    return manual.c.message_id, manual.c.group_name, manual.c.reason
+
+
+def _entries(connection: sa.Connection, statement: sa.Select[Any]) -> list[ManualEntry]:
+    return [
+        ManualEntry(row.message_id, row.group_name, row.reason, row.detail, row.created_ms, row.notified_ms)
+        for row in connection.execute(statement)
+    ]
+
+
+def _row(entry: ManualEntry) -> dict[str, Any]:
+    if entry.reason not in REASONS:
+        raise UsageError(f"reason {entry.reason!r} of an entry of the manual list: one of {', '.join(REASONS)}")
+    # PostgreSQL has no text with a NUL, and no database takes half a surrogate pair; strangers send both.
+    text = entry.detail[:DETAIL_CHARACTERS_MAX].replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return {
+        "message_id": entry.message_id,
+        "group_name": entry.group_name,
+        "reason": entry.reason,
+        "detail": text.encode("utf-8", "replace").decode("utf-8"),
+        "created_ms": entry.created_ms,
+        "notified_ms": entry.notified_ms,
+    }

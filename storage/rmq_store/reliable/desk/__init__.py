@@ -1,0 +1,1 @@
+"""What people see and do: the reasons why a stub waits, and void, retry and clear."""

@@ -1,0 +1,174 @@
+"""What a person may decide about a message: send it again, end it, or take it off the manual list.
+
+    retry   it is sent once more as if it never had been: behind what its key has unsent, whatever its offset, and its
+            count begins at 0. Entries go, but doubts stay. If it fails again, a new entry tells of it. A stub that is
+            older than inbox rows are kept is refused: nobody could tell that a group has done it
+    void    it has no effect from now on: groups that have not done it will do nothing (`stub.void`)
+    clear   entries go, and nothing else happens: for what a person has done by hand, and for doubts that are over
+
+The sender's database comes first. If the process dies before the consumers' databases follow, the message is sent or
+void already, and an entry that is left goes when its message is done or is cleared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from functools import partial
+from typing import Final
+
+import sqlalchemy as sa
+
+from rmq_store.reliable.database import manual_list
+from rmq_store.reliable.database.manual_list import DEAD_LETTER, IN_DOUBT, NO_ID, OF_SENDING
+from rmq_store.reliable.database.tables import CONFIRMED, UNCONFIRMED, VOID, Tables
+from rmq_store.reliable.database.transact import read, transact
+from rmq_store.reliable.outbox.stub import status_of, void
+from rmq_store.reliable.relay.inboxes import Inboxes
+
+
+class Outcome(StrEnum):
+    """What became of one message. CHANGED is what was asked for; all others changed nothing."""
+
+    CHANGED = "CHANGED"
+    CONFIRMED = "CONFIRMED"
+    """Every group has done it."""
+    VOID = "VOID"
+    """It was taken back before."""
+    NO_STUB = "NO_STUB"
+    """This database has promised no such message."""
+    NOT_LISTED = "NOT_LISTED"
+    """The manual list has nothing of it that can be cleared."""
+    STILL_OPEN = "STILL_OPEN"
+    """Sending has given up, and cleared it would be lost: retry it, or void it."""
+    TOO_OLD = "TOO_OLD"
+    """Inbox rows of its time may be purged: its effect could happen a second time."""
+
+
+INBOX_RETENTION_MS: Final = 30 * 24 * 3_600_000
+"""As `Idempotency` has it."""
+_OF_CONSUMING: Final = (DEAD_LETTER, IN_DOUBT, NO_ID)
+
+
+def plan(
+    inboxes: Inboxes, tables: Tables, message_ids: Sequence[str], action: str, *, oldest_ms: int = 0
+) -> dict[str, Outcome]:
+    """What `action` ("retry", "void", "clear") would do to each message now; changes nothing. `oldest_ms`: stubs that
+    are older are not retried.
+    """
+    statuses = read(inboxes.stubs, partial(status_of, tables=tables, message_ids=message_ids))
+    if action == "clear":
+        return {message_id: _clearable(inboxes, tables, message_id, statuses) for message_id in message_ids}
+    outcomes = {message_id: _changeable(statuses.get(message_id)) for message_id in message_ids}
+    if action == "retry":
+        asked = sa.select(tables.stub.c.message_id).where(
+            tables.stub.c.message_id.in_(message_ids), tables.stub.c.created_ms < oldest_ms
+        )
+        for message_id in read(inboxes.stubs, lambda connection: connection.scalars(asked).all()):
+            if outcomes[message_id] is Outcome.CHANGED:
+                outcomes[message_id] = Outcome.TOO_OLD
+    return outcomes
+
+
+def done_groups(inboxes: Inboxes, tables: Tables, message_ids: Sequence[str]) -> dict[str, list[str]]:
+    """The groups that have confirmed a stub already, by id: what a person should know who ends it."""
+    stub_group = tables.stub_group
+    asked = sa.select(stub_group.c.message_id, stub_group.c.group_name).where(
+        stub_group.c.message_id.in_(message_ids), stub_group.c.confirmed_ms.is_not(None)
+    )
+    found: dict[str, list[str]] = {}
+    for row in read(inboxes.stubs, lambda connection: connection.execute(asked).all()):
+        found.setdefault(row.message_id, []).append(row.group_name)
+    return found
+
+
+def retry(inboxes: Inboxes, tables: Tables, message_id: str, now_ms: int, *, oldest_ms: int = 0) -> Outcome:
+    """Have a message sent again, unless its stub is older than `oldest_ms`; durable when it returns. The relay sends
+    it, not this call.
+    """
+    work = partial(_retry_stub, tables=tables, message_id=message_id, now_ms=now_ms, oldest_ms=oldest_ms)
+    outcome = transact(inboxes.stubs, work)
+    if outcome is Outcome.CHANGED:
+        for engine in inboxes.engines():
+            transact(engine, partial(_revive, tables=tables, message_id=message_id))
+    return outcome
+
+
+def void_message(inboxes: Inboxes, tables: Tables, message_id: str) -> Outcome:
+    """Take a message back; durable when it returns. A group that is doing it right now may come first."""
+    outcome = transact(inboxes.stubs, partial(_void_stub, tables=tables, message_id=message_id))
+    if outcome is Outcome.CHANGED:
+        for engine in inboxes.engines():
+            transact(engine, partial(_remove, tables=tables, message_id=message_id, reasons=(*OF_SENDING, DEAD_LETTER)))
+    return outcome
+
+
+def clear(inboxes: Inboxes, tables: Tables, message_id: str) -> Outcome:
+    """Take a message off the manual list, doubts included; durable when it returns."""
+    outcome = plan(inboxes, tables, [message_id], "clear")[message_id]
+    if outcome is Outcome.CHANGED:
+        for engine in inboxes.engines():
+            transact(engine, partial(_remove, tables=tables, message_id=message_id, reasons=_OF_CONSUMING))
+    return outcome
+
+
+def _changeable(status: str | None) -> Outcome:
+    if status is None:
+        return Outcome.NO_STUB
+    return {UNCONFIRMED: Outcome.CHANGED, CONFIRMED: Outcome.CONFIRMED, VOID: Outcome.VOID}[status]
+
+
+def _clearable(inboxes: Inboxes, tables: Tables, message_id: str, statuses: dict[str, str]) -> Outcome:
+    reasons: set[str] = set()
+    for engine in inboxes.engines():
+        entries = read(engine, partial(manual_list.list_entries, tables=tables, limit=1_000, message_ids=[message_id]))
+        reasons |= {entry.reason for entry in entries}
+    if reasons & set(_OF_CONSUMING):
+        return Outcome.CHANGED
+    return Outcome.STILL_OPEN if reasons and statuses.get(message_id) == UNCONFIRMED else Outcome.NOT_LISTED
+
+
+def _retry_stub(connection: sa.Connection, *, tables: Tables, message_id: str, now_ms: int, oldest_ms: int) -> Outcome:
+    stub = tables.stub
+    # Without an offset no group's mark holds it back, and without a time of sending it is a first send.
+    unsent = {"sent_ms": None, "broker_name": None, "sent_queue_id": None, "queue_offset": None, "send_count": 0}
+    free = {"claim_token": None, "claim_until_ms": 0, "is_manual": False, "resend_ms": now_ms}
+    ours = stub.c.message_id == message_id
+    changed = connection.execute(
+        sa.update(stub)
+        .where(ours, stub.c.status == UNCONFIRMED, stub.c.created_ms >= oldest_ms)
+        .values(**unsent, **free)
+    ).rowcount
+    if not changed:
+        outcome = _changeable(connection.scalar(sa.select(stub.c.status).where(ours).with_for_update()))
+        return Outcome.TOO_OLD if outcome is Outcome.CHANGED else outcome
+    _remove(connection, tables=tables, message_id=message_id, reasons=OF_SENDING)
+    return Outcome.CHANGED
+
+
+def _void_stub(connection: sa.Connection, *, tables: Tables, message_id: str) -> Outcome:
+    before = status_of(connection, tables, [message_id]).get(message_id)
+    if before != UNCONFIRMED:
+        return _changeable(before)
+    return Outcome.CHANGED if void(connection, tables, message_id) == VOID else Outcome.CONFIRMED
+
+
+def _revive(connection: sa.Connection, *, tables: Tables, message_id: str) -> None:
+    """The consumers' side of a retry: automatic resends may look after it again."""
+    log = tables.log
+    dead = sa.select(tables.manual.c.group_name).where(
+        tables.manual.c.message_id == message_id, tables.manual.c.reason == DEAD_LETTER
+    )
+    groups = connection.scalars(dead).all()
+    if groups:
+        connection.execute(
+            sa.update(log)
+            .where(log.c.group_name.in_(groups), log.c.message_id == message_id)
+            .values(is_dead=False, blocks_until_ms=0)
+        )
+    _remove(connection, tables=tables, message_id=message_id, reasons=(DEAD_LETTER,))
+
+
+def _remove(connection: sa.Connection, *, tables: Tables, message_id: str, reasons: Sequence[str]) -> None:
+    for reason in reasons:
+        manual_list.remove(connection, tables, message_id, reason=reason)

@@ -1,0 +1,69 @@
+"""Everything that the databases of the kit know of one message, for a person who looks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import partial
+
+import sqlalchemy as sa
+
+from rmq_store.reliable.database import manual_list
+from rmq_store.reliable.database.leases import now_ms
+from rmq_store.reliable.database.manual_list import ManualEntry
+from rmq_store.reliable.database.tables import Tables
+from rmq_store.reliable.database.transact import read
+from rmq_store.reliable.desk.stub_reason import GroupStatus
+from rmq_store.reliable.desk.stub_status import StubStatus, group_statuses, stubs_named
+from rmq_store.reliable.relay.inboxes import Inboxes
+
+_ENTRIES_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class MessageReport:
+    """`stub` None: this database has promised no such message. `others`: groups that the stub does not name, and that
+    have received or done it.
+    """
+
+    message_id: str
+    stub: StubStatus | None
+    body: bytes | None
+    properties: dict[str, str] | None
+    others: tuple[GroupStatus, ...]
+    entries: tuple[ManualEntry, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing knows the message."""
+        return self.stub is None and not self.others and not self.entries
+
+
+def report_of(inboxes: Inboxes, tables: Tables, message_id: str) -> MessageReport:
+    """Look the message up in every database; reads only."""
+    at_ms = now_ms()
+    found = stubs_named(inboxes, tables, [message_id], at_ms).get(message_id)
+    body, properties = None, None
+    stub = tables.stub
+    if found is not None:
+        asked = sa.select(stub.c.body, stub.c.properties).where(stub.c.message_id == message_id)
+        row = read(inboxes.stubs, lambda connection: connection.execute(asked).one_or_none())
+        if row is not None:
+            body, properties = bytes(row.body), dict(json.loads(row.properties))
+    entries: list[ManualEntry] = []
+    named = {group.name for group in found.groups} if found is not None else set()
+    others: list[GroupStatus] = []
+    marks = tables.high_water
+    consuming = sa.select(marks.c.group_name).distinct()
+    for engine in inboxes.engines():
+        own = read(
+            engine,
+            partial(manual_list.list_entries, tables=tables, limit=_ENTRIES_MAX, message_ids=[message_id]),
+        )
+        entries += own
+        # The key of log and inbox begins with the group; every group that consumes has a mark.
+        groups = set(read(engine, lambda connection: connection.scalars(consuming).all()))
+        groups |= {entry.group_name for entry in own if entry.group_name}
+        wanted = sorted(group for group in groups - named if inboxes.of(group) is engine)
+        others += group_statuses(engine, tables, message_id, wanted)
+    return MessageReport(message_id, found, body, properties, tuple(others), tuple(entries))

@@ -1,0 +1,222 @@
+"""What becomes of a stub next, and why it is not sent yet: for people who look (`rmq resend list` and `show`).
+
+    unsent     no broker has answered for it yet
+    waiting    sent; the time is not there, or each group may still get it
+    due        sent, and sent again in the next round
+    manual     on the manual list: nobody sends it
+    void       taken back
+    confirmed  every group has done it
+
+A view is read without locks, a page at a time, in a number of statements that does not depend on the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from rmq_store.reliable.database.tables import CONFIRMED, UNCONFIRMED, VOID, Tables
+from rmq_store.reliable.database.transact import read
+from rmq_store.reliable.desk.stub_reason import DUE, MANUAL, UNSENT, WAITING, GroupStatus, LogRow, judge
+from rmq_store.reliable.relay.inboxes import Inboxes
+
+STATES: Final = (UNSENT, WAITING, DUE, MANUAL, VOID)
+
+PAGE_ROWS: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class StubStatus:
+    """A stub without its body. `why`: one line for a person. Times in ms since 1970."""
+
+    seq: int
+    message_id: str
+    topic: str
+    sharding_key: str | None
+    state: str
+    why: str
+    created_ms: int
+    send_count: int
+    sent_ms: int | None
+    resend_ms: int
+    broker_name: str | None
+    queue_id: int | None
+    queue_offset: int | None
+    groups: tuple[GroupStatus, ...]
+
+
+def stubs_in(
+    inboxes: Inboxes, tables: Tables, states: Sequence[str], now_ms: int, *, group: str | None = None
+) -> Iterator[StubStatus]:
+    """Stubs in one of the `states`, oldest first; of one group only, if it has not confirmed them."""
+    seq = -1
+    stub, stub_group = tables.stub, tables.stub_group
+    while True:
+        asked = sa.select(*_columns(tables)).where(stub.c.seq > seq, sa.or_(*_kinds(tables, states)))
+        if group is not None:
+            asked = asked.where(
+                sa.exists().where(
+                    stub_group.c.message_id == stub.c.message_id,
+                    stub_group.c.group_name == group,
+                    stub_group.c.confirmed_ms.is_(None),
+                )
+            )
+        rows = read(inboxes.stubs, partial(_rows, asked=asked.order_by(stub.c.seq).limit(PAGE_ROWS)))
+        if not rows:
+            return
+        yield from (found for found in _statuses(inboxes, tables, rows, now_ms) if found.state in states)
+        seq = rows[-1].seq
+
+
+def stubs_named(inboxes: Inboxes, tables: Tables, message_ids: Sequence[str], now_ms: int) -> dict[str, StubStatus]:
+    """The stubs of these ids, whatever their state; ids without a stub are left out."""
+    asked = sa.select(*_columns(tables)).where(tables.stub.c.message_id.in_(message_ids))
+    rows = read(inboxes.stubs, partial(_rows, asked=asked))
+    return {found.message_id: found for found in _statuses(inboxes, tables, rows, now_ms)}
+
+
+def count_states(engine: sa.Engine, tables: Tables) -> dict[str, int]:
+    """{unsent, sent, manual, void: how many stubs}; "sent" are those that are waiting or due."""
+    stub = tables.stub
+    kind = sa.case(
+        (stub.c.status == VOID, VOID),
+        (stub.c.is_manual, MANUAL),
+        (stub.c.sent_ms.is_(None), UNSENT),
+        else_="sent",
+    )
+    asked = sa.select(kind.label("kind"), sa.func.count().label("rows")).where(stub.c.status != CONFIRMED)
+    found = {row.kind: row.rows for row in read(engine, partial(_rows, asked=asked.group_by(kind)))}
+    return {name: found.get(name, 0) for name in (UNSENT, "sent", MANUAL, VOID)}
+
+
+def _rows(connection: sa.Connection, asked: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+    return connection.execute(asked).all()
+
+
+def _columns(tables: Tables) -> list[sa.Column[Any]]:
+    """Of `stub`, without what may be large."""
+    return [column for column in tables.stub.columns if column.name not in ("body", "properties")]
+
+
+def _kinds(tables: Tables, states: Sequence[str]) -> Iterator[sa.ColumnElement[bool]]:
+    """What the database can tell of a state; waiting and due are told apart by `judge`."""
+    stub = tables.stub
+    is_open = sa.and_(stub.c.status == UNCONFIRMED, sa.not_(stub.c.is_manual))
+    if UNSENT in states:
+        yield sa.and_(is_open, stub.c.sent_ms.is_(None))
+    if WAITING in states or DUE in states:
+        yield sa.and_(is_open, stub.c.sent_ms.is_not(None))
+    if MANUAL in states:
+        yield sa.and_(stub.c.status == UNCONFIRMED, stub.c.is_manual)
+    if VOID in states:
+        yield stub.c.status == VOID
+
+
+def _statuses(inboxes: Inboxes, tables: Tables, rows: Sequence[sa.Row[Any]], now_ms: int) -> Iterator[StubStatus]:
+    groups = _groups(inboxes, tables, rows)
+    oldest = _oldest_of_keys(inboxes.stubs, tables, rows)
+    for row in rows:
+        own = tuple(groups.get(row.message_id, ()))
+        older = oldest.get((row.topic, row.sharding_key))
+        state, why = judge(row, own, older if older is not None and older.seq < row.seq else None, now_ms)
+        yield StubStatus(
+            row.seq, row.message_id, row.topic, row.sharding_key, state, why, row.created_ms, row.send_count,
+            row.sent_ms, row.resend_ms, row.broker_name, row.sent_queue_id, row.queue_offset, own,
+        )  # fmt: skip
+
+
+def _groups(inboxes: Inboxes, tables: Tables, rows: Sequence[sa.Row[Any]]) -> Mapping[str, list[GroupStatus]]:
+    ids = [row.message_id for row in rows]
+    stub_group = tables.stub_group
+    asked = sa.select(stub_group).where(stub_group.c.message_id.in_(ids))
+    asked = asked.order_by(stub_group.c.message_id, stub_group.c.group_name)
+    pairs = read(inboxes.stubs, partial(_rows, asked=asked))
+    names: dict[sa.Engine, set[str]] = {}
+    for pair in pairs:
+        names.setdefault(inboxes.of(pair.group_name), set()).add(pair.group_name)
+    topics = sorted({row.topic for row in rows})
+    known = _Known()
+    for engine, groups in names.items():
+        try:
+            read(engine, partial(known.add, tables=tables, groups=sorted(groups), ids=ids, topics=topics))
+        except sa.exc.OperationalError:
+            known.silent |= groups
+    stubs = {row.message_id: row for row in rows}
+    found: dict[str, list[GroupStatus]] = {}
+    for pair in pairs:
+        stub = stubs[pair.message_id]
+        mark = known.marks.get((pair.group_name, stub.broker_name or "", stub.topic, stub.sent_queue_id))
+        is_known = stub.queue_offset is not None
+        status = known.status(pair.group_name, pair.message_id, pair.confirmed_ms, mark if is_known else None)
+        found.setdefault(pair.message_id, []).append(status)
+    return found
+
+
+def group_statuses(engine: sa.Engine, tables: Tables, message_id: str, groups: Sequence[str]) -> list[GroupStatus]:
+    """Those of the groups that have received or done a message, whether it has a stub or not."""
+    known = _Known()
+    read(engine, partial(known.add, tables=tables, groups=groups, ids=[message_id], topics=[]))
+    found = [known.status(group, message_id, None, None) for group in groups]
+    return [group for group in found if group.done_ms is not None or group.log is not None]
+
+
+class _Known:
+    """What consumers' databases say of some groups and messages."""
+
+    def __init__(self) -> None:
+        self.logs: dict[tuple[str, str], LogRow] = {}
+        self.done: dict[tuple[str, str], int] = {}
+        self.marks: dict[tuple[str, str, str, int], int] = {}
+        self.silent: set[str] = set()
+
+    def add(
+        self,
+        connection: sa.Connection,
+        *,
+        tables: Tables,
+        groups: Sequence[str],
+        ids: Sequence[str],
+        topics: Sequence[str],
+    ) -> None:
+        log, inbox, high = tables.log, tables.inbox, tables.high_water
+        for row in connection.execute(sa.select(log).where(log.c.group_name.in_(groups), log.c.message_id.in_(ids))):
+            lease_ms = row.lease_until_ms if row.lease_token else 0
+            found = LogRow(row.received_ms, row.reconsume_times, lease_ms, row.blocks_until_ms, bool(row.is_dead))
+            self.logs[row.group_name, row.message_id] = found
+        asked = sa.select(inbox).where(inbox.c.group_name.in_(groups), inbox.c.message_id.in_(ids))
+        for row in connection.execute(asked):
+            self.done[row.group_name, row.message_id] = row.done_ms
+        marks = sa.select(high).where(high.c.group_name.in_(groups), high.c.topic.in_(topics))
+        for row in connection.execute(marks):
+            self.marks[row.group_name, row.broker_name, row.topic, row.queue_id] = row.queue_offset
+
+    def status(self, group: str, message_id: str, confirmed_ms: int | None, mark: int | None) -> GroupStatus:
+        key = (group, message_id)
+        is_known = group not in self.silent
+        return GroupStatus(group, confirmed_ms, self.done.get(key), self.logs.get(key), mark, is_known)
+
+
+def _oldest_of_keys(
+    engine: sa.Engine, tables: Tables, rows: Sequence[sa.Row[Any]]
+) -> Mapping[tuple[str, str], sa.Row[Any]]:
+    """{(topic, sharding key): the oldest stub of it that no broker has}, of the keys of unsent rows."""
+    stub = tables.stub
+    keys = {(row.topic, row.sharding_key) for row in rows if row.sharding_key is not None and row.sent_ms is None}
+    if not keys:
+        return {}
+    first = (
+        sa.select(sa.func.min(stub.c.seq))
+        .where(
+            sa.tuple_(stub.c.topic, stub.c.sharding_key).in_(sorted(keys)),
+            stub.c.status == UNCONFIRMED,
+            stub.c.sent_ms.is_(None),
+        )
+        .group_by(stub.c.topic, stub.c.sharding_key)
+    )
+    asked = sa.select(stub.c.topic, stub.c.sharding_key, stub.c.seq, stub.c.message_id, stub.c.is_manual)
+    found = read(engine, partial(_rows, asked=asked.where(stub.c.seq.in_(first))))
+    return {(row.topic, row.sharding_key): row for row in found}

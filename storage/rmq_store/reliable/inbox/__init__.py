@@ -1,0 +1,1 @@
+"""The consumer's half: `Idempotency`, and all that makes an effect happen once."""

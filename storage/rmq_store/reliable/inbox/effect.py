@@ -1,0 +1,142 @@
+"""The transaction that has the effect: inbox rows, the handler, confirmation, the end of the log rows (C3 to C6)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+
+from rmq_store.reliable.database.tables import Tables
+from rmq_store.reliable.database.transact import transact
+from rmq_store.reliable.inbox import inbox, receipts
+from rmq_store.reliable.inbox.handler_connection import HandlerRunner
+from rmq_store.reliable.outbox import stub
+
+if TYPE_CHECKING:
+    from rmq_store.reliable.outbox.outbox import Outbox
+
+LOCK_TIMEOUT_S: Final = 5
+"""How long a worker that takes over waits for one that hangs in its transaction."""
+
+Handle = Callable[[sa.Connection, Collection[str]], object]
+"""Gets the connection, and the ids that are to be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the group's rows are. `stubs`: the engine of the stubs, None if they lie in the same database."""
+
+    group: str
+    engine: sa.Engine
+    tables: Tables
+    stubs: sa.Engine | None = None
+
+
+class VoidStubsError(Exception):
+    """Stubs that were taken back while the effect was under way; it is rolled back."""
+
+    def __init__(self, message_ids: set[str]) -> None:
+        super().__init__(f"void stubs: {len(message_ids)}")
+        self.message_ids = message_ids
+
+
+class BusyError(Exception):
+    """A worker whose lease is over is still in its transaction; nothing was done."""
+
+
+class Effect:
+    """Runs it. Safe for threads."""
+
+    def __init__(
+        self, places: Places, handlers: HandlerRunner, clock: Callable[[], int], outbox: Outbox | None = None
+    ) -> None:
+        self._outbox = outbox
+        self._places = places
+        self._handlers = handlers
+        self._clock = clock
+
+    def run(self, message_ids: set[str], handle: Handle, *, may_wait: bool) -> set[str]:
+        """Do messages in one transaction, durable on return; returns those that were not done before. `handle` may be
+        called several times, each time after a rollback.
+
+        `may_wait` False: a worker that took over may find the first one alive, and waits for it a moment only.
+
+        Raises:
+            VoidStubsError, BusyError: nothing was done.
+            what `handle` raises: nothing was done. HandlerTransactionError: unless it committed something itself.
+        """
+        run = partial(self._run, message_ids=message_ids, handle=handle, may_wait=may_wait)
+        mine, stubs = transact(self._places.engine, run)
+        if self._outbox is not None and stubs:
+            # If this process dies here, a relay sends them.
+            self._outbox.flush_after_commit(*stubs)
+        return mine
+
+    def confirm(self, connection: sa.Connection, message_ids: Collection[str], now_ms: int) -> set[str]:
+        """Confirm stubs that lie in this database, in the caller's transaction; returns the ids of void ones."""
+        if self._places.stubs is not None:
+            return set()
+        return confirm(connection, self._places, message_ids, now_ms)
+
+    def _run(
+        self, connection: sa.Connection, message_ids: set[str], handle: Handle, may_wait: bool
+    ) -> tuple[set[str], list[stub.Stub]]:
+        group, tables = self._places.group, self._places.tables
+        now_ms = self._clock()
+        insert = partial(inbox.insert_set, connection, tables, group, message_ids, now_ms)
+        mine = insert() if may_wait else _within_lock_timeout(connection, insert)
+        stubs: list[stub.Stub] = []
+        if mine:
+            collecting = contextlib.nullcontext(stubs) if self._outbox is None else self._outbox.collecting(connection)
+            with collecting as stubs:
+                self._handlers.run(connection, lambda: handle(connection, frozenset(mine)))
+        void = self.confirm(connection, message_ids, now_ms) & mine
+        if void:
+            raise VoidStubsError(void)
+        receipts.delete(connection, tables, group, message_ids)
+        return mine, stubs
+
+
+def confirm(connection: sa.Connection, places: Places, message_ids: Collection[str], now_ms: int) -> set[str]:
+    """C5: confirm stubs for the group, in the caller's transaction; returns the ids of void ones."""
+    if len(message_ids) == 1:
+        (message_id,) = message_ids
+        answer = stub.confirm(connection, places.tables, places.group, message_id, now_ms)
+        return {message_id} if answer is stub.Confirmation.VOID else set()
+    answers = stub.confirm_all(connection, places.tables, places.group, message_ids, now_ms)
+    return {message_id for message_id, answer in answers.items() if answer is stub.Confirmation.VOID}
+
+
+def _within_lock_timeout(connection: sa.Connection, insert: Callable[[], set[str]]) -> set[str]:
+    """The insert, which waits only so long for a transaction that has the same key."""
+    dialect = connection.dialect.name
+    if dialect == "postgresql":
+        before: Any = connection.scalar(sa.text("SELECT current_setting('lock_timeout')"))
+        set_timeout = sa.text("SELECT set_config('lock_timeout', :value, true)")
+        connection.execute(set_timeout, {"value": f"{LOCK_TIMEOUT_S}s"})
+    elif dialect in ("mysql", "mariadb"):
+        before = connection.scalar(sa.text("SELECT @@innodb_lock_wait_timeout"))
+        set_timeout = sa.text("SET innodb_lock_wait_timeout = :value")
+        connection.execute(set_timeout, {"value": LOCK_TIMEOUT_S})
+    else:  # in SQLite the transaction itself has waited for the other one
+        return insert()
+    try:
+        found = insert()
+    except sa.exc.DBAPIError as error:
+        # In PostgreSQL it ends with the transaction, which takes no statement any more.
+        if dialect != "postgresql" and not error.connection_invalidated:
+            connection.execute(set_timeout, {"value": before})
+        if _is_lock_timeout(error):
+            raise BusyError from error
+        raise
+    connection.execute(set_timeout, {"value": before})
+    return found
+
+
+def _is_lock_timeout(error: sa.exc.DBAPIError) -> bool:
+    arguments: tuple[Any, ...] = getattr(error.orig, "args", ())
+    return getattr(error.orig, "sqlstate", None) == "55P03" or (bool(arguments) and arguments[0] == 1205)

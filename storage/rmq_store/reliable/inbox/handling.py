@@ -1,0 +1,199 @@
+"""From what a listener gets to `once`, and from its outcomes to what RocketMQ understands.
+
+    MessageExt, MessageView, RecordBatch  ->  receipts  ->  `Once`  ->  outcomes  ->  ack index, delay level, handle
+
+A message without an id cannot be done once. It fails each time and becomes a dead letter, or goes to the manual list.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+import sqlalchemy as sa
+
+from rmq_store.client import (
+    ConsumeConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
+    MessageExt,
+    MessageView,
+    SimpleConsumer,
+)
+from rmq_store.errors import InvalidReceiptHandleError, NoMessageIdError
+from rmq_store.reliable.database import manual_list
+from rmq_store.reliable.inbox.consume_counters import Counters
+from rmq_store.reliable.inbox.deliveries import (
+    Ladder,
+    Retry,
+    first_rows,
+    message_ids_of,
+    prefix_length,
+    receipt_of,
+    receipts_of,
+)
+from rmq_store.reliable.inbox.effect import Places
+from rmq_store.reliable.inbox.once import Once, Outcome, Verdicts
+from rmq_store.reliable.inbox.receipts import Receipt
+
+HIDDEN_MORE_MS: Final = 1000
+"""How much longer than the lease of another worker a message stays hidden."""
+
+ArrowHandler = Callable[[sa.Connection, pa.RecordBatch], object]
+
+_log = logging.getLogger(__name__)
+
+
+class Handling:
+    """Of one group. Safe for threads."""
+
+    def __init__(
+        self,
+        once: Once,
+        places: Places,
+        ladder: Ladder,
+        counters: Counters,
+        ending: threading.Event,
+        *,
+        busy_wait_ms: int,
+        clock: Callable[[], int],
+    ) -> None:
+        self._once = once
+        self._group, self._tables = places.group, places.tables
+        self._ladder = ladder
+        self._counters = counters
+        self._ending = ending
+        self._busy_wait_ms = busy_wait_ms
+        self._clock = clock
+        self._refused_topics: set[str] = set()
+
+    def message(
+        self,
+        message: MessageExt,
+        topic: str,
+        retry: Retry,
+        handler: Callable[..., object],
+        outside: bool,
+        busy_wait_ms: int | None,
+    ) -> tuple[Outcome | None, int]:
+        """What becomes of a message, and how long it must wait if another worker has it; None: it has no id."""
+        try:
+            receipt = receipt_of(message, topic, message.reconsume_times, retry)
+        except NoMessageIdError as error:
+            self._refuse(topic, 1, error)
+            return None, 0
+        verdicts = self._run_one(receipt, message, handler, outside, None if retry.is_last else busy_wait_ms)
+        return verdicts.outcomes[receipt.message_id], verdicts.wait_ms
+
+    def view(
+        self,
+        simple_consumer: SimpleConsumer,
+        view: MessageView,
+        retry: Retry,
+        handler: Callable[..., object],
+        outside: bool,
+    ) -> Outcome:
+        """A message that another worker has stays hidden until that one's lease is over; at its last delivery, this
+        thread waits for it.
+        """
+        try:
+            receipt = receipt_of(view.message, view.received_from, view.delivery_attempt - 1, retry)
+        except NoMessageIdError as error:
+            self._refuse(view.received_from, 1, error)
+            return Outcome.FAILED
+        verdicts = self._run_one(receipt, view.message, handler, outside, 0)
+        while verdicts.outcomes[receipt.message_id] is Outcome.LATER:
+            hidden = timedelta(milliseconds=verdicts.wait_ms + HIDDEN_MORE_MS)
+            if not self.with_handle(view, partial(simple_consumer.change_invisible_duration, view, hidden)):
+                break
+            if not retry.is_last or self._ending.is_set():
+                break
+            verdicts = self._run_one(receipt, view.message, handler, outside, verdicts.wait_ms)
+        return verdicts.outcomes[receipt.message_id]
+
+    def _run_one(
+        self,
+        receipt: Receipt,
+        message: MessageExt,
+        handler: Callable[..., object],
+        outside: bool,
+        wait_ms: int | None,
+    ) -> Verdicts:
+        if outside:
+            return self._once.run_outside(receipt, lambda: handler(message), wait_ms=wait_ms)
+        return self._once.run([receipt], lambda connection, _: handler(connection, message), wait_ms=wait_ms)
+
+    def rows(
+        self, batch: pa.RecordBatch, topic: str, handler: ArrowHandler, lease_token: str | None
+    ) -> tuple[list[Outcome], int]:
+        """What becomes of each row, and how long they must wait if other workers have them."""
+        ids, error = message_ids_of(batch)
+        if error is not None:
+            self._refuse(topic, ids.count(None), error)
+        rows = first_rows(ids)
+        if not rows:
+            return [Outcome.FAILED] * batch.num_rows, 0
+        receipts = receipts_of(batch, rows, topic, self._ladder)
+
+        def handle(connection: sa.Connection, message_ids: Collection[str]) -> object:
+            if len(message_ids) == batch.num_rows:
+                return handler(connection, batch)
+            wanted = [row for message_id, row in rows.items() if message_id in message_ids]
+            return handler(connection, batch.take(pa.array(wanted, pa.int32())))
+
+        is_last = any(receipt.is_last for receipt in receipts)
+        verdicts = self._once.run(
+            receipts, handle, wait_ms=None if is_last else self._busy_wait_ms, lease_token=lease_token
+        )
+        found = [Outcome.FAILED if message_id is None else verdicts.outcomes[message_id] for message_id in ids]
+        return found, verdicts.wait_ms
+
+    def row_outside(self, row: pa.RecordBatch, topic: str, handler: Callable[[], object]) -> Outcome:
+        """What becomes of the message of a batch with one row, whose effect is elsewhere."""
+        ids, error = message_ids_of(row)
+        if error is not None:
+            self._refuse(topic, 1, error)
+            return Outcome.FAILED
+        (receipt,) = receipts_of(row, first_rows(ids), topic, self._ladder)
+        wait_ms = None if receipt.is_last else self._busy_wait_ms
+        return self._once.run_outside(receipt, handler, wait_ms=wait_ms).outcomes[receipt.message_id]
+
+    def answer(
+        self, context: ConsumeConcurrentlyContext, outcomes: Sequence[Outcome], wait_ms: int
+    ) -> ConsumeConcurrentlyStatus:
+        """Acknowledge what comes before the first that is not done. If the rest is only busy, it comes again when the
+        lease is over.
+        """
+        context.ack_index = prefix_length([outcome.is_success for outcome in outcomes]) - 1
+        if Outcome.LATER in outcomes and Outcome.FAILED not in outcomes:
+            context.delay_level_when_next_consume = self._ladder.level_of(wait_ms)
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    def with_handle(self, view: MessageView, call: Callable[[], None]) -> bool:
+        """False: the message was visible again before; it comes, or came, again."""
+        try:
+            call()
+        except InvalidReceiptHandleError as error:
+            _log.info("group %s: message %s comes again: %s", self._group, view.message_id, error)
+            return False
+        return True
+
+    def _refuse(self, topic: str, count: int, error: NoMessageIdError) -> None:
+        """A message without an id fails, each time, and becomes a dead letter. One line in the log per topic."""
+        self._counters.refuse(count)
+        if topic not in self._refused_topics:
+            self._refused_topics.add(topic)
+            _log.error("group %s: %s. More of this topic are only counted", self._group, error)
+
+    def list_nameless(self, message: MessageExt) -> None:
+        """Put a message without an id on the manual list, under its place in the log."""
+        detail = f"offset {message.queue_offset} of queue {message.queue_id} of {message.topic} ({message.broker_name})"
+        add = partial(
+            manual_list.add, tables=self._tables, message_id=message.offset_msg_id, group_name=self._group,
+            reason=manual_list.NO_ID, detail=detail, now_ms=self._clock(),
+        )  # fmt: skip
+        self._once.patience.transact(add)

@@ -1,0 +1,396 @@
+"""One message, or a set of them, done once: the steps C1 to C7, E1 and E2 of docs/reliable-design.md.
+
+    C1   Redis, a filter                                                       6.3.1 of the document
+    C2   log transaction: log row with a lease, high water; done, void, busy?  6.2.1.2, 6.3.2, 6.3.3
+    C3   effect transaction: the inbox row, which decides                      `effect`
+    C4   the handler, inside a savepoint                                       6.3.4
+    C5   the stub is confirmed; a void one rolls everything back               6.4.1
+    C6   the log row goes; COMMIT
+    C7   confirmation in another database; Redis says done
+    E1   log: lease given back, dead letters to the manual list                6.4.2
+    E2   Redis key given back
+
+"Another worker is at it" is `LATER`, never a success: if that worker dies, its message must come again. As each LATER
+costs one of RocketMQ's retries, it is waited for first. While the database is away, messages are held.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import sqlalchemy as sa
+
+from rmq_store.errors import HandlerTransactionError
+from rmq_store.reliable.database import manual_list
+from rmq_store.reliable.database.leases import new_token
+from rmq_store.reliable.database.tables import VOID
+from rmq_store.reliable.database.transact import is_transient, read, transact
+from rmq_store.reliable.inbox import inbox, receipts
+from rmq_store.reliable.inbox.consume_counters import Counters
+from rmq_store.reliable.inbox.effect import BusyError, Effect, Handle, Places, VoidStubsError, confirm
+from rmq_store.reliable.inbox.handler_connection import HandlerRunner, TransactionEndedError
+from rmq_store.reliable.inbox.high_water import HighWater
+from rmq_store.reliable.inbox.lease_keeper import LeaseKeeper
+from rmq_store.reliable.inbox.patience import Patience
+from rmq_store.reliable.inbox.receipts import Receipt, Received
+from rmq_store.reliable.inbox.redis_filter import Known, RedisFilter
+from rmq_store.reliable.outbox import stub
+
+if TYPE_CHECKING:
+    from rmq_store.reliable.outbox.outbox import Outbox
+
+FAILURES_MAX: Final = 32
+"""How often a handler may fail in one call on parts of its set: three poison rows among a thousand are found so."""
+
+_log = logging.getLogger(__name__)
+
+
+class RowsFailedError(Exception):
+    """What a handler of a set raises to say that some of its messages failed: the transaction is rolled back, and the
+    handler is called again with the others.
+    """
+
+    def __init__(self, message_ids: Collection[str]) -> None:
+        super().__init__(f"the handler says that {len(message_ids)} messages failed")
+        self.message_ids = frozenset(message_ids)
+
+
+class Outcome(StrEnum):
+    """What became of a message. The first three are successes: it need not come again."""
+
+    DONE = "done"
+    DUPLICATE = "duplicate"
+    VOID = "void"
+    LATER = "later"
+    FAILED = "failed"
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the group is through with it."""
+        return self in (Outcome.DONE, Outcome.DUPLICATE, Outcome.VOID)
+
+
+@dataclass(slots=True)
+class Verdicts:
+    """{message id: outcome}. `wait_ms`: of those that come later, when the last lease of another ends, from now on."""
+
+    outcomes: dict[str, Outcome]
+    wait_ms: int = 0
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """The work on the messages of one call."""
+
+    receipts: dict[str, Receipt]
+    is_outside: bool
+    token: str
+    known: dict[str, Known] = field(default_factory=dict)
+    received: Received = field(default_factory=Received)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    has_had_effect: bool = False
+    failures: int = 0
+
+    def settle(self, message_ids: Collection[str], outcome: Outcome) -> None:
+        self.outcomes.update(dict.fromkeys(message_ids, outcome))
+
+    def unsettled(self) -> list[str]:
+        return [message_id for message_id in self.receipts if message_id not in self.outcomes]
+
+    def recorded(self) -> set[str]:
+        """Those that have an inbox row."""
+        wanted = (Outcome.DONE, Outcome.DUPLICATE)
+        return {message_id for message_id, outcome in self.outcomes.items() if outcome in wanted}
+
+
+class Once:
+    """Does messages once. Safe for threads; all that it is given belongs to its `Idempotency`, which sets `ending`."""
+
+    def __init__(
+        self,
+        places: Places,
+        keeper: LeaseKeeper,
+        counters: Counters,
+        handlers: HandlerRunner,
+        ending: threading.Event,
+        *,
+        redis: RedisFilter | None,
+        outbox: Outbox | None,
+        lease_ms: int,
+        slack_ms: int,
+        clock: Callable[[], int],
+    ) -> None:
+        self._places = places
+        self._group, self._tables = places.group, places.tables
+        self._keeper = keeper
+        self._counters = counters
+        self._effect = Effect(places, handlers, clock, outbox)
+        self.patience = Patience(places.engine, places.group, ending)
+        self._redis = redis
+        self._lease_ms = lease_ms
+        self._slack_ms = slack_ms
+        self._clock = clock
+        self._high_water = HighWater()
+
+    def run(
+        self, deliveries: Sequence[Receipt], handle: Handle, *, wait_ms: int | None, lease_token: str | None = None
+    ) -> Verdicts:
+        """Do messages in one transaction: `handle` gets the connection and the ids that are to be done, perhaps several
+        times, each time after a rollback. What succeeds is durable on return. Never raises what `handle` raises.
+
+        `deliveries` have different ids. The number of statements is the same for any 1,000 of them. Where `handle`
+        fails on several, they are halved until the guilty ones stand alone, each half in its own transaction; by
+        `RowsFailedError` it fails some, and gets the others again.
+        `wait_ms`: how long messages that other workers have are waited for; None: as long as a lease of them lives.
+        `lease_token`: takes over rows that have it, from an earlier try of the same work.
+        """
+        by_id = {receipt.message_id: receipt for receipt in deliveries}
+        attempt = _Attempt(by_id, is_outside=False, token=lease_token or new_token())
+        return self._run(attempt, lambda: self._do_inside(attempt, attempt.received.ours, handle), wait_ms)
+
+    def run_outside(self, delivery: Receipt, handle: Callable[[], object], *, wait_ms: int | None) -> Verdicts:
+        """Do a message whose effect is elsewhere: at least once. Where nobody knows whether it happened before, or
+        whether two workers had it, the manual list says so (in_doubt).
+        """
+        attempt = _Attempt({delivery.message_id: delivery}, is_outside=True, token=new_token())
+        return self._run(attempt, lambda: self._do_outside(attempt, handle), wait_ms)
+
+    def _run(self, attempt: _Attempt, work: Callable[[], None], wait_ms: int | None) -> Verdicts:
+        if self._redis is not None:
+            attempt.known = self._redis.claim(list(attempt.receipts), attempt.token)
+        is_over = False
+        try:
+            for _ in self.patience.turns(wait_ms):
+                self._try(attempt, work)
+                if not attempt.unsettled():
+                    break
+            attempt.settle(attempt.unsettled(), Outcome.LATER)
+            self._confirm_elsewhere(attempt)
+            is_over = True
+        finally:
+            self._tell_redis(attempt, is_over=is_over)
+        self._counters.count(attempt.outcomes, attempt.known)
+        later = [each for each, outcome in attempt.outcomes.items() if outcome is Outcome.LATER]
+        until_ms = max((attempt.received.busy.get(each, 0) for each in later), default=0)
+        return Verdicts(attempt.outcomes, max(0, until_ms - self._clock()))
+
+    def _try(self, attempt: _Attempt, work: Callable[[], None]) -> None:
+        """C2 for what is not settled, and the work on what is ours then; busy messages stay unsettled."""
+        try:
+            self._receive(attempt)
+            if attempt.received.ours:
+                with self._keeper.hold(attempt.received.ours, attempt.token):
+                    work()
+        except BusyError:
+            attempt.settle(attempt.received.ours - attempt.outcomes.keys(), Outcome.LATER)
+        except Exception as error:
+            self._fail(attempt, [each for each in attempt.unsettled() if each not in attempt.received.busy], error)
+
+    # -- C2 -----------------------------------------------------------------------------------------------------------
+
+    def _receive(self, attempt: _Attempt) -> None:
+        wanted = [attempt.receipts[message_id] for message_id in attempt.unsettled()]
+        # Nothing is known until the transaction has committed.
+        attempt.received = Received()
+        void = self._void_elsewhere(wanted)
+        marks = self._high_water.enter(wanted)
+        left: dict[receipts.Queue, int] = {}
+        is_committed = False
+
+        def work(connection: sa.Connection) -> Received:
+            now_ms = self._clock()
+            found = receipts.receive(
+                connection,
+                self._tables,
+                self._group,
+                wanted,
+                token=attempt.token,
+                now_ms=now_ms,
+                lease_ms=self._lease_ms,
+                marks=marks,
+                void=void,
+            )
+            if attempt.is_outside and found.took_over:
+                self._doubt(
+                    connection,
+                    found.ours,
+                    "a worker had it and never said what became of it; its effect may have happened before",
+                )
+            return found
+
+        try:
+            attempt.received = self.patience.transact(work)
+            is_committed = True
+        finally:
+            left = self._high_water.leave(marks, is_committed=is_committed)
+        if left:
+            self.patience.transact(partial(receipts.write_marks, tables=self._tables, group=self._group, marks=left))
+            self._high_water.wrote(left)
+        attempt.settle(attempt.received.done, Outcome.DUPLICATE)
+        attempt.settle(attempt.received.void, Outcome.VOID)
+
+    def _void_elsewhere(self, wanted: Sequence[Receipt]) -> set[str] | None:
+        """The void ones among them, by the database of the stubs. While that is away nobody knows: C7 tells later."""
+        if self._places.stubs is None:
+            return None
+        ids = [receipt.message_id for receipt in wanted]
+        try:
+            status = read(self._places.stubs, lambda connection: stub.status_of(connection, self._tables, ids))
+        except sa.exc.SQLAlchemyError as error:
+            _log.warning("group %s: nobody knows which stubs are void (%s)", self._group, type(error).__name__)
+            return set()
+        return {message_id for message_id, text in status.items() if text == VOID}
+
+    # -- the work -----------------------------------------------------------------------------------------------------
+
+    def _do_inside(self, attempt: _Attempt, message_ids: set[str], handle: Handle) -> None:
+        """The effect of these in one transaction, or of each half in its own."""
+        left = message_ids
+        while left:
+            try:
+                mine = self._effect.run(left, handle, may_wait=not attempt.received.took_over)
+            except VoidStubsError as void:
+                self.patience.transact(
+                    partial(receipts.delete, tables=self._tables, group=self._group, message_ids=void.message_ids)
+                )
+                attempt.settle(void.message_ids, Outcome.VOID)
+                left = left - void.message_ids
+            except BusyError:
+                raise
+            except RowsFailedError as some:
+                failed = left & some.message_ids
+                self._fail(attempt, sorted(failed or left), some)
+                left = left - failed if failed else set()
+            except Exception as error:
+                attempt.failures += 1
+                if len(left) == 1 or attempt.failures > FAILURES_MAX or _would_repeat(error):
+                    self._fail(attempt, sorted(left), error)
+                    return
+                ordered = [message_id for message_id in attempt.receipts if message_id in left]
+                middle = len(ordered) // 2
+                self._do_inside(attempt, set(ordered[:middle]), handle)
+                self._do_inside(attempt, set(ordered[middle:]), handle)
+                return
+            else:
+                attempt.settle(mine, Outcome.DONE)
+                attempt.settle(left - mine, Outcome.DUPLICATE)
+                return
+
+    def _do_outside(self, attempt: _Attempt, handle: Callable[[], object]) -> None:
+        (message_id,) = ids = attempt.received.ours
+        handle()
+        attempt.has_had_effect = True
+
+        def record(connection: sa.Connection) -> bool:
+            now_ms = self._clock()
+            is_mine = inbox.insert(connection, self._tables, self._group, message_id, now_ms)
+            if not is_mine:
+                self._doubt(connection, ids, "two workers had it at one time; both had its effect")
+            if self._effect.confirm(connection, ids, now_ms):
+                self._doubt(connection, ids, "its stub was taken back while the handler ran; the effect has happened")
+            receipts.delete(connection, self._tables, self._group, ids)
+            return is_mine
+
+        is_mine = self.patience.transact(record)
+        attempt.settle(ids, Outcome.DONE if is_mine else Outcome.DUPLICATE)
+
+    # -- C7 -----------------------------------------------------------------------------------------------------------
+
+    def _confirm_elsewhere(self, attempt: _Attempt) -> None:
+        done = sorted(attempt.recorded())
+        if self._places.stubs is None or not done:
+            return
+        try:
+            void = transact(self._places.stubs, lambda other: confirm(other, self._places, done, self._clock()))
+        except sa.exc.SQLAlchemyError as error:
+            _log.warning(
+                "group %s: %d stubs are not confirmed (%s); the resend finds that their messages are done",
+                self._group, len(done), type(error).__name__,
+            )  # fmt: skip
+            return
+        new = [message_id for message_id in void if attempt.outcomes[message_id] is Outcome.DONE]
+        if new:
+            self.patience.transact(
+                lambda connection: self._doubt(connection, new, "its effect has happened though its stub is void")
+            )
+
+    def _tell_redis(self, attempt: _Attempt, *, is_over: bool) -> None:
+        if self._redis is None:
+            return
+        done = attempt.recorded() if is_over else set()
+        self._redis.done(done)
+        ours = {message_id for message_id, known in attempt.known.items() if known is Known.OURS}
+        self._redis.release(ours - done, attempt.token)
+
+    # -- E1 -----------------------------------------------------------------------------------------------------------
+
+    def _fail(self, attempt: _Attempt, failed: Sequence[str], error: Exception) -> None:
+        attempt.settle(failed, Outcome.FAILED)
+        by_answer = isinstance(error, RowsFailedError)
+        _log.warning("group %s: %s failed", self._group, _names(failed), exc_info=None if by_answer else error)
+        detail = _detail(error)
+
+        def work(connection: sa.Connection) -> set[str]:
+            done = receipts.fail(
+                connection,
+                self._tables,
+                self._group,
+                [attempt.receipts[message_id] for message_id in failed],
+                token=attempt.token,
+                now_ms=self._clock(),
+                slack_ms=self._slack_ms,
+                detail=detail,
+            )
+            if isinstance(error, TransactionEndedError):
+                # It may have committed the inbox row itself, with what it had written so far, or anything else.
+                doubtful, done = set(failed), set()
+            else:
+                doubtful = set(failed) - done if attempt.has_had_effect else set()
+            if doubtful:
+                self._doubt(connection, doubtful, f"its effect may be there in part or in full: {detail}")
+            return done
+
+        try:
+            attempt.settle(self.patience.transact(work), Outcome.DUPLICATE)
+        except sa.exc.SQLAlchemyError as again:
+            _log.warning(
+                "group %s: the failure is not in the log (%s); its lease blocks a resend until it is over",
+                self._group, type(again).__name__,
+            )  # fmt: skip
+
+    def _doubt(self, connection: sa.Connection, message_ids: Collection[str], detail: str) -> None:
+        now_ms = self._clock()
+        self._counters.doubt(len(message_ids))
+        manual_list.add_all(
+            connection,
+            self._tables,
+            [
+                manual_list.ManualEntry(message_id, self._group, manual_list.IN_DOUBT, detail, now_ms)
+                for message_id in message_ids
+            ],
+        )
+
+
+def _would_repeat(error: Exception) -> bool:
+    """Whether a part of the set would fail, too: the handler breaks the rules, or the database does not work."""
+    if isinstance(error, HandlerTransactionError):
+        return True
+    return isinstance(error, sa.exc.DBAPIError | sa.exc.TimeoutError) and is_transient(error)
+
+
+def _detail(error: Exception) -> str:
+    # SQLAlchemy's own text has the statement's parameters in it, which are the business's data.
+    text = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+    return f"{type(error).__name__}: {text}"
+
+
+def _names(message_ids: Sequence[str]) -> str:
+    if len(message_ids) == 1:
+        return f"message {message_ids[0]}"
+    return f"{len(message_ids)} messages, {', '.join(message_ids[:3])} among them"

@@ -1,0 +1,264 @@
+"""The log of what a group has received and not yet done (the document's 6.2.1.2), and its high-water marks.
+
+Both are written in a transaction of their own before the effect's: the sender must see what has arrived, also while it
+is worked on. A row of the log has a lease (somebody works on it), or waits for its retry, or is dead. It goes when the
+message is done. The lease only saves work: what is done once is decided by `inbox`.
+
+    C2   `receive`    one transaction: rows with our lease, marks, and who has what
+    E1   `fail`       one transaction: the lease given back, until when the row blocks a resend, dead letters
+
+A row says where its message lay when it was first received; a retry that takes it over changes the lease only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+
+from rmq_store.reliable.database import manual_list
+from rmq_store.reliable.database.inserted_ids import chunks, inserted_ids
+from rmq_store.reliable.database.leases import horizon_ms
+from rmq_store.reliable.database.tables import VOID, Tables
+from rmq_store.reliable.inbox import inbox
+
+RETRY_TOPIC_PREFIX: Final = "%RETRY%"
+
+Queue = tuple[str, str, int]
+"""Broker name, topic, queue id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """One delivery of a message. `topic`, `queue_id`, `queue_offset`: where it lies, for a retry in the retry topic.
+
+    `retry_ms`: how long it waits for its next delivery if this one fails. `is_last`: if this one fails, it is dead.
+    """
+
+    message_id: str
+    broker_name: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    reconsume_times: int
+    retry_ms: int
+    is_last: bool
+
+    @property
+    def is_first_delivery(self) -> bool:
+        """Whether it counts for the high-water mark: neither a retry, nor given out before."""
+        return self.reconsume_times == 0 and not self.topic.startswith(RETRY_TOPIC_PREFIX)
+
+    @property
+    def queue(self) -> Queue:
+        """The queue that it lies in."""
+        return self.broker_name, self.topic, self.queue_id
+
+
+@dataclass(slots=True)
+class Received:
+    """What C2 found, by id: `ours` to work on, `done` before, `void`, and `busy`: {id: when the other's lease ends}.
+    `took_over`: at least one of `ours` had a worker that never said what became of it, and may be alive.
+    """
+
+    ours: set[str] = field(default_factory=set)
+    done: set[str] = field(default_factory=set)
+    void: set[str] = field(default_factory=set)
+    busy: dict[str, int] = field(default_factory=dict)
+    took_over: bool = False
+
+
+def receive(
+    connection: sa.Connection,
+    tables: Tables,
+    group: str,
+    receipts: Sequence[Receipt],
+    *,
+    token: str,
+    now_ms: int,
+    lease_ms: int,
+    marks: Mapping[Queue, int],
+    void: Collection[str] | None = None,
+) -> Received:
+    """C2: write log rows and marks, and say what to do with each message (ids differ from each other).
+
+    Rows are written before the inbox is read: when another worker has done a message, it has deleted its row, so
+    either our INSERT finds its row, or we find its inbox row. At READ COMMITTED, as `transact` has it.
+
+    `void`: of the ids, those whose stub in another database is void; None: the stubs lie in this database. The number
+    of statements is the same for any 1,000 messages.
+    """
+    found = Received(void=set(void or ()))
+    until_ms = now_ms + lease_ms
+    rows = {receipt.message_id: _log_row(group, receipt, token, now_ms, until_ms) for receipt in receipts}
+    there = rows.keys() - inserted_ids(connection, tables.log, list(rows.values()), token)
+    for ids in chunks(sorted(there)):
+        found.took_over |= _take_over(connection, tables, group, ids, token=token, now_ms=now_ms, lease_ms=lease_ms)
+    # No row: it went after our INSERT found it, and before this transaction could see why.
+    holders: dict[str, tuple[str | None, int]] = dict.fromkeys(rows, (None, now_ms))
+    for ids in chunks(sorted(rows)):
+        for kind, message_id, text, time_ms in connection.execute(_state(tables, group, ids, with_stubs=void is None)):
+            if kind == "inbox":
+                found.done.add(message_id)
+            elif kind == "stub":
+                found.void.add(message_id)
+            else:
+                holders[message_id] = (text, time_ms)
+    found.void -= found.done
+    settled = found.done | found.void
+    for message_id, (holder, held_until_ms) in holders.items():
+        if message_id in settled:
+            continue
+        if holder == token:
+            found.ours.add(message_id)
+        else:
+            found.busy[message_id] = held_until_ms
+    delete(connection, tables, group, settled)
+    write_marks(connection, tables, group, marks)
+    return found
+
+
+def fail(
+    connection: sa.Connection,
+    tables: Tables,
+    group: str,
+    receipts: Sequence[Receipt],
+    *,
+    token: str,
+    now_ms: int,
+    slack_ms: int,
+    detail: str,
+) -> set[str]:
+    """E1: give the rows of `token` back. They block a resend until the retry is due and `slack_ms` more; a row of the
+    last delivery is dead, and on the manual list. Returns the ids that the group has done meanwhile: another worker
+    has, or this one without an answer from the database; their log rows go.
+    """
+    done = inbox.done_ids(connection, tables, group, [receipt.message_id for receipt in receipts])
+    delete(connection, tables, group, done)
+    steps: dict[tuple[int, bool], list[str]] = {}
+    for receipt in receipts:
+        if receipt.message_id not in done:
+            steps.setdefault((receipt.retry_ms, receipt.is_last), []).append(receipt.message_id)
+    log = tables.log
+    for (retry_ms, is_last), ids in sorted(steps.items()):
+        for some in chunks(sorted(ids)):
+            connection.execute(
+                sa.update(log)
+                .where(log.c.group_name == group, log.c.message_id.in_(some), log.c.lease_token == token)
+                .values(
+                    lease_token=None,
+                    lease_until_ms=0,
+                    blocks_until_ms=now_ms + retry_ms + slack_ms,
+                    is_dead=is_last,
+                )
+            )
+        if is_last:
+            manual_list.add_all(
+                connection,
+                tables,
+                [manual_list.ManualEntry(each, group, manual_list.DEAD_LETTER, detail, now_ms) for each in ids],
+            )
+    return done
+
+
+def renew(
+    connection: sa.Connection, tables: Tables, group: str, message_ids: Iterable[str], token: str, until_ms: int
+) -> None:
+    """Let the leases of `token` end at `until_ms`; rows that others have taken over stay theirs."""
+    log = tables.log
+    for some in chunks(sorted(message_ids)):
+        connection.execute(
+            sa.update(log)
+            .where(log.c.group_name == group, log.c.message_id.in_(some), log.c.lease_token == token)
+            .values(lease_until_ms=until_ms)
+        )
+
+
+def delete(connection: sa.Connection, tables: Tables, group: str, message_ids: Iterable[str]) -> None:
+    """Delete log rows of what is done or void, whoever has them."""
+    log = tables.log
+    for some in chunks(sorted(message_ids)):
+        connection.execute(sa.delete(log).where(log.c.group_name == group, log.c.message_id.in_(some)))
+
+
+def write_marks(connection: sa.Connection, tables: Tables, group: str, marks: Mapping[Queue, int]) -> None:
+    """Raise the high-water marks of queues; a smaller one changes nothing. Two processes may do so at one time."""
+    if not marks:
+        return
+    high_water = tables.high_water
+    rows = [
+        {"group_name": group, "broker_name": broker, "topic": topic, "queue_id": queue_id, "queue_offset": offset}
+        for (broker, topic, queue_id), offset in sorted(marks.items())
+    ]
+    dialect = connection.dialect.name
+    if dialect in ("mysql", "mariadb"):
+        new = mysql.insert(high_water)
+        larger = sa.func.greatest(high_water.c.queue_offset, new.inserted.queue_offset)
+        connection.execute(new.on_duplicate_key_update(queue_offset=larger), rows)
+        return
+    insert = (sqlite if dialect == "sqlite" else postgresql).insert(high_water)
+    connection.execute(
+        insert.on_conflict_do_update(
+            index_elements=list(high_water.primary_key),
+            set_={"queue_offset": insert.excluded.queue_offset},
+            where=high_water.c.queue_offset < insert.excluded.queue_offset,
+        ),
+        rows,
+    )
+
+
+def _take_over(
+    connection: sa.Connection, tables: Tables, group: str, ids: list[str], *, token: str, now_ms: int, lease_ms: int
+) -> bool:
+    """Put our lease on rows that nobody works on any more, or that have our token; True if one of them had another
+    worker, whose lease is not live. A message that people have sent again after it was dead is dead no more.
+    """
+    log = tables.log
+    here = (log.c.group_name == group, log.c.message_id.in_(ids))
+    is_over = sa.or_(log.c.lease_until_ms <= now_ms, log.c.lease_until_ms > horizon_ms(now_ms, lease_ms))
+    ours = {"lease_token": token, "lease_until_ms": now_ms + lease_ms, "blocks_until_ms": 0, "is_dead": False}
+    abandoned = sa.update(log).where(*here, log.c.lease_token.is_not(None), log.c.lease_token != token, is_over)
+    took_over = connection.execute(abandoned.values(ours)).rowcount > 0
+    free = sa.update(log).where(*here, sa.or_(log.c.lease_token.is_(None), log.c.lease_token == token))
+    connection.execute(free.values(ours))
+    return took_over
+
+
+def _state(tables: Tables, group: str, ids: list[str], *, with_stubs: bool) -> sa.CompoundSelect[Any]:
+    """(kind, id, text, time) of inbox rows, void stubs and log rows, in one statement."""
+    done, log, stub = tables.inbox, tables.log, tables.stub
+    parts = [
+        sa.select(sa.literal_column("'inbox'"), done.c.message_id, done.c.token, done.c.done_ms).where(
+            done.c.group_name == group, done.c.message_id.in_(ids)
+        ),
+        sa.select(sa.literal_column("'log'"), log.c.message_id, log.c.lease_token, log.c.lease_until_ms).where(
+            log.c.group_name == group, log.c.message_id.in_(ids)
+        ),
+    ]
+    if with_stubs:
+        parts.append(
+            sa.select(sa.literal_column("'stub'"), stub.c.message_id, stub.c.status, stub.c.created_ms).where(
+                stub.c.message_id.in_(ids), stub.c.status == VOID
+            )
+        )
+    return sa.union_all(*parts)
+
+
+def _log_row(group: str, receipt: Receipt, token: str, now_ms: int, until_ms: int) -> dict[str, object]:
+    return {
+        "group_name": group,
+        "message_id": receipt.message_id,
+        "broker_name": receipt.broker_name,
+        "topic": receipt.topic,
+        "queue_id": receipt.queue_id,
+        "queue_offset": receipt.queue_offset,
+        "received_ms": now_ms,
+        "reconsume_times": receipt.reconsume_times,
+        "lease_token": token,
+        "lease_until_ms": until_ms,
+        "blocks_until_ms": 0,
+        "is_dead": False,
+    }

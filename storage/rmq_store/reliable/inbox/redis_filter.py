@@ -1,0 +1,185 @@
+"""Redis before the database: it saves work, and decides nothing (6.3.1 of the document).
+
+    key    <prefix><group>:<message id>
+    value  p:<token>    a worker has it; ends with its lease, which that worker renews
+           d            done; set after the database has committed
+
+A key is given back by compare-and-delete, so nobody deletes the key of a worker that came later. Whatever Redis does
+(it is away, restarted, flushed, read only, slow, or wrong), the answer is at most "not known": the database decides.
+After an error Redis is left alone for a while, so that not each message waits for a time-out.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from rmq_store.reliable.database.engine import resolve_reference
+from rmq_store.reliable.database.inserted_ids import chunks
+from rmq_store.reliable.database.leases import HORIZON_FACTOR
+
+if TYPE_CHECKING:
+    import redis
+
+T = TypeVar("T")
+
+SOCKET_TIMEOUT_S: Final = 0.2
+PAUSE_FIRST_S: Final = 1.0
+PAUSE_MAX_S: Final = 30.0
+
+# Nothing that comes from a message is part of a script.
+_RELEASE: Final = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+_RENEW: Final = (
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0"
+)
+_DONE: Final = b"d"
+
+_log = logging.getLogger(__name__)
+
+
+class Known(StrEnum):
+    """What Redis says of a message. UNKNOWN: ask the database, which must be asked anyway."""
+
+    OURS = "ours"
+    PROCESSING = "processing"
+    DONE = "done"
+    UNKNOWN = "unknown"
+
+
+class RedisFilter:
+    """The keys of one group. `lease_ms`: how long a key of work in hand lives. `done_ttl_ms`: how long one of what is
+    done lives. `on_outage` is called once each time Redis begins to fail. Safe for threads.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        group: str,
+        *,
+        prefix: str,
+        lease_ms: int,
+        done_ttl_ms: int,
+        on_outage: Callable[[], None] = lambda: None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        import redis
+
+        self._client = client
+        self._prefix = f"{prefix}{group}:"
+        self._group = group
+        self._lease_ms = lease_ms
+        self._done_ttl_ms = done_ttl_ms
+        self._on_outage = on_outage
+        self._monotonic = monotonic
+        # A socket that is closed behind the client's back is an OSError or a ValueError.
+        self._errors = (redis.RedisError, OSError, ValueError)
+        self._wrong_type = redis.ResponseError
+        self._lock = threading.Lock()
+        self._pause_s = 0.0
+        self._silent_until_s = 0.0
+
+    def claim(self, message_ids: Sequence[str], token: str) -> dict[str, Known]:
+        """SET NX for each id: `token` has those that are OURS now, until the lease ends."""
+        found = dict.fromkeys(message_ids, Known.UNKNOWN)
+        value = f"p:{token}"
+        for some in chunks(found):
+            answers = self._ask(some, lambda pipe, key: pipe.set(key, value, nx=True, px=self._lease_ms))
+            taken = [one for one, answer in zip(some, answers, strict=False) if answer is None]
+            found.update((one, Known.OURS) for one, answer in zip(some, answers, strict=False) if answer)
+            values = self._ask(taken, lambda pipe, key: pipe.get(key))
+            ends = self._ask(taken, lambda pipe, key: pipe.pttl(key)) if values else []
+            for one, held, ttl_ms in zip(taken, values, ends, strict=False):
+                found[one] = _known(held, ttl_ms, HORIZON_FACTOR * self._lease_ms)
+        return found
+
+    def renew(self, message_ids: Iterable[str], token: str) -> None:
+        """Let the keys of `token` live for another lease."""
+        for some in chunks(list(message_ids)):
+            self._ask(some, lambda pipe, key: pipe.eval(_RENEW, 1, key, f"p:{token}", self._lease_ms))
+
+    def done(self, message_ids: Iterable[str]) -> None:
+        """Say that the database has committed these."""
+        for some in chunks(list(message_ids)):
+            self._ask(some, lambda pipe, key: pipe.set(key, _DONE, px=self._done_ttl_ms))
+
+    def release(self, message_ids: Iterable[str], token: str) -> None:
+        """Give keys back, those of `token` only."""
+        for some in chunks(list(message_ids)):
+            self._ask(some, lambda pipe, key: pipe.eval(_RELEASE, 1, key, f"p:{token}"))
+
+    def _ask(self, message_ids: Sequence[str], command: Callable[[Any, str], object]) -> list[Any]:
+        """The answers, one for each id; [] if Redis does not answer. An answer may be an error of one key."""
+        if not message_ids or self._monotonic() < self._silent_until_s:
+            return []
+        try:
+            with self._client.pipeline(transaction=False) as pipe:
+                for message_id in message_ids:
+                    command(pipe, self._prefix + message_id)
+                answers = pipe.execute(raise_on_error=False)
+            for answer in answers:
+                # Somebody else's key of this name, a list say, is no outage.
+                if isinstance(answer, Exception) and "WRONGTYPE" not in str(answer):
+                    raise answer
+        except self._errors as error:
+            self._failed(error)
+            return []
+        self._answered()
+        return answers
+
+    def _failed(self, error: Exception) -> None:
+        with self._lock:
+            is_new = not self._pause_s
+            self._pause_s = min(max(self._pause_s * 2, PAUSE_FIRST_S), PAUSE_MAX_S)
+            self._silent_until_s = self._monotonic() + self._pause_s
+        if is_new:
+            self._on_outage()
+            _log.warning(
+                "group %s: Redis fails (%s: %s); the database alone decides until it answers again",
+                self._group, type(error).__name__, error,
+            )  # fmt: skip
+
+    def _answered(self) -> None:
+        if self._pause_s:
+            with self._lock:
+                self._pause_s = 0.0
+            _log.info("group %s: Redis answers again", self._group)
+
+
+def open_client(reference: str) -> redis.Redis:
+    """A client that waits for at most 0.2 s, and does not try again by itself.
+
+    `reference`: a URL, `env:NAME` or `file:/path`.
+
+    Raises:
+        UsageError: it leads nowhere, or the URL is none. The text never holds the URL.
+    """
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    from rmq_store.errors import UsageError
+
+    url = resolve_reference(reference, "redis")
+    try:
+        return redis.Redis.from_url(
+            url,
+            socket_timeout=SOCKET_TIMEOUT_S,
+            socket_connect_timeout=SOCKET_TIMEOUT_S,
+            retry=Retry(NoBackoff(), 0),
+        )
+    except ValueError as error:
+        raise UsageError("redis: this is no URL, such as redis://host:6379/0 or rediss://user@host/0") from error
+
+
+def _known(value: object, ttl_ms: object, ttl_ms_max: int) -> Known:
+    text = value.encode() if isinstance(value, str) else value
+    if text == _DONE:
+        return Known.DONE
+    # A key that has no end, or one far away, is not of a worker: it would hold the message back for ever.
+    if isinstance(text, bytes) and text.startswith(b"p:") and isinstance(ttl_ms, int) and 0 < ttl_ms <= ttl_ms_max:
+        return Known.PROCESSING
+    return Known.UNKNOWN

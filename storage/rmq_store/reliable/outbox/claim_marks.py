@@ -1,0 +1,126 @@
+"""What a sender writes when it knows what became of its claim: where messages went, or that they were not sent.
+
+By the token of the claim: what somebody else has claimed meanwhile stays as it is. A few statements, however many rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
+
+from rmq_store.reliable.database.tables import Tables
+from rmq_store.reliable.outbox.backoff import ResendBackoff
+from rmq_store.reliable.outbox.sending import NotSent, Sent
+
+T = TypeVar("T")
+
+ROWS_PER_STATEMENT: Final = 250
+
+
+def mark_sent(connection: sa.Connection, tables: Tables, sent: Sequence[Sent], backoff: ResendBackoff) -> int:
+    """Write where messages went and when they may be sent again, and give their claims back. Rows that somebody else
+    has claimed meanwhile stay as they are. Returns how many were marked.
+    """
+    marked = 0
+    for rows in _slices(sent, lambda each: (each.claimed.claim_token, each.broker_name)):
+        seqs = [each.claimed.seq for each in rows]
+        resend_ms = [backoff.resend_at_ms(each.claimed.send_count, each.sent_ms, each.deliver_ms) for each in rows]
+        marked += _mark(
+            connection,
+            tables,
+            rows[0].claimed.claim_token,
+            seqs,
+            {
+                "sent_ms": [each.sent_ms for each in rows],
+                "sent_queue_id": [each.queue_id for each in rows],
+                "queue_offset": [each.queue_offset for each in rows],
+                "resend_ms": resend_ms,
+            },
+            {"broker_name": rows[0].broker_name},
+        )
+    return marked
+
+
+def give_back(
+    connection: sa.Connection,
+    tables: Tables,
+    not_sent: Sequence[NotSent],
+    backoff: ResendBackoff,
+    now_ms: int,
+    streaks: Mapping[str, int] = MappingProxyType({}),
+) -> int:
+    """Give claims back of what was not sent, for a later try: at once if there is no error. `streaks` {topic: how many
+    rounds of this process have failed for it}: while a broker is away, tries become rare.
+    """
+    given = 0
+    for rows in _slices(not_sent, lambda each: each.claimed.claim_token):
+        seqs = [each.claimed.seq for each in rows]
+        counts = [each.claimed.send_count - (not each.is_counted) for each in rows]
+        failures = [max(each.claimed.send_count, streaks.get(each.claimed.message.topic, 0)) for each in rows]
+        waits_ms = [
+            0 if each.error is None else backoff.retry_wait_ms(count)
+            for each, count in zip(rows, failures, strict=True)
+        ]
+        given += _mark(
+            connection,
+            tables,
+            rows[0].claimed.claim_token,
+            seqs,
+            {"resend_ms": [now_ms + wait_ms for wait_ms in waits_ms], "send_count": counts},
+            {},
+        )
+    return given
+
+
+def _mark(
+    connection: sa.Connection,
+    tables: Tables,
+    token: str,
+    seqs: Sequence[int],
+    columns: Mapping[str, Sequence[int | None]],
+    same: Mapping[str, Any],
+) -> int:
+    """One UPDATE of rows that get different numbers, from a table that goes along as one JSON text {seq: [numbers]}: a
+    CASE for each column would cost more than everything else that a sender does.
+    """
+    stub = tables.stub
+    table = {seq: numbers for seq, *numbers in zip(seqs, *columns.values(), strict=True)}
+    values = {name: _number(connection.dialect.name, stub.c.seq, place) for place, name in enumerate(columns)}
+    statement = (
+        stub.update()
+        .where(stub.c.seq.in_(sa.bindparam("seqs", expanding=True)), stub.c.claim_token == sa.bindparam("token"))
+        .values(claim_token=None, claim_until_ms=0, **same, **values)
+    )
+    given = {"seqs": seqs, "token": token, "numbers": json.dumps(table, separators=(",", ":"))}
+    return connection.execute(statement, given).rowcount
+
+
+def _number(dialect: str, seq: sa.Column[Any], place: int) -> sa.ColumnElement[Any]:
+    """The number at a place of a row's list in the JSON text "numbers", NULL for null."""
+    table = sa.bindparam("numbers", type_=sa.Text)
+    if dialect == "postgresql":
+        numbers: sa.ColumnElement[Any] = sa.cast(table, JSONB)[sa.cast(seq, sa.Text)][place].astext.cast(sa.BigInteger)
+        return numbers
+    if dialect == "sqlite":
+        path: sa.ColumnElement[str] = sa.literal('$."') + sa.cast(seq, sa.String) + f'"[{place}]'
+        return sa.func.json_extract(table, path)
+    # A JSON null is no NULL there.
+    found = sa.func.json_extract(table, sa.func.concat('$."', seq, f'"[{place}]'))
+    return sa.func.nullif(sa.func.json_unquote(found), "null")
+
+
+def _slices(rows: Sequence[T], alike: Callable[[T], Hashable]) -> list[Sequence[T]]:
+    """Rows that are alike, so many as one statement takes."""
+    of_kind: dict[Hashable, list[T]] = {}
+    for row in rows:
+        of_kind.setdefault(alike(row), []).append(row)
+    return [
+        some[start : start + ROWS_PER_STATEMENT]
+        for some in of_kind.values()
+        for start in range(0, len(some), ROWS_PER_STATEMENT)
+    ]

@@ -1,0 +1,336 @@
+"""The sender's half: a message is promised by the transaction that needs it, and sent when that has been committed.
+
+    with Outbox(producer, engine, groups=("stock",)) as outbox:
+        with outbox.begin() as connection:
+            connection.execute(orders.insert(), {"id": 1})
+            outbox.add(connection, Message("Orders", b"order 1"))
+
+`add` writes the stub; `begin` commits and sends. Whoever has a transaction of his own calls `flush_after_commit` behind
+his commit. Neither is needed for the promise: what is not sent here, a `Relay` sends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+
+from rmq_store.client import Message, Producer, SendResult
+from rmq_store.errors import UsageError
+from rmq_store.reliable.database import leases
+from rmq_store.reliable.database.message_id import OUTBOX_ID, UNIQUE_KEY, check_message_id
+from rmq_store.reliable.database.tables import UNCONFIRMED, Tables
+from rmq_store.reliable.database.transact import is_duplicate
+from rmq_store.reliable.outbox.backoff import ResendBackoff
+from rmq_store.reliable.outbox.caller_transaction import connection_of
+from rmq_store.reliable.outbox.claims import SendingRules
+from rmq_store.reliable.outbox.committed_stubs import Committed, look
+from rmq_store.reliable.outbox.delays import deliver_ms
+from rmq_store.reliable.outbox.message_ids import MessageIds
+from rmq_store.reliable.outbox.sending import NotSent, Sent, send_claimed
+from rmq_store.reliable.outbox.sent_marks import SentMarks
+from rmq_store.reliable.outbox.stub import Stub, message_row
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+_LOG = logging.getLogger(__name__)
+
+_GROUP: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,128}", re.ASCII)
+_SHARDING_KEY_CHARACTERS_MAX: Final = 255
+_FLAG_MAX: Final = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """What `flush_after_commit` did, by message id. `left`: why a message was not sent here; if its stub is committed,
+    a relay sends it.
+    """
+
+    sent: Mapping[str, SendResult] = field(default_factory=dict)
+    left: Mapping[str, str] = field(default_factory=dict)
+
+
+class Outbox:
+    """Promises messages in transactions and sends them behind the commit. Safe for threads, not across fork.
+
+    `producer` is started by its owner; one that is not started checks messages and leaves all of them to a relay.
+    `engine`: the database of the business, in a sync engine; its connections are used for short transactions of their
+    own, to look at stubs and to mark them. `groups`: the consumer groups that must confirm, unless `add` names others.
+    `lease_ms`: how long nobody else sends what was added here; longer than a transaction and its send take.
+    `mark_delay_ms`: how late a sent message is marked at most. `clock`: wall clock in ms.
+
+    Raises:
+        UsageError: a setting that cannot be.
+    """
+
+    def __init__(
+        self,
+        producer: Producer,
+        engine: sa.Engine,
+        tables: Tables | None = None,
+        *,
+        groups: Sequence[str] = (),
+        clock: Callable[[], int] = leases.now_ms,
+        lease_ms: int = 30_000,
+        mark_delay_ms: int = 100,
+        backoff: ResendBackoff | None = None,
+    ) -> None:
+        rules = SendingRules(lease_ms, backoff=backoff or ResendBackoff())
+        if not 0 <= mark_delay_ms <= lease_ms:
+            raise UsageError(f"mark_delay_ms={mark_delay_ms}: not negative, and not above lease_ms={lease_ms}")
+        self._producer = producer
+        self._engine = engine
+        self._tables = tables or Tables()
+        # Made once: SQLAlchemy compiles a statement that it has seen in a fraction of the time.
+        self._insert_stub = self._tables.stub.insert()
+        body = sa.func.unhex(sa.bindparam("body_hex", type_=sa.Text))
+        self._insert_stub_hex = self._insert_stub.values(body=body)
+        self._insert_groups = self._tables.stub_group.insert()
+        ids = self._tables.stub.c.message_id
+        self._select_ids = sa.select(ids).where(ids.in_(sa.bindparam("ids", expanding=True)))
+        self._select_id = sa.select(ids).where(ids == sa.bindparam("id"))
+        self._groups = checked_groups(groups) if groups else ()
+        self._clock = clock
+        self._lease_ms = lease_ms
+        self._token = leases.new_token()
+        self._ids = MessageIds()
+        self._marks = SentMarks(engine, self._tables, rules.backoff, clock, mark_delay_ms)
+        self._pid = os.getpid()
+        # The stubs of open `begin` blocks, by their connection.
+        self._open: dict[sa.Connection, list[Stub]] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Outbox:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Write the marks that wait. May be called again; an outbox that is closed writes marks at once."""
+        if os.getpid() == self._pid:
+            self._marks.close()
+
+    def add(
+        self,
+        connection: sa.Connection | Session,
+        message: Message,
+        *,
+        groups: Sequence[str] | None = None,
+        message_id: str | None = None,
+        send_now: bool = True,
+    ) -> Stub:
+        """Write the stub of a message in the caller's transaction: two statements. It is durable, and will be sent,
+        when that transaction commits. Give the stub to `flush_after_commit` then; inside of `begin` that is done.
+
+        `connection` is a Connection or an ORM Session, in whatever savepoints; from AsyncConnection and AsyncSession:
+        `await connection.run_sync(outbox.add, message)`. The message gets its id (`message_id`, its own OUTBOX_ID or
+        UNIQ_KEY, or a new one) as both properties. `send_now=False`: a relay sends it, at once.
+
+        Raises:
+            UsageError: a message that no broker would take (MessageIllegalError), that is half of a transaction, or
+                whose id has a stub already; no group; a connection that commits each statement; a forked child.
+        """
+        self._check_process()
+        named = self._groups if groups is None else checked_groups(groups)
+        if not named:
+            raise UsageError("which group must confirm the message? Name groups=, here or for the whole outbox")
+        now_ms = self._clock()
+        ready, message_id, is_chosen = _with_id(message, message_id, self._ids, now_ms)
+        stored = ready.stored_properties()
+        self._check(ready, stored)
+        inner = connection_of(connection, self._tables.stub)
+        until_ms = now_ms + self._lease_ms if send_now else 0
+        token = self._token if send_now else None
+        row = {
+            **message_row(ready, stored),
+            "message_id": message_id,
+            "deliver_ms": deliver_ms(ready, now_ms),
+            "status": UNCONFIRMED,
+            "pending_groups": len(named),
+            "created_ms": now_ms,
+            "send_count": int(send_now),
+            "resend_ms": until_ms or now_ms,
+            "claim_token": token,
+            "claim_until_ms": until_ms,
+            "is_manual": False,
+        }
+        seq = self._insert(inner, row, is_chosen=is_chosen)
+        inner.execute(self._insert_groups, [{"message_id": message_id, "group_name": group} for group in named])
+        stub = Stub(message_id, ready, named, seq, now_ms, token, until_ms)
+        with self._lock:
+            if (block := self._open.get(inner)) is not None:
+                block.append(stub)
+        return stub
+
+    def _insert(self, connection: sa.Connection, row: Mapping[str, Any], *, is_chosen: bool) -> int:
+        """Insert a stub and return its seq. An id that the caller has chosen may be there: a savepoint keeps his
+        transaction usable on PostgreSQL, where an error would end it.
+        """
+        try:
+            with connection.begin_nested() if is_chosen else contextlib.nullcontext():
+                key = connection.execute(*self._insertion(connection, row)).inserted_primary_key
+        except sa.exc.IntegrityError as error:
+            if is_duplicate(error):
+                raise UsageError(f"message id {row['message_id']!r} has a stub already: give another one") from error
+            raise
+        assert key is not None
+        return int(key[0])
+
+    def _insertion(self, connection: sa.Connection, row: Mapping[str, Any]) -> tuple[sa.Insert, Mapping[str, Any]]:
+        if connection.dialect.driver != "aiomysql":
+            return self._insert_stub, row
+        # aiomysql 0.3 cannot write bytes since PyMySQL 1.2: it calls what is a text there.
+        rest = {name: value for name, value in row.items() if name != "body"}
+        return self._insert_stub_hex, {**rest, "body_hex": row["body"].hex()}
+
+    @contextlib.contextmanager
+    def begin(self) -> Iterator[sa.Connection]:
+        """A transaction: `with outbox.begin() as connection:` commits at its end, and sends what was added. An
+        exception rolls back, and nothing is sent. What a failed send raises is never raised here: the transaction is
+        committed, and a relay sends the message.
+        """
+        self._check_process()
+        stubs: list[Stub] = []
+        there: set[str] | None = None
+        try:
+            with self._engine.begin() as connection, self.collecting(connection) as stubs:
+                yield connection
+                if stubs and not any(stub.message.sharding_key for stub in stubs):
+                    there = self._still_there(connection, stubs)
+        except sa.exc.DBAPIError as error:
+            if error.connection_invalidated:
+                # The commit may have happened and its answer been lost: the stubs tell.
+                self.flush_after_commit(*stubs)
+            raise
+        self._flush(stubs, there)
+
+    def _still_there(self, connection: sa.Connection, stubs: Sequence[Stub]) -> set[str]:
+        """What no savepoint has taken back, asked before the commit: one statement less than to ask behind it, where a
+        transaction of its own would be needed. Only keys need that: others may have committed older messages.
+        """
+        ids = [stub.message_id for stub in stubs]
+        # A list of parameters is compiled each time, and most transactions have one message.
+        found = connection.scalars(
+            *(self._select_id, {"id": ids[0]}) if len(ids) == 1 else (self._select_ids, {"ids": ids})
+        )
+        return set(found)
+
+    @contextlib.contextmanager
+    def collecting(self, connection: sa.Connection) -> Iterator[list[Stub]]:
+        """The stubs that are added on a connection in a `with` block, in a list that fills: for those who run code of
+        others in a transaction, commit it, and then call `flush_after_commit`.
+        """
+        with self._lock:
+            outer = self._open.get(connection)
+            stubs = self._open[connection] = []
+        try:
+            yield stubs
+        finally:
+            with self._lock:
+                if outer is None:
+                    del self._open[connection]
+                else:
+                    self._open[connection] = outer
+                    outer += stubs
+
+    def flush_after_commit(self, *stubs: Stub) -> Flushed:
+        """Send messages whose transaction has been committed: those whose stub is really there and that are this
+        process's to send, in the order in which they were added. Nothing is sent of a sharding key that has an older
+        unsent message. Failures are logged and told in the answer, never raised: the transaction was committed.
+        """
+        self._check_process()
+        return self._flush(stubs, None)
+
+    def _flush(self, stubs: Sequence[Stub], there: set[str] | None) -> Flushed:
+        """`there`: the ids that are known to be committed, if none of them has a sharding key."""
+        mine = sorted((stub for stub in stubs if stub.claim_token is not None), key=lambda stub: stub.seq)
+        left = {stub.message_id: "a relay sends it" for stub in stubs if stub.claim_token is None}
+        if not mine:
+            return Flushed({}, left)
+        now_ms = self._clock()
+        try:
+            if there is None or any(stub.claim_until_ms - now_ms < self._lease_ms // 2 for stub in mine):
+                found = look(self._engine, self._tables, mine, self._marks, now_ms=now_ms, lease_ms=self._lease_ms)
+            else:
+                found = Committed.of(mine, there)
+        except sa.exc.SQLAlchemyError as error:
+            _LOG.warning(
+                "%d messages are left to the relay: the database cannot be asked: %s",
+                len(mine),
+                getattr(error, "orig", error),
+            )
+            return Flushed({}, left | {stub.message_id: "the database cannot be asked" for stub in mine})
+        left |= found.left
+        outcomes: list[Sent | NotSent] = [NotSent(each, None, False) for each in found.held_back]
+        try:
+            for some in send_claimed(self._producer, found.ready, self._clock):
+                outcomes += some
+        finally:
+            self._marks.add(outcomes)
+        failed = [each for each in outcomes if isinstance(each, NotSent) and each.error is not None]
+        if failed:
+            _LOG.warning("%d messages are left to the relay: %s", len(failed), failed[0].error)
+        for each in outcomes:
+            if isinstance(each, NotSent):
+                left.setdefault(each.claimed.message_id, str(each.error or "held back"))
+        return Flushed({each.claimed.message_id: each.result for each in outcomes if isinstance(each, Sent)}, left)
+
+    # -- checks -----------------------------------------------------------------------------------------------------
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise UsageError(f"this outbox belongs to process {self._pid}: a forked child makes an Outbox of its own")
+
+    def _check(self, message: Message, stored: Mapping[str, str]) -> None:
+        self._producer.check(message)
+        if stored.get("TRAN_MSG", "").lower() == "true":
+            raise UsageError(
+                "a half message waits for a decision that nobody makes here: the transaction is the database's"
+            )
+        key = message.sharding_key or ""
+        if len(key) > _SHARDING_KEY_CHARACTERS_MAX or "\0" in key:
+            raise UsageError(
+                f"the sharding key has {len(key)} characters, perhaps a NUL: at most {_SHARDING_KEY_CHARACTERS_MAX} "
+                "without one can be kept"
+            )
+        if not -_FLAG_MAX <= message.flag < _FLAG_MAX:
+            raise UsageError(f"flag={message.flag}: 32 bits are expected")
+
+
+def checked_groups(groups: Sequence[str]) -> tuple[str, ...]:
+    """The groups, each once.
+
+    Raises:
+        UsageError: a name that no group can have, or that no table can hold.
+    """
+    if isinstance(groups, str):
+        raise UsageError(f"groups={groups!r}: a sequence of names is expected, such as ({groups!r},)")
+    for group in groups:
+        if not isinstance(group, str) or not _GROUP.fullmatch(group):
+            raise UsageError(f"group {group!r}: 1 to 128 of the characters %|a-zA-Z0-9_- are expected")
+    return tuple(dict.fromkeys(groups))
+
+
+def _with_id(message: Message, message_id: str | None, made_by: MessageIds, now_ms: int) -> tuple[Message, str, bool]:
+    """The message with its id, the id, and whether the caller has chosen it."""
+    if not isinstance(message, Message):
+        raise UsageError(f"a Message is expected, got {type(message).__name__}")
+    given: dict[str, Any] = {name: message.properties.get(name) for name in (OUTBOX_ID, UNIQUE_KEY)}
+    ids = {each for each in (message_id, *given.values()) if each is not None}
+    if len(ids) > 1:
+        raise UsageError(f"the message has several ids, {', '.join(sorted(map(repr, ids)))}: give it one")
+    message_id = check_message_id(next(iter(ids))) if ids else made_by.new(now_ms)
+    properties = {UNIQUE_KEY: message_id, OUTBOX_ID: message_id, **message.properties}
+    return replace(message, properties=properties), message_id, bool(ids)

@@ -1,0 +1,139 @@
+"""Marks of messages that a process has sent itself, written behind its back in batches.
+
+The mark is no part of a promise: without it a message is sent again, and recognised. So a commit of its own for each
+would be waste; the marks of 100 ms are one transaction. Until they are written the process knows what it has sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import sqlalchemy as sa
+
+from rmq_store.reliable.database.tables import Tables
+from rmq_store.reliable.database.transact import transact
+from rmq_store.reliable.outbox.backoff import ResendBackoff
+from rmq_store.reliable.outbox.claim_marks import give_back, mark_sent
+from rmq_store.reliable.outbox.sending import NotSent, Sent
+
+_LOG = logging.getLogger(__name__)
+
+WAITING_MAX: Final = 10_000
+"""Who sends when so many marks wait writes them himself first: memory is bounded, even if the database is slow."""
+
+
+class SentMarks:
+    """The marks of one process. Safe for threads, not across fork. A thread runs while marks wait, and not otherwise.
+
+    `delay_ms`: how late a mark may be written, at most.
+    """
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        tables: Tables,
+        backoff: ResendBackoff,
+        clock: Callable[[], int],
+        delay_ms: int,
+    ) -> None:
+        self._engine = engine
+        self._tables = tables
+        self._backoff = backoff
+        self._clock = clock
+        self._delay_s = delay_ms / 1_000
+        self._waiting: list[Sent | NotSent] = []
+        self._sent_seqs: set[int] = set()
+        # Marked by the last write: somebody may still look at what the table said before it.
+        self._just_marked: set[int] = set()
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._writer: threading.Thread | None = None
+        self._closing = threading.Event()
+
+    def add(self, outcomes: Sequence[Sent | NotSent]) -> None:
+        """Write them soon."""
+        with self._lock:
+            self._waiting += outcomes
+            self._sent_seqs.update(each.claimed.seq for each in outcomes if isinstance(each, Sent))
+            is_late = len(self._waiting) > WAITING_MAX
+            if self._writer is None and not is_late and not self._closing.is_set():
+                self._writer = threading.Thread(target=self._run, name="rmq-sent-marks", daemon=True)
+                self._writer.start()
+        if is_late or self._closing.is_set():
+            self.write()
+
+    def was_sent(self, seq: int) -> bool:
+        """Whether a row that the table showed as unsent a moment ago has been sent by this process."""
+        with self._lock:
+            return seq in self._sent_seqs or seq in self._just_marked
+
+    def waiting_count(self) -> int:
+        """How many rows the table may show as unsent although they are sent, at most."""
+        with self._lock:
+            return len(self._sent_seqs) + len(self._just_marked)
+
+    def write(self) -> None:
+        """Write what waits. What the database does not take is tried again with the next ones while its claim lasts."""
+        with self._writing:
+            with self._lock:
+                taken, self._waiting = self._waiting, []
+            try:
+                if taken:
+                    transact(self._engine, lambda connection: self._write(connection, taken))
+            except sa.exc.SQLAlchemyError as error:
+                self._keep(taken, error)
+                return
+            except BaseException:
+                self._keep(taken, None)
+                raise
+            if taken:
+                with self._lock:
+                    self._just_marked = {each.claimed.seq for each in taken}
+                    self._sent_seqs -= self._just_marked
+
+    def close(self) -> None:
+        """Write what waits and end the thread."""
+        self._closing.set()
+        with self._lock:
+            writer = self._writer
+        if writer is not None:
+            writer.join()
+        self.write()
+
+    def _run(self) -> None:
+        while True:
+            self._closing.wait(self._delay_s)
+            self.write()
+            with self._lock:
+                if not self._waiting or self._closing.is_set():
+                    self._writer = None
+                    return
+
+    def _write(self, connection: sa.Connection, taken: Sequence[Sent | NotSent]) -> None:
+        ordered = sorted(taken, key=lambda each: each.claimed.seq)
+        mark_sent(connection, self._tables, [each for each in ordered if isinstance(each, Sent)], self._backoff)
+        give_back(
+            connection,
+            self._tables,
+            [each for each in ordered if isinstance(each, NotSent)],
+            self._backoff,
+            self._clock(),
+        )
+
+    def _keep(self, taken: Sequence[Sent | NotSent], error: Exception | None) -> None:
+        now_ms = self._clock()
+        kept = [each for each in taken if each.claimed.claim_until_ms > now_ms]
+        with self._lock:
+            self._waiting = [*kept, *self._waiting]
+            self._sent_seqs -= {each.claimed.seq for each in taken} - {each.claimed.seq for each in kept}
+        if error is not None:
+            _LOG.warning(
+                "%d marks of sent messages could not be written, %d of them are given up and these messages will be "
+                "sent again: %s",
+                len(taken),
+                len(taken) - len(kept),
+                getattr(error, "orig", None) or error,
+            )

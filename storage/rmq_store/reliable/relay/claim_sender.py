@@ -1,0 +1,81 @@
+"""Sends what a relay has claimed, marks it, and remembers which topics fail."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import sqlalchemy as sa
+
+from rmq_store.client import Producer
+from rmq_store.reliable.database.tables import Tables
+from rmq_store.reliable.database.transact import transact
+from rmq_store.reliable.outbox.claim_marks import give_back, mark_sent
+from rmq_store.reliable.outbox.claims import SendingRules
+from rmq_store.reliable.outbox.sending import Claimed, NotSent, Sent, breaks_a_rule, send_claimed
+from rmq_store.reliable.relay.relay_report import RelayReport
+
+_LOG = logging.getLogger(__name__)
+
+
+class ClaimSender:
+    """`failed_topics` of the round: a topic whose brokers do not answer must not hold up the others, so the round
+    claims nothing more of it.
+    """
+
+    def __init__(
+        self,
+        producer: Producer,
+        engine: sa.Engine,
+        tables: Tables,
+        rules: SendingRules,
+        clock: Callable[[], int],
+    ) -> None:
+        self._producer = producer
+        self._engine = engine
+        self._tables = tables
+        self._rules = rules
+        self._clock = clock
+        self._streaks: Counter[str] = Counter()
+        self.failed_topics: set[str] = set()
+
+    def begin_round(self) -> None:
+        """Every topic may be tried again."""
+        self.failed_topics = set()
+
+    def end_round(self, report: RelayReport) -> None:
+        """Count how often in a row a topic has failed; a round that has sent something forgets those that have not."""
+        if report.sent + report.resent:
+            self._streaks = Counter({topic: self._streaks[topic] for topic in self.failed_topics})
+        self._streaks.update(self.failed_topics)
+
+    def send(self, claimed: Sequence[Claimed], report: RelayReport) -> int:
+        """Send and mark; returns how many were sent. What is known is marked, also if something ends the sending."""
+        if not claimed:
+            return 0
+        outcomes: list[Sent | NotSent] = []
+        try:
+            for some in send_claimed(self._producer, claimed, self._clock):
+                outcomes += some
+        finally:
+            sent = [each for each in outcomes if isinstance(each, Sent)]
+            not_sent = [each for each in outcomes if isinstance(each, NotSent)]
+            self._learn(not_sent, report)
+            transact(self._engine, lambda connection: self._mark(connection, sent, not_sent))
+        return len(sent)
+
+    def _mark(self, connection: sa.Connection, sent: Sequence[Sent], not_sent: Sequence[NotSent]) -> None:
+        mark_sent(connection, self._tables, sent, self._rules.backoff)
+        give_back(connection, self._tables, not_sent, self._rules.backoff, self._clock(), self._streaks)
+
+    def _learn(self, not_sent: Sequence[NotSent], report: RelayReport) -> None:
+        report.failed += len(not_sent)
+        # A topic fails where its brokers do; a message that is to blame itself says nothing of the others.
+        errors: dict[str, str] = {}
+        for each in not_sent:
+            if each.error is not None and not breaks_a_rule(each.error):
+                errors.setdefault(each.claimed.message.topic, str(each.error))
+        for topic, error in errors.items():
+            _LOG.warning("messages of topic %s could not be sent and are tried again later: %s", topic, error)
+        self.failed_topics |= errors.keys()
