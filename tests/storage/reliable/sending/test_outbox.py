@@ -258,7 +258,7 @@ def test_marks_that_the_database_does_not_take_are_written_later(world: World, m
         raise sa.exc.OperationalError("UPDATE", {}, OSError("gone"))
 
     with monkeypatch.context() as patch:
-        patch.setattr("rmq_store.reliable.sent_marks.transact", fail)
+        patch.setattr("rmq_store.reliable.outbox.sent_marks.transact", fail)
         outbox._marks.write()
     # It still counts as sent for the next one of its key.
     with outbox.begin() as connection:
@@ -278,7 +278,7 @@ def test_marks_whose_claim_is_over_are_given_up(world: World, monkeypatch: pytes
 
     world.clock.advance(30_000)
     with monkeypatch.context() as patch:
-        patch.setattr("rmq_store.reliable.sent_marks.transact", fail)
+        patch.setattr("rmq_store.reliable.outbox.sent_marks.transact", fail)
         outbox._marks.write()
     outbox.close()
     assert world.stubs()[0].sent_ms is None

@@ -227,7 +227,7 @@ class Killed(BaseException):
 
 def run_until_killed(world: World, relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("rmq_store.reliable.claim_sender.transact", lambda *given: None)
+        patch.setattr("rmq_store.reliable.relay.claim_sender.transact", lambda *given: None)
         with pytest.raises(Killed):
             relay.run_once()
 
