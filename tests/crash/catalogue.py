@@ -28,6 +28,7 @@ MODULES = (
     "crash.leaks",
     "crash.spark_tasks",
     "crash.spark_kills",
+    "crash.business.kills",
     "crash.mixed",
 )
 

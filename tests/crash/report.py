@@ -44,6 +44,7 @@ TEST_LIST = {
     "26": "Spark: retention overtakes a checkpoint",
     "27": "stores of released versions",
     "28": "a day of all of it, mixed",
+    "29": "a business on a database: both sides of `rmq_store.reliable` killed at named points",
 }
 ELSEWHERE = {
     "21": "`make compat`: 1,000 random messages each way in every run of CI, 100,000 on 2026-11-21",
