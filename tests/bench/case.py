@@ -20,6 +20,7 @@ GROUPS = (
     "delivery",
     "send back",
     "push consumer",
+    "reliable",
     "lookup",
     "open",
     "trigger",

@@ -40,6 +40,11 @@ OWED = {
     "delivery": ("delivery-100", "java-delivery"),
     "send-back": ("java-send-back",),
     "push consumer": ("java-push-message", "java-push-batch-{body}", "java-push-arrow-{body}"),
+    "outbox and inbox": tuple(
+        f"reliable-{what}-{kind}"
+        for what in ("send", "relay", "consume", "consume-redis")
+        for kind in ("sqlite", "postgresql", "mariadb")
+    ),
     "look-up, one at a time": ("lookup-key-p50", "lookup-key-p99", "lookup-unique-key-p99", "lookup-offset-p99"),
     "look-up of many": ("lookup-key-at-once", "lookup-unique-key-at-once"),
     "look-up beside Java": ("java-lookup-key", "java-lookup-unique-key", "java-lookup-key-at-once"),
