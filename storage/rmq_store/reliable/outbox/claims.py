@@ -92,7 +92,36 @@ def claim_first_sends(
     at_maximum = _flag(connection, tables, [_given_up(row, now_ms) for row in spent], is_free)
     until_ms = now_ms + rules.lease_ms
     claimed = _claim(connection, tables, [row.seq for row in taken], is_free, until_ms, {stub.c.resend_ms: until_ms})
+    claimed = _in_order(connection, tables, taken, claimed, now_ms)
     return Claim(claimed, at_maximum, not is_all or len(taken) + len(spent) < len(found))
+
+
+def _in_order(
+    connection: sa.Connection, tables: Tables, taken: Sequence[sa.Row[Any]], claimed: list[Claimed], now_ms: int
+) -> list[Claimed]:
+    """What of `claimed` may be sent. The sender of an older message of a key may have given it back, with a wait, after
+    it was looked at and before it was claimed; what is behind that one is given back, too.
+    """
+    got = {each.seq for each in claimed}
+    if len(got) == len(taken):
+        return claimed
+    first_missing: dict[tuple[str, str], int] = {}
+    for row in taken:
+        if row.sharding_key is not None and row.seq not in got:
+            first_missing.setdefault((row.topic, row.sharding_key), row.seq)
+    behind = {
+        each.seq
+        for each in claimed
+        if each.seq > first_missing.get((each.message.topic, each.message.sharding_key or ""), each.seq)
+    }
+    if behind:
+        stub = tables.stub
+        connection.execute(
+            stub.update()
+            .where(stub.c.seq.in_(sorted(behind)))
+            .values(claim_token=None, claim_until_ms=0, resend_ms=now_ms, send_count=stub.c.send_count - 1)
+        )
+    return [each for each in claimed if each.seq not in behind]
 
 
 def count_first_sends(connection: sa.Connection, tables: Tables, rules: SendingRules, now_ms: int) -> int:

@@ -166,9 +166,12 @@ class _LaneSender:
 
     def _send(self, together: Sequence[Claimed]) -> Iterator[list[Sent | NotSent]]:
         """One request, or halves of it until each has an answer."""
-        ready = [each for each in together if not self._is_held_back(each)]
-        if len(ready) < len(together):
-            yield [NotSent(each, self._stopped_by, False) for each in together if self._is_held_back(each)]
+        ready: list[Claimed] = []
+        held_back: list[Claimed] = []
+        for each in together:
+            (held_back if self._is_held_back(each) else ready).append(each)
+        if held_back:
+            yield [NotSent(each, self._stopped_by, False) for each in held_back]
         if not ready:
             return
         now_ms = self._clock()
@@ -197,8 +200,13 @@ class _LaneSender:
     def _is_held_back(self, each: Claimed) -> bool:
         if self._stopped_by is not None or each.message.sharding_key in self._stopped_keys:
             return True
-        # Somebody else may claim it now. What this process sends later would be a duplicate, and out of order.
-        return self._clock() >= each.claim_until_ms
+        if self._clock() < each.claim_until_ms:
+            return False
+        # Somebody else may claim it now. What this process sends later would be a duplicate, and out of order; and what
+        # is behind it in its key may have a longer claim.
+        if key := each.message.sharding_key:
+            self._stopped_keys.add(key)
+        return True
 
 
 def _together(waiting: Sequence[Claimed], place: int) -> Sequence[Claimed]:

@@ -91,7 +91,8 @@ class SentMarks:
                 raise
             if taken:
                 with self._lock:
-                    self._just_marked = {each.claimed.seq for each in taken}
+                    # Not what was given back: it is unsent, and its key waits for it.
+                    self._just_marked = {each.claimed.seq for each in taken if isinstance(each, Sent)}
                     self._sent_seqs -= self._just_marked
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from rmq_store import Message, UsageError
 from rmq_store.client import MessageIllegalError, Producer, RemotingConnectError, RemotingTimeoutError
-from rmq_store.reliable.outbox.sending import Sent
+from rmq_store.reliable.outbox.sending import Claimed, NotSent, Sent, send_claimed
 
 from .cluster import START_MS, World
 
@@ -160,6 +160,31 @@ def test_a_key_that_has_an_older_unsent_message_waits_for_it(world: World) -> No
     assert (world.stub(second.message_id).claim_token, world.stub(second.message_id).send_count) == (None, 0)
     assert world.relay().run_once().sent == 2
     assert [body for body in world.bodies() if body != b"other"] == [b"1", b"2"]
+
+
+def test_a_key_waits_for_what_this_process_could_not_send_also_when_that_is_written(world: World) -> None:
+    outbox = world.outbox()
+    world.broker.fail(RemotingTimeoutError("no answer"))
+    with outbox.begin() as connection:
+        outbox.add(connection, Message("Orders", b"1", sharding_key="K"))
+    outbox._marks.write()
+    with outbox.begin() as connection:
+        outbox.add(connection, Message("Orders", b"2", sharding_key="K"))
+    assert world.bodies() == []
+    outbox.close()
+    world.clock.advance(10_000)
+    assert world.relay().run_once().sent == 2
+    assert world.bodies() == [b"1", b"2"]
+
+
+def test_a_key_stops_at_a_message_whose_claim_is_over(world: World) -> None:
+    claimed = [
+        Claimed(number, f"id{number}", Message("Orders", b"%d" % number, sharding_key="K"), 1, "token", until_ms)
+        for number, until_ms in ((1, world.clock()), (2, world.clock() + 1))
+    ]
+    outcomes = [each for some in send_claimed(world.producer, claimed, world.clock) for each in some]
+    assert [type(each) for each in outcomes] == [NotSent, NotSent]
+    assert world.bodies() == []
 
 
 def test_what_this_process_has_sent_and_not_yet_marked_counts_as_sent(world: World) -> None:

@@ -15,6 +15,8 @@ import sqlalchemy as sa
 from rmq_store import Message, UsageError
 from rmq_store.client import MQBrokerError, RemotingConnectError, RemotingTimeoutError, ResponseCode
 from rmq_store.reliable import Outbox, Relay, ResendBackoff
+from rmq_store.reliable.outbox import claims
+from rmq_store.reliable.outbox.claims import SendingRules
 
 from .cluster import START_MS, World
 
@@ -136,6 +138,34 @@ def test_a_key_that_waits_after_a_failure_holds_its_later_messages_back(world: W
     world.clock.advance(60_000)
     assert world.relay().run_once().sent == 2
     assert [body for body in world.bodies() if body != b"other"] == [b"1", b"2"]
+
+
+def test_a_message_that_is_given_back_while_a_relay_claims_holds_its_key_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On PostgreSQL and MariaDB its sender, who is late, may do so between the relay's two statements."""
+    first, second, other = (
+        world.add(Message("Orders", body, sharding_key=key))[0] for body, key in ((b"1", "K"), (b"2", "K"), (b"3", "L"))
+    )
+    looked = claims._one_page
+    stub = world.tables.stub
+
+    with world.engine.begin() as connection:
+
+        def give_back(found: Any, rules: Any) -> Any:
+            later = {"resend_ms": START_MS + 500}
+            connection.execute(stub.update().where(stub.c.message_id == first).values(later))
+            return looked(found, rules)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(claims, "_one_page", give_back)
+            claim = claims.claim_first_sends(connection, world.tables, SendingRules(), START_MS, 10)
+    assert [each.message_id for each in claim.claimed] == [other]
+    left = world.stub(second)
+    assert (left.claim_token, left.send_count, left.resend_ms) == (None, 0, START_MS)
+    world.clock.advance(60_000)
+    assert world.relay().run_once().sent == 3
+    assert [body for body in world.bodies() if body != b"3"] == [b"1", b"2"]
 
 
 def test_brokers_that_are_away_bring_nothing_to_the_manual_list(world: World, caplog: pytest.LogCaptureFixture) -> None:
