@@ -21,9 +21,9 @@ from crash.part import Counters
 # A life whose kills are not reached by then is over.
 KILLS_IN_S = 120.0
 # What has not come by then, with all that people can do, does not come.
-QUIET_S = 60.0
-_STILL_S = 1.2
-_PEOPLE_MAX = 4
+QUIET_S = 120.0
+_STILL_S = 1.5
+_PEOPLE_MAX = 10
 _HOUR_MS = 3_600_000
 _EVERY_KILLS = 3
 
