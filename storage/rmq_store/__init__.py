@@ -50,13 +50,16 @@ if TYPE_CHECKING:
         CorruptQueueError,
         CorruptRecordError,
         DataLossError,
+        HandlerTransactionError,
         InvalidReceiptHandleError,
         LeaseHeldError,
         MarkerError,
+        NoMessageIdError,
         NotAStoreError,
         OffsetOutOfRangeError,
         ReadOnlyError,
         ResponseError,
+        SchemaMismatchError,
         StagingError,
         StoreError,
         StoreFailedError,
@@ -103,10 +106,11 @@ _HOMES = {
     "broker.topics": "TopicConfig",
     "clock": "ClockFile store_clock",
     "errors": (
-        "CorruptConfigError CorruptIndexError CorruptionError CorruptQueueError CorruptRecordError DataLossError "
-        "InvalidReceiptHandleError LeaseHeldError MarkerError NotAStoreError OffsetOutOfRangeError ReadOnlyError "
-        "ResponseError StagingError StoreError StoreFailedError StoreFullError StoreKindError StoreLockedError "
-        "StoreReplacedError TopicKindError UnknownTopicError UsageError"
+        "CorruptConfigError CorruptIndexError CorruptQueueError CorruptRecordError CorruptionError DataLossError "
+        "HandlerTransactionError InvalidReceiptHandleError LeaseHeldError MarkerError NoMessageIdError "
+        "NotAStoreError OffsetOutOfRangeError ReadOnlyError ResponseError SchemaMismatchError StagingError "
+        "StoreError StoreFailedError StoreFullError StoreKindError StoreLockedError StoreReplacedError "
+        "TopicKindError UnknownTopicError UsageError"
     ),
     "files.pin": "Pin",
     "format.message": "Message StoredMessage",
@@ -141,6 +145,7 @@ __all__ = [
     "DeadLetters",
     "Deletion",
     "Delivery",
+    "HandlerTransactionError",
     "InvalidReceiptHandleError",
     "Lease",
     "LeaseHeldError",
@@ -149,6 +154,7 @@ __all__ = [
     "Message",
     "Metric",
     "MetricFamily",
+    "NoMessageIdError",
     "NotAStoreError",
     "OffsetOutOfRangeError",
     "Pin",
@@ -162,6 +168,7 @@ __all__ = [
     "RetentionReport",
     "Retry",
     "Schedule",
+    "SchemaMismatchError",
     "SendBackArea",
     "SendBackCounts",
     "SendResult",
