@@ -24,6 +24,8 @@ KILLS_IN_S = 120.0
 QUIET_S = 120.0
 _STILL_S = 1.5
 _PEOPLE_MAX = 10
+# Behind the last visit of people. A sender that a message kills needs some seconds for each of its tries.
+_LAST_STILL_S = 15.0
 _HOUR_MS = 3_600_000
 _EVERY_KILLS = 3
 
@@ -151,20 +153,23 @@ class Life:
             self._server.start()
         begun_s = still_s = time.monotonic()
         people = 0
-        before: tuple[int, int] | None = None
+        before: tuple[int, ...] | None = None
         while True:
             crew.look()
             found = judge.look(setting, stubs, other)
-            open_now = (len(found.missing()), len(found.unconfirmed()))
+            open_now = (len(found.missing()), len(found.unconfirmed()), len(setting.notes("kills by a message")))
             killer_waits = any(row.kills and each not in found.manual_stubs for each, row in found.orders.items())
             now_s = time.monotonic()
-            if (open_now == (0, 0) and not killer_waits) or crew.failures or now_s - begun_s > QUIET_S:
+            if (open_now[:2] == (0, 0) and not killer_waits) or crew.failures or now_s - begun_s > QUIET_S:
                 return found
             if open_now != before:
                 before, still_s = open_now, now_s
             elif now_s - still_s > _STILL_S:
                 if people == _PEOPLE_MAX:
-                    return found
+                    if now_s - still_s > _LAST_STILL_S:
+                        return found
+                    time.sleep(0.1)
+                    continue
                 people += 1
                 self._people(setting, stubs, other, found)
                 before, still_s = None, time.monotonic()
