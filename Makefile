@@ -54,7 +54,7 @@ compat: java $(STAMP) ## let RocketMQ's own Java classes read and write our stor
 compat-stores: java $(STAMP) ## let brokers of nine versions make a store of each kind, and go on behind us (an hour; root, Maven)
 	@$(PY) -m pytest -m "compat_stores" -o timeout=900 tests/compat/stores $(PYTEST_ARGS)
 
-harness: spark-classes ## the short forms of the crash, fuzz and security proof, and their teeth (8 minutes)
+harness: spark-classes ## the short forms of the crash, fuzz and security proof, and their teeth (12 minutes)
 	@$(PY) -m pytest $(IN_PARALLEL) -m "harness and not slow" -o timeout=900 $(HARNESS) $(PYTEST_ARGS)
 
 crash: java $(STAMP) ## break stores on purpose for up to an hour, and count what they lost (docs/reliability.md)
