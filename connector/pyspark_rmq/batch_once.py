@@ -1,6 +1,6 @@
 """`write_once`: the rows of a stream into a database, exactly once, with `rmq_store.reliable`. Control plane.
 
-What happens to a batch, in the driver:
+The driver does this with each batch:
 
     W1  its rows come to the driver, into a temporary file (`batch_rows`)
     W2  marks and rows are written in one transaction (`rmq_store.reliable.inbox.batches`), which is repeated when the
@@ -223,7 +223,7 @@ def _insert(table: sa.Table, columns: list[str], connection: sa.Connection, rows
 
 
 def _columns_of(table: sa.Table, columns: list[str]) -> list[str]:
-    """Those that the table has. What the stream has more must be what every message has."""
+    """The columns that the table has, too. Another column of the stream is refused, unless every message has it."""
     from pyspark_rmq.schema import ORIGIN_FIELDS, SOURCE_SCHEMA
 
     known = {field.name for field in (*SOURCE_SCHEMA, *ORIGIN_FIELDS)}

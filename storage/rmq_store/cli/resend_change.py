@@ -46,7 +46,7 @@ def _changing(command: Command) -> Command:
 def void(**given: Any) -> None:
     """End messages: whoever has not done them will do nothing when they come, and they leave the manual list.
 
-    What a group has done stays done: the list says which have. Exit code 1 if one of them could not be ended.
+    An effect that a group has had stays: the list names these groups. Exit code 1 if a message could not be ended.
     """
     _run("void", "End {count} messages, which then have no effect?", **given)
 
@@ -79,7 +79,7 @@ def retry(inbox_days: int, effects_may_repeat: bool, **given: Any) -> None:
 def clear(**given: Any) -> None:
     """Take messages off the manual list: dead letters that a person has dealt with, and doubts that are over.
 
-    What sending has given up (maximum, ordered) is not cleared, because nobody would send it again: retry or void it.
+    Messages that the relay has given up (maximum, ordered) are not cleared, as nobody would send them: retry or void.
     Exit code 1 if one of them stays.
     """
     _run("clear", "Take {count} messages off the manual list?", **given)

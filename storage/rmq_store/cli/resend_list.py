@@ -50,7 +50,7 @@ def list_(
     reason: str | None,
     limit: int,
 ) -> None:
-    """What a person must look at: messages that were sent as often as is allowed (maximum), that would come behind
+    """List what people must look at: messages that were sent as often as is allowed (maximum), that would come behind
     later ones of their key (ordered), of which nobody knows whether they arrived (stuck), that a group has given up
     (dead_letter), whose effect may have happened twice (in_doubt), that have no id (no_id).
 
