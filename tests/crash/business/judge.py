@@ -46,6 +46,14 @@ class Found:
         """Stubs that are neither confirmed nor void, but for those that kill their senders."""
         return [each for each, status in self.status.items() if status == "unconfirmed" and not self._kills(each)]
 
+    def untold_killers(self) -> list[str]:
+        """Orders that kill whoever sends them, are not void, and stand on no manual list."""
+        return [
+            order_id
+            for order_id, row in self.orders.items()
+            if row.kills and self.status.get(order_id) != "void" and order_id not in self.manual_stubs
+        ]
+
     def _kills(self, order_id: str) -> bool:
         return order_id in self.orders and bool(self.orders[order_id].kills)
 
@@ -110,9 +118,8 @@ def judge(setting: Setting, found: Found, counters: Counters) -> None:
         broken(f"the stub of {order_id} is never confirmed")
     for order_id in found.orders.keys() ^ found.status.keys():
         broken(f"{order_id} has a row without a stub, or a stub without a row")
-    for order_id, row in found.orders.items():
-        if row.kills and order_id not in found.manual_stubs:
-            broken(f"{order_id} kills its senders, and nobody is told")
+    for order_id in found.untold_killers():
+        broken(f"{order_id} kills its senders, and nobody is told")
     _judge_order(setting, found, counters)
     for reason in sorted({reason for _, _, reason in found.manual}):
         counters.seen[f"manual: {reason}"] += sum(reason == each for _, _, each in found.manual)

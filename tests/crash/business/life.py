@@ -158,9 +158,8 @@ class Life:
             crew.look()
             found = judge.look(setting, stubs, other)
             open_now = (len(found.missing()), len(found.unconfirmed()), len(setting.notes("kills by a message")))
-            killer_waits = any(row.kills and each not in found.manual_stubs for each, row in found.orders.items())
             now_s = time.monotonic()
-            if (open_now[:2] == (0, 0) and not killer_waits) or crew.failures or now_s - begun_s > QUIET_S:
+            if (open_now[:2] == (0, 0) and not found.untold_killers()) or crew.failures or now_s - begun_s > QUIET_S:
                 return found
             if open_now != before:
                 before, still_s = open_now, now_s
