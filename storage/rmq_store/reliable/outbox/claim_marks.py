@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import JSONB
 
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.outbox.backoff import ResendBackoff
@@ -85,33 +84,37 @@ def _mark(
     columns: Mapping[str, Sequence[int | None]],
     same: Mapping[str, Any],
 ) -> int:
-    """One UPDATE of rows that get different numbers, from a table that goes along as one JSON text {seq: [numbers]}: a
-    CASE for each column would cost more than everything else that a sender does.
+    """One UPDATE of rows that get different numbers, from a table that goes along as one JSON text [[seq, numbers]]: a
+    CASE for each column would cost more than everything else that a sender does. It is joined, and so read once: a
+    lookup in it per row would read it as often as there are rows, unless the database keeps what it has read.
     """
     stub = tables.stub
-    table = {seq: numbers for seq, *numbers in zip(seqs, *columns.values(), strict=True)}
-    values = {name: _number(connection.dialect.name, stub.c.seq, place) for place, name in enumerate(columns)}
+    marks = _marks(connection.dialect.name, tuple(columns))
     statement = (
         stub.update()
-        .where(stub.c.seq.in_(sa.bindparam("seqs", expanding=True)), stub.c.claim_token == sa.bindparam("token"))
-        .values(claim_token=None, claim_until_ms=0, **same, **values)
+        .where(stub.c.seq == marks.c.seq, stub.c.claim_token == sa.bindparam("token"))
+        .values(claim_token=None, claim_until_ms=0, **same, **{name: marks.c[f"new_{name}"] for name in columns})
     )
-    given = {"seqs": seqs, "token": token, "numbers": json.dumps(table, separators=(",", ":"))}
+    rows = list(zip(seqs, *columns.values(), strict=True))
+    given = {"token": token, "marks": json.dumps(rows, separators=(",", ":"))}
     return connection.execute(statement, given).rowcount
 
 
-def _number(dialect: str, seq: sa.Column[Any], place: int) -> sa.ColumnElement[Any]:
-    """The number at a place of a row's list in the JSON text "numbers", NULL for null."""
-    table = sa.bindparam("numbers", type_=sa.Text)
+def _marks(dialect: str, names: Sequence[str]) -> sa.Subquery:
+    """The JSON text "marks" as a table: seq, and new_... of each name, NULL for null."""
+    columns = ["seq", *(f"new_{name}" for name in names)]
+    places = list(enumerate(columns))
     if dialect == "postgresql":
-        numbers: sa.ColumnElement[Any] = sa.cast(table, JSONB)[sa.cast(seq, sa.Text)][place].astext.cast(sa.BigInteger)
-        return numbers
-    if dialect == "sqlite":
-        path: sa.ColumnElement[str] = sa.literal('$."') + sa.cast(seq, sa.String) + f'"[{place}]'
-        return sa.func.json_extract(table, path)
-    # A JSON null is no NULL there.
-    found = sa.func.json_extract(table, sa.func.concat('$."', seq, f'"[{place}]'))
-    return sa.func.nullif(sa.func.json_unquote(found), "null")
+        picked = ", ".join(f"CAST(mark ->> {place} AS BIGINT) AS {name}" for place, name in places)
+        query = f"SELECT {picked} FROM jsonb_array_elements(CAST(:marks AS JSONB)) AS mark"
+    elif dialect == "sqlite":
+        picked = ", ".join(f"json_extract(value, '$[{place}]') AS {name}" for place, name in places)
+        query = f"SELECT {picked} FROM json_each(:marks)"
+    else:
+        picked = ", ".join(f"{name} BIGINT PATH '$[{place}]'" for place, name in places)
+        query = f"SELECT * FROM JSON_TABLE(:marks, '$[*]' COLUMNS ({picked})) AS mark"
+    typed = [sa.column(name, sa.BigInteger) for name in columns]
+    return sa.text(query).bindparams(sa.bindparam("marks", type_=sa.Text)).columns(*typed).subquery("marks")
 
 
 def _slices(rows: Sequence[T], alike: Callable[[T], Hashable]) -> list[Sequence[T]]:
