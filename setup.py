@@ -21,18 +21,21 @@ PACKAGE_DIR = {
 }
 
 RELIABLE = ["sqlalchemy>=2.0,<3", "redis>=5"]
+# Its compressions and its checksum are extras of its own: without them a topic in zstd cannot be read.
+KAFKA = ["kafka-python[crc32c,lz4,snappy,zstd]>=3.0,<4"]
 NOTEBOOK = ["ipykernel>=6.29", "matplotlib>=3.8", "nbclient>=0.10"]
 
 EXTRAS = {
     # PySpark itself does not ask for pandas; its mapInArrow, on which `consume` stands, does.
     "spark": ["pyspark>=4.2", "pandas>=2.2"],
-    "kafka": ["kafka-python>=3.0,<4"],
+    "kafka": KAFKA,
     # The driver is the user's choice: SQLite's comes with Python.
     "reliable": RELIABLE,
     "notebook": NOTEBOOK,
     # No wheel for every Python that we run on, so no part of `dev`.
     "fuzz": ["atheris>=3.0"],
     "dev": [
+        *KAFKA,
         *NOTEBOOK,
         *RELIABLE,
         "aiomysql>=0.2",

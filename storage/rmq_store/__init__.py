@@ -50,14 +50,21 @@ if TYPE_CHECKING:
         CorruptQueueError,
         CorruptRecordError,
         DataLossError,
+        GroupInUseError,
         HandlerTransactionError,
         InvalidReceiptHandleError,
+        KafkaOffsetError,
+        KafkaRefusedError,
+        KafkaUnavailableError,
         LeaseHeldError,
         MarkerError,
+        MirrorConflictError,
+        MirrorSourceError,
         NoMessageIdError,
         NotAStoreError,
         OffsetOutOfRangeError,
         ReadOnlyError,
+        RecordTooLargeError,
         ResponseError,
         SchemaMismatchError,
         StagingError,
@@ -107,10 +114,11 @@ _HOMES = {
     "clock": "ClockFile store_clock",
     "errors": (
         "CorruptConfigError CorruptIndexError CorruptQueueError CorruptRecordError CorruptionError DataLossError "
-        "HandlerTransactionError InvalidReceiptHandleError LeaseHeldError MarkerError NoMessageIdError "
-        "NotAStoreError OffsetOutOfRangeError ReadOnlyError ResponseError SchemaMismatchError StagingError "
-        "StoreError StoreFailedError StoreFullError StoreKindError StoreLockedError StoreReplacedError "
-        "TopicKindError UnknownTopicError UsageError"
+        "GroupInUseError HandlerTransactionError InvalidReceiptHandleError KafkaOffsetError KafkaRefusedError "
+        "KafkaUnavailableError LeaseHeldError MarkerError MirrorConflictError MirrorSourceError NoMessageIdError "
+        "NotAStoreError OffsetOutOfRangeError ReadOnlyError RecordTooLargeError ResponseError SchemaMismatchError "
+        "StagingError StoreError StoreFailedError StoreFullError StoreKindError StoreLockedError "
+        "StoreReplacedError TopicKindError UnknownTopicError UsageError"
     ),
     "files.pin": "Pin",
     "format.message": "Message StoredMessage",
@@ -145,8 +153,12 @@ __all__ = [
     "DeadLetters",
     "Deletion",
     "Delivery",
+    "GroupInUseError",
     "HandlerTransactionError",
     "InvalidReceiptHandleError",
+    "KafkaOffsetError",
+    "KafkaRefusedError",
+    "KafkaUnavailableError",
     "Lease",
     "LeaseHeldError",
     "Loss",
@@ -154,12 +166,15 @@ __all__ = [
     "Message",
     "Metric",
     "MetricFamily",
+    "MirrorConflictError",
+    "MirrorSourceError",
     "NoMessageIdError",
     "NotAStoreError",
     "OffsetOutOfRangeError",
     "Pin",
     "QueueRange",
     "ReadOnlyError",
+    "RecordTooLargeError",
     "RecoveryReport",
     "ResponseError",
     "RestoreReport",

@@ -205,3 +205,41 @@ class OffsetOutOfRangeError(StoreError):
         self.requested = requested
         self.minimum = minimum
         self.maximum = maximum
+
+
+class KafkaUnavailableError(StoreError):
+    """Kafka's brokers do not answer, or not in time."""
+
+    retryable = True
+
+
+class KafkaRefusedError(StoreError):
+    """Kafka's brokers refuse: rights, a setting, a group with members."""
+
+
+class KafkaOffsetError(StoreError):
+    """Kafka has no such offset of a partition; `offsets` is {(topic, partition): offset}."""
+
+    def __init__(self, message: str, offsets: dict[tuple[str, int], int]) -> None:
+        super().__init__(message)
+        self.offsets = offsets
+
+
+class RecordTooLargeError(UsageError):
+    """A record is larger than its Kafka topic takes; `row` is its place in the batch that was given."""
+
+    def __init__(self, message: str, row: int) -> None:
+        super().__init__(message)
+        self.row = row
+
+
+class MirrorConflictError(StoreError):
+    """Another mirror of the same name writes to the same target; this one wrote nothing and has ended."""
+
+
+class MirrorSourceError(StoreError):
+    """The source of a mirror is not what it was: records are gone, it is shorter, or it was deleted and made again."""
+
+
+class GroupInUseError(StoreError):
+    """A group has members, so that nobody else may move its offsets."""

@@ -39,6 +39,8 @@ LAYERS: dict[str, set[str]] = {
     "client": {"errors", "arguments", "clock", "format", "files", "log", "broker", "kinds"},
     # A user of the clients like any other, with a database beside them.
     "reliable": {"errors", "arguments", "client"},
+    # A user of the store, with Kafka on its other side.
+    "bridge": {"errors", "arguments", "clock", "threads", "format", "log", "broker", "client", "_native"},
 }
 # Folder of rmq_store.reliable -> the folders that it may import beside itself.
 RELIABLE_FOLDERS: dict[str, set[str]] = {
@@ -48,10 +50,20 @@ RELIABLE_FOLDERS: dict[str, set[str]] = {
     "relay": {"database", "outbox"},
     "desk": {"database", "outbox", "relay"},
 }
+# The same of rmq_store.bridge.
+BRIDGE_FOLDERS: dict[str, set[str]] = {
+    "records": set(),
+    "kafka": {"records"},
+    "mirror": {"records", "kafka"},
+    "offsets": {"records", "kafka", "mirror"},
+    "letters": {"records", "kafka", "mirror"},
+}
 FREE = {"cli", "__init__"}  # the command and the public names may use all of the parts
 RUN_TIME = {"numpy", "pyarrow"}
 COMMAND = {"click", "rich"}
 RELIABLE = {"sqlalchemy", "redis"}  # of the extra of this name
+# Of the extra [kafka].
+BRIDGE = {"kafka"}
 # What a stream writes to its checkpoint. It needs no Spark, and of the engine only the errors.
 OPEN_TO_THE_COMMAND = ("pyspark_rmq.offsets.", "pyspark_rmq.marks.")
 NO_IMPORT = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml"}
@@ -144,19 +156,31 @@ def test_a_layer_of_the_engine_imports_only_what_lies_below_it(name: str, path: 
     assert refused == []
 
 
-def test_folders_of_the_kit_import_only_folders_above_them() -> None:
+@pytest.mark.parametrize(("own", "folders"), [("reliable", RELIABLE_FOLDERS), ("bridge", BRIDGE_FOLDERS)])
+def test_folders_of_a_part_import_only_folders_above_them(own: str, folders: dict[str, set[str]]) -> None:
     refused, seen = [], set()
     for name, path in ENGINE:
         parts = name.split(".")
-        if parts[1:2] != ["reliable"] or len(parts) < 3:
+        if parts[1:2] != [own] or len(parts) < 3:
             continue
         seen.add(parts[2])
         for target, line in imports(name, path):
             found = target.split(".")
-            if found[:2] == ["rmq_store", "reliable"] and found[2] not in RELIABLE_FOLDERS[parts[2]] | {parts[2]}:
+            if found[:2] == ["rmq_store", own] and found[2] not in folders[parts[2]] | {parts[2]}:
                 refused.append(f"{path}:{line} imports {target}")
     assert refused == []
-    assert seen == RELIABLE_FOLDERS.keys()
+    assert seen == folders.keys()
+
+
+def test_only_the_seam_of_the_bridge_knows_a_kafka_client() -> None:
+    refused = [
+        f"{path}:{line} imports {target}"
+        for name, path in ENGINE + CONNECTOR
+        if not name.startswith("rmq_store.bridge.kafka")
+        for target, line in imports(name, path)
+        if target.split(".")[0] == "kafka"
+    ]
+    assert refused == []
 
 
 def cycle(graph: dict[str, set[str]]) -> list[str]:
@@ -202,6 +226,8 @@ def test_the_engine_uses_only_the_standard_library_and_its_run_time_dependencies
     allowed = sys.stdlib_module_names | RUN_TIME | COMMAND | {"rmq_store"}
     if part(name) == "reliable":
         allowed = allowed | RELIABLE
+    if part(name) == "bridge":
+        allowed = allowed | BRIDGE
     found = [(target, line) for target, line in imports(name, path) if target.split(".")[0] not in allowed]
     assert [target for target, _ in found if part(name) != "cli" or not target.startswith(OPEN_TO_THE_COMMAND)] == []
 
@@ -303,11 +329,11 @@ def test_importing_the_engine_does_not_load_spark_or_the_command() -> None:
 
 
 @pytest.mark.parametrize("module", ["rmq_store", "rmq_store.client", "rmq_store.cli", "pyspark_rmq"])
-def test_databases_are_loaded_only_with_what_needs_them(module: str) -> None:
+def test_databases_and_kafka_are_loaded_only_with_what_needs_them(module: str) -> None:
     """SQLAlchemy takes as long to load as all of the rest, and is not there without the extra."""
     loaded = loaded_by(f"import {module}; from {module} import *")
     assert module.split(".")[0] in loaded
-    assert not loaded & RELIABLE
+    assert not loaded & (RELIABLE | BRIDGE)
 
 
 def test_the_package_itself_loads_nothing_heavy() -> None:
@@ -332,7 +358,8 @@ commands({line}, prog_name="rmq")
     answer, _, loaded = done.stdout.partition("loaded: ")
     assert "queryMsgByKey" in answer
     assert "rmq_store.cli.mqadmin.message" in loaded.split()
-    assert not {module.split(".")[0] for module in loaded.split()} & ({"numpy", "pyarrow", "pandas", "rich"} | RELIABLE)
+    heavy = {"numpy", "pyarrow", "pandas", "rich"} | RELIABLE | BRIDGE
+    assert not {module.split(".")[0] for module in loaded.split()} & heavy
 
 
 def test_the_command_reads_checkpoints_without_spark() -> None:

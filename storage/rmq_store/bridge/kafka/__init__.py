@@ -1,0 +1,1 @@
+"""The seam to Kafka: three interfaces, and their implementation by kafka-python."""

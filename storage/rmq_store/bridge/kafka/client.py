@@ -1,0 +1,120 @@
+"""What the bridge asks of a Kafka client: three interfaces. `connection.connect` gives them by kafka-python.
+
+All of them raise `KafkaUnavailableError` if brokers do not answer in time (it may work later), `KafkaRefusedError` if
+they refuse (rights, a setting), and close by `close()`. None is safe for threads.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+from rmq_store.bridge.records.schema import Fetched
+
+
+class Partition(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTopic:
+    """A topic as the cluster describes it. A topic that is deleted and made again has another id."""
+
+    name: str
+    topic_id: uuid.UUID
+    partition_count: int
+
+
+class KafkaReader(Protocol):
+    """Reads committed records of partitions that it is told, from positions that it is told. Commits nothing."""
+
+    def assign(self, positions: Mapping[Partition, int]) -> None:
+        """Read these partitions from these offsets on, and no others. Those that go on where they are stay buffered."""
+
+    def poll(self, timeout_ms: int) -> Mapping[Partition, Fetched]:
+        """What has come; empty after `timeout_ms`. Raises `KafkaOffsetError` for an offset that is out of range."""
+
+    def pause(self, partitions: Collection[Partition]) -> None:
+        """Give nothing of these until `resume`."""
+
+    def resume(self, partitions: Collection[Partition]) -> None:
+        """Go on where `pause` stopped."""
+
+    def position(self, partition: Partition) -> int:
+        """The offset that the next poll begins at; beyond markers."""
+
+    def starts(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+        """The first offset of each that is still there."""
+
+    def stable_ends(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+        """The last stable offset of each: where reading committed records ends now."""
+
+    def offsets_at(self, partitions: Collection[Partition], timestamp_ms: int) -> Mapping[Partition, int]:
+        """The first offset of each whose timestamp is not earlier; the stable end if there is none."""
+
+    def close(self) -> None:
+        """Let go of connections."""
+
+
+class KafkaWriter(Protocol):
+    """Writes transactions under one transactional id."""
+
+    def begin(self) -> None:
+        """Begin a transaction; the first one ends and fences what the id's last user left. `MirrorConflictError`: it is
+        this writer that was fenced.
+        """
+
+    def add(self, partition: Partition, rows: pa.RecordBatch) -> None:
+        """Add records (RECORDS_SCHEMA; offsets are the broker's) to the transaction, in their order.
+        `RecordTooLargeError` names the row of the first record that is larger than the topic takes; nothing of the rows
+        was added then.
+        """
+
+    def commit(self) -> None:
+        """All of it, or an error: then `reset`. An error leaves it unknown whether it was committed."""
+
+    def reset(self) -> None:
+        """Abort what is open. Behind it the id's transactions are settled: read your position again."""
+
+    def close(self) -> None:
+        """Abort what is open, and let go of connections."""
+
+
+class KafkaAdministration(Protocol):
+    """Topics, their settings, and groups."""
+
+    def cluster_id(self) -> str:
+        """The id that Kafka gave to the cluster."""
+
+    def topics(self) -> Mapping[str, KafkaTopic]:
+        """All topics but Kafka's internal ones."""
+
+    def create_topic(
+        self, name: str, partition_count: int, settings: Mapping[str, str], replication_factor: int = -1
+    ) -> KafkaTopic:
+        """Make a topic and wait until it can be used; one that is there is returned as it is."""
+
+    def grow_topic(self, name: str, partition_count: int) -> None:
+        """Give a topic more partitions."""
+
+    def topic_settings(self, name: str) -> Mapping[str, str]:
+        """Settings by name: `max.message.bytes`, `retention.ms`, `message.timestamp.type` ..."""
+
+    def group_offsets(self, group: str) -> Mapping[Partition, int]:
+        """Committed offsets, stable ones only."""
+
+    def group_member_count(self, group: str) -> int:
+        """How many members a group has now."""
+
+    def commit_group_offsets(self, group: str, offsets: Mapping[Partition, int]) -> None:
+        """Commit offsets of a group without members. `KafkaRefusedError` if it has some."""
+
+    def close(self) -> None:
+        """Let go of connections."""

@@ -1,0 +1,1 @@
+"""The two mirrors, their positions, topics and reports."""

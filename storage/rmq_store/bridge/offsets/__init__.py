@@ -1,0 +1,1 @@
+"""Group positions, translated from one side to the other."""

@@ -1,0 +1,1 @@
+"""What a record is on each side. Pure: no network, no kafka-python."""
