@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 import spark_jvm
 
 pytest.register_assert_rewrite("compat.stores.reading", "compat.stores.expectations")
-pytest_plugins = ["server_fixtures"]
+pytest_plugins = ["server_fixtures", "kafka_fixtures"]
 
 # No example is timed: machines are noisy. CI tries the same examples each time, everybody else new ones.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])

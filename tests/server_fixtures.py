@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import servers
+from server_process import Server
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 KINDS = ("sqlite", "postgresql", "mariadb")
 
 
-def require(server: servers.Server) -> None:
+def require(server: Server) -> None:
     """Skip the test, or fail it in CI, if this machine has no such server."""
     if reason := server.missing():
         if servers.REQUIRED:

@@ -9,7 +9,7 @@ import contextlib
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -28,14 +28,14 @@ START_S = 60
 STOP_S = 60
 
 # Any will do: 22 characters of base 64.
-_CLUSTER_ID = "pyspark-rmq-bench-0000"
+CLUSTER_ID = "pyspark-rmq-bench-0000"
 # A process that ends with its input, and so with us whatever happens to us.
 _ENDS_WITH_INPUT = 'end() { kill $java; wait $java; }; "$@" & java=$!; cat > /dev/null; end'
 
 
 def add_connector(spark: SparkSession) -> None:
     """From now on this session has `format("kafka")`. Raises `PeerError`."""
-    built(PROJECT, STAMP, "the released Kafka")
+    build()
     for jar in sorted((TARGET / "connector").iterdir()):
         spark.sql(f"ADD JAR '{jar}'")
 
@@ -43,15 +43,14 @@ def add_connector(spark: SparkSession) -> None:
 @contextlib.contextmanager
 def broker(directory: Path) -> Iterator[str]:
     """A broker for a `with` block, its log below `directory`: the address for clients. Raises `PeerError`."""
-    built(PROJECT, STAMP, "the released Kafka")
+    build()
     port = free_port()
     address, settings = f"127.0.0.1:{port}", directory / "server.properties"
-    settings.write_text(_settings(address, f"127.0.0.1:{port - 2}", directory / "kafka"))
+    settings.write_text(settings_text(address, f"127.0.0.1:{port - 2}", directory / "kafka"))
     with (directory / "broker.log").open("w+") as log:
-        format_storage = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(settings)]
-        if subprocess.run(_java(format_storage), stdout=log, stderr=log).returncode:
+        if subprocess.run(format_command(settings, CLUSTER_ID, HEAP), stdout=log, stderr=log).returncode:
             raise _failed(log, "its storage could not be formatted")
-        command = ["sh", "-c", _ENDS_WITH_INPUT, "sh", *_java(["kafka.Kafka", str(settings)])]
+        command = ["sh", "-c", _ENDS_WITH_INPUT, "sh", *broker_command(settings, HEAP)]
         # A session of its own, as a service has: Linux shares the processors between sessions first.
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True)
         try:
@@ -63,12 +62,23 @@ def broker(directory: Path) -> Iterator[str]:
             process.wait(STOP_S)
 
 
-def _java(arguments: list[str]) -> list[str]:
-    return ["java", *HEAP, "-cp", f"{TARGET / 'broker'}/*", *arguments]
+def build() -> None:
+    """Fetch the jars, unless that was done. Raises `PeerError`."""
+    built(PROJECT, STAMP, "the released Kafka")
 
 
-def _settings(address: str, controller: str, logs: Path) -> str:
-    """One node that is broker and controller; everything else as released."""
+def format_command(settings: Path, cluster_id: str, options: Sequence[str]) -> list[str]:
+    """The program that makes the storage of a broker; `options` are Java's."""
+    return _java(options, ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings)])
+
+
+def broker_command(settings: Path, options: Sequence[str]) -> list[str]:
+    """The broker itself, in the foreground."""
+    return _java(options, ["kafka.Kafka", str(settings)])
+
+
+def settings_text(address: str, controller: str, logs: Path, *others: str) -> str:
+    """One node that is broker and controller; everything as released that `others` do not set."""
     return "\n".join((
         "process.roles=broker,controller",
         "node.id=1",
@@ -80,7 +90,12 @@ def _settings(address: str, controller: str, logs: Path) -> str:
         f"log.dirs={logs}",
         f"num.partitions={PARTITIONS}",
         "offsets.topic.replication.factor=1",
+        *others,
     ))  # fmt: skip
+
+
+def _java(options: Sequence[str], arguments: Sequence[str]) -> list[str]:
+    return ["java", *options, "-cp", f"{TARGET / 'broker'}/*", *arguments]
 
 
 def _await(port: int, log: TextIO) -> None:

@@ -1,0 +1,162 @@
+"""A real Kafka for tests and harnesses: one released broker per process, started when first asked for.
+
+    server = kafka_server.kafka()
+    if reason := server.missing():
+        ...
+    server.start()
+    topic = server.new_topic(partition_count=4, settings={"cleanup.policy": "compact"})
+    KafkaConsumer(topic, bootstrap_servers=server.address)
+    server.restart()    # killed, and started on the same directory and address
+
+The broker is controller, too, with transactions on one node. It is below a watcher as the servers of `servers.py` are,
+and is gone with this process, however that ends. Nobody makes topics by accident: `auto.create.topics.enable` is off.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench import kafka_broker
+from bench.peer import PeerError
+from server_process import Server, ServerError
+
+if TYPE_CHECKING:
+    from kafka import KafkaAdminClient
+
+CLUSTER_ID = "rmq-tests-kafka-000000"
+# Small, and quick to start; the compiler of a long-lived server would take the processor away from the tests.
+JAVA_OPTIONS = ("-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+PORT = 29092
+CONTROLLER_PORT = 29093
+# What a single node needs, small internal topics, and a cleaner and a retention that do not let tests wait.
+SETTINGS = (
+    "auto.create.topics.enable=false",
+    "num.network.threads=2",
+    "num.io.threads=2",
+    "transaction.state.log.replication.factor=1",
+    "transaction.state.log.min.isr=1",
+    "transaction.state.log.num.partitions=1",
+    "offsets.topic.num.partitions=1",
+    "group.initial.rebalance.delay.ms=0",
+    "share.coordinator.state.topic.replication.factor=1",
+    "share.coordinator.state.topic.min.isr=1",
+    "log.cleaner.dedupe.buffer.size=4194304",
+    "log.cleaner.backoff.ms=200",
+    "log.initial.task.delay.ms=500",
+    "log.retention.check.interval.ms=500",
+    # A killed broker may come back when its session is over.
+    "broker.session.timeout.ms=1500",
+    "broker.heartbeat.interval.ms=250",
+    "initial.broker.registration.timeout.ms=60000",
+    "controlled.shutdown.enable=false",
+)
+
+
+class KafkaServer(Server):
+    """The broker of this process."""
+
+    name = "kafka"
+    package = "kafka"
+    system_user = None
+    client = "kafka"
+    stop_signal = signal.SIGTERM
+    cluster_id = CLUSTER_ID
+
+    def __init__(self) -> None:
+        super().__init__()
+        # All of 127.0.0.0/8 is loopback, so nobody else takes the address while the broker is down.
+        self._host = ".".join(["127", *(str(random.SystemRandom().randrange(1, 255)) for _ in range(3))])
+        self._numbers = itertools.count(1)
+
+    @property
+    def address(self) -> str:
+        """For `bootstrap_servers`; the same one after a restart."""
+        return f"{self._host}:{PORT}"
+
+    def programs(self) -> list[Path | None]:
+        """Java; the jars come from Maven."""
+        java = shutil.which("java")
+        return [None if java is None else Path(java)]
+
+    def missing(self) -> str | None:
+        """As `Server.missing`; Maven fetches the jars once."""
+        if self.programs() == [None]:
+            return "Kafka needs Java: there is no java on PATH"
+        try:
+            kafka_broker.build()
+        except PeerError as error:
+            return str(error)
+        return super().missing()
+
+    def url(self, database: str = "") -> str:
+        """The address; Kafka has no databases."""
+        return self.address
+
+    def new_topic(
+        self, prefix: str = "topic", *, partition_count: int = 1, settings: Mapping[str, str] | None = None
+    ) -> str:
+        """Make a topic of a name that no test had before, and wait until it can be used: its name."""
+        name = f"{prefix}-{next(self._numbers)}"
+        self.create_topic(name, partition_count=partition_count, settings=settings)
+        return name
+
+    def create_topic(self, name: str, *, partition_count: int = 1, settings: Mapping[str, str] | None = None) -> None:
+        """Make a topic, and wait until it can be used."""
+        with self.admin() as admin:
+            wanted = {"num_partitions": partition_count, "replication_factor": 1, "configs": dict(settings or {})}
+            admin.create_topics({name: wanted}, wait_for_metadata=True)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, and wait until it is gone."""
+        with self.admin() as admin:
+            admin.delete_topics([name])
+            while name in admin.list_topics():
+                time.sleep(0.05)
+
+    @contextmanager
+    def admin(self, bootstrap_timeout_ms: int = 30_000) -> Iterator[KafkaAdminClient]:
+        """A client of kafka-python for a `with` block."""
+        from kafka import KafkaAdminClient
+
+        client = KafkaAdminClient(bootstrap_servers=self.address, bootstrap_timeout_ms=bootstrap_timeout_ms)
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def _settings_file(self, directory: Path) -> Path:
+        return directory / "server.properties"
+
+    def _initialise(self, directory: Path) -> None:
+        settings = self._settings_file(directory)
+        controller = f"{self._host}:{CONTROLLER_PORT}"
+        settings.write_text(kafka_broker.settings_text(self.address, controller, directory / "logs", *SETTINGS))
+        self._run(kafka_broker.format_command(settings, CLUSTER_ID, JAVA_OPTIONS), directory)
+
+    def _command(self, directory: Path) -> list[str]:
+        return kafka_broker.broker_command(self._settings_file(directory), JAVA_OPTIONS)
+
+    def _connect_once(self) -> None:
+        """A broker listens before its controller lets it take part. kafka-python forgets to close sockets on which
+        nobody answers.
+        """
+        socket.create_connection((self._host, PORT), 1).close()
+        with self.admin(bootstrap_timeout_ms=2000) as admin:
+            if not admin.describe_cluster()["brokers"]:
+                raise ServerError("no broker has registered")
+
+
+@functools.cache
+def kafka() -> KafkaServer:
+    """The broker of this process, started or not."""
+    return KafkaServer()

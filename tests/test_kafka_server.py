@@ -1,0 +1,50 @@
+"""The Kafka of the tests: what was acknowledged outlives a kill, and a missing one is said as CI wants it."""
+
+from __future__ import annotations
+
+import pytest
+
+import kafka_server
+import servers
+from bench import kafka_broker
+from server_fixtures import require
+
+
+@pytest.mark.slow
+def test_a_killed_broker_comes_back_with_its_address_and_its_records(kafka: kafka_server.KafkaServer) -> None:
+    from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+    topic = kafka.new_topic(partition_count=2)
+    partition = TopicPartition(topic, 1)
+    producer = KafkaProducer(bootstrap_servers=kafka.address, transactional_id=topic)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send(topic, b"kept", partition=1)
+    producer.commit_transaction()
+    producer.close()
+    address = kafka.address
+    kafka.restart()
+    assert kafka.address == address
+    consumer = KafkaConsumer(
+        bootstrap_servers=address, isolation_level="read_committed", auto_offset_reset="none", enable_auto_commit=False
+    )
+    consumer.assign([partition])
+    consumer.seek(partition, 0)
+    # The marker of the transaction may be written only after the restart.
+    found = next(filter(None, (consumer.poll(1000) for _ in range(60))))
+    consumer.close()
+    assert [record.value for record in found[partition]] == [b"kept"]
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_a_kafka_that_cannot_be_had_skips_a_test_and_fails_it_in_ci(
+    required: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "REQUIRED", required)
+    monkeypatch.setattr(kafka_broker, "built", _no_maven)
+    with pytest.raises(pytest.fail.Exception if required else pytest.skip.Exception, match="there is no mvn"):
+        require(kafka_server.KafkaServer())
+
+
+def _no_maven(*_: object) -> None:
+    raise kafka_broker.PeerError("the released Kafka is not to be had: there is no mvn on PATH")
