@@ -123,6 +123,13 @@ class KafkaServer(Server):
             while name in admin.list_topics():
                 time.sleep(0.05)
 
+    def delete_records(self, topic: str, partition: int, below: int) -> None:
+        """Delete a partition's records below an offset, as retention does."""
+        from kafka import TopicPartition
+
+        with self.admin() as admin:
+            admin.delete_records({TopicPartition(topic, partition): below})
+
     @contextmanager
     def admin(self, bootstrap_timeout_ms: int = 30_000) -> Iterator[KafkaAdminClient]:
         """A client of kafka-python for a `with` block."""

@@ -1,4 +1,4 @@
-"""What the bridge asks of a Kafka client: three interfaces. `connection.connect` gives them by kafka-python.
+"""What the bridge asks of a Kafka client: three interfaces. `connect` gives them by kafka-python.
 
 All of them raise `KafkaUnavailableError` if brokers do not answer in time (it may work later), `KafkaRefusedError` if
 they refuse (rights, a setting), and close by `close()`. None is safe for threads.
@@ -23,6 +23,13 @@ class Partition(NamedTuple):
     partition: int
 
 
+class Position(NamedTuple):
+    """Where to go on: the next offset, and the leader's epoch of the batch before it (-1: unknown, and not checked)."""
+
+    offset: int
+    leader_epoch: int = -1
+
+
 @dataclass(frozen=True, slots=True)
 class KafkaTopic:
     """A topic as the cluster describes it. A topic that is deleted and made again has another id."""
@@ -35,11 +42,15 @@ class KafkaTopic:
 class KafkaReader(Protocol):
     """Reads committed records of partitions that it is told, from positions that it is told. Commits nothing."""
 
-    def assign(self, positions: Mapping[Partition, int]) -> None:
-        """Read these partitions from these offsets on, and no others. Those that go on where they are stay buffered."""
+    def assign(self, positions: Mapping[Partition, Position]) -> None:
+        """Read these partitions from these positions on, and no others. Those that go on where they are stay buffered.
+        Each position with an epoch is checked against the leader before it is read, and again when that changes.
+        """
 
     def poll(self, timeout_ms: int) -> Mapping[Partition, Fetched]:
-        """What has come; empty after `timeout_ms`. Raises `KafkaOffsetError` for an offset that is out of range."""
+        """What has come; empty after `timeout_ms`. Raises `KafkaOffsetError` for an offset that is out of range, and
+        `MirrorSourceError` if a leader has lost what was read before (KIP-320).
+        """
 
     def pause(self, partitions: Collection[Partition]) -> None:
         """Give nothing of these until `resume`."""
@@ -93,8 +104,8 @@ class KafkaAdministration(Protocol):
     def cluster_id(self) -> str:
         """The id that Kafka gave to the cluster."""
 
-    def topics(self) -> Mapping[str, KafkaTopic]:
-        """All topics but Kafka's internal ones."""
+    def topics(self, names: Collection[str] | None = None) -> Mapping[str, KafkaTopic]:
+        """Topics by name, without Kafka's internal ones: all, or those of `names` that are there."""
 
     def create_topic(
         self, name: str, partition_count: int, settings: Mapping[str, str], replication_factor: int = -1
@@ -114,7 +125,7 @@ class KafkaAdministration(Protocol):
         """How many members a group has now."""
 
     def commit_group_offsets(self, group: str, offsets: Mapping[Partition, int]) -> None:
-        """Commit offsets of a group without members. `KafkaRefusedError` if it has some."""
+        """Commit offsets of a group without members. `GroupInUseError` if it has some."""
 
     def close(self) -> None:
         """Let go of connections."""

@@ -1,0 +1,180 @@
+"""Topics, settings and groups of a Kafka cluster, by kafka-python's administration client."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Final, TypeVar
+
+from kafka import KafkaAdminClient, TopicPartition, errors
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.structs import OffsetAndMetadata
+
+from rmq_store.bridge.kafka.client import KafkaTopic, Partition
+from rmq_store.bridge.kafka.connection import KafkaConnection
+from rmq_store.bridge.kafka.failures import translated
+from rmq_store.errors import GroupInUseError, KafkaRefusedError, KafkaUnavailableError, UsageError
+
+# A topic that was made is known to all brokers soon, and an offset of a transaction settled when that ends.
+_WAIT_S: Final = 30.0
+_POLL_S: Final = 0.1
+
+# States of a group that nobody is in (org.apache.kafka.common.GroupState).
+_WITHOUT_MEMBERS: Final = ("Empty", "Dead")
+# What a coordinator answers if it knows a member that we are not.
+_OTHERS_AT_WORK: Final = (
+    errors.UnknownMemberIdError, errors.IllegalGenerationError, errors.RebalanceInProgressError,
+    errors.FencedInstanceIdError, errors.FencedMemberEpochError, errors.StaleMemberEpochError,
+)  # fmt: skip
+
+Answer = TypeVar("Answer")
+
+
+class _Client(KafkaAdminClient):  # type: ignore[misc]
+    """Asks for committed offsets as a consumer that reads committed records does: kafka-python's own does not."""
+
+    def _list_group_offsets_requests(self, group_specs: Any) -> Iterator[tuple[Any, Any]]:
+        for group, request in super()._list_group_offsets_requests(group_specs):
+            request.require_stable = True
+            yield group, request
+
+
+class KafkaPythonAdministration:
+    """`KafkaAdministration` by kafka-python. Not safe for threads.
+
+    Raises (when constructed):
+        KafkaUnavailableError: no broker answers. UsageError: a setting of the connection is wrong.
+    """
+
+    def __init__(self, connection: KafkaConnection) -> None:
+        with translated(f"connecting to {', '.join(connection.bootstrap_servers)}"):
+            self._client = _Client(**connection.administration_settings())
+
+    def cluster_id(self) -> str:
+        """The id that Kafka gave to the cluster."""
+        with translated("asking for the cluster's id"):
+            return str(self._client.describe_cluster()["cluster_id"])
+
+    def topics(self, names: Collection[str] | None = None) -> Mapping[str, KafkaTopic]:
+        """Topics by name, without Kafka's internal ones: all, or those of `names` that are there."""
+        with translated("asking for topics"):
+            described = self._client.describe_topics(None if names is None else sorted(names))
+        found = {}
+        for topic in described:
+            name, code = topic["name"], topic["error_code"]
+            if code in (errors.UnknownTopicOrPartitionError.errno, errors.UnknownTopicIdError.errno):
+                continue
+            if code and code != errors.LeaderNotAvailableError.errno:
+                with translated(f"asking for topic {name!r}"):
+                    raise errors.for_code(code)
+            if not topic["is_internal"]:
+                identity = uuid.UUID(str(topic["topic_id"])) if topic.get("topic_id") else uuid.UUID(int=0)
+                found[name] = KafkaTopic(name, identity, len(topic["partitions"]))
+        return found
+
+    def create_topic(
+        self, name: str, partition_count: int, settings: Mapping[str, str], replication_factor: int = -1
+    ) -> KafkaTopic:
+        """Make a topic and wait until it can be used; one that is there is returned as it is."""
+        wanted = {
+            "num_partitions": partition_count, "replication_factor": replication_factor, "configs": dict(settings),
+        }  # fmt: skip
+        with translated(f"making topic {name!r}"):
+            try:
+                self._client.create_topics({name: wanted})
+            except errors.TopicAlreadyExistsError:
+                pass
+            self._client.wait_for_topics([name], timeout_ms=int(_WAIT_S * 1000))
+        return self.topics([name])[name]
+
+    def grow_topic(self, name: str, partition_count: int) -> None:
+        """Give a topic more partitions, and wait until they can be used; it does nothing if it has as many."""
+        if self._partition_count(name) < partition_count:
+            with translated(f"giving topic {name!r} {partition_count} partitions"):
+                self._client.create_partitions({name: partition_count})
+        end_s = time.monotonic() + _WAIT_S
+        while self._partition_count(name) < partition_count:
+            if time.monotonic() > end_s:
+                raise KafkaUnavailableError(f"Kafka: topic {name!r} still has not got {partition_count} partitions")
+            time.sleep(_POLL_S)
+        with translated(f"waiting for topic {name!r}"):
+            self._client.wait_for_topics([name], timeout_ms=int(_WAIT_S * 1000))
+
+    def topic_settings(self, name: str) -> Mapping[str, str]:
+        """Settings by name: `max.message.bytes`, `retention.ms`, `message.timestamp.type` ..."""
+        with translated(f"asking for the settings of topic {name!r}"):
+            resource = ConfigResource(ConfigResourceType.TOPIC, name)
+            described = self._client.describe_configs([resource], config_filter="all")
+        found = described.get("topic", {}).get(name, {})
+        if not found:
+            raise KafkaRefusedError(f"Kafka tells no settings of topic {name!r}: is it there, and may we see them?")
+        return {setting: "" if field["value"] is None else str(field["value"]) for setting, field in found.items()}
+
+    def group_offsets(self, group: str) -> Mapping[Partition, int]:
+        """Committed offsets, stable ones only: while a transaction that commits some is open, it waits for its end.
+
+        Raises:
+            KafkaUnavailableError: the transaction does not end in time.
+        """
+        what = f"asking for the offsets of group {group!r}"
+        found = _patiently(what, lambda: self._client.list_group_offsets({group: None})[group])
+        # -1: no offset (any more).
+        return {Partition(place.topic, place.partition): at.offset for place, at in found.items() if at.offset >= 0}
+
+    def group_member_count(self, group: str) -> int:
+        """How many members a group has now. Of a group with members whose broker does not list them to this client
+        (KIP-848) it says 1.
+        """
+        what = f"asking for group {group!r}"
+        with translated(what):
+            states = {found["group_id"]: found.get("group_state", "") for found in self._client.list_groups()}
+        if states.get(group, "Dead") in _WITHOUT_MEMBERS:
+            return 0
+        described = _patiently(what, lambda: self._client.describe_groups([group])[group])
+        return max(len(described["members"]), 1)
+
+    def commit_group_offsets(self, group: str, offsets: Mapping[Partition, int]) -> None:
+        """Commit offsets of a group without members.
+
+        Raises:
+            GroupInUseError: it has members. KafkaRefusedError: Kafka refuses one of the offsets; others may have been
+            committed.
+        """
+        if not group or any(offset < 0 for offset in offsets.values()):
+            raise UsageError("a group's name and offsets from 0 on are needed")
+        if self.group_member_count(group):
+            raise GroupInUseError(f"group {group!r} has members at work: stop them first")
+        wanted = {TopicPartition(*place): OffsetAndMetadata(offset, "", -1) for place, offset in offsets.items()}
+
+        def commit() -> None:
+            for place, answer in self._client.alter_group_offsets(group, wanted).items():
+                if answer in _OTHERS_AT_WORK:
+                    raise GroupInUseError(f"group {group!r} has got members at work: stop them first")
+                if answer is not errors.NoError:
+                    raise answer(f"{place.topic}/{place.partition}")
+
+        _patiently(f"committing offsets of group {group!r}", commit)
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._client.close()
+
+    def _partition_count(self, name: str) -> int:
+        topic = self.topics([name]).get(name)
+        if topic is None:
+            raise KafkaRefusedError(f"Kafka has no topic {name!r}")
+        return topic.partition_count
+
+
+def _patiently(what: str, ask: Callable[[], Answer]) -> Answer:
+    """What a coordinator answers, who may still be loading, or be made with the first group of a cluster."""
+    end_s = time.monotonic() + _WAIT_S
+    while True:
+        try:
+            with translated(what):
+                return ask()
+        except KafkaUnavailableError:
+            if time.monotonic() > end_s:
+                raise
+            time.sleep(_POLL_S)

@@ -1,0 +1,35 @@
+"""Clients for a connection. kafka-python is loaded when the first one is made."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaReader
+from rmq_store.bridge.kafka.connection import KafkaConnection
+from rmq_store.errors import UsageError
+
+
+def open_reader(connection: KafkaConnection) -> KafkaReader:
+    """A reader; close it. Raises as `KafkaPythonReader`. UsageError: the extra `[kafka]` is not installed."""
+    with extra_needed():
+        from rmq_store.bridge.kafka.reader import KafkaPythonReader
+    return KafkaPythonReader(connection)
+
+
+def open_administration(connection: KafkaConnection) -> KafkaAdministration:
+    """An administration client; close it. Raises as `open_reader`."""
+    with extra_needed():
+        from rmq_store.bridge.kafka.administration import KafkaPythonAdministration
+    return KafkaPythonAdministration(connection)
+
+
+@contextlib.contextmanager
+def extra_needed() -> Iterator[None]:
+    """What imports kafka-python: without it a UsageError that says how to get it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "kafka":
+            raise
+        raise UsageError("the Kafka bridge needs kafka-python: pip install 'pyspark-rmq[kafka]'") from error

@@ -1,0 +1,74 @@
+"""kafka-python's errors as ours: who is at fault, and whether it is worth to try again."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from collections.abc import Iterator
+from typing import Final
+
+from kafka import errors
+
+from rmq_store.errors import KafkaOffsetError, KafkaRefusedError, KafkaUnavailableError, MirrorSourceError, UsageError
+
+_UNAVAILABLE: Final = (
+    errors.RetriableError, errors.KafkaConnectionError, errors.BrokerNotAvailableError,
+    errors.UnstableOffsetCommitError,
+)  # fmt: skip
+_MISTAKES: Final = (
+    errors.KafkaConfigurationError, errors.IllegalArgumentError, errors.InvalidTopicError,
+    errors.InvalidPartitionsError, errors.InvalidReplicationFactorError, errors.InvalidConfigurationError,
+    errors.UnsupportedCodecError,
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Errors of a client inside the block become ours, `what` says what it was about to do.
+
+    Raises:
+        KafkaUnavailableError: brokers do not answer in time, or say "later".
+        KafkaOffsetError: an offset is out of range.
+        MirrorSourceError: a partition is shorter than it was.
+        KafkaRefusedError: brokers refuse.
+        UsageError: a setting or a name cannot be one.
+    """
+    try:
+        yield
+    except errors.OffsetOutOfRangeError as error:
+        offsets = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
+        places = {(str(at.topic), int(at.partition)): int(offset) for at, offset in offsets.items()}
+        named = ", ".join(f"{topic}/{partition} offset {offset}" for (topic, partition), offset in places.items())
+        raise KafkaOffsetError(f"Kafka has no such offset: {named}", places) from error
+    except errors.LogTruncationError as error:
+        raise MirrorSourceError(_truncated(error)) from error
+    except _MISTAKES as error:
+        raise UsageError(f"Kafka, {what}: {told(error)}") from error
+    except _UNAVAILABLE as error:
+        raise KafkaUnavailableError(f"Kafka, {what}: {told(error)}") from error
+    except errors.KafkaError as error:
+        raise KafkaRefusedError(f"Kafka, {what}: {told(error)}") from error
+    except ssl.SSLError as error:
+        raise UsageError(f"Kafka, {what}: TLS: {error}") from error
+    except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
+        # A file of certificates; kafka-python opens it.
+        raise UsageError(f"Kafka, {what}: {error.filename or 'a file of TLS'}: {error.strerror}") from error
+    except OSError as error:
+        raise KafkaUnavailableError(f"Kafka, {what}: {error}") from error
+
+
+def told(error: BaseException) -> str:
+    """What a client's error says, in one short line."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else f"{text[:297]}..."
+
+
+def _truncated(error: errors.LogTruncationError) -> str:
+    parts = []
+    for place, end in error.divergent_offsets.items():
+        where = "" if end is None else f": what it holds differs from offset {end.offset} on"
+        parts.append(f"{place.topic}/{place.partition}{where}")
+    return (
+        f"Kafka has lost records that were read before (an unclean leader election?): {', '.join(parts)}. The mirror "
+        "does not begin again by itself"
+    )

@@ -1,0 +1,141 @@
+"""Reads committed records by kafka-python's consumer, without a group."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+from kafka import KafkaConsumer, TopicPartition
+from kafka.structs import OffsetAndMetadata
+
+from rmq_store.bridge.kafka.client import Partition, Position
+from rmq_store.bridge.kafka.connection import KafkaConnection
+from rmq_store.bridge.kafka.failures import translated
+from rmq_store.bridge.records.schema import RECORDS_SCHEMA, Fetched
+
+FETCH_BYTES: Final = 16 << 20
+PARTITION_FETCH_BYTES: Final = 1 << 20
+"""Packed bytes of one answer, and of one partition in it; a larger batch comes alone."""
+
+_METADATA_AGE_MS: Final = 30_000
+
+
+class KafkaPythonReader:
+    """`KafkaReader` by kafka-python. Not safe for threads.
+
+    Raises (when constructed):
+        KafkaUnavailableError: no broker answers. UsageError: a setting of the connection is wrong.
+    """
+
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        *,
+        fetch_bytes: int = FETCH_BYTES,
+        partition_fetch_bytes: int = PARTITION_FETCH_BYTES,
+    ) -> None:
+        settings = {"metadata_max_age_ms": _METADATA_AGE_MS, **connection.settings()}
+        with translated(f"connecting to {', '.join(connection.bootstrap_servers)}"):
+            self._consumer = KafkaConsumer(
+                **settings,
+                group_id=None,
+                enable_auto_commit=False,
+                auto_offset_reset="none",
+                isolation_level="read_committed",
+                allow_auto_create_topics=False,
+                metrics_enabled=False,
+                fetch_max_bytes=fetch_bytes,
+                max_partition_fetch_bytes=partition_fetch_bytes,
+            )
+        self._timeout_ms: int = self._consumer.config["request_timeout_ms"]
+        self._told: dict[TopicPartition, int] = {}
+
+    def assign(self, positions: Mapping[Partition, Position]) -> None:
+        """As `KafkaReader.assign`. kafka-python checks a position that comes with an epoch."""
+        before = self._consumer.assignment()
+        wanted = {TopicPartition(*partition): position for partition, position in positions.items()}
+        with translated("taking partitions"):
+            self._consumer.assign(list(wanted))
+            for place, position in wanted.items():
+                if place in before and self._place(place) == position.offset:
+                    continue
+                subscription = self._consumer._subscription
+                subscription.seek(place, OffsetAndMetadata(position.offset, "", position.leader_epoch))
+                # Of itself it would look only when the leader's epoch is newer than this one.
+                subscription.request_position_validation(place)
+        self._told = {place: position.offset for place, position in wanted.items()}
+
+    def poll(self, timeout_ms: int) -> Mapping[Partition, Fetched]:
+        """As `KafkaReader.poll`."""
+        with translated("reading"):
+            polled = self._consumer.poll(timeout_ms, max_records=10_000)
+        found = {}
+        for place, told in list(self._told.items()):
+            records = polled.get(place, ())
+            position = self._place(place)
+            if position == told and not records:
+                continue
+            self._told[place] = position
+            epoch = records[-1].leader_epoch if records else -1
+            found[Partition(place.topic, place.partition)] = Fetched(_rows(records), position, epoch)
+        return found
+
+    def pause(self, partitions: Collection[Partition]) -> None:
+        """Give nothing of these until `resume`."""
+        self._consumer.pause(*(TopicPartition(*partition) for partition in partitions))
+
+    def resume(self, partitions: Collection[Partition]) -> None:
+        """Go on where `pause` stopped."""
+        self._consumer.resume(*(TopicPartition(*partition) for partition in partitions))
+
+    def position(self, partition: Partition) -> int:
+        """The offset that the next poll begins at; beyond markers."""
+        return self._place(TopicPartition(*partition))
+
+    def starts(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+        """The first offset of each that is still there."""
+        places = [TopicPartition(*partition) for partition in partitions]
+        with translated("asking where partitions begin"):
+            return _by_partition(self._consumer.beginning_offsets(places, timeout_ms=self._timeout_ms))
+
+    def stable_ends(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+        """The last stable offset of each: where reading committed records ends now."""
+        places = [TopicPartition(*partition) for partition in partitions]
+        with translated("asking where partitions end"):
+            return _by_partition(self._consumer.end_offsets(places, timeout_ms=self._timeout_ms))
+
+    def offsets_at(self, partitions: Collection[Partition], timestamp_ms: int) -> Mapping[Partition, int]:
+        """The first offset of each whose timestamp is not earlier; the stable end if there is none."""
+        places = {TopicPartition(*partition): max(timestamp_ms, 0) for partition in partitions}
+        with translated("asking for offsets by time"):
+            found = self._consumer.offsets_for_times(places, timeout_ms=self._timeout_ms)
+        known = _by_partition({place: at.offset for place, at in found.items() if at is not None and at.offset >= 0})
+        rest = [partition for partition in partitions if partition not in known]
+        return {**known, **(self.stable_ends(rest) if rest else {})}
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._consumer.close(autocommit=False, timeout_ms=0)
+
+    def _place(self, place: TopicPartition) -> int:
+        position = self._consumer._subscription.assignment[place].position
+        return int(position.offset)
+
+
+def _by_partition(offsets: Mapping[Any, int]) -> dict[Partition, int]:
+    return {Partition(place.topic, place.partition): int(offset) for place, offset in offsets.items()}
+
+
+def _rows(records: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(
+        [
+            {
+                "offset": record.offset, "timestampMs": record.timestamp, "timestampType": record.timestamp_type,
+                "key": record.key, "value": record.value,
+                "headers": [{"name": name.encode(), "value": value} for name, value in record.headers],
+            }
+            for record in records
+        ],
+        RECORDS_SCHEMA,
+    )  # fmt: skip
