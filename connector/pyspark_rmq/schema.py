@@ -208,6 +208,16 @@ BROKER_PROPERTIES = frozenset(
         "PYRMQ_ORIGIN_TOPIC",
         "PYRMQ_ORIGIN_QUEUE_ID",
         "PYRMQ_ORIGIN_QUEUE_OFFSET",
+        # Of a mirror's own copies: with them a mirror would take the new message for one, and leave it out.
+        "MIRROR_FROM",
+        "MIRROR_PATH",
+        "MIRROR_TO",
+        "MIRROR_TIMESTAMP",
+        "MIRROR_REASON",
+        "MIRROR_LETTER",
+        "KAFKA_RECORD",
+        "KAFKA_TOMBSTONE",
+        "KAFKA_TIMESTAMP_TYPE",
     }
 )
 

@@ -134,6 +134,12 @@ def test_a_new_message_does_not_say_why_and_where_another_one_failed() -> None:
     assert BROKER_PROPERTIES.isdisjoint((failure.REPLAYS, failure.DEAD_LETTER))
 
 
+def test_a_new_message_does_not_say_that_a_mirror_made_it() -> None:
+    from rmq_store.format.mirror_properties import MIRROR_PROPERTIES
+
+    assert BROKER_PROPERTIES.issuperset(MIRROR_PROPERTIES)
+
+
 def test_strings_with_a_collation_or_a_length_are_strings() -> None:
     collated, varchar, char = StringType("UNICODE_CI"), VarcharType(10), CharType(3)
     schema = struct(

@@ -19,6 +19,7 @@ from rmq_store.format.compression import compress
 from rmq_store.format.frame_check import SysFlag
 from rmq_store.format.ids import UniqueIdGenerator, month_start_ms
 from rmq_store.format.message import Message, check_message
+from rmq_store.format.mirror_properties import MIRROR_PROPERTIES
 from rmq_store.format.names import RETRY_PREFIX, is_system_topic, validate_group, validate_topic
 from rmq_store.format.properties import encode_properties
 
@@ -39,8 +40,8 @@ class MessagePreparer:
         self._unique_ids = UniqueIdGenerator(b"\x7f\0\0\x01", os.getpid() & 0xFFFF, random.getrandbits(32))
 
     def prepare(self, message: Message, now_ms: int) -> tuple[Message, int]:
-        """The message as it goes to the broker, the same in each try (UNIQ_KEY set, body perhaps compressed), and its
-        sysFlag.
+        """The message as it goes to the broker, the same in each try (UNIQ_KEY set, body perhaps compressed, without
+        marks of a mirror that another message had), and its sysFlag.
 
         Raises:
             MessageIllegalError: code 13 for a missing, empty or too large body, otherwise without a code.
@@ -105,6 +106,7 @@ class MessagePreparer:
         _encoded_properties(message)
 
     def _with_unique_key(self, message: Message, now_ms: int) -> Message:
+        message = _without_marks(message)
         if message.properties.get(names.UNIQUE_KEY):
             return message
         unique_id = self._unique_ids.next_id(now_ms, month_start_ms(now_ms))
@@ -144,3 +146,13 @@ def _encoded_properties(message: Message) -> bytes:
         return encode_properties(message.stored_properties())
     except UsageError as error:
         raise MessageIllegalError(str(error)) from error
+
+
+def _without_marks(message: Message) -> Message:
+    """The message without properties of a mirror, which the user has forwarded from a mirrored one: the mirror of the
+    other direction would take it for its own copy, and leave it out.
+    """
+    if MIRROR_PROPERTIES.isdisjoint(message.properties):
+        return message
+    kept = {name: value for name, value in message.properties.items() if name not in MIRROR_PROPERTIES}
+    return replace(message, properties=kept)

@@ -24,6 +24,7 @@ from rmq_store.client.errors import (
 )
 from rmq_store.client.producer import Producer
 from rmq_store.client.producer_config import ProducerConfig
+from rmq_store.format.mirror_properties import MIRROR_PROPERTIES
 
 from .conftest import FakeBackend, Made, fail_all
 
@@ -139,6 +140,18 @@ def test_a_message_that_breaks_a_rule_is_not_sent(cluster: FakeBackend, made: Ma
         producer.send_batch([MESSAGE, message])  # type: ignore[list-item]
     assert cluster.sent == []
     assert producer.send(Message("T", b"x" * 100)).status is SendStatus.SEND_OK
+
+
+def test_marks_of_a_mirror_are_not_sent_with_another_message(cluster: FakeBackend, made: Made) -> None:
+    forwarded = dict.fromkeys(MIRROR_PROPERTIES, "x") | {"a": "1", "MIRROR_OF_OURS": "2", "UNIQ_KEY": "K"}
+    producer = made(cluster)
+    producer.send(Message("T", b"again", properties=forwarded))
+    producer.send_batch([Message("T", b"one", properties=forwarded), Message("T", b"two", properties=forwarded)])
+    sent = [message for request in cluster.sent for message in request.messages]
+    assert [message.body for message in sent] == [b"again", b"one", b"two"]
+    for message in sent:
+        assert message.properties == {"a": "1", "MIRROR_OF_OURS": "2", "UNIQ_KEY": "K"}
+    assert MIRROR_PROPERTIES <= forwarded.keys()
 
 
 # -- compression -----------------------------------------------------------------------------------------------------

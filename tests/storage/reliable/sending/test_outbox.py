@@ -52,6 +52,15 @@ def test_the_id_is_in_the_message_under_both_names(world: World) -> None:
     assert stored["msgId"] == dict(stored["properties"])["OUTBOX_ID"] == "ORDER-1"
 
 
+def test_a_message_that_forwards_all_properties_is_sent_without_the_marks_of_a_mirror(world: World) -> None:
+    forwarded = {"a": "1", "MIRROR_TO": "Orders X 0 00000000", "MIRROR_FROM": "k t 0 0", "KAFKA_TOMBSTONE": "1"}
+    outbox = world.outbox()
+    with outbox.begin() as connection:
+        outbox.add(connection, Message("Orders", b"tea", properties=forwarded))
+    (stored,) = world.stored()
+    assert dict(stored["properties"]).keys() == {"UNIQ_KEY", "OUTBOX_ID", "a"}
+
+
 def test_nothing_is_sent_of_a_transaction_that_is_rolled_back(world: World) -> None:
     outbox = world.outbox()
     with pytest.raises(RuntimeError, match="no tea"), outbox.begin() as connection:
