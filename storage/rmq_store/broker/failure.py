@@ -26,6 +26,10 @@ ORIGIN_QUEUE_ID: Final = "PYRMQ_ORIGIN_QUEUE_ID"
 ORIGIN_QUEUE_OFFSET: Final = "PYRMQ_ORIGIN_QUEUE_OFFSET"
 REPLAYS: Final = "PYRMQ_REPLAYS"
 DEAD_LETTER: Final = "PYRMQ_DEAD_LETTER"
+KAFKA_LETTER: Final = "KAFKA_LETTER"
+"""Of a dead letter that belongs to Kafka: the format of its headers there (`rmq_store.bridge.letters.formats`)."""
+MIRROR_LETTER: Final = "MIRROR_LETTER"
+"""Of a Kafka record that a mirror could not store as a message."""
 
 FIRST_STAYS: Final = (FIRST_FAILURE_MS, ORIGIN_TOPIC, ORIGIN_QUEUE_ID, ORIGIN_QUEUE_OFFSET)
 """Reasons that a message keeps from its first failure on."""

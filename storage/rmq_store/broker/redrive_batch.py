@@ -13,7 +13,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.broker.failure import DEAD_LETTER, ORIGIN_TOPIC, REPLAYS, with_reasons
+from rmq_store.broker.failure import (
+    DEAD_LETTER,
+    KAFKA_LETTER,
+    MIRROR_LETTER,
+    ORIGIN_TOPIC,
+    REPLAYS,
+    with_reasons,
+)
 from rmq_store.broker.one_copy import property_string
 from rmq_store.broker.queues import Queues
 from rmq_store.broker.redriven import OffsetRanges
@@ -38,6 +45,9 @@ PARKED: Final = "PARKED"
 ALREADY_REDRIVEN: Final = "ALREADY_REDRIVEN"
 REFUSED: Final = "REFUSED"
 GONE: Final = "GONE"
+
+OF_KAFKA: Final = "a dead letter of Kafka: `rmq mirror redrive` produces it to its Kafka topic"
+"""Reason of a refusal."""
 
 CHUNK_BYTES: Final = 32 << 20
 
@@ -231,6 +241,11 @@ class Redriver:
             other = theirs & differs.to_numpy(zero_copy_only=False)
             judged.decide(rows[other], REFUSED, "another message is there")
             theirs &= ~other
+        # A consumer of RocketMQ never had it: it goes back to Kafka.
+        of_kafka = pc.is_valid(pc.coalesce(run.pieces.column(KAFKA_LETTER), run.pieces.column(MIRROR_LETTER)))
+        foreign = theirs & of_kafka.to_numpy(zero_copy_only=False)
+        judged.decide(rows[foreign], REFUSED, OF_KAFKA)
+        theirs &= ~foreign
         replays = _counts(run.pieces.column(REPLAYS))
         beyond = np.zeros(len(rows), np.bool_)
         if policy.max_replays is not None:

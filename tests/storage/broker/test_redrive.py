@@ -696,6 +696,20 @@ def test_a_letter_whose_copy_no_segment_can_hold_is_refused(store: Store) -> Non
 # -- units, rate, progress, dry run -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", [failure.KAFKA_LETTER, failure.MIRROR_LETTER])
+def test_a_dead_letter_of_kafka_is_refused_and_the_others_go(store: Store, name: str) -> None:
+    """RocketMQ's group never had it. In its retry topic, or in a topic of that name, nobody would know what it is."""
+    kill_off(store, 1)
+    store.send(Message(DLQ, b"of Kafka", properties={name: "spring"}, queue_id=0))
+    kill_off(store, 1, first=1)
+    for method in (store.dead_letters.plan, store.dead_letters.redrive):
+        result = method(GROUP, rows_of(range(3)))
+        assert [outcome.removeprefix("WOULD_") for outcome in outcomes(result)][1] == "REFUSED"
+        assert result.column("reason")[1].as_py() == redrive_batch.OF_KAFKA
+    assert outcomes(result) == ["REDRIVEN", "REFUSED", "REDRIVEN"]
+    assert [message.body for message in messages(store, RETRY)] == [b"body 0", b"body 1"]
+
+
 def test_a_plan_writes_nothing_and_says_what_would_happen(store: Store) -> None:
     kill_off(store, 4)
     store.dead_letters.redrive(GROUP, rows_of([1]))
