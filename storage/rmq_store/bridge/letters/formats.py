@@ -62,6 +62,7 @@ _WRAPPERS = pa.array([
 _ORIGIN = ("topic", "partition", "offset", "timestamp", "group")
 _PARTITION_MAX = (1 << 31) - 1
 _DIGITS = "^[0-9]{1,18}$"
+_TOPIC = r"^[a-zA-Z0-9._-]{1,249}$"  # Topic#validate
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -125,7 +126,7 @@ def parse_letters(rows: pa.RecordBatch) -> pa.RecordBatch:
     none = pa.nulls(rows.num_rows, pa.string())
     columns = [
         of(*(pa.array([name] * rows.num_rows, pa.string()) for name in ("spring", "connect", "rmq"))),
-        of(*(_text(found["topic"]) for found in (spring, connect, ours))),
+        of(*(_topic(found["topic"]) for found in (spring, connect, ours))),
         of(_big_endian(spring["partition"], 4), *(_decimal(found["partition"]) for found in (connect, ours))),
         of(_big_endian(spring["offset"], 8), *(_decimal(found["offset"]) for found in (connect, ours))),
         of(_big_endian(spring["timestamp"], 8), pa.nulls(rows.num_rows, pa.int64()), _decimal(ours["timestamp"])),
@@ -218,6 +219,11 @@ def _text(values: pa.Array) -> pa.Array:
         return values.cast(pa.string())
     except pa.ArrowInvalid:  # some are not UTF-8: they are shown as Java shows them
         return pa.array([None if value is None else decode_utf8(value) for value in values.to_pylist()], pa.string())
+
+
+def _topic(values: pa.Array) -> pa.Array:
+    text = _text(values)
+    return pc.if_else(pc.match_substring_regex(text, _TOPIC), text, pa.scalar(None, pa.string()))
 
 
 def _decimal(values: pa.Array) -> pa.Array:

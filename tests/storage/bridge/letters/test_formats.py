@@ -148,6 +148,12 @@ def test_a_number_that_cannot_be_read_counts_as_missing(value: bytes | None) -> 
     assert [letter["partition"] for letter in parsed(spring, connect)] == [None, None]
 
 
+@pytest.mark.parametrize("name", [b"", b"t\x02", b"caf\xc3\xa9", b"t" * 250, b"%RETRY%g"])
+def test_what_cannot_be_a_topic_of_kafka_counts_as_missing(name: bytes) -> None:
+    connect, spring = parsed([(b"__connect.errors.topic", name)], [(b"kafka_original-topic", name)])
+    assert connect["topic"] is spring["topic"] is None
+
+
 def test_connects_minus_one_is_no_position() -> None:
     unknown = [(b"__connect.errors.partition", b"-1"), (b"__connect.errors.offset", b"9223372036854775808")]
     assert [parsed(unknown)[0][name] for name in ("partition", "offset")] == [None, None]
