@@ -425,3 +425,56 @@ def test_sweeping_never_removes_a_directory_that_is_still_written(root: Path, mo
     assert (staging / live.name).exists()
     assert sweep(root, ["nobody"]) == 0
     assert sweep(root.parent / "nowhere", ["w"]) == 0
+
+
+def rows(*bodies: bytes, **more: list[object]) -> pa.RecordBatch:
+    columns = {"topic": [TOPIC] * len(bodies), "body": pa.array(bodies, pa.binary()), **more}
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def test_a_unit_of_rows_follows_the_value_that_its_caller_has_seen(root: Path) -> None:
+    with Store.open(root) as store:
+        assert store.newest_unit("mirror", "m/t/0") is None
+        first = store.append_unit([rows(b"a"), rows(b"b", b"c")], purpose="mirror", key="m/t/0", value=7, expect=None)
+        assert first is not None and first.row_count == 3
+        second = store.append_unit(
+            [], purpose="mirror", key="m/t/0", value=9, expect=7, detail={"epoch": 2, "topic_high": -(1 << 63)}
+        )
+        assert second is not None and second.row_count == 0
+    with Store.open(root) as store:
+        newest = store.newest_unit("mirror", "m/t/0")
+        assert newest is not None
+        assert (newest.value, newest.detail) == (9, {"epoch": 2, "topic_high": -(1 << 63)})
+        assert bodies_of(store) == [b"a", b"b", b"c"]
+    assert verify_store(root).status == "clean"
+
+
+@pytest.mark.parametrize("expect", [None, 6, 8])
+def test_a_unit_of_rows_whose_predecessor_changed_appends_nothing(root: Path, expect: int | None) -> None:
+    with Store.open(root) as store:
+        store.append_unit([rows(b"a")], purpose="mirror", key="k", value=7, expect=None)
+        end = store.log_range()[1]
+        assert store.append_unit([rows(b"b")], purpose="mirror", key="k", value=9, expect=expect) is None
+        assert store.log_range()[1] == end
+        assert store.last_unit("mirror", "k") == 7
+        assert bodies_of(store) == [b"a"]
+
+
+def test_a_unit_of_rows_that_cannot_be_stored_moves_nothing(root: Path) -> None:
+    with Store.open(root) as store:
+        with pytest.raises(UsageError, match="row 1: topic 'Paid' has no queue 5"):
+            store.append_unit([rows(b"a", b"b", queueId=[0, 5])], purpose="mirror", key="k", value=1, expect=None)
+        with pytest.raises(UsageError, match="purpose"):
+            store.append_unit([], purpose="a/b", key="k", value=1, expect=None)
+        assert store.last_unit("mirror", "k") is None
+        assert bodies_of(store) == []
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_unit_of_rows_keeps_unique_keys_only_if_it_is_asked(root: Path, keep: bool) -> None:
+    unique = "C0000202371F5FFD2B2767134429005D"
+    batch = rows(b"a", properties=pa.array([[("UNIQ_KEY", unique)]], pa.map_(pa.string(), pa.string())))
+    with Store.open(root) as store:
+        store.append_unit([batch], purpose="mirror", key="k", value=1, expect=None, keep_unique_key=keep)
+        found = store.query.by_unique_key(TOPIC, unique)
+        assert bool(found) == keep

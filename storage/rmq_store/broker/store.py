@@ -82,6 +82,7 @@ from rmq_store.log.index_search import damaged_index
 from rmq_store.log.rebuilt_queues import RebuiltViews
 from rmq_store.log.recovery import RecoveryReport, Wishes
 from rmq_store.log.starting_point import OUR_LOCK_TEXT
+from rmq_store.log.units import UnitRecord
 
 _LOG = logging.getLogger(__name__)
 
@@ -660,9 +661,34 @@ class Store:
             files, purpose=purpose, key=key, value=value, repeatable=repeatable, use_up=use_up
         )
 
+    def append_unit(
+        self,
+        batches: Sequence[pa.RecordBatch],
+        *,
+        purpose: str,
+        key: str,
+        value: int,
+        expect: int | None,
+        detail: Mapping[str, int] | None = None,
+        keep_unique_key: bool = False,
+    ) -> AppendResult | None:
+        """Append batches (columns of INPUT_SCHEMA; perhaps none) as the unit that follows value `expect` of its purpose
+        and key (None: as the first one): all of them and the value, or nothing, across a power cut too. Value and
+        `detail` are remembered as long as the store has the key. `keep_unique_key`: a property UNIQ_KEY stays.
+
+        Returns None, and appends nothing, if the newest value is another one: somebody else was faster. Durable and
+        raises as `append`.
+        """
+        unit = UnitRecord(purpose, key, value, sum(batch.num_rows for batch in batches), 0, dict(detail or {}))
+        return self._writing().append_rows(batches, unit, expect=expect, keep_unique_key=keep_unique_key)
+
     def last_unit(self, purpose: str, key: str) -> int | None:
         """The newest committed value of a unit key; None if there is none."""
         return self._writing().last_unit(purpose, key)
+
+    def newest_unit(self, purpose: str, key: str) -> UnitRecord | None:
+        """The newest unit of a key with all that it says; None if there is none."""
+        return self._writing().newest_unit(purpose, key)
 
     @property
     def schedule(self) -> Schedule:

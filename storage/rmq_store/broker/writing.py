@@ -61,7 +61,7 @@ class Writer:
         self._line = AppendLine(log)
         self._space = DiskSpace(log.root, config)
         self._turn = threading.RLock()  # not for one thread alone: a signal handler may send, too
-        self._encoders: dict[str | None, MessageEncoder] = {}
+        self._encoders: dict[tuple[str | None, bool], MessageEncoder] = {}
         self._encoders_for: object = None
         self._one = OneMessageEncoder(config)
         self._router = Router({}, config)
@@ -235,6 +235,27 @@ class Writer:
         self._flush_appended(appended.end)
         return appended
 
+    def append_rows(
+        self, batches: Sequence[pa.RecordBatch], unit: UnitRecord, *, expect: int | None, keep_unique_key: bool
+    ) -> AppendResult | None:
+        """See `Store.append_unit`."""
+        if not _PURPOSE.fullmatch(unit.purpose):
+            raise UsageError(f"{unit.purpose!r} cannot be the purpose of a unit: letters, digits, _ and - can")
+        with self._turn:
+            encoder = self._encoder(None, keep_unique_key)
+            encoded = [
+                encoder.encode_all(batch.slice(first, _ENCODE_ROWS), first_row=first)
+                for batch in batches
+                for first in range(0, batch.num_rows, _ENCODE_ROWS)
+            ]
+        needed: dict[str, int] = {}
+        for part in encoded:
+            for topic, queues in part.queues.items():
+                needed[topic] = max(needed.get(topic, 0), queues)
+        self._create_topics(list(needed.items()))
+        appended = self.append_unit([part.frames for part in encoded], unit, expect=expect)
+        return None if appended is None else AppendResult(unit.row_count, appended.start, appended.end)
+
     @leaves_no_lock
     def append_once(self, batches: Sequence[pa.RecordBatch], unit: UnitRecord) -> Appended | None:
         """Append encoded batches (ENCODED_SCHEMA) as a unit; None, and nothing is appended, if it repeats the newest
@@ -336,16 +357,17 @@ class Writer:
 
         return encode
 
-    def _encoder(self, topic: str | None) -> MessageEncoder:
+    def _encoder(self, topic: str | None, keep_unique_key: bool = False) -> MessageEncoder:
         """An encoder that knows the topics as they are now; the caller has the turn."""
         topics = self._topics.all()
         if topics is not self._encoders_for:
             self._encoders, self._encoders_for = {}, topics
-        encoder = self._encoders.get(topic)
+        encoder = self._encoders.get((topic, keep_unique_key))
         if encoder is None:
-            encoder = self._encoders[topic] = MessageEncoder(
-                self._config, topics, self._log.clock, default_topic=topic, in_threads=True
-            )
+            encoder = self._encoders[topic, keep_unique_key] = MessageEncoder(
+                self._config, topics, self._log.clock, default_topic=topic, keep_unique_key=keep_unique_key,
+                in_threads=True,
+            )  # fmt: skip
         return encoder
 
     def _routed(self, topics: Mapping[str, TopicConfig]) -> Router:
