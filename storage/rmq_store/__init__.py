@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from rmq_store.broker.topics import TopicConfig
     from rmq_store.clock import ClockFile, store_clock
     from rmq_store.errors import (
+        CorruptBatchError,
         CorruptConfigError,
         CorruptIndexError,
         CorruptionError,
@@ -113,9 +114,10 @@ _HOMES = {
     "broker.topics": "TopicConfig",
     "clock": "ClockFile store_clock",
     "errors": (
-        "CorruptConfigError CorruptIndexError CorruptQueueError CorruptRecordError CorruptionError DataLossError "
-        "GroupInUseError HandlerTransactionError InvalidReceiptHandleError KafkaOffsetError KafkaRefusedError "
-        "KafkaUnavailableError LeaseHeldError MarkerError MirrorConflictError MirrorSourceError NoMessageIdError "
+        "CorruptBatchError CorruptConfigError CorruptIndexError CorruptQueueError CorruptRecordError CorruptionError "
+        "DataLossError GroupInUseError HandlerTransactionError InvalidReceiptHandleError KafkaOffsetError "
+        "KafkaRefusedError KafkaUnavailableError LeaseHeldError MarkerError MirrorConflictError MirrorSourceError "
+        "NoMessageIdError "
         "NotAStoreError OffsetOutOfRangeError ReadOnlyError RecordTooLargeError ResponseError SchemaMismatchError "
         "StagingError StoreError StoreFailedError StoreFullError StoreKindError StoreLockedError "
         "StoreReplacedError TopicKindError UnknownTopicError UsageError"
@@ -143,6 +145,7 @@ __all__ = [
     "BadRange",
     "ClockFile",
     "CommitResult",
+    "CorruptBatchError",
     "CorruptConfigError",
     "CorruptIndexError",
     "CorruptQueueError",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmq_store.format.native import Bytes, Int32, Int64, Rows, UInt32
+from rmq_store.format.native import Bytes, Int32, Int64, Rows, Texts, UInt32
 
 INTERFACE: int
 
@@ -320,4 +320,52 @@ def walk_frames(
 def common_size(directory: str, numbers: Int64) -> int:
     """The size of the files in the directory that are named by these numbers, in 20 digits. 0: they are not regular
     files of one size, or empty, or cannot be looked at; or there are no numbers.
+    """
+
+def crc32c(data: bytes | bytearray | memoryview | Bytes) -> int:
+    """CRC-32C (Castagnoli) of contiguous bytes."""
+
+def crc32c_by_processor(wanted: bool) -> bool:
+    """Take CRC-32C by the processor's own instruction from now on, if it has one, or by tables. Whether it is used."""
+
+def measure_records(
+    data: Bytes | memoryview | bytes, regions: Int64, from_offset: int, totals: Int64
+) -> tuple[int, int] | None:
+    """Into `totals` (6,): how many records with an offset from `from_offset` on the `regions` (8 * k) have, the bytes
+    of their keys and values, how many headers, the bytes of their names and values. Or else the region whose records
+    are wrong, and why: a place in `batches_python.REASONS`.
+
+    A region: start and end in `data`, count of records, base offset, last offset delta, base timestamp, timestamp type,
+    largest timestamp, of one batch. IndexError: it does not lie in the data.
+    """
+
+def read_records(
+    data: Bytes | memoryview | bytes,
+    regions: Int64,
+    from_offset: int,
+    offsets: Int64,
+    timestamps: Int64,
+    types: Bytes,
+    keys: tuple[Int32, Bytes, Bytes],
+    values: tuple[Int32, Bytes, Bytes],
+    header_offsets: Int32,
+    names: tuple[Int32, Bytes, None],
+    header_values: tuple[Int32, Bytes, Bytes],
+) -> tuple[int, int, int]:
+    """Into the columns: the records that `measure_records` has measured, n of them with h headers. How many keys,
+    values and values of headers are null. IndexError: they are others.
+
+    `offsets`, `timestamps`, `types` (n,), `header_offsets` (n + 1,). Of the others offsets (n + 1 or h + 1,), bytes,
+    and a bitmap of zeros, one bit for each.
+    """
+
+def write_records(
+    columns: tuple[Int64, Texts, Texts, Int32, Texts, Texts], first: int, records: Bytes
+) -> tuple[int, int, int]:
+    """Into `records`: rows from `first` on, as many as there is room for, as records of one batch that begins with this
+    row. The row behind them, their bytes, and their largest timestamp; if there is no room for the first one, the bytes
+    that it needs.
+
+    `columns`: timestamps (n,), keys, values, header offsets (n + 1,), names and values of headers. IndexError: there is
+    no such row, or it does not lie in its columns, or a name is null.
     """

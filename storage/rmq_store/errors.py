@@ -225,6 +225,22 @@ class KafkaOffsetError(StoreError):
         self.offsets = offsets
 
 
+class CorruptBatchError(StoreError):
+    """A record batch that Kafka sent contradicts its format: base `offset`, `reason`, and `next_offset`, the one behind
+    the batch, or None if the batch does not say. `partition` is (topic, partition), or None if that is not known.
+    """
+
+    def __init__(
+        self, *, offset: int, reason: str, next_offset: int | None = None, partition: tuple[str, int] | None = None
+    ) -> None:
+        place = "" if partition is None else f" of partition {partition[1]} of topic {partition[0]}"
+        super().__init__(f"the record batch at offset {offset}{place} is broken: {reason}")
+        self.offset = offset
+        self.reason = reason
+        self.next_offset = next_offset
+        self.partition = partition
+
+
 class RecordTooLargeError(UsageError):
     """A record is larger than its Kafka topic takes; `row` is its place in the batch that was given."""
 

@@ -18,6 +18,7 @@
 extern PyMethodDef chain_methods[];
 extern PyMethodDef copy_methods[];
 extern PyMethodDef crc_methods[];
+extern PyMethodDef crc32c_methods[];
 extern PyMethodDef file_methods[];
 extern PyMethodDef frame_methods[];
 extern PyMethodDef host_methods[];
@@ -26,6 +27,8 @@ extern PyMethodDef message_methods[];
 extern PyMethodDef message_object_methods[];
 extern PyMethodDef one_message_methods[];
 extern PyMethodDef property_methods[];
+extern PyMethodDef record_reader_methods[];
+extern PyMethodDef record_writer_methods[];
 extern PyMethodDef slice_methods[];
 extern PyMethodDef encoder_methods[];
 extern PyMethodDef patch_methods[];

@@ -6,23 +6,6 @@
 
 static const char *const SEEN_NAMES[SEEN] = {"UNIQ_KEY", "KEYS", "TAGS"};
 
-/* Row `row` of the bytes behind int32 offsets. False if it does not lie in them. */
-static int slice_at(const Items *offsets, const Items *data, Py_ssize_t row, Slice *slice)
-{
-    const int32_t *offset = (const int32_t *)offsets->view.buf + row;
-    if (offset[0] < 0 || offset[1] < offset[0] || offset[1] > data->count)
-        return 0;
-    slice->text = (const uint8_t *)data->view.buf + offset[0];
-    slice->size = (size_t)(offset[1] - offset[0]);
-    return 1;
-}
-
-static int is_valid(const Texts *texts, Py_ssize_t row)
-{
-    Py_ssize_t bit = texts->first_bit + row;
-    return texts->validity.view.obj == NULL || (((const uint8_t *)texts->validity.view.buf)[bit >> 3] >> (bit & 7) & 1);
-}
-
 static int is_same(Slice a, Slice b)
 {
     return a.size == b.size && memcmp(a.text, b.text, a.size) == 0;
@@ -63,7 +46,7 @@ int put_properties(Rows *rows, Py_ssize_t row, Out *out, Slice *seen, int is_che
     for (int column = 0; column < rows->named_count; column++) {
         const Named *named = &rows->named[column];
         Slice value;
-        if (!is_valid(&named->values, row))
+        if (!text_is_there(&named->values, row))
             continue;
         if (!slice_at(&named->values.offsets, &named->values.data, row, &value))
             return 0;
@@ -89,7 +72,7 @@ int put_properties(Rows *rows, Py_ssize_t row, Out *out, Slice *seen, int is_che
             || !slice_at(&rows->values.offsets, &rows->values.data, at, &value)
             || (entry = entry_of(rows, name, at - offset[0])) == NULL)
             return 0;
-        if (entry->is_left_out || !is_valid(&rows->values, at))
+        if (entry->is_left_out || !text_is_there(&rows->values, at))
             continue;
         if (value.size == 0 || (!is_checked && !text_is_storable(value.text, value.size)))
             return 0;
@@ -115,8 +98,7 @@ int topic_and_body(const Rows *rows, Py_ssize_t row, int32_t *code, Slice *topic
     return slice_at(&rows->topic_offsets, &rows->topics, *code, topic);
 }
 
-/* Take offsets (n + 1, int32), bytes, bitmap or None, first bit. `count` below 0: as many as there are. */
-static int take_texts(Texts *texts, PyObject *object, const char *name, Py_ssize_t count)
+int take_texts(Texts *texts, PyObject *object, const char *name, Py_ssize_t count)
 {
     PyObject *offsets, *data, *validity;
     if (!PyArg_ParseTuple(object, "OOOn", &offsets, &data, &validity, &texts->first_bit)
@@ -132,7 +114,7 @@ static int take_texts(Texts *texts, PyObject *object, const char *name, Py_ssize
     return 1;
 }
 
-static void release_texts(Texts *texts)
+void release_texts(Texts *texts)
 {
     release_items(&texts->offsets);
     release_items(&texts->data);

@@ -19,6 +19,29 @@ typedef struct {
     Py_ssize_t first_bit;
 } Texts;
 
+/* Take offsets (n + 1, int32), bytes, bitmap or None, first bit. `count` below 0: as many as there are. False with a
+   Python error that names `name`; `release_texts` is needed in any case. */
+int take_texts(Texts *texts, PyObject *object, const char *name, Py_ssize_t count);
+
+void release_texts(Texts *texts);
+
+/* Row `row` of the bytes behind int32 offsets. False if it does not lie in them. */
+static inline int slice_at(const Items *offsets, const Items *data, Py_ssize_t row, Slice *slice)
+{
+    const int32_t *offset = (const int32_t *)offsets->view.buf + row;
+    if (offset[0] < 0 || offset[1] < offset[0] || offset[1] > data->count)
+        return 0;
+    slice->text = (const uint8_t *)data->view.buf + offset[0];
+    slice->size = (size_t)(offset[1] - offset[0]);
+    return 1;
+}
+
+static inline int text_is_there(const Texts *texts, Py_ssize_t row)
+{
+    Py_ssize_t bit = texts->first_bit + row;
+    return texts->validity.view.obj == NULL || (((const uint8_t *)texts->validity.view.buf)[bit >> 3] >> (bit & 7) & 1);
+}
+
 /* A column that becomes a property. */
 typedef struct {
     Items name;
