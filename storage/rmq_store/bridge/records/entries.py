@@ -1,0 +1,140 @@
+"""Headers of many records, or properties of many messages, as flat arrays (data plane: no Python object per record)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.format.gather import value_bytes
+
+Mask = npt.NDArray[np.bool_]
+Int64 = npt.NDArray[np.int64]
+
+# Rows of up to so many entries: comparing each with its next ones costs less than sorting all.
+_DENSE_ROW_ENTRIES_MAX = 32
+_LOWEST_PLAIN_BYTE = 3
+
+
+class Entries:
+    """Name and value pairs, those of row i at [offsets[i], offsets[i + 1]).
+
+    `codes` (m,) are places in `names`, which has each name once. `values` (m,) binary, null where a header is None.
+    """
+
+    def __init__(self, offsets: Int64, name_array: pa.Array, values: pa.Array) -> None:
+        self.offsets = offsets
+        coded = pc.dictionary_encode(name_array.cast(pa.binary()))
+        self.names: list[bytes] = coded.dictionary.to_pylist()
+        self.codes: npt.NDArray[np.int32] = coded.indices.to_numpy()
+        self.values = values.cast(pa.binary())
+
+    @classmethod
+    def of_headers(cls, headers: pa.ListArray) -> Entries:
+        """Those of a column of RECORDS_SCHEMA."""
+        pairs = headers.flatten()
+        return cls(_offsets(headers), pairs.field(0), pairs.field(1))
+
+    @classmethod
+    def of_properties(cls, properties: pa.MapArray) -> Entries:
+        """Those of a column of MESSAGE_SCHEMA."""
+        offsets = _offsets(properties)
+        first = int(properties.offsets[0].as_py()) if len(properties) else 0
+        span = slice(first, first + int(offsets[-1]))
+        return cls(offsets, properties.keys[span], properties.items[span])
+
+    @property
+    def row_count(self) -> int:
+        """How many rows have these entries."""
+        return len(self.offsets) - 1
+
+    @cached_property
+    def rows(self) -> Int64:
+        """Which row each entry belongs to, (m,)."""
+        return np.repeat(np.arange(self.row_count), np.diff(self.offsets))
+
+    def code(self, name: str) -> int:
+        """The place of a name among `names`; -1: no row has it."""
+        raw = name.encode()
+        return self.names.index(raw) if raw in self.names else -1
+
+    def named(self, *wanted: str) -> Mask:
+        """Which entries have one of these names, (m,)."""
+        return self.chosen([name.encode() for name in wanted])
+
+    def chosen(self, wanted: Sequence[bytes]) -> Mask:
+        """Which entries have one of these names, (m,)."""
+        among = set(wanted)
+        return self.judged(np.array([name in among for name in self.names], np.bool_))
+
+    def judged(self, verdicts: Mask) -> Mask:
+        """What is said of the names, (k,), said of the entries, (m,)."""
+        if not verdicts.any():
+            return np.zeros(len(self.codes), np.bool_)
+        found: Mask = verdicts[self.codes]
+        return found
+
+    def column(self, name: str) -> tuple[pa.Array, npt.NDArray[np.int64]]:
+        """The values of a name, (n,) binary, of several the last, null without one; and how many each row has, (n,)."""
+        code = self.code(name)
+        if code < 0:
+            return pa.nulls(self.row_count, pa.binary()), np.zeros(self.row_count, np.int64)
+        places = np.flatnonzero(self.codes == code)
+        rows = self.rows[places]
+        of_row = np.full(self.row_count, -1, np.int64)
+        of_row[rows] = places
+        return self.values.take(pa.array(of_row, mask=of_row < 0)), np.bincount(rows, minlength=self.row_count)
+
+    def rows_with_a_name_twice(self, among: Mask) -> Mask:
+        """Rows (n,) that have one name in two of the entries `among`."""
+        found = np.zeros(self.row_count, np.bool_)
+        if not among.any():
+            return found
+        rows = self.rows[among]
+        identity = rows * len(self.names) + self.codes[among]
+        most = int(np.bincount(rows).max())
+        if most > _DENSE_ROW_ENTRIES_MAX:
+            identity = np.sort(identity)
+            found[identity[1:][identity[1:] == identity[:-1]] // len(self.names)] = True
+            return found
+        for step in range(1, most):
+            found[rows[step:][identity[step:] == identity[:-step]]] = True
+        return found
+
+
+def plain_texts(values: pa.Array) -> Mask:
+    """Which values (n,) are UTF-8 text, not null, not empty, and without the bytes 0, 1 and 2."""
+    offsets, data = value_bytes(values)
+    plain: Mask = offsets[1:] > offsets[:-1]
+    if values.null_count:
+        plain &= values.is_valid().to_numpy(zero_copy_only=False)
+    used = data[int(offsets[0]) : int(offsets[-1])]
+    low = np.flatnonzero(used < _LOWEST_PLAIN_BYTE)
+    if len(low):
+        plain[np.searchsorted(offsets, low + offsets[0], side="right") - 1] = False
+    try:
+        values.cast(pa.string())
+    except pa.ArrowInvalid:
+        for place in np.flatnonzero(plain).tolist():
+            plain[place] = _is_utf8(values[place].as_py())
+    return plain
+
+
+def _is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _offsets(column: pa.Array) -> Int64:
+    if len(column) == 0:
+        return np.zeros(1, np.int64)
+    offsets: Int64 = column.offsets.to_numpy().astype(np.int64)
+    offsets -= offsets[0]
+    return offsets

@@ -1,0 +1,248 @@
+"""The marks of a mirrored record, as properties in RocketMQ and as headers in Kafka.
+
+    MIRROR_FROM       "<cluster id> <topic> <partition or queue id> <offset>[ <topic id>]": its immediate source
+    MIRROR_PATH       JSON [[cluster id, topic], ...]: everywhere it has been before, oldest first
+    MIRROR_TO         the record that they were made for; in RocketMQ "<topic> <UNIQ_KEY> <born ms> <CRC-32 of body>",
+                      in Kafka "<topic> <partition> <timestamp ms> <CRC-32 of value>"
+    MIRROR_TIMESTAMP  its time, in ms, where the copy could not have it
+
+They count only if each is there once and MIRROR_TO fits the record that carries them: a job may copy all headers or
+properties to a record of its own, also within one topic, and Java's producer keeps the UNIQ_KEY that it is given. Where
+the topic has LogAppendTime, "-" stands for the timestamp, as the broker gives it. What is left: a record that is sent
+again to the same place with the same body, time and marks is taken for the copy of a mirror.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.bridge.records.entries import Entries, Int64, Mask
+from rmq_store.bridge.records.route import Route
+from rmq_store.bridge.records.schema import LOG_APPEND_TIME
+from rmq_store.format import properties as names
+from rmq_store.format.crc import array_crcs
+from rmq_store.format.mirror_properties import MIRROR_FROM, MIRROR_PATH, MIRROR_TIMESTAMP, MIRROR_TO
+
+PATH_LENGTH_MAX: Final = 16
+MARKS: Final = (MIRROR_FROM, MIRROR_PATH, MIRROR_TO, MIRROR_TIMESTAMP)
+ANY_TIME: Final = "-"
+
+Path = tuple[tuple[str, str], ...]
+
+_FROM = r"^(?P<cluster>[!-~]+) (?P<topic>[^ ]+) (?P<partition>[0-9]{1,9}) (?P<offset>[0-9]{1,18})(?: (?P<id>[^ ]+))?$"
+_TIME = re.compile(rb"-?[0-9]{1,19}")
+_HEX = np.frombuffer("".join(f"{value:02x}" for value in range(256)).encode(), np.uint16)
+_HEX_UPPER = np.frombuffer("".join(f"{value:02X}" for value in range(256)).encode(), np.uint16)
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What the marks of n rows say, as far as they count.
+
+    `fits` (n,): whether they do. `paths`: different ones, the first is empty; `path_of` (n,): which of them a row has.
+    `times` (n,) int64: MIRROR_TIMESTAMP; `has_time` (n,): whether there is one.
+    """
+
+    fits: Mask
+    paths: tuple[Path, ...]
+    path_of: npt.NDArray[np.int64]
+    times: Int64
+    has_time: Mask
+
+    def filter(self, kept: Mask) -> Marks:
+        """Those of some rows."""
+        return Marks(self.fits[kept], self.paths, self.path_of[kept], self.times[kept], self.has_time[kept])
+
+    def began_elsewhere(self) -> Mask:
+        """Rows (n,) whose first source is of the other kind: mirrors join Kafka and RocketMQ only, so the two take
+        turns in a path.
+        """
+        return np.array([len(path) % 2 == 1 for path in self.paths], np.bool_)[self.path_of]
+
+    def loops(self, target: tuple[str, str]) -> Mask:
+        """Rows (n,) that have been at the target before."""
+        return np.array([target in path for path in self.paths], np.bool_)[self.path_of]
+
+    def are_too_deep(self) -> Mask:
+        """Rows (n,) that have no room for one more place in their path."""
+        return np.array([len(path) >= PATH_LENGTH_MAX for path in self.paths], np.bool_)[self.path_of]
+
+
+def record_marks(rows: pa.RecordBatch, headers: Entries, topic: str, partition: int) -> Marks:
+    """The marks of records (RECORDS_SCHEMA) of a partition."""
+    return _marks(headers, lambda chosen: _record_goals(rows.filter(chosen), topic, partition))
+
+
+def message_marks(rows: pa.RecordBatch, properties: Entries) -> Marks:
+    """The marks of messages: columns `topic`, `body` and `bornTimestamp` of MESSAGE_SCHEMA."""
+
+    def goals(chosen: pa.BooleanArray) -> pa.StringArray:
+        given = rows.select(["topic", "body", "bornTimestamp"]).filter(chosen)
+        unique_keys = properties.column(names.UNIQUE_KEY)[0].filter(chosen).cast(pa.string())
+        return message_goals(
+            given.column("topic"), unique_keys, milliseconds(given.column("bornTimestamp")), given.column("body")
+        )
+
+    return _marks(properties, goals)
+
+
+def _record_goals(rows: pa.RecordBatch, topic: str, partition: int) -> pa.StringArray:
+    has_no_time = rows.column("timestampType").to_numpy() == LOG_APPEND_TIME
+    return record_goals(topic, partition, rows.column("timestampMs").to_numpy(), has_no_time, rows.column("value"))
+
+
+def record_goals(topic: str, partition: int, times_ms: Int64, has_no_time: Mask, values: pa.Array) -> pa.StringArray:
+    """MIRROR_TO of n records in Kafka."""
+    times = pa.array(times_ms).cast(pa.string())
+    if has_no_time.any():
+        times = pc.if_else(pa.array(has_no_time), ANY_TIME, times)
+    crcs = _crc_texts(values)
+    return pc.binary_join_element_wise(f"{topic} {partition} ", times, " ", crcs, "")
+
+
+def message_goals(topics: pa.Array | str, unique_keys: pa.Array, born_ms: Int64, bodies: pa.Array) -> pa.StringArray:
+    """MIRROR_TO of n messages in RocketMQ."""
+    born = pa.array(born_ms).cast(pa.string())
+    return pc.binary_join_element_wise(topics, " ", unique_keys, " ", born, " ", _crc_texts(bodies), "")
+
+
+def _marks(entries: Entries, goals_of: Callable[[pa.BooleanArray], pa.StringArray]) -> Marks:
+    """`goals_of` says what MIRROR_TO must be, for some of the rows."""
+    count = entries.row_count
+    fits = np.zeros(count, np.bool_)
+    path_of, times, has_time = np.zeros(count, np.int64), np.zeros(count, np.int64), np.zeros(count, np.bool_)
+    paths: tuple[Path, ...] = ((),)
+    needed = (MIRROR_TO, MIRROR_PATH, MIRROR_FROM)
+    if any(entries.code(name) < 0 for name in needed):
+        return Marks(fits, paths, path_of, times, has_time)
+    (goals, goal_counts), (path_values, path_counts), (_, from_counts) = (entries.column(name) for name in needed)
+    chosen = (goal_counts == 1) & (path_counts == 1) & (from_counts == 1)
+    mask = pa.array(chosen)
+    rows = np.flatnonzero(chosen)
+    coded = path_values.filter(mask).fill_null(b"").dictionary_encode()
+    parsed = [_path(raw) for raw in coded.dictionary.to_pylist()]
+    is_path = np.array([path is not None for path in parsed], np.bool_)[coded.indices.to_numpy()]
+    is_same = pc.equal(goals.filter(mask), goals_of(mask).cast(pa.binary())).fill_null(False)
+    good = is_same.to_numpy(zero_copy_only=False) & is_path
+    fits[rows[good]] = True
+    path_of[rows[good]] = coded.indices.to_numpy()[good] + 1
+    paths += tuple(path or () for path in parsed)
+    time_values, _ = entries.column(MIRROR_TIMESTAMP)
+    for row in np.flatnonzero(fits & time_values.is_valid().to_numpy(zero_copy_only=False)).tolist():
+        time_ms = _time_ms(time_values[row].as_py())
+        if time_ms is not None:
+            times[row], has_time[row] = time_ms, True
+    return Marks(fits, paths, path_of, times, has_time)
+
+
+def _path(raw: bytes) -> Path | None:
+    """What MIRROR_PATH says; None: nothing that a mirror writes."""
+    try:
+        read = json.loads(raw)
+        path = tuple((cluster, topic) for cluster, topic in read)
+        "".join(text for pair in path for text in pair).encode()
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return path if isinstance(read, list) and path else None
+
+
+def _time_ms(raw: bytes) -> int | None:
+    if not _TIME.fullmatch(raw):
+        return None
+    time_ms = int(raw)
+    return time_ms if -(1 << 63) <= time_ms < 1 << 63 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where n rows of a target were mirrored from: `is_mirrored` (n,), and for those that were, `clusters` and `topics`
+    (n,) string, `partitions` and `offsets` (n,) int64; null and -1 for others. `topic_ids` (n,) string, "" without one.
+    """
+
+    is_mirrored: Mask
+    clusters: pa.StringArray
+    topics: pa.StringArray
+    partitions: Int64
+    offsets: Int64
+    topic_ids: pa.StringArray
+
+
+def sources_of_records(rows: pa.RecordBatch, topic: str, partition: int) -> Sources:
+    """Of records (RECORDS_SCHEMA) of a partition."""
+    headers = Entries.of_headers(rows.column("headers"))
+    return _sources(headers, record_marks(rows, headers, topic, partition).fits)
+
+
+def sources_of_messages(rows: pa.RecordBatch) -> Sources:
+    """Of messages: columns `topic`, `body`, `bornTimestamp` and `properties` of MESSAGE_SCHEMA. Bodies must not be
+    compressed.
+    """
+    properties = Entries.of_properties(rows.column("properties"))
+    return _sources(properties, message_marks(rows, properties).fits)
+
+
+def _sources(entries: Entries, fits: Mask) -> Sources:
+    count = entries.row_count
+    is_mirrored = fits.copy()
+    partitions, offsets = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
+    rows = np.flatnonzero(fits)
+    texts = entries.column(MIRROR_FROM)[0].take(pa.array(rows))
+    texts = pa.array(
+        [None if raw is None or not raw.isascii() else raw.decode() for raw in texts.to_pylist()], pa.string()
+    )
+    parsed = pc.extract_regex(texts, _FROM)
+    good = parsed.is_valid().to_numpy(zero_copy_only=False)
+    is_mirrored[rows[~good]] = False
+    found = parsed.filter(pa.array(good))
+    partitions[rows[good]] = found.field("partition").cast(pa.int64()).to_numpy()
+    offsets[rows[good]] = found.field("offset").cast(pa.int64()).to_numpy()
+    place = np.cumsum(is_mirrored) - 1
+    places = pa.array(place, mask=~is_mirrored)
+    clusters, topics, ids = (found.field(name).take(places) for name in ("cluster", "topic", "id"))
+    return Sources(is_mirrored, clusters, topics, partitions, offsets, ids)
+
+
+def unique_keys(route: Route, offsets: Int64) -> pa.StringArray:
+    """UNIQ_KEY of records by their positions, (n,): 16 hex digits for the partition, 16 for the offset."""
+    keys = np.empty((len(offsets), 16), np.uint16)
+    keys[:, :8] = np.frombuffer(route.source_hash.encode(), np.uint16)
+    keys[:, 8:] = _HEX_UPPER[offsets.astype(">i8").view(np.uint8).reshape(-1, 8)]
+    return _fixed(keys, 32)
+
+
+def froms(route: Route, offsets: Int64) -> pa.StringArray:
+    """MIRROR_FROM of records by their offsets, (n,)."""
+    source = f"{route.source_cluster} {route.source_topic} {route.source_partition} "
+    topic_id = f" {route.source_topic_id}" if route.source_topic_id else ""
+    return pc.binary_join_element_wise(source, pa.array(offsets).cast(pa.string()), topic_id, "")
+
+
+def path_texts(route: Route, paths: Sequence[Path]) -> list[bytes]:
+    """MIRROR_PATH of what is mirrored along a route, for each of its paths before."""
+    return [json.dumps([*path, route.source], ensure_ascii=False, separators=(",", ":")).encode() for path in paths]
+
+
+def milliseconds(times: pa.Array) -> Int64:
+    """A timestamp column in ms since 1970, (n,)."""
+    numbers: Int64 = times.cast(pa.timestamp("us", times.type.tz)).view(pa.int64()).to_numpy()
+    return numbers // 1000
+
+
+def _crc_texts(values: pa.Array) -> pa.StringArray:
+    """8 hex digits each; a null counts as empty."""
+    crcs = array_crcs(values.fill_null(b"") if values.null_count else values)
+    return _fixed(_HEX[crcs.astype(">u4").view(np.uint8).reshape(-1, 4)], 8)
+
+
+def _fixed(texts: npt.NDArray[np.uint16], width: int) -> pa.StringArray:
+    offsets = np.arange(0, (len(texts) + 1) * width, width, dtype=np.int32)
+    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(texts)))

@@ -1,0 +1,271 @@
+"""Messages of a RocketMQ queue as records of a Kafka partition (data plane; row by row only what is not plain).
+
+The table of what becomes what is in docs/kafka-design.md, section 4.2.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.bridge.records.entries import Entries, Int64, Mask
+from rmq_store.bridge.records.exact import decode_exact
+from rmq_store.bridge.records.letter import letters_to_kafka
+from rmq_store.bridge.records.origin import (
+    MARKS,
+    PATH_LENGTH_MAX,
+    Marks,
+    froms,
+    message_marks,
+    milliseconds,
+    path_texts,
+    record_goals,
+)
+from rmq_store.bridge.records.property_names import (
+    FLAG_HEADER,
+    HEADER_PREFIX,
+    PROPERTIES_HEADER,
+    RECONSUME_TIMES_HEADER,
+    SHOWN_NAMES,
+    is_own_name,
+    is_rocketmq_name,
+)
+from rmq_store.bridge.records.route import Route
+from rmq_store.bridge.records.schema import CREATE_TIME, HEADERS, LOG_APPEND_TIME, NO_TIMESTAMP_MS, RECORDS_SCHEMA
+from rmq_store.bridge.records.weaving import Part, Pieces, weave
+from rmq_store.errors import UsageError
+from rmq_store.format import properties as names
+from rmq_store.format.mirror_properties import (
+    KAFKA_RECORD,
+    KAFKA_TOMBSTONE,
+    MIRROR_FROM,
+    MIRROR_PATH,
+    MIRROR_PROPERTIES,
+    MIRROR_TIMESTAMP,
+    MIRROR_TO,
+)
+
+MAX_AHEAD_MS: Final = 3_600_000
+"""`message.timestamp.after.max.ms` of Kafka 4, which refuses a whole transaction for one later timestamp."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRules:
+    """What a mirror and its target have in common for all messages.
+
+    With `born_timestamp="mirror"` all records have `now_ms` as their time; otherwise those born more than
+    `max_ahead_ms` behind it or `max_behind_ms` before it. `retention_ms`: records older than this are counted.
+    `log_append_time`: the topic's message.timestamp.type. `compacted`: it takes no record without a key.
+    `max_letter_bytes`: what the dead-letter topic takes as a record batch.
+    """
+
+    now_ms: int
+    born_timestamp: Literal["keep", "mirror"] = "keep"
+    max_ahead_ms: int = MAX_AHEAD_MS
+    max_behind_ms: int | None = None
+    retention_ms: int | None = None
+    log_append_time: bool = False
+    compacted: bool = False
+    max_letter_bytes: int = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class MappedToKafka:
+    """`rows` (RECORDS_SCHEMA) in the order of their messages; `offset` is the message's queue offset. `dropped_loops`:
+    messages that have been at the target; `letters` (RECORDS_SCHEMA): dead letters in place of others;
+    `older_than_retention`: of `rows`, how many the target's retention deletes at once.
+    """
+
+    rows: pa.RecordBatch
+    dropped_loops: int
+    letters: pa.RecordBatch
+    older_than_retention: int
+
+
+def to_kafka(rows: pa.RecordBatch, route: Route, rules: KafkaRules) -> MappedToKafka:
+    """Map messages (MESSAGE_SCHEMA, bodies not compressed) of the source queue of `route`."""
+    properties = Entries.of_properties(rows.column("properties"))
+    marks = message_marks(rows, properties)
+    loops = marks.loops(route.target)
+    if loops.any():
+        rows, marks = rows.filter(pa.array(~loops)), marks.filter(~loops)
+        properties = Entries.of_properties(rows.column("properties"))
+    mapping = _Mapping(rows, properties, marks, route, rules)
+    records = mapping.records()
+    reasons = mapping.refused(records)
+    letters = letters_to_kafka(records, reasons, route, rules.max_letter_bytes)
+    if reasons:
+        kept = np.ones(records.num_rows, np.bool_)
+        kept[list(reasons)] = False
+        records = records.filter(pa.array(kept))
+    return MappedToKafka(records, int(loops.sum()), letters, _older(records.column("timestampMs").to_numpy(), rules))
+
+
+def _older(times: Int64, rules: KafkaRules) -> int:
+    if rules.retention_ms is None or rules.retention_ms < 0 or rules.log_append_time:
+        return 0
+    return int(((times < rules.now_ms - rules.retention_ms) & (times != NO_TIMESTAMP_MS)).sum())
+
+
+class _Mapping:
+    """The mapping of the rows that are no loops, n."""
+
+    def __init__(
+        self, rows: pa.RecordBatch, properties: Entries, marks: Marks, route: Route, rules: KafkaRules
+    ) -> None:
+        self._rows, self._properties, self._marks, self._route, self._rules = rows, properties, marks, route, rules
+        self._count = rows.num_rows
+        self._from_kafka = marks.began_elsewhere()
+        self._offsets: Int64 = rows.column("queueOffset").to_numpy()
+        self._damaged: dict[int, str] = {}
+
+    def records(self) -> pa.RecordBatch:
+        """Rows of RECORDS_SCHEMA."""
+        properties = self._properties
+        decoded = [name.decode() for name in properties.names]
+        is_ours = np.array([name in MIRROR_PROPERTIES for name in decoded], np.bool_)
+        is_rocketmq = np.array([is_rocketmq_name(name) for name in decoded], np.bool_)
+        is_odd = np.array([is_own_name(name) for name in decoded], np.bool_) & ~is_ours
+        exact = self._exact()
+        is_exact = np.zeros(self._count, np.bool_)
+        is_exact[list(exact)] = True
+        keys = self._keys(exact)
+        values = self._values()
+        times, true_times = self._times()
+        types = np.full(self._count, LOG_APPEND_TIME if self._rules.log_append_time else CREATE_TIME, np.int8)
+        has_no_time = np.full(self._count, self._rules.log_append_time, np.bool_)
+        goals = record_goals(self._route.target_topic, self._route.target_partition, times, has_no_time, values)
+        parts = [
+            self._entries(properties.judged(~(is_ours | is_rocketmq | is_odd)) & ~is_exact[properties.rows]),
+            _exact_part(exact),
+            *self._shown(),
+            self._odd_part(properties.judged(is_odd), properties.judged(~(is_ours | is_rocketmq))),
+            _text_part(MIRROR_TIMESTAMP, *true_times),
+            Part(None, [MIRROR_FROM.encode()], None, Pieces.of(froms(self._route, self._offsets))),
+            self._path_part(),
+            Part(None, [MIRROR_TO.encode()], None, Pieces.of(goals)),
+        ]
+        headers = weave(self._count, parts).headers(HEADERS)
+        columns = [pa.array(self._offsets), pa.array(times), pa.array(types), keys, values, headers]
+        return pa.RecordBatch.from_arrays(columns, schema=RECORDS_SCHEMA)
+
+    def refused(self, records: pa.RecordBatch) -> dict[int, str]:
+        """Rows that cannot be stored, and why; behind `records`."""
+        reasons = dict(self._damaged)
+        if self._rules.compacted:
+            keyless = np.flatnonzero(records.column("key").is_null().to_numpy(zero_copy_only=False))
+            reasons |= dict.fromkeys(keyless.tolist(), "it has no key, and a compacted topic takes none without one")
+        deep = np.flatnonzero(self._marks.are_too_deep()).tolist()
+        return reasons | dict.fromkeys(deep, f"MirrorPathError: it went through {PATH_LENGTH_MAX} topics")
+
+    def _exact(self) -> dict[int, tuple[bytes | None, list[tuple[bytes, bytes | None]]]]:
+        """Keys and headers of the rows that have them in KAFKA_RECORD."""
+        texts, _ = self._properties.column(KAFKA_RECORD)
+        found = {}
+        marks = [name.encode() for name in MARKS]
+        for row in np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False) & self._from_kafka).tolist():
+            try:
+                key, headers = decode_exact(texts[row].as_py().decode())
+            except UsageError as error:
+                self._damaged[row] = str(error)
+            else:
+                found[row] = key, [pair for pair in headers if pair[0] not in marks]
+        return found
+
+    def _keys(self, exact: dict[int, tuple[bytes | None, list[tuple[bytes, bytes | None]]]]) -> pa.BinaryArray:
+        sharding_keys, _ = self._properties.column(names.SHARDING_KEY)
+        keys, _ = self._properties.column(names.KEYS)
+        if self._from_kafka.any():
+            keys = pc.if_else(pa.array(self._from_kafka), pa.scalar(None, pa.binary()), keys)
+        found = pc.coalesce(sharding_keys, keys)
+        if exact:
+            mask = np.zeros(self._count, np.bool_)
+            mask[list(exact)] = True
+            found = pc.replace_with_mask(
+                found, pa.array(mask), pa.array([exact[row][0] for row in sorted(exact)], pa.binary())
+            )
+        return found
+
+    def _values(self) -> pa.BinaryArray:
+        bodies = self._rows.column("body")
+        texts, _ = self._properties.column(KAFKA_TOMBSTONE)
+        tombstones = texts.is_valid().to_numpy(zero_copy_only=False) & self._from_kafka
+        tombstones &= Pieces.of(bodies).sizes == 0
+        return pc.if_else(pa.array(tombstones), pa.scalar(None, pa.binary()), bodies) if tombstones.any() else bodies
+
+    def _times(self) -> tuple[Int64, tuple[Mask, Int64]]:
+        """Timestamps; and where these are not the messages' own, that, and the messages' own."""
+        rules = self._rules
+        times = milliseconds(self._rows.column("bornTimestamp"))
+        times = np.where(self._marks.has_time, self._marks.times, times)
+        is_kept = (times >= 0) & (times <= rules.now_ms + rules.max_ahead_ms)
+        if rules.max_behind_ms is not None:
+            is_kept &= times >= rules.now_ms - rules.max_behind_ms
+        is_kept |= (times == NO_TIMESTAMP_MS) & self._marks.has_time
+        if rules.born_timestamp == "mirror":
+            is_kept = np.zeros(self._count, np.bool_)
+        has_other = np.ones(self._count, np.bool_) if rules.log_append_time else ~is_kept
+        return np.where(is_kept, times, rules.now_ms), (has_other, times)
+
+    def _entries(self, chosen: Mask) -> Part:
+        properties = self._properties
+        places = np.flatnonzero(chosen)
+        values = Pieces.of(properties.values).take(places)
+        return Part(properties.rows[places], properties.names, properties.codes[places], values)
+
+    def _shown(self) -> list[Part]:
+        """What messages of RocketMQ have beside body and user's properties, as far as it says something."""
+        if self._from_kafka.all():
+            return []
+        chosen = self._properties.named(*SHOWN_NAMES) & ~self._from_kafka[self._properties.rows]
+        part = self._entries(chosen)
+        prefixed = [HEADER_PREFIX.encode() + name for name in part.names]
+        flags = self._rows.column("flag").to_numpy().astype(np.int64)
+        times = self._rows.column("reconsumeTimes").to_numpy().astype(np.int64)
+        return [
+            Part(part.rows, prefixed, part.codes, part.values),
+            _text_part(FLAG_HEADER, (flags != 0) & ~self._from_kafka, flags),
+            _text_part(RECONSUME_TIMES_HEADER, (times != 0) & ~self._from_kafka, times),
+        ]
+
+    def _odd_part(self, is_odd: Mask, is_users: Mask) -> Part:
+        """Properties of users that cannot be headers under their own names."""
+        properties, texts = self._properties, []
+        rows = np.unique(properties.rows[is_odd & ~self._from_kafka[properties.rows]])
+        for row in rows.tolist():
+            first, behind = int(properties.offsets[row]), int(properties.offsets[row + 1])
+            users = (first + np.flatnonzero(is_users[first:behind])).tolist()
+            odd = [
+                [place, properties.names[properties.codes[at]].decode(), properties.values[at].as_py().decode()]
+                for place, at in enumerate(users)
+                if is_odd[at]
+            ]
+            texts.append(json.dumps(odd, ensure_ascii=False, separators=(",", ":")))
+        return Part(rows, [PROPERTIES_HEADER.encode()], None, Pieces.of(pa.array(texts, pa.string())))
+
+    def _path_part(self) -> Part:
+        known = Pieces.of(pa.array(path_texts(self._route, self._marks.paths), pa.binary()))
+        return Part(None, [MIRROR_PATH.encode()], None, known.take(self._marks.path_of))
+
+
+def _exact_part(exact: dict[int, tuple[bytes | None, list[tuple[bytes, bytes | None]]]]) -> Part:
+    pairs = [(row, *pair) for row in sorted(exact) for pair in exact[row][1]]
+    coded = pa.array([name for _, name, _ in pairs], pa.binary()).dictionary_encode()
+    values = pa.array([value for *_, value in pairs], pa.binary())
+    return Part(
+        np.array([row for row, *_ in pairs], np.int64),
+        coded.dictionary.to_pylist(),
+        coded.indices.to_numpy(),
+        Pieces.of(values),
+        values.is_null().to_numpy(zero_copy_only=False),
+    )
+
+
+def _text_part(name: str, chosen: Mask, numbers: Int64) -> Part:
+    rows = np.flatnonzero(chosen)
+    return Part(rows, [name.encode()], None, Pieces.of(pa.array(numbers[rows]).cast(pa.string())))

@@ -1,0 +1,134 @@
+"""Entries out of several places, put together row by row, as a column of properties or of headers (data plane)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rmq_store.bridge.records.entries import Int64, Mask
+from rmq_store.format.gather import take_slices, value_bytes
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Some texts out of bytes: the k-th is `data[starts[k]:ends[k]]`."""
+
+    data: Bytes
+    starts: Int64
+    ends: Int64
+
+    @classmethod
+    def of(cls, values: pa.Array) -> Pieces:
+        """Those of a text or binary array; a null is an empty one."""
+        offsets, data = value_bytes(values)
+        return cls(data, offsets[:-1], offsets[1:])
+
+    @classmethod
+    def same(cls, text: bytes, count: int) -> Pieces:
+        """`count` times the same."""
+        return cls(np.frombuffer(text, np.uint8), np.zeros(count, np.int64), np.full(count, len(text), np.int64))
+
+    def take(self, places: Int64 | Mask) -> Pieces:
+        """Some of them."""
+        return Pieces(self.data, self.starts[places], self.ends[places])
+
+    @property
+    def sizes(self) -> Int64:
+        """Bytes of each, (k,)."""
+        return self.ends - self.starts
+
+    def array(self) -> pa.BinaryArray:
+        """A copy as a column."""
+        return take_slices(pa.py_buffer(self.data), self.starts, self.ends)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Entries for some rows, `rows` (m,) ascending, or None: one for every row. Their names: `codes` (m,) among
+    `names`, or None: all have the first one. `is_null` (m,): values that are None.
+    """
+
+    rows: Int64 | None
+    names: Sequence[bytes]
+    codes: npt.NDArray[np.int32] | None
+    values: Pieces
+    is_null: Mask | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Woven:
+    """Entries of all rows: offsets (n + 1,) int32, names and values (m,) binary."""
+
+    offsets: npt.NDArray[np.int32]
+    names: pa.BinaryArray
+    values: pa.BinaryArray
+
+    def properties(self) -> pa.MapArray:
+        """A map column. All of them are valid UTF-8 and none is null, as the caller knows."""
+        return pa.MapArray.from_arrays(
+            pa.array(self.offsets), self.names.view(pa.string()), self.values.view(pa.string())
+        )
+
+    def headers(self, kind: pa.ListType) -> pa.ListArray:
+        """A column of RECORDS_SCHEMA."""
+        pairs = pa.StructArray.from_arrays([self.names, self.values], fields=list(kind.value_type))
+        return pa.ListArray.from_arrays(pa.array(self.offsets), pairs, type=kind)
+
+
+def weave(row_count: int, parts: Sequence[Part]) -> Woven:
+    """Put the entries of all parts together, row by row, within a row part by part."""
+    counts = np.zeros(row_count, np.int64)
+    for part in parts:
+        counts += 1 if part.rows is None else np.bincount(part.rows, minlength=row_count)
+    offsets = np.zeros(row_count + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    total = int(offsets[-1])
+    free = offsets[:-1].copy()  # where the next entry of each row goes
+    starts, ends = np.empty(total, np.int64), np.empty(total, np.int64)
+    codes = np.empty(total, np.int32)
+    is_null = np.zeros(total, np.bool_)
+    texts: list[Bytes] = []
+    names: list[bytes] = []
+    at = 0
+    for part in parts:
+        places = _places(part.rows, free)
+        starts[places], ends[places] = part.values.starts + at, part.values.ends + at
+        codes[places] = len(names) if part.codes is None else part.codes + len(names)
+        if part.is_null is not None:
+            is_null[places] = part.is_null
+        names += part.names
+        texts.append(part.values.data)
+        at += len(part.values.data)
+    values = take_slices(pa.py_buffer(np.concatenate([*texts, np.zeros(0, np.uint8)])), starts, ends)
+    if is_null.any():
+        valid = pa.py_buffer(np.packbits(~is_null, bitorder="little"))
+        values = pa.BinaryArray.from_buffers(pa.binary(), total, [valid, *values.buffers()[1:]])
+    return Woven(offsets.astype(np.int32), _names(names, codes), values)
+
+
+def _places(rows: Int64 | None, free: Int64) -> Int64:
+    """Where the entries of a part go; moves `free` on."""
+    if rows is None:
+        places = free.copy()
+        free += 1
+        return places
+    if len(rows) == 0:
+        return rows
+    is_first = np.append(True, rows[1:] != rows[:-1])
+    firsts = np.flatnonzero(is_first)
+    within = np.arange(len(rows)) - np.repeat(firsts, np.diff(np.append(firsts, len(rows))))
+    places = free[rows] + within
+    free[rows[firsts]] += np.diff(np.append(firsts, len(rows)))
+    return places
+
+
+def _names(names: list[bytes], codes: npt.NDArray[np.int32]) -> pa.BinaryArray:
+    """The names of entries, (m,)."""
+    known = Pieces.of(pa.array(names, pa.binary()))
+    return known.take(codes.astype(np.int64)).array()
