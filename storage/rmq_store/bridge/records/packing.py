@@ -119,7 +119,7 @@ def _unpack_stream(data: Data, codec: str, limit_bytes: int) -> Data:
 def _unpack_snappy(data: Data, limit_bytes: int) -> Data:
     view = memoryview(data)
     if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        return _unpack_snappy_block(view, limit_bytes)
+        return _unpack_snappy_block(view, limit_bytes, 0)
     blocks, size, at = [], 0, len(_XERIAL_HEADER)
     while at < len(view):
         if at + _BLOCK_LENGTH.size > len(view):
@@ -128,13 +128,15 @@ def _unpack_snappy(data: Data, limit_bytes: int) -> Data:
         at += _BLOCK_LENGTH.size
         if not 0 < length <= len(view) - at:
             raise PackingError(f"a Snappy block says that it has {length} bytes, and there are {len(view) - at}")
-        blocks.append(_unpack_snappy_block(view[at : at + length], limit_bytes - size))
+        blocks.append(_unpack_snappy_block(view[at : at + length], limit_bytes, size))
         size += len(blocks[-1])
         at += length
+    if not blocks:
+        raise PackingError("there is no Snappy block")
     return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
 
-def _unpack_snappy_block(data: memoryview, limit_bytes: int) -> memoryview:
+def _unpack_snappy_block(data: memoryview, limit_bytes: int, unpacked_bytes: int) -> memoryview:
     size = 0
     for place, byte in enumerate(data[:5]):
         size |= (byte & 0x7F) << 7 * place
@@ -142,7 +144,7 @@ def _unpack_snappy_block(data: memoryview, limit_bytes: int) -> memoryview:
             break
     else:
         raise PackingError("not a Snappy block: it does not begin with its size")
-    if size > limit_bytes:
+    if unpacked_bytes + size > limit_bytes:
         raise _too_large(limit_bytes)
     if size > _SNAPPY_GROWTH_MAX * len(data):
         raise PackingError(f"not a Snappy block: {len(data)} bytes cannot become {size}")
