@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,8 +14,8 @@ from rmq_store.bridge.records.entries import Entries
 from rmq_store.bridge.records.origin import MARKS, record_marks
 from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.schema import RECORDS_SCHEMA
-from rmq_store.bridge.records.to_kafka import KafkaRules
-from rmq_store.bridge.records.to_rmq import RmqRules
+from rmq_store.bridge.records.to_kafka import KafkaRules, to_kafka
+from rmq_store.bridge.records.to_rmq import RmqRules, to_rmq
 from rmq_store.format.schema import MESSAGE_SCHEMA
 
 NOW_MS = 1_700_000_000_000
@@ -83,10 +84,10 @@ def true_times(rows: pa.RecordBatch, route: Route) -> list[int]:
     ]
 
 
-def new_store(path: Any, config: StoreConfig | None = None) -> Store:
+def new_store(path: Path, *, clock: Callable[[], int] | None = None, **settings: Any) -> Store:
     """A store with small files."""
-    small = StoreConfig(mapped_file_size_commit_log=64 << 20, max_hash_slot_num=1000, max_index_num=10_000)
-    return Store.open(path, create=True, config=config or small)
+    small = {"mapped_file_size_commit_log": 64 << 20, "max_hash_slot_num": 1000, "max_index_num": 10_000}
+    return Store.open(path, create=True, config=StoreConfig(**{**small, **settings}), clock=clock)
 
 
 def through_store(store: Store, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -105,3 +106,25 @@ def through_store(store: Store, rows: pa.RecordBatch) -> pa.RecordBatch:
         pa.Table.from_batches(store.read(topic, queue_id, start, start + rows.num_rows)).combine_chunks().to_batches()
     )
     return read
+
+
+def stored_of(store: Store, rows: pa.RecordBatch, route: Route, rules: RmqRules = RMQ_RULES) -> pa.RecordBatch:
+    """What a mirror makes of records, all of which it stores, as a reader of its target gets it."""
+    mapped = to_rmq(rows, route, rules)
+    assert (mapped.dropped_loops, mapped.letters.num_rows) == (0, 0)
+    return through_store(store, mapped.rows)
+
+
+def produced_of(rows: pa.RecordBatch, route: Route, rules: KafkaRules = KAFKA_RULES) -> pa.RecordBatch:
+    """What a mirror makes of messages, all of which it produces."""
+    mapped = to_kafka(rows, route, rules)
+    assert (mapped.dropped_loops, mapped.letters.num_rows) == (0, 0)
+    return mapped.rows
+
+
+def changed(rows: pa.RecordBatch, **columns: list[Any]) -> pa.RecordBatch:
+    """Rows with other values in some columns."""
+    for name, values in columns.items():
+        place = rows.schema.get_field_index(name)
+        rows = rows.set_column(place, rows.schema.field(place), pa.array(values, rows.schema.field(place).type))
+    return rows

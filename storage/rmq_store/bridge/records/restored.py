@@ -91,7 +91,7 @@ def restore(headers: Entries, kept: Mask, wanted: Mask) -> Restored:
                     if is_kept
                 ]
             )
-        except (UsageError, UnicodeDecodeError):
+        except (UsageError, UnicodeError):
             continue
         is_restored[row], flags[row] = True, message.flag
         rows.append(row)
@@ -109,7 +109,7 @@ def restore(headers: Entries, kept: Mask, wanted: Mask) -> Restored:
 
 
 def _read(headers: Sequence[tuple[bytes, bytes | None]]) -> _Message:
-    """UsageError, UnicodeDecodeError: no mirror has written them."""
+    """UsageError, UnicodeError: no mirror has written them."""
     message = _Message()
     seen: set[bytes] = set()
     special: list[tuple[int, str, str]] = []
