@@ -46,6 +46,8 @@ SETTINGS = (
     "transaction.state.log.replication.factor=1",
     "transaction.state.log.min.isr=1",
     "transaction.state.log.num.partitions=1",
+    # Transactions that take too long are looked for every 10 s otherwise.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms=500",
     "offsets.topic.num.partitions=1",
     "group.initial.rebalance.delay.ms=0",
     "share.coordinator.state.topic.replication.factor=1",

@@ -61,10 +61,12 @@ if TYPE_CHECKING:
         MarkerError,
         MirrorConflictError,
         MirrorSourceError,
+        MirrorTargetError,
         NoMessageIdError,
         NotAStoreError,
         OffsetOutOfRangeError,
         ReadOnlyError,
+        RecordRefusedError,
         RecordTooLargeError,
         ResponseError,
         SchemaMismatchError,
@@ -117,8 +119,8 @@ _HOMES = {
         "CorruptBatchError CorruptConfigError CorruptIndexError CorruptQueueError CorruptRecordError CorruptionError "
         "DataLossError GroupInUseError HandlerTransactionError InvalidReceiptHandleError KafkaOffsetError "
         "KafkaRefusedError KafkaUnavailableError LeaseHeldError MarkerError MirrorConflictError MirrorSourceError "
-        "NoMessageIdError "
-        "NotAStoreError OffsetOutOfRangeError ReadOnlyError RecordTooLargeError ResponseError SchemaMismatchError "
+        "MirrorTargetError NoMessageIdError NotAStoreError OffsetOutOfRangeError ReadOnlyError RecordRefusedError "
+        "RecordTooLargeError ResponseError SchemaMismatchError "
         "StagingError StoreError StoreFailedError StoreFullError StoreKindError StoreLockedError "
         "StoreReplacedError TopicKindError UnknownTopicError UsageError"
     ),
@@ -171,12 +173,14 @@ __all__ = [
     "MetricFamily",
     "MirrorConflictError",
     "MirrorSourceError",
+    "MirrorTargetError",
     "NoMessageIdError",
     "NotAStoreError",
     "OffsetOutOfRangeError",
     "Pin",
     "QueueRange",
     "ReadOnlyError",
+    "RecordRefusedError",
     "RecordTooLargeError",
     "RecoveryReport",
     "ResponseError",

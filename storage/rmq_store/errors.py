@@ -249,12 +249,28 @@ class RecordTooLargeError(UsageError):
         self.row = row
 
 
+class RecordRefusedError(KafkaRefusedError):
+    """Kafka's brokers refuse records, and always would: `rows` are places among those that were added for `partition`
+    (topic, number) in the transaction, some of them perhaps good; `reason` is Kafka's. Nothing was committed.
+    """
+
+    def __init__(self, message: str, partition: tuple[str, int], rows: list[int], reason: str) -> None:
+        super().__init__(message)
+        self.partition = partition
+        self.rows = rows
+        self.reason = reason
+
+
 class MirrorConflictError(StoreError):
     """Another mirror of the same name writes to the same target; this one wrote nothing and has ended."""
 
 
 class MirrorSourceError(StoreError):
     """The source of a mirror is not what it was: records are gone, it is shorter, or it was deleted and made again."""
+
+
+class MirrorTargetError(StoreError):
+    """The target of a mirror has lost what was mirrored to it: it ends earlier than it did, or was made again."""
 
 
 class GroupInUseError(StoreError):

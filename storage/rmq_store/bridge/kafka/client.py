@@ -85,17 +85,37 @@ class KafkaWriter(Protocol):
     def add(self, partition: Partition, rows: pa.RecordBatch) -> None:
         """Add records (RECORDS_SCHEMA; offsets are the broker's) to the transaction, in their order.
         `RecordTooLargeError` names the row of the first record that is larger than the topic takes; nothing of the rows
-        was added then.
+        was added then. `RecordRefusedError`, of this call or a later one: Kafka judged against records; then `reset`.
         """
+
+    def flush(self) -> Mapping[Partition, int]:
+        """Wait until all that was added is with Kafka: the offset behind the last record of each partition."""
 
     def commit(self) -> None:
         """All of it, or an error: then `reset`. An error leaves it unknown whether it was committed."""
 
-    def reset(self) -> None:
-        """Abort what is open. Behind it the id's transactions are settled: read your position again."""
+    def reset(self, *, takes_over: bool = False) -> None:
+        """Abort what is open. Behind it the id's transactions are settled, and what is still under way for them is void
+        (the epoch is a new one): read your position again. `MirrorConflictError`: Kafka says that another writer has
+        the id, or, after a transaction that took too long, that it cannot tell. Asking disturbs that writer's open
+        transaction, so look first whether there is one. `takes_over` asks nothing and takes the id.
+        """
 
     def close(self) -> None:
         """Abort what is open, and let go of connections."""
+
+
+class KafkaWriters(Protocol):
+    """Writers over the same connections; only one of them has a transaction open at a time."""
+
+    def writer(self, transactional_id: str) -> KafkaWriter:
+        """A writer under this id."""
+
+    def high_watermark(self, partition: Partition) -> int:
+        """How far all replicas in sync of a partition reach, with what is in open transactions."""
+
+    def close(self) -> None:
+        """Let go of connections. Close the writers first."""
 
 
 class KafkaAdministration(Protocol):

@@ -1,0 +1,274 @@
+"""Kafka's transaction protocol (KIP-98, KIP-360) for one transactional id, request by request.
+
+Not by kafka-python's producer, but by its connections and its requests. That producer reports a commit as done that was
+none: an error of a sequence while it commits bumps the epoch, which aborts the transaction, and then "no partition was
+added" ends the commit well. A batch that reaches its delivery timeout fails nothing but its own future. A commit waits
+without an end. And each new producer of an id fences the others, so that two mirrors of one name would take turns.
+
+Here nothing is repeated that Kafka might have done already, but for requests that mean the same twice. Any other error
+ends the transaction: `initialise` settles it, with a new epoch each time, so that a request which is still under way
+somewhere can never become part of a later transaction (KIP-890).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kafka import errors
+from kafka.future import Future
+from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
+from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest, ProduceRequest
+
+from rmq_store.bridge.kafka.broker_link import BrokerLink, ours
+from rmq_store.bridge.kafka.client import Partition
+from rmq_store.errors import (
+    KafkaUnavailableError,
+    MirrorConflictError,
+    RecordRefusedError,
+    StoreError,
+)
+
+_ALL_REPLICAS: Final = -1
+# Kafka judges records by them, and would judge them so again.
+_VERDICTS: Final = (
+    errors.InvalidRecordError,
+    errors.InvalidTimestampError,
+    errors.MessageSizeTooLargeError,
+    errors.RecordListTooLargeError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """What Kafka knows the writer of a transactional id by."""
+
+    producer_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The bytes of one record batch, made for this producer, its epoch and the partition's next sequence number; and
+    the places of its records among all those of the partition in this transaction.
+    """
+
+    partition: Partition
+    records: bytes
+    rows: range
+
+
+class TransactionLink:
+    """The transactional id `transactional_id`."""
+
+    def __init__(self, brokers: BrokerLink, transactional_id: str, *, transaction_timeout_ms: int) -> None:
+        self.transactional_id = transactional_id
+        self._transaction_timeout_ms = transaction_timeout_ms
+        self._brokers = brokers
+        self._coordinator: int | None = None
+
+    def initialise(self, predecessor: Producer | None) -> Producer:
+        """End what the id's last transaction left, and fence its last writer: the producer to write with from now on.
+
+        `predecessor`: the producer that this writer was until now. Raises `MirrorConflictError` if Kafka knows that it
+        was fenced. None takes the id from whoever has it.
+        """
+        self._brokers.leaders.clear()
+        self._coordinator = None
+        producer: Producer = self._brokers.run(self.transactional_id, self._initialise, predecessor)
+        return producer
+
+    def start_producing(self, producer: Producer, added: Collection[Partition], batches: Sequence[Batch]) -> Future:
+        """Add partitions, then write batches, each partition's in their order, without waiting for it: `finish` does.
+        Nothing is sent again: after an error the transaction has to be ended.
+        """
+        return self._brokers.manager.call_soon(self._produce, producer, added, batches)
+
+    def finish(self, started: Future) -> Mapping[Partition, int]:
+        """Wait for what `start_producing` started; all of it was written to all replicas in sync, or an error. The
+        offset behind the last record of each partition.
+        """
+        ends: Mapping[Partition, int] = self._brokers.run("records", lambda: started)
+        return ends
+
+    def end(self, producer: Producer, *, commit: bool) -> None:
+        """Commit or abort. An error leaves it unknown whether that was done: `initialise` settles it."""
+        self._brokers.run("the end of a transaction", self._end, producer, commit)
+
+    async def _initialise(self, predecessor: Producer | None) -> Producer:
+        async def ask(coordinator: int) -> Producer:
+            response = await self._send(
+                InitProducerIdRequest(
+                    transactional_id=self.transactional_id,
+                    transaction_timeout_ms=self._transaction_timeout_ms,
+                    producer_id=-1 if predecessor is None else predecessor.producer_id,
+                    producer_epoch=-1 if predecessor is None else predecessor.epoch,
+                    min_version=4,
+                    max_version=4,
+                ),
+                coordinator,
+            )
+            error = errors.for_code(response.error_code)
+            if error in (errors.ProducerFencedError, errors.InvalidProducerEpochError):
+                raise MirrorConflictError(
+                    f"Another writer has taken the transactional id {self.transactional_id!r} in Kafka. This one ends, "
+                    "and what it had not committed was aborted. Run one mirror of a name."
+                )
+            if error is not errors.NoError:
+                raise error()
+            return Producer(response.producer_id, response.producer_epoch)
+
+        producer: Producer = await self._at_coordinator(ask, f"the transactional id {self.transactional_id!r}")
+        return producer
+
+    async def _add_partitions(self, producer: Producer, partitions: Collection[Partition]) -> None:
+        by_topic: dict[str, list[int]] = defaultdict(list)
+        for topic, partition in partitions:
+            by_topic[topic].append(partition)
+        topic_of = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+
+        async def ask(coordinator: int) -> None:
+            response = await self._send(
+                AddPartitionsToTxnRequest(
+                    v3_and_below_transactional_id=self.transactional_id,
+                    v3_and_below_producer_id=producer.producer_id,
+                    v3_and_below_producer_epoch=producer.epoch,
+                    v3_and_below_topics=[topic_of(name=name, partitions=those) for name, those in by_topic.items()],
+                    max_version=3,
+                ),
+                coordinator,
+            )
+            # Kafka fails the others beside a bad one with OPERATION_NOT_ATTEMPTED.
+            failed = {
+                errors.for_code(code): Partition(topic, partition)
+                for topic, results in response.results_by_topic_v3_and_below
+                for partition, code in results
+                if code
+            }
+            failed.pop(errors.OperationNotAttemptedError, None)
+            for error, partition in failed.items():
+                raise error(f"partition {partition.partition} of topic {partition.topic!r}")
+
+        await self._at_coordinator(ask, "a partition of a transaction")
+
+    async def _end(self, producer: Producer, commit: bool) -> None:
+        async def ask(coordinator: int) -> None:
+            response = await self._send(
+                EndTxnRequest(
+                    transactional_id=self.transactional_id,
+                    producer_id=producer.producer_id,
+                    producer_epoch=producer.epoch,
+                    committed=commit,
+                    max_version=3,
+                ),
+                coordinator,
+            )
+            if response.error_code:
+                raise errors.for_code(response.error_code)()
+
+        await self._at_coordinator(ask, "the end of a transaction")
+
+    async def _at_coordinator(self, ask: Callable[[int], Awaitable[Any]], what: str) -> Any:
+        async def once() -> Any:
+            return await ask(await self._coordinator_id())
+
+        def forget(error: Exception) -> None:
+            # The markers of the last transaction are still written: that takes a moment, and nobody has moved.
+            if not isinstance(error, errors.ConcurrentTransactionsError):
+                self._coordinator = None
+
+        return await self._brokers.patiently(what, once, forget)
+
+    async def _coordinator_id(self) -> int:
+        if self._coordinator is None:
+            key = self.transactional_id
+            kind = CoordinatorType.TRANSACTION.value
+            response = await self._send(FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key]), None)
+            found = response.coordinators[0] if response.coordinators else response
+            if found.error_code:
+                raise errors.for_code(found.error_code)()
+            await self._brokers.know_broker(found.node_id)
+            self._coordinator = found.node_id
+        return self._coordinator
+
+    async def _produce(
+        self, producer: Producer, added: Collection[Partition], batches: Sequence[Batch]
+    ) -> dict[Partition, int]:
+        if added:
+            await self._add_partitions(producer, added)
+        await self._brokers.find_leaders({batch.partition for batch in batches})
+        by_leader: dict[int, list[Batch]] = defaultdict(list)
+        for batch in batches:
+            by_leader[self._brokers.leaders[batch.partition]].append(batch)
+        call_soon = self._brokers.manager.call_soon
+        sending = [call_soon(self._produce_to, leader, those) for leader, those in by_leader.items()]
+        # All are waited for, also if one fails: nothing may be under way when the transaction is ended.
+        failed = [error for future in sending if (error := await _outcome(future)) is not None]
+        if failed:
+            raise failed[0]
+        return {partition: end for future in sending for partition, end in future.value.items()}
+
+    async def _produce_to(self, leader: int, batches: Sequence[Batch]) -> dict[Partition, int]:
+        """One request at a time: kafka-python refuses more while it still writes one."""
+        ends: dict[Partition, int] = {}
+        left = list(batches)
+        while left:
+            # Kafka takes one batch of a partition per request.
+            now: dict[Partition, Batch] = {}
+            later: list[Batch] = []
+            for batch in left:
+                if batch.partition in now:
+                    later.append(batch)
+                else:
+                    now[batch.partition] = batch
+            left = later
+            ends |= await self._produce_once(leader, now)
+        return ends
+
+    async def _produce_once(self, leader: int, batches: Mapping[Partition, Batch]) -> dict[Partition, int]:
+        topic_of = ProduceRequest.TopicProduceData
+        by_topic: dict[str, list[Any]] = defaultdict(list)
+        for (topic, partition), batch in batches.items():
+            by_topic[topic].append(topic_of.PartitionProduceData(index=partition, records=batch.records))
+        request = ProduceRequest(
+            transactional_id=self.transactional_id,
+            acks=_ALL_REPLICAS,
+            timeout_ms=self._brokers.patience_ms,
+            topic_data=[topic_of(name=topic, partition_data=those) for topic, those in by_topic.items()],
+            min_version=3,
+            max_version=9,
+        )
+        response = await self._send(request, leader)
+        ends = {}
+        for topic_answer in response.responses:
+            for answer in topic_answer.partition_responses:
+                place = Partition(topic_answer.name, answer.index)
+                if answer.error_code:
+                    raise _of_batch(batches[place], answer)
+                ends[place] = answer.base_offset + len(batches[place].rows)
+        if len(ends) != len(batches):
+            raise KafkaUnavailableError(f"Kafka answered for {len(ends)} of {len(batches)} partitions of a request.")
+        return ends
+
+    async def _send(self, request: Any, node_id: int | None) -> Any:
+        return await self._brokers.send(request, node_id)
+
+
+async def _outcome(future: Future) -> BaseException | None:
+    try:
+        await future
+    except (errors.KafkaError, StoreError) as error:
+        return error
+    return None
+
+
+def _of_batch(batch: Batch, answer: Any) -> StoreError:
+    error = errors.for_code(answer.error_code)()
+    what = f"records for partition {batch.partition.partition} of topic {batch.partition.topic!r}"
+    if not isinstance(error, _VERDICTS):
+        return ours(error, what)
+    named = sorted({batch.rows[bad.batch_index] for bad in answer.record_errors or ()})
+    reason = f"{type(error).__name__}: {answer.error_message or error.description}"
+    return RecordRefusedError(f"Kafka refuses {what}: {reason}", batch.partition, named or list(batch.rows), reason)
