@@ -1,0 +1,110 @@
+"""What the way back has brought into the source: which records of others, in the target, a group has consumed there.
+
+Each copy in the source names the record that it was made of. So a record is consumed if its copy lies below the group's
+position. Copies that are gone cannot say so:
+
+* Retention takes the oldest. What lies before the first copy that is left was copied before it, and so below the
+  group's position: [start of the way back, first copy left) is consumed. If none is left below the group's position,
+  the first one behind it says the same, or, if there is none either, the position of the way back.
+* Compaction takes any. All in [start of the way back, last copy below the group's position] was copied.
+
+Dead letters of the way back were never in the source, and are not consumed, wherever they lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+from rmq_store.bridge.offsets.translate import NO_OFFSETS, Ascending, Offsets, Origins
+
+
+class Lost(Enum):
+    """Which copies may be gone from the source."""
+
+    NONE = "none"
+    OLDEST = "oldest"
+    """Older ones than the first that is read."""
+    ANY = "any"
+    """The source is compacted."""
+
+
+@dataclass(frozen=True, slots=True)
+class WayBack:
+    """The mirror from target to source, of this queue: it began at `start`, and has copied what lies below `next`."""
+
+    start: int
+    next: int
+
+
+class Copies:
+    """Looks up records of others, in ascending order. Memory: copies of as many records as one call asks for."""
+
+    def __init__(
+        self,
+        copies: Iterable[Origins],
+        way_back: WayBack,
+        lost: Lost,
+        next_copy: Callable[[], int],
+        letters: Offsets = NO_OFFSETS,
+    ) -> None:
+        """`copies`: records of the source below the group's position, in order, from the copy of the first record that
+        will be asked for on, or an earlier one. `next_copy()`, asked at most once: everything of the target below it
+        was copied below the group's position, as far as that can be seen behind the group's position; 0: it cannot.
+        `letters`: positions in the target of dead letters of the way back, ascending.
+        """
+        self._copies: Iterator[Origins] = iter(copies)
+        self._marks = Ascending(way_back.next)
+        self._start = way_back.start
+        self._lost = lost
+        self._next_copy = next_copy
+        self._letters = letters
+        self._known = NO_OFFSETS  # not yet asked for
+        self._first: int | None = None
+        self._last = -1
+        self._ended = False
+        self._gone_below = 0
+
+    def consumed(self, positions: Offsets) -> npt.NDArray[np.bool_]:
+        """(n,) Which of these records are consumed; see `translate.Consumed`."""
+        if not len(positions):
+            return np.zeros(0, np.bool_)
+        self._read(int(positions[-1]))
+        copied = np.isin(positions, self._known, assume_unique=True)
+        self._known = self._known[self._known > positions[-1]]
+        gone = (positions >= self._start) & (positions < self._gone_below)
+        return copied | (gone & ~np.isin(positions, self._letters))
+
+    def none_from(self, position: int) -> bool:
+        """No record at `position` or behind it is consumed; see `translate.Consumed`."""
+        self._read(position)
+        return self._ended and self._last < position and self._gone_below <= position
+
+    def _read(self, until: int) -> None:
+        """Know all copies of records up to `until`, itself included."""
+        while self._last < until and not self._ended:
+            chunk = next(self._copies, None)
+            if chunk is None:
+                self._ended = True
+                self._at_end()
+                return
+            marks = self._marks.believed(chunk.source_offsets)
+            marks = marks[marks >= 0]
+            if not len(marks):
+                continue
+            if self._first is None:
+                self._first = int(marks[0])
+                if self._lost is Lost.OLDEST:
+                    self._gone_below = self._first
+            self._last = int(marks[-1])
+            if self._lost is Lost.ANY:
+                self._gone_below = self._last + 1
+            self._known = np.concatenate((self._known, marks))
+
+    def _at_end(self) -> None:
+        if self._lost is Lost.ANY or (self._lost is Lost.OLDEST and self._first is None):
+            self._gone_below = max(self._gone_below, self._next_copy())

@@ -1,0 +1,28 @@
+"""What a group would not get if it went over now: it has not consumed it, and the target does not have it to come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from rmq_store.bridge.offsets.translate import OTHER, Origins
+
+
+def count_missing(records: Iterable[Origins], copied_from: int, gone: range) -> int:
+    """Count records of the source, from the group's position on, that the target does not have at or behind the
+    translated position.
+
+    `copied_from`: the source offset of the first record there that the mirror copied; records of the source before it
+    are missing (dead letters, what lay before the mirror's start, what the target's retention took). Its end if no
+    mirror leads to the target. `gone`: positions of the target that its retention took and that the group has not
+    consumed there; a copy of one, not consumed in the source, is missing. Reads no further than needed.
+    """
+    count = 0
+    for chunk in records:
+        before = (chunk.source_offsets == OTHER) & (chunk.positions < copied_from)
+        taken = (chunk.source_offsets >= gone.start) & (chunk.source_offsets < gone.stop)
+        count += int(np.count_nonzero(before | taken))
+        if chunk.positions[-1] + 1 >= copied_from and (not gone or (chunk.source_offsets >= gone.stop).any()):
+            break
+    return count

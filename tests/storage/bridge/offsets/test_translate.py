@@ -1,0 +1,297 @@
+"""Positions of groups, translated: random histories of two mirrored queues against a model that knows every message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirrored_queues import Pair
+from rmq_store.bridge.offsets.copies import Copies, Lost, WayBack
+from rmq_store.bridge.offsets.missing import count_missing
+from rmq_store.bridge.offsets.seek import Place, seek
+from rmq_store.bridge.offsets.translate import (
+    NO_OFFSETS,
+    OTHER,
+    RETURNED,
+    NothingConsumed,
+    Origins,
+    Stop,
+    Translation,
+    translate,
+)
+
+CHUNK = 3
+
+
+def translated(pair: Pair, side: int, *, over_letters: bool = False) -> Translation:
+    """The group's position on `side`, translated to the other side."""
+    source, target = pair.queues[side], pair.queues[1 - side]
+    group, mirror, way_back = pair.positions[side], pair.mirrors[side], pair.way_back(1 - side)
+    assert group is not None
+    first = max(pair.positions[1 - side] or 0, target.start)
+    letters = pair.letters(1 - side)
+    others: Copies | NothingConsumed = NothingConsumed()
+    if way_back is not None:
+        place = seek(lambda begin, end: source.read(begin, end, CHUNK), source.start, min(group, source.next), first)
+        lost = Lost.NONE
+        if source.compacted:
+            lost = Lost.ANY
+        elif source.start > 0 and not place.seen_before:
+            lost = Lost.OLDEST
+
+        def next_copy() -> int:
+            if group < source.next and (source.compacted or group < source.start):
+                return 0
+            behind = [
+                entry.source_offset for _, entry in source.visible(group, source.next) if entry.source_offset >= 0
+            ]
+            return behind[0] if behind else way_back.next
+
+        others = Copies(source.read(place.position, group, CHUNK), way_back, lost, next_copy, letters)
+    return translate(
+        group, None if mirror is None else mirror.next, target.read(first, target.next, CHUNK),
+        max(target.next, first), others, letters if over_letters else NO_OFFSETS,
+    )  # fmt: skip
+
+
+def missing(pair: Pair, side: int, found: Translation) -> int:
+    """What the group would not get."""
+    source, target = pair.queues[side], pair.queues[1 - side]
+    group, present, mirror = pair.positions[side], pair.positions[1 - side] or 0, pair.mirrors[side]
+    assert group is not None
+    copied_from = source.next if mirror is None else found.source_offset
+    gone = range(present, max(target.start, present))
+    if target.compacted and not gone and mirror is not None:
+        copied_from = min(copied_from, mirror.start)
+    return count_missing(source.read(group, source.next, CHUNK), copied_from, gone)
+
+
+@dataclass
+class Expected:
+    """By the model: the first record that holds the position up, or the end; and how many come again."""
+
+    position: int
+    redelivered: int
+
+
+def expected(pair: Pair, side: int) -> Expected:
+    """What is right, if nothing is hidden by compaction."""
+    group, target = pair.positions[side], pair.queues[1 - side]
+    assert group is not None
+    first = max(pair.positions[1 - side] or 0, target.start)
+    position, redelivered = max(target.next, first), 0
+    for at, entry in reversed(target.visible(first, target.next)):
+        if entry.source_offset == RETURNED and pair.mirrors[side] is not None:
+            continue
+        if pair.places[side].get(entry.message, group) < group and entry.source_offset != RETURNED:
+            redelivered += 1
+        else:
+            position = at
+    in_front = [
+        at
+        for at, entry in target.visible(first, position)
+        if pair.places[side].get(entry.message, group) < group and entry.source_offset != RETURNED
+    ]
+    return Expected(position, redelivered - len(in_front))
+
+
+def assert_nothing_is_lost(pair: Pair, side: int, position: int) -> None:
+    """All that lies before `position` on the other side was consumed, or the group will meet it there later."""
+    source, target = pair.queues[side], pair.queues[1 - side]
+    present, mirror = pair.positions[1 - side] or 0, pair.mirrors[side]
+    for at, entry in target.visible(present, position):
+        if entry.source_offset != RETURNED:
+            assert entry.message in pair.consumed | pair.superseded, f"{at} was skipped"
+            continue
+        assert mirror is not None
+        origin, copy = pair.places[side][entry.message], pair.places[1 - side].get(entry.message)
+        comes = origin >= mirror.next if copy is None else copy >= position
+        gone = copy is not None and copy not in target.entries
+        never = origin < mirror.start or origin in mirror.letters
+        assert entry.message in pair.consumed | pair.superseded or comes or gone or never, f"{at} was skipped"
+    still_here = {entry.message for _, entry in source.visible(0, source.next) if entry.source_offset != RETURNED}
+    for message, at in pair.places[1 - side].items():
+        if at < position and message in still_here - pair.superseded:
+            assert message in pair.consumed, f"a translation back would skip what was copied to {at}"
+
+
+def try_translation(pair: Pair, side: int) -> None:
+    """Translate, compare with the model, and move the group if that is allowed."""
+    if pair.positions[side] is None:
+        return
+    mirror, group = pair.mirrors[side], pair.positions[side]
+    if mirror is None and pair.mirrors[1 - side] is None:
+        return
+    found = translated(pair, side)
+    if mirror is not None and mirror.next < group:
+        assert found == Translation(None, 0, 0, Stop.BEHIND, mirror.next)
+        return
+    source, target = pair.queues[side], pair.queues[1 - side]
+    present = pair.positions[1 - side]
+    assert found.position is not None
+    assert found.position >= max(present or 0, target.start)
+    right = expected(pair, side)
+    assert found.position <= right.position, "something that was not consumed would be skipped"
+    if not source.compacted and (source.start == 0 or group >= source.start):
+        assert (found.position, found.redelivered) == (right.position, right.redelivered)
+    over = translated(pair, side, over_letters=True)
+    assert over.position is not None and over.position >= found.position
+    passed = [at for at, entry in target.visible(found.position, over.position) if entry.source_offset == OTHER
+              and entry.message not in pair.consumed | pair.superseded]  # fmt: skip
+    assert set(passed) <= set(pair.letters(1 - side).tolist())
+    if found.position == present or missing(pair, side, found):
+        return
+    assert_nothing_is_lost(pair, side, found.position)
+    pair.move(1 - side, found.position)
+
+
+SIDE = st.integers(0, 1)
+COUNT = st.integers(1, 6)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("produce"), SIDE, COUNT),
+        st.tuples(st.just("copy"), SIDE, COUNT),
+        st.tuples(st.just("consume"), SIDE, COUNT),
+        st.tuples(st.just("translate"), SIDE, COUNT),
+        st.tuples(st.sampled_from(("too large", "gap", "start", "retain", "compact", "round")), SIDE, COUNT),
+    ),
+    max_size=40,
+)
+
+
+def run(pair: Pair, steps: list[tuple[str, int, int]]) -> None:
+    """A history."""
+    does = {
+        "produce": pair.produce,
+        "too large": lambda side, _: pair.produce(side, 1, is_too_large=True),
+        "gap": pair.gap,
+        "start": lambda side, count: pair.start(side, 0 if count < 5 else pair.queues[side].next - 1),
+        "copy": pair.copy,
+        "retain": pair.retain,
+        "compact": lambda side, count: pair.compact(side, count + 1),
+        "round": pair.bring_round,
+        "consume": pair.consume,
+        "translate": lambda side, _: try_translation(pair, side),
+    }
+    for name, side, count in steps:
+        does[name](side, count)
+    for side in (0, 1, 0, 1):
+        try_translation(pair, side)
+
+
+@settings(max_examples=300)
+@given(both_ways=st.booleans(), compacted=st.tuples(st.booleans(), st.booleans()), steps=STEPS)
+def test_no_history_of_two_sides_makes_a_group_skip_a_message_or_repeat_more_than_is_said(
+    both_ways: bool, compacted: tuple[bool, bool], steps: list[tuple[str, int, int]]
+) -> None:
+    pair = Pair(compacted)
+    pair.start(0, 0)
+    if both_ways:
+        pair.start(1, 0)
+    run(pair, steps)
+
+
+def origins(*rows: tuple[int, int]) -> list[Origins]:
+    """One chunk of (position, source offset)."""
+    return [Origins(np.array([at for at, _ in rows], np.int64), np.array([offset for _, offset in rows], np.int64))]
+
+
+def test_a_position_in_a_gap_becomes_the_next_record_that_was_copied() -> None:
+    rows = origins((0, 3), (1, 4), (2, 9), (3, 10))
+    assert translate(6, 11, rows, 4, NothingConsumed()) == Translation(2, 0, 0, Stop.RECORD, 9)
+
+
+def test_a_group_that_has_consumed_all_that_was_copied_goes_to_the_end_that_was_asked_for_behind_the_mirror() -> None:
+    assert translate(5, 5, origins((0, 3), (1, 4)), 2, NothingConsumed()) == Translation(2, 0, 0, Stop.END, 5)
+    # The mirror has gone on since: what it brought behind its position is not consumed, and is not passed.
+    late = origins((0, 3), (1, 4), (2, 5))
+    assert translate(5, 5, late, 3, NothingConsumed()).position == 2
+
+
+def test_nothing_is_said_while_the_mirror_stands_below_the_group() -> None:
+    assert translate(6, 5, origins((0, 3)), 1, NothingConsumed()) == Translation(None, 0, 0, Stop.BEHIND, 5)
+
+
+def test_a_record_of_others_holds_the_position_up_and_what_comes_again_is_counted() -> None:
+    rows = origins((0, 0), (1, OTHER), (2, 1), (3, 2), (4, 3))
+    assert translate(3, 4, rows, 5, NothingConsumed()) == Translation(1, 2, 0, Stop.OTHER, 3)
+
+
+def test_a_copy_that_a_job_made_counts_as_a_new_record() -> None:
+    rows = origins((0, 0), (1, 1), (2, 0), (3, 2))
+    assert translate(3, 3, rows, 4, NothingConsumed()) == Translation(2, 1, 0, Stop.OTHER, 3)
+
+
+def test_a_mark_beyond_the_position_of_the_way_back_is_not_believed() -> None:
+    forged = origins((0, 999_999))
+    copies = Copies(forged, WayBack(0, 2), Lost.NONE, lambda: 0)
+    assert translate(1, 5, origins((0, OTHER), (1, OTHER)), 2, copies).position == 0
+    hides = Copies(origins((0, 999_999), (1, 0), (2, 1)), WayBack(0, 2), Lost.NONE, lambda: 0)
+    assert translate(3, 5, origins((0, OTHER), (1, OTHER)), 2, hides).position == 2
+
+
+def test_a_forged_mark_of_the_mirror_makes_records_come_again_but_none_is_skipped() -> None:
+    rows = origins((0, 0), (1, 4), (2, 1), (3, 2), (4, 3))
+    assert translate(3, 5, rows, 5, NothingConsumed()).position == 1
+    assert translate(5, 5, rows, 5, NothingConsumed()).position == 2
+
+
+def test_a_dead_letter_of_the_way_back_holds_the_position_up_unless_it_may_be_passed() -> None:
+    rows = origins((0, OTHER), (1, OTHER), (2, 0), (3, 1))
+    letters = np.array([1], np.int64)
+
+    def copies() -> Copies:
+        return Copies(origins((1, 0)), WayBack(0, 2), Lost.NONE, lambda: 0, letters)
+
+    assert translate(2, 2, rows, 4, copies()) == Translation(1, 2, 0, Stop.OTHER, 2)
+    assert translate(2, 2, rows, 4, copies(), letters) == Translation(4, 0, 1, Stop.END, 2)
+
+
+def test_a_returned_record_holds_the_position_up_only_if_no_mirror_brings_it_directly() -> None:
+    rows = origins((0, RETURNED), (1, RETURNED))
+    assert translate(0, 0, rows, 2, NothingConsumed()).position == 2
+    assert translate(0, None, rows, 2, NothingConsumed()) == Translation(0, 0, 0, Stop.OTHER, 0)
+
+
+def test_reading_ends_where_nothing_behind_can_matter() -> None:
+    def rows() -> object:
+        yield from origins((0, 0), (1, 1), (2, 2))
+        raise AssertionError("read too far")
+
+    assert translate(1, 3, rows(), 100, NothingConsumed()).position == 1  # type: ignore[arg-type]
+
+
+def test_seeking_reads_a_queue_no_more_than_once_and_little_where_copies_are_dense() -> None:
+    size = 1 << 12
+    read_count = 0
+
+    def reading(source_offsets: np.ndarray):  # type: ignore[no-untyped-def]
+        def read(first: int, end: int):  # type: ignore[no-untyped-def]
+            nonlocal read_count
+            for begin in range(first, end, 16):
+                part = np.arange(begin, min(begin + 16, end))
+                read_count += len(part)
+                yield Origins(part, source_offsets[part])
+
+        return read
+
+    dense = np.arange(size) // 2 * 2
+    assert seek(reading(np.where(np.arange(size) % 2, OTHER, dense)), 0, size, 1000) == Place(999, True)
+    assert read_count <= 16 * 13
+    read_count = 0
+    sparse = np.full(size, OTHER)
+    assert seek(reading(sparse), 0, size, 1000) == Place(0, False)
+    assert read_count <= size
+    sparse[100] = 7
+    assert seek(reading(sparse), 0, size, 8) == Place(101, True)
+    assert seek(reading(sparse), 0, size, 7) == Place(0, False)
+
+
+def test_missing_counts_what_was_never_copied_and_what_the_targets_retention_took() -> None:
+    source = origins((4, OTHER), (5, 2), (6, OTHER), (7, 8), (8, OTHER))
+    assert count_missing(source, 7, range(0)) == 2
+    assert count_missing(source, 4, range(0, 8)) == 1
+    assert count_missing(source, 7, range(0, 9)) == 4
