@@ -47,6 +47,9 @@ INPUT_SCHEMA = pa.schema(
 )
 """What `Store.append` and `StagingArea.write` take; only `body` and, without a default topic, `topic` must be there."""
 
+COPIES_SCHEMA = INPUT_SCHEMA.append(pa.field("reconsumeTimes", pa.int32()))
+"""What `Store.append_unit` takes with `keep_unique_key`: messages that were somewhere else before, and failed there."""
+
 # Up to here counting is faster than sorting.
 _COUNTED_PLACES_MAX = 1 << 20
 
@@ -85,6 +88,7 @@ class MessageEncoder:
         self._router = Router(topics, config)
         self._clock = clock
         self._default_topic = default_topic
+        self._schema = COPIES_SCHEMA if keep_unique_key else INPUT_SCHEMA
         self._use_queue_id = use_queue_id
         self._segment_bytes = config.mapped_file_size_commit_log
         store_host = Host.parse(config.broker_host)
@@ -107,7 +111,8 @@ class MessageEncoder:
         return self.encode_all(batch, first_row=first_row).frames
 
     def encode_all(self, batch: pa.RecordBatch, *, first_row: int = 0) -> Encoded:
-        """Encode a batch whose columns are some of INPUT_SCHEMA's: same rows, same order.
+        """Encode a batch whose columns are some of INPUT_SCHEMA's (with `keep_unique_key`, of COPIES_SCHEMA's): same
+        rows, same order.
 
         Rows with a delay level, a time of delivery, or properties that ask for one are put where they wait for it.
         `first_row`: where the batch begins in the caller's, for errors.
@@ -117,7 +122,7 @@ class MessageEncoder:
             and column.
         """
         with rows_from(first_row):
-            return self._encode(normalise(batch, self._default_topic))
+            return self._encode(normalise(batch, self._default_topic, self._schema))
 
     def _encode(self, batch: pa.RecordBatch) -> Encoded:
         topics = _by_name(batch.column("topic"))
@@ -192,21 +197,23 @@ def rows_of(messages: Sequence[Message], unique_ids: Sequence[str]) -> pa.Record
     raise AssertionError
 
 
-def normalise(batch: pa.RecordBatch, default_topic: str | None = None) -> pa.RecordBatch:
-    """Cast columns to INPUT_SCHEMA's types; `default_topic` replaces the topic column, by a dictionary array.
+def normalise(
+    batch: pa.RecordBatch, default_topic: str | None = None, schema: pa.Schema = INPUT_SCHEMA
+) -> pa.RecordBatch:
+    """Cast columns to the types of `schema`; `default_topic` replaces the topic column, by a dictionary array.
 
     Raises:
         UsageError: as `MessageEncoder.encode`.
     """
     if not isinstance(batch, pa.RecordBatch):
         raise UsageError(f"a pyarrow RecordBatch is expected, got {type(batch).__name__}")
-    unknown = [name for name in batch.schema.names if name not in INPUT_SCHEMA.names]
+    unknown = [name for name in batch.schema.names if name not in schema.names]
     if unknown:
-        raise UsageError(f"unknown column {unknown[0]!r}; known are {', '.join(INPUT_SCHEMA.names)}")
+        raise UsageError(f"unknown column {unknown[0]!r}; known are {', '.join(schema.names)}")
     if len(set(batch.schema.names)) < batch.num_columns:
         raise UsageError(f"a column is there twice: {', '.join(batch.schema.names)}")
     arrays, fields = [], []
-    for field in INPUT_SCHEMA:
+    for field in schema:
         if field.name == "topic" and default_topic is not None:
             column = pa.DictionaryArray.from_arrays(np.zeros(batch.num_rows, np.int32), pa.array([default_topic]))
             arrays.append(column)

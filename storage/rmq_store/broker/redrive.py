@@ -176,6 +176,27 @@ class DeadLetters:
                     progress(job.done_rows, job.moved_bytes)
         return job.result({})
 
+    def note_moved(self, group: str, queue_id: int, queue_offsets: npt.NDArray[np.int64]) -> int:
+        """Remember that dead letters (offsets of a queue of `%DLQ%group`, (n,)) were moved to where this store cannot
+        see it; how many were not known to be. As `redrive`, it may be repeated. Durable and raises as `Store.send`.
+        """
+        names.validate_group(group)
+        host = self._host
+        while True:
+            newest = self._writer.last_unit(PURPOSE, group)
+            known = self._table.moved(group).get(queue_id, OffsetRanges.none())
+            new = np.unique(queue_offsets[~known.contains(queue_offsets)])
+            if not len(new):
+                return 0
+            options = EncodeOptions(
+                store_host=host, born_host=host, now_ms=self._log.clock(), crc_property=self._log.crc_property,
+                index_tags=self._log.index_tags,
+            )  # fmt: skip
+            record = self._table.record(group, {queue_id: OffsetRanges.of(new)}, options)
+            unit = UnitRecord(PURPOSE, group, (newest or 0) + 1, 0)
+            if self._writer.append_unit([record], unit, expect=newest) is not None:
+                return len(new)
+
     def _job(
         self,
         group: str,

@@ -674,7 +674,8 @@ class Store:
     ) -> AppendResult | None:
         """Append batches (columns of INPUT_SCHEMA; perhaps none) as the unit that follows value `expect` of its purpose
         and key (None: as the first one): all of them and the value, or nothing, across a power cut too. Value and
-        `detail` are remembered as long as the store has the key. `keep_unique_key`: a property UNIQ_KEY stays.
+        `detail` are remembered as long as the store has the key. `keep_unique_key`: a property UNIQ_KEY stays, and a
+        column `reconsumeTimes` may say how often a message failed.
 
         Returns None, and appends nothing, if the newest value is another one: somebody else was faster. Durable and
         raises as `append`.

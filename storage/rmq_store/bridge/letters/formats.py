@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.bridge.records.schema import HEADERS
+from rmq_store.bridge.letters.header_rows import parents, without_headers
 from rmq_store.format.properties import decode_utf8
 
 LETTERS_SCHEMA: Final = pa.schema(
@@ -159,17 +159,7 @@ def parse_letters(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 def without_error_headers(rows: pa.RecordBatch) -> pa.RecordBatch:
     """The same Kafka records without the headers that say why they are dead: as they were before they failed."""
-    column = rows.column("headers")
-    names, _ = column.flatten().flatten()
-    codes, distinct = _encoded(names)
-    stays = np.array([not name.startswith(_PREFIXES) for name in distinct], np.bool_)
-    kept = stays[codes] if len(codes) else np.zeros(0, np.bool_)
-    if kept.all():
-        return rows
-    counts = np.bincount(_parents(column)[kept], minlength=rows.num_rows)
-    offsets = pa.array(np.append(0, np.cumsum(counts)).astype(np.int32))
-    left = pa.ListArray.from_arrays(offsets, column.flatten().filter(pa.array(kept)), type=HEADERS)
-    return rows.set_column(rows.schema.get_field_index("headers"), rows.schema.field("headers"), left)
+    return without_headers(rows, lambda name: name.startswith(_PREFIXES))
 
 
 class _Headers:
@@ -178,7 +168,7 @@ class _Headers:
     def __init__(self, column: pa.ListArray) -> None:
         self._count = len(column)
         names, self._values = column.flatten().flatten()
-        self._parents = _parents(column)
+        self._parents = parents(column)
         self._codes, self._distinct = _encoded(names)
 
     def of(self, names: Mapping[bytes, str]) -> dict[str, pa.Array]:
@@ -202,11 +192,6 @@ class _Headers:
     def _places(self, names: list[bytes]) -> Int64:
         wanted = np.array([name in names for name in self._distinct], np.bool_)
         return np.flatnonzero(wanted[self._codes]) if len(self._codes) else np.zeros(0, np.int64)
-
-
-def _parents(column: pa.ListArray) -> Int64:
-    rows: Int64 = pc.list_parent_indices(column).to_numpy()
-    return rows
 
 
 def _encoded(names: pa.Array) -> tuple[Int32, list[bytes]]:
