@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         LeaseHeldError,
         MarkerError,
         MirrorConflictError,
+        MirrorLettersError,
         MirrorSourceError,
         MirrorTargetError,
         NoMessageIdError,
@@ -118,9 +119,9 @@ _HOMES = {
     "errors": (
         "CorruptBatchError CorruptConfigError CorruptIndexError CorruptQueueError CorruptRecordError CorruptionError "
         "DataLossError GroupInUseError HandlerTransactionError InvalidReceiptHandleError KafkaOffsetError "
-        "KafkaRefusedError KafkaUnavailableError LeaseHeldError MarkerError MirrorConflictError MirrorSourceError "
-        "MirrorTargetError NoMessageIdError NotAStoreError OffsetOutOfRangeError ReadOnlyError RecordRefusedError "
-        "RecordTooLargeError ResponseError SchemaMismatchError "
+        "KafkaRefusedError KafkaUnavailableError LeaseHeldError MarkerError MirrorConflictError MirrorLettersError "
+        "MirrorSourceError MirrorTargetError NoMessageIdError NotAStoreError OffsetOutOfRangeError ReadOnlyError "
+        "RecordRefusedError RecordTooLargeError ResponseError SchemaMismatchError "
         "StagingError StoreError StoreFailedError StoreFullError StoreKindError StoreLockedError "
         "StoreReplacedError TopicKindError UnknownTopicError UsageError"
     ),
@@ -172,6 +173,7 @@ __all__ = [
     "Metric",
     "MetricFamily",
     "MirrorConflictError",
+    "MirrorLettersError",
     "MirrorSourceError",
     "MirrorTargetError",
     "NoMessageIdError",

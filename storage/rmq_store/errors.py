@@ -32,7 +32,7 @@ All of them pickle with their fields, because Spark moves them between processes
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
@@ -214,7 +214,11 @@ class KafkaUnavailableError(StoreError):
 
 
 class KafkaRefusedError(StoreError):
-    """Kafka's brokers refuse: rights, a setting, a group with members."""
+    """Kafka's brokers refuse: rights, a setting, a group with members. `topics`: those it is about, if they say."""
+
+    def __init__(self, message: str, topics: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.topics = frozenset(topics)
 
 
 class KafkaOffsetError(StoreError):
@@ -266,7 +270,17 @@ class MirrorConflictError(StoreError):
 
 
 class MirrorSourceError(StoreError):
-    """The source of a mirror is not what it was: records are gone, it is shorter, or it was deleted and made again."""
+    """The source of a mirror is not what it was: records are gone, it is shorter, or it was deleted and made again.
+    `places`: {(topic, partition or queue id), ...}, as far as they are known.
+    """
+
+    def __init__(self, message: str, places: Iterable[tuple[str, int]] = ()) -> None:
+        super().__init__(message)
+        self.places = frozenset(places)
+
+
+class MirrorLettersError(StoreError):
+    """A mirror wrote more dead letters than it was allowed to: something is wrong with all records, or with a rule."""
 
 
 class MirrorTargetError(StoreError):

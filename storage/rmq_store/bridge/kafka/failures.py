@@ -41,11 +41,15 @@ def translated(what: str) -> Iterator[None]:
         named = ", ".join(f"{topic}/{partition} offset {offset}" for (topic, partition), offset in places.items())
         raise KafkaOffsetError(f"Kafka has no such offset: {named}", places) from error
     except errors.LogTruncationError as error:
-        raise MirrorSourceError(_truncated(error)) from error
+        shorter = [(str(place.topic), int(place.partition)) for place in error.divergent_offsets]
+        raise MirrorSourceError(_truncated(error), shorter) from error
     except _MISTAKES as error:
         raise UsageError(f"Kafka, {what}: {told(error)}") from error
     except _UNAVAILABLE as error:
         raise KafkaUnavailableError(f"Kafka, {what}: {told(error)}") from error
+    except errors.TopicAuthorizationFailedError as error:
+        topics = error.args[0] if error.args and isinstance(error.args[0], set) else ()
+        raise KafkaRefusedError(f"Kafka, {what}: {told(error)}", map(str, topics)) from error
     except errors.KafkaError as error:
         raise KafkaRefusedError(f"Kafka, {what}: {told(error)}") from error
     except ssl.SSLError as error:

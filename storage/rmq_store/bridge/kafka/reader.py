@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-import pyarrow as pa
 from kafka import KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
+from rmq_store.bridge.kafka import raw_fetch
 from rmq_store.bridge.kafka.client import Partition, Position
 from rmq_store.bridge.kafka.connection import KafkaConnection
 from rmq_store.bridge.kafka.failures import translated
-from rmq_store.bridge.records.schema import RECORDS_SCHEMA, Fetched
+from rmq_store.bridge.records.schema import Fetched
 
 FETCH_BYTES: Final = 16 << 20
 PARTITION_FETCH_BYTES: Final = 1 << 20
 """Packed bytes of one answer, and of one partition in it; a larger batch comes alone."""
+
+MAX_FETCHED: Final = 16
+"""Answers of partitions that are unpacked at a time: it bounds memory."""
 
 _METADATA_AGE_MS: Final = 30_000
 
@@ -34,6 +37,7 @@ class KafkaPythonReader:
         *,
         fetch_bytes: int = FETCH_BYTES,
         partition_fetch_bytes: int = PARTITION_FETCH_BYTES,
+        max_fetched: int = MAX_FETCHED,
     ) -> None:
         settings = {"metadata_max_age_ms": _METADATA_AGE_MS, **connection.settings()}
         with translated(f"connecting to {', '.join(connection.bootstrap_servers)}"):
@@ -48,8 +52,9 @@ class KafkaPythonReader:
                 fetch_max_bytes=fetch_bytes,
                 max_partition_fetch_bytes=partition_fetch_bytes,
             )
+        raw_fetch.attach(self._consumer)
         self._timeout_ms: int = self._consumer.config["request_timeout_ms"]
-        self._told: dict[TopicPartition, int] = {}
+        self._max_fetched = max_fetched
 
     def assign(self, positions: Mapping[Partition, Position]) -> None:
         """As `KafkaReader.assign`. kafka-python checks a position that comes with an epoch."""
@@ -64,22 +69,13 @@ class KafkaPythonReader:
                 subscription.seek(place, OffsetAndMetadata(position.offset, "", position.leader_epoch))
                 # Of itself it would look only when the leader's epoch is newer than this one.
                 subscription.request_position_validation(place)
-        self._told = {place: position.offset for place, position in wanted.items()}
 
     def poll(self, timeout_ms: int) -> Mapping[Partition, Fetched]:
-        """As `KafkaReader.poll`."""
+        """As `KafkaReader.poll`. CorruptBatchError: a batch of its `partition` is broken, again with each poll, until
+        the partition is assigned from beyond its `next_offset`.
+        """
         with translated("reading"):
-            polled = self._consumer.poll(timeout_ms, max_records=10_000)
-        found = {}
-        for place, told in list(self._told.items()):
-            records = polled.get(place, ())
-            position = self._place(place)
-            if position == told and not records:
-                continue
-            self._told[place] = position
-            epoch = records[-1].leader_epoch if records else -1
-            found[Partition(place.topic, place.partition)] = Fetched(_rows(records), position, epoch)
-        return found
+            return raw_fetch.poll(self._consumer, timeout_ms, self._max_fetched)
 
     def pause(self, partitions: Collection[Partition]) -> None:
         """Give nothing of these until `resume`."""
@@ -106,13 +102,15 @@ class KafkaPythonReader:
             return _by_partition(self._consumer.end_offsets(places, timeout_ms=self._timeout_ms))
 
     def offsets_at(self, partitions: Collection[Partition], timestamp_ms: int) -> Mapping[Partition, int]:
-        """The first offset of each whose timestamp is not earlier; the stable end if there is none."""
+        """The first offset of each whose timestamp is not earlier; if there is none, the stable end as it was before
+        that was asked: what comes in between is read.
+        """
+        ends = self.stable_ends(partitions)
         places = {TopicPartition(*partition): max(timestamp_ms, 0) for partition in partitions}
         with translated("asking for offsets by time"):
             found = self._consumer.offsets_for_times(places, timeout_ms=self._timeout_ms)
         known = _by_partition({place: at.offset for place, at in found.items() if at is not None and at.offset >= 0})
-        rest = [partition for partition in partitions if partition not in known]
-        return {**known, **(self.stable_ends(rest) if rest else {})}
+        return {**ends, **known}
 
     def close(self) -> None:
         """Let go of connections."""
@@ -125,17 +123,3 @@ class KafkaPythonReader:
 
 def _by_partition(offsets: Mapping[Any, int]) -> dict[Partition, int]:
     return {Partition(place.topic, place.partition): int(offset) for place, offset in offsets.items()}
-
-
-def _rows(records: Any) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist(
-        [
-            {
-                "offset": record.offset, "timestampMs": record.timestamp, "timestampType": record.timestamp_type,
-                "key": record.key, "value": record.value,
-                "headers": [{"name": name.encode(), "value": value} for name, value in record.headers],
-            }
-            for record in records
-        ],
-        RECORDS_SCHEMA,
-    )  # fmt: skip

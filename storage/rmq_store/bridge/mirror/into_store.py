@@ -1,0 +1,404 @@
+"""The mirror from Kafka into a store: read, map, append with the position, again.
+
+Rows and the position behind them are one append, per partition; that is the only thing that is durable. So whatever
+dies, and when, the next run reads the positions and goes on where the messages end. A partition that fails stops alone;
+the others go on, and the report says why. While the store is full or locked, or Kafka does not answer, it waits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaReader, KafkaTopic, Partition
+from rmq_store.bridge.mirror.options import IntoStoreOptions
+from rmq_store.bridge.mirror.pace import Pace
+from rmq_store.bridge.mirror.report import MirrorReport, PartitionReport
+from rmq_store.bridge.mirror.source_topics import SourcePartition, SourceTopics
+from rmq_store.bridge.records.letter import letter_topic, letters_to_rmq
+from rmq_store.bridge.records.schema import CREATE_TIME, NO_TIMESTAMP_MS, RECORDS_SCHEMA, Fetched
+from rmq_store.bridge.records.to_rmq import MappedToRmq, RmqRules, to_rmq
+from rmq_store.broker.store import Store
+from rmq_store.errors import (
+    CorruptBatchError,
+    KafkaOffsetError,
+    KafkaRefusedError,
+    KafkaUnavailableError,
+    MirrorLettersError,
+    MirrorSourceError,
+    StoreError,
+    StoreFullError,
+    StoreLockedError,
+)
+from rmq_store.format.properties import PROPERTIES_BYTES_MAX
+from rmq_store.log.layout import BLANK_BYTES
+
+UNIT_BYTES: Final = 16 << 20
+UNIT_ROWS: Final = 65_536
+"""Of one append, at most; a larger record is one by itself."""
+
+POLL_MS: Final = 500
+LOOK_S: Final = 10.0
+"""Between two looks at the topics."""
+
+LAG_S: Final = 2.0
+EMPTY_UNIT_S: Final = 10.0
+"""Between two units of a partition that moved without records: each costs two records of the store."""
+
+RETRY_S: Final = 1.0
+_CRC_PROPERTY_BYTES: Final = 20
+_ROW_BYTES: Final = 64
+
+Answer = TypeVar("Answer")
+
+
+class _Stopped(Exception):
+    """Somebody asked the mirror to stop while it waited."""
+
+
+class IntoStore:
+    """A mirror. `wait` waits so many seconds, and says at once whether the mirror is to stop. `patience_s`: how long
+    Kafka may be away; None: for ever. Store, reader and administration are the caller's to close.
+
+    Raises (when constructed):
+        UsageError: what the options say cannot be done. MirrorSourceError: a source is not what it was.
+        MirrorConflictError: another mirror of this name is at work.
+        KafkaUnavailableError, KafkaRefusedError, StoreError.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        reader: KafkaReader,
+        administration: KafkaAdministration,
+        options: IntoStoreOptions,
+        *,
+        wait: Callable[[float], bool],
+        on_report: Callable[[MirrorReport], None] = lambda report: None,
+        patience_s: float | None = None,
+    ) -> None:
+        self._store = store
+        self._reader = reader
+        self._administration = administration
+        self._options = options
+        self._wait = wait
+        self._on_report = on_report
+        self._patience_s = patience_s
+        self._pace = Pace(options.rate)
+        self._topics = SourceTopics(store, reader, administration, options, administration.cluster_id())
+        self._looked_s = self._lag_s = 0.0
+        self._goal: dict[Partition, int] | None = None
+        self.report = MirrorReport(options.mirror, "kafka-to-rmq")
+        self._letters_are_made = False
+        self._look()
+
+    def run(self, *, until_caught_up: bool = False) -> MirrorReport:
+        """Copy until somebody stops it; `until_caught_up`: what was there when this was called, then end. What was
+        reported as copied is in the store; it is on disk as `Store.append` says.
+
+        Raises:
+            MirrorConflictError: another mirror of this name has written; nothing was, by this one, since.
+            MirrorSourceError: every partition has stopped.
+            MirrorLettersError: more dead letters than allowed.
+            KafkaUnavailableError: Kafka was away longer than `patience_s`.
+            KafkaRefusedError, StoreFailedError.
+        """
+        try:
+            if until_caught_up:
+                self._goal = dict(self._asked(lambda: self._reader.stable_ends(list(self._topics.active))))
+            while not self._is_done():
+                self._turn()
+        except _Stopped:
+            pass
+        else:
+            self._look_at_lag()
+        self._settle(everything=True)
+        self.report.state = "stopped"
+        self._on_report(self.report)
+        return self.report
+
+    def _is_done(self) -> bool:
+        if self._goal is None:
+            return False
+        active = self._topics.active
+        return all(place not in active or active[place].read_offset >= end for place, end in self._goal.items())
+
+    def _turn(self) -> None:
+        self._pause()
+        now_s = time.monotonic()
+        if now_s - self._looked_s >= LOOK_S:
+            self._asked(self._look)
+        fetched = self._polled()
+        self.report.last_poll_ms = time.time_ns() // 1_000_000
+        if fetched:
+            self._copy(fetched)
+        self._settle()
+        if now_s - self._lag_s >= LAG_S:
+            self._look_at_lag()
+        self._tell()
+        if self._topics.stopped and not self._topics.active:
+            place, reason = next(iter(self._topics.stopped.items()))
+            raise MirrorSourceError(f"every partition has stopped; {place.topic}/{place.partition}: {reason}")
+
+    def _pause(self) -> None:
+        """Wait for a window, and as the rate says; sees whether the mirror is to stop."""
+        while (wait_s := self._window_s()) > 0:
+            self.report.state = "outside of its window"
+            self._on_report(self.report)
+            self._sleep(min(wait_s, LAG_S))
+        while (wait_s := self._pace.wait_s()) > 0:
+            self._on_report(self.report)
+            self._sleep(min(wait_s, LAG_S))
+        self._sleep(0)
+
+    def _window_s(self) -> float:
+        now_ms = time.time_ns() // 1_000_000
+        return min((window.wait_ms(now_ms) for window in self._options.windows), default=0) / 1000
+
+    def _sleep(self, seconds: float) -> None:
+        if self._wait(seconds):
+            raise _Stopped
+
+    def _asked(self, ask: Callable[[], Answer]) -> Answer:
+        """What Kafka answers, if need be later. KafkaUnavailableError: later than the mirror is patient."""
+        since_s = time.monotonic()
+        while True:
+            try:
+                return ask()
+            except KafkaUnavailableError as error:
+                if self._patience_s is not None and time.monotonic() - since_s > self._patience_s:
+                    raise
+                self.report.state = f"waiting for Kafka: {error}"
+                self._on_report(self.report)
+            self._sleep(RETRY_S)
+
+    def _look(self) -> None:
+        if self._topics.look():
+            self._assign()
+        self._looked_s = time.monotonic()
+
+    def _assign(self) -> None:
+        self._reader.assign({place: one.next for place, one in self._topics.active.items()})
+
+    def _polled(self) -> Mapping[Partition, Fetched]:
+        """What has come. A partition that cannot be read stops, or goes on by option."""
+        if not self._topics.active:
+            self._sleep(RETRY_S)
+            return {}
+        try:
+            return self._asked(lambda: self._reader.poll(POLL_MS))
+        except KafkaOffsetError as error:
+            for (topic, partition), offset in error.offsets.items():
+                self._lose(Partition(topic, partition), offset)
+        except MirrorSourceError as error:
+            if not error.places:
+                raise
+            for topic, partition in error.places:
+                self._topics.stop(Partition(topic, partition), str(error))
+        except CorruptBatchError as error:
+            if error.partition is None:
+                raise
+            self._pass_batch(Partition(*error.partition), error)
+        except KafkaRefusedError as error:
+            refused = [place for place in self._topics.active if place.topic in error.topics]
+            if not refused:
+                raise
+            for place in refused:
+                self._topics.stop(place, str(error))
+        self._assign()
+        return {}
+
+    def _lose(self, place: Partition, offset: int) -> None:
+        """Kafka has no such offset: it is below what is kept, or beyond the end of a log that was longer once."""
+        one = self._topics.active.get(place)
+        if one is None:
+            return
+        start = self._asked(lambda: self._reader.starts([place]))[place]
+        if offset >= start:
+            self._topics.stop(
+                place,
+                f"{place.topic}/{place.partition} has no offset {offset} any more, although it begins at {start}: it "
+                "is shorter than it was (an unclean leader election?). The mirror does not begin again by itself",
+            )
+        elif self._options.on_data_loss == "fail":
+            self._topics.stop(
+                place,
+                f"{place.topic}/{place.partition} begins at {start} now: offsets [{offset}, {start}) were deleted "
+                "before they were copied. --on-data-loss count goes on behind them",
+            )
+        else:
+            self._advance(one, [], start, -1, lost=(start - offset, start))
+            one.read_offset, one.read_epoch = start, -1
+            self.report.lost += start - offset
+
+    def _pass_batch(self, place: Partition, error: CorruptBatchError) -> None:
+        one = self._topics.active.get(place)
+        if one is None:
+            return
+        if self._options.on_bad_batch == "fail" or error.next_offset is None:
+            self._topics.stop(place, f"{error}. --on-bad-batch letter goes on behind it, if it says where it ends")
+            return
+        self._copy_rows(one, _position_rows(max(error.offset, one.read_offset)), error.next_offset, -1, str(error))
+
+    def _copy(self, fetched: Mapping[Partition, Fetched]) -> None:
+        """What came of each partition. It belongs to the topic that has the name now, if that was not made again since:
+        to look afterwards is what tells.
+        """
+        with_rows = sorted({place.topic for place, got in fetched.items() if got.rows.num_rows})
+        found: Mapping[str, KafkaTopic] = (
+            self._asked(lambda: self._administration.topics(with_rows)) if with_rows else {}
+        )
+        is_same = {name: name in self._topics.topics and self._topics.check_ids(found, name) for name in with_rows}
+        for place, got in fetched.items():
+            one = self._topics.active.get(place)
+            if one is None:
+                continue
+            if not got.rows.num_rows:
+                one.read_offset, one.read_epoch = got.next_offset, got.leader_epoch
+            elif is_same[place.topic]:
+                self._copy_rows(one, got.rows, got.next_offset, got.leader_epoch)
+        if not all(is_same.values()):
+            self._assign()
+
+    def _copy_rows(
+        self, one: SourcePartition, rows: pa.RecordBatch, next_offset: int, epoch: int, broken: str = ""
+    ) -> None:
+        """Append rows, in units; `broken`: instead of them a dead letter that says so."""
+        rules = self._rules()
+        ends = list(_unit_ends(rows, self._pace.unit_rows or UNIT_ROWS))
+        start = 0
+        for end in ends:
+            part = rows.slice(start, end - start)
+            is_last = end == rows.num_rows
+            behind = next_offset if is_last else int(part.column("offset")[-1].as_py()) + 1
+            if start:
+                self._pause()
+            mapped = to_rmq(part, one.route, rules) if not broken else _broken(part, one, rules, broken)
+            if mapped.letters.num_rows:
+                self._allow_letters(mapped.letters.num_rows)
+            batches = [batch for batch in (mapped.rows, mapped.letters) if batch.num_rows]
+            self._advance(one, batches, behind, epoch if is_last else -1)
+            one.read_offset, one.read_epoch = behind, epoch if is_last else -1
+            self.report.add(mapped.rows.num_rows, mapped.dropped_loops, mapped.letters.num_rows)
+            self._pace.took(part.num_rows)
+            start = end
+
+    def _advance(
+        self,
+        one: SourcePartition,
+        batches: list[pa.RecordBatch],
+        next_offset: int,
+        epoch: int,
+        lost: tuple[int, int] = (0, 0),
+    ) -> None:
+        """Append a unit; while the store is full or locked, wait."""
+        topic = self._topics.topics[one.place.topic]
+        while True:
+            try:
+                one.position = self._topics.positions.advance(
+                    topic.positions, one.place.partition, one.position, batches,
+                    next_offset=next_offset, leader_epoch=epoch, lost=lost,
+                )  # fmt: skip
+                one.written_s = time.monotonic()
+                return
+            except (StoreFullError, StoreLockedError) as error:  # nothing was written
+                self.report.state = f"waiting for the store: {error}"
+                self._on_report(self.report)
+            self._sleep(RETRY_S)
+
+    def _settle(self, *, everything: bool = False) -> None:
+        """Write positions that moved without records; not often, and all of them at the end."""
+        now_s = time.monotonic()
+        for one in self._topics.active.values():
+            is_due = everything or now_s - one.written_s >= EMPTY_UNIT_S
+            if is_due and one.read_offset > one.position.next_offset:
+                self._advance(one, [], one.read_offset, one.read_epoch)
+
+    def _allow_letters(self, count: int) -> None:
+        if self._options.letters_max is not None and self.report.letters + count > self._options.letters_max:
+            raise MirrorLettersError(
+                f"more than {self._options.letters_max} records could not be copied: is something wrong with all of "
+                f"them, or with a rule? Those before are in {letter_topic(self._options.mirror)}"
+            )
+        if not self._letters_are_made:
+            self._store.create_topic(letter_topic(self._options.mirror), 1, self._store.config.dlq_perm, exist_ok=True)
+            self._letters_are_made = True
+
+    def _rules(self) -> RmqRules:
+        config = self._store.config
+        return RmqRules(
+            self._options.mirror,
+            self._store.clock(),
+            max_body_bytes=config.max_message_size,
+            max_properties_bytes=PROPERTIES_BYTES_MAX - (_CRC_PROPERTY_BYTES if config.enabled_append_prop_crc else 0),
+            max_frame_bytes=config.mapped_file_size_commit_log - BLANK_BYTES,
+            tags_header=self._options.tags_header,
+            born_timestamp=self._options.born_timestamp,
+        )
+
+    def _look_at_lag(self) -> None:
+        self._lag_s = time.monotonic()
+        try:
+            ends = self._reader.stable_ends(list(self._topics.active))
+        except KafkaUnavailableError as error:
+            self.report.state = f"waiting for Kafka: {error}"
+            return
+        except StoreError:
+            # A topic that is gone; the next look at the topics says so.
+            return
+        for place, end in ends.items():
+            self._told(place).stable_end = end
+        self.report.state = "caught up" if self.report.is_caught_up else "copying"
+
+    def _tell(self) -> None:
+        for place, one in self._topics.active.items():
+            self._told(place).next_offset = one.read_offset
+        for place, reason in self._topics.stopped.items():
+            self._told(place).failure = reason
+        self._on_report(self.report)
+
+    def _told(self, place: Partition) -> PartitionReport:
+        found = self.report.partitions.get(place)
+        if found is None:
+            one = self._topics.active.get(place)
+            found = self.report.partitions[place] = PartitionReport(one.read_offset if one is not None else 0)
+        return found
+
+
+def _broken(rows: pa.RecordBatch, one: SourcePartition, rules: RmqRules, reason: str) -> MappedToRmq:
+    """A dead letter that holds the position of what could not be decoded, and why."""
+    letters = letters_to_rmq(rows, {0: reason}, one.route, replace(rules, max_body_bytes=0))
+    return MappedToRmq(letters.slice(0, 0), 0, letters)
+
+
+def _position_rows(offset: int) -> pa.RecordBatch:
+    row: dict[str, object] = {
+        "offset": offset, "timestampMs": NO_TIMESTAMP_MS, "timestampType": CREATE_TIME, "key": None, "value": None,
+        "headers": [],
+    }  # fmt: skip
+    return pa.RecordBatch.from_pylist([row], RECORDS_SCHEMA)
+
+
+def _unit_ends(rows: pa.RecordBatch, rows_max: int) -> Iterator[int]:
+    """Where units end, as numbers of rows: none has more rows than that, or more bytes than UNIT_BYTES unless it is one
+    row.
+    """
+    sizes = np.full(rows.num_rows, _ROW_BYTES, np.int64)
+    for name in ("key", "value"):
+        sizes += pc.binary_length(rows.column(name)).fill_null(0).to_numpy()
+    headers = rows.column("headers")
+    ends = np.cumsum(sizes)
+    per_row = headers.nbytes // max(rows.num_rows, 1)
+    ends += np.arange(1, rows.num_rows + 1) * per_row
+    start, before = 0, 0
+    while start < rows.num_rows:
+        end = int(np.searchsorted(ends, before + UNIT_BYTES, side="right"))
+        start = min(max(end, start + 1), start + rows_max, rows.num_rows)
+        before = int(ends[start - 1])
+        yield start

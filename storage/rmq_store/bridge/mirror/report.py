@@ -1,0 +1,125 @@
+"""What a mirror has done, and how far it is behind; for people, for programs, and as OpenMetrics.
+
+Lag is the last stable offset less the position, which lies beyond transaction markers: a topic that ends with a marker
+can be caught up. Offsets that are no records (markers, compacted ones) count as lag until they are passed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from rmq_store.bridge.kafka.client import Partition
+from rmq_store.format.openmetrics import Metric, MetricFamily
+
+RATE_WINDOW_S: Final = 10.0
+
+_LABELS: Final = ("mirror", "direction")
+_PLACE: Final = (*_LABELS, "topic", "partition")
+
+COPIED = Metric("rmq_mirror_copied_records", "counter", "Records that were copied since the mirror started.", _LABELS)
+LOOPS = Metric(
+    "rmq_mirror_dropped_loop_records",
+    "counter",
+    "Records that had been at the target before, and were left out.",
+    _LABELS,
+)
+LETTERS = Metric("rmq_mirror_dead_letter_records", "counter", "Records that became dead letters.", _LABELS)
+LOST = Metric("rmq_mirror_lost_records", "counter", "Offsets that were gone before they were read.", _LABELS)
+LAG = Metric("rmq_mirror_lag_records", "gauge", "Last stable offset less the position.", _PLACE)
+POSITION = Metric("rmq_mirror_position_records", "gauge", "The next source offset.", _PLACE)
+FAILED = Metric("rmq_mirror_partition_failed", "gauge", "1 for a partition that has stopped.", _PLACE)
+CAUGHT_UP = Metric("rmq_mirror_caught_up", "gauge", "1 while every partition is caught up.", _LABELS)
+LAST_POLL = Metric(
+    "rmq_mirror_last_poll_seconds",
+    "gauge",
+    "When the source was last asked, in seconds since 1970.",
+    _LABELS,
+    "seconds",
+)
+
+
+@dataclass(slots=True)
+class PartitionReport:
+    """Of one partition or queue. `stable_end` -1: not asked yet. `failure`: why it has stopped; "": it has not."""
+
+    next_offset: int
+    stable_end: int = -1
+    failure: str = ""
+
+    @property
+    def lag(self) -> int:
+        """0 as well while the end is not known. After a change of the leader the end may be behind for a while."""
+        return max(0, self.stable_end - self.next_offset)
+
+    @property
+    def is_caught_up(self) -> bool:
+        """False while the end is not known."""
+        return 0 <= self.stable_end <= self.next_offset
+
+
+@dataclass(slots=True)
+class MirrorReport:
+    """Counts since the mirror started. `state`: what it does now, in words."""
+
+    mirror: str
+    direction: str
+    copied: int = 0
+    dropped_loops: int = 0
+    letters: int = 0
+    lost: int = 0
+    units: int = 0
+    state: str = "starting"
+    last_poll_ms: int = 0
+    partitions: dict[Partition, PartitionReport] = field(default_factory=dict)
+    clock_s: Callable[[], float] = time.monotonic
+    _marks: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def add(self, copied: int, dropped_loops: int, letters: int) -> None:
+        """Count what one unit has brought."""
+        self.copied += copied
+        self.dropped_loops += dropped_loops
+        self.letters += letters
+        self.units += 1
+        now_s = self.clock_s()
+        self._marks.append((now_s, copied))
+        while self._marks[0][0] < now_s - RATE_WINDOW_S:
+            self._marks.popleft()
+
+    @property
+    def rate(self) -> float:
+        """Records copied per second, over the last ten seconds."""
+        since_s = self.clock_s() - RATE_WINDOW_S
+        return sum(count for at_s, count in self._marks if at_s >= since_s) / RATE_WINDOW_S
+
+    @property
+    def lag(self) -> int:
+        """Of all partitions that have not stopped."""
+        return sum(one.lag for one in self.partitions.values() if not one.failure)
+
+    @property
+    def is_caught_up(self) -> bool:
+        """True if no partition has stopped and each is caught up."""
+        return all(one.is_caught_up and not one.failure for one in self.partitions.values())
+
+    @property
+    def failures(self) -> Mapping[Partition, str]:
+        """Partitions that have stopped, and why."""
+        return {place: one.failure for place, one in self.partitions.items() if one.failure}
+
+    def families(self) -> list[MetricFamily]:
+        """The same as metrics."""
+        labels = (self.mirror, self.direction)
+        counts = ((COPIED, self.copied), (LOOPS, self.dropped_loops), (LETTERS, self.letters), (LOST, self.lost))
+        places = [((*labels, at.topic, str(at.partition)), one) for at, one in sorted(self.partitions.items())]
+        return [
+            *(MetricFamily(metric, [(labels, float(number))]) for metric, number in counts),
+            MetricFamily(POSITION, [(place, float(one.next_offset)) for place, one in places]),
+            MetricFamily(LAG, [(place, float(one.lag)) for place, one in places]),
+            MetricFamily(FAILED, [(place, float(bool(one.failure))) for place, one in places]),
+            MetricFamily(CAUGHT_UP, [(labels, float(self.is_caught_up))]),
+            MetricFamily(LAST_POLL, [(labels, self.last_poll_ms / 1000)]),
+        ]
