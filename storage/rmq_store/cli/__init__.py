@@ -34,6 +34,7 @@ from rmq_store.cli import (
     init,
     lag,
     metrics,
+    mirror,
     mqadmin,
     offsets,
     output,
@@ -213,6 +214,9 @@ _DEAD_LETTERS = [
 _OUTBOX = [
     resend.resend,
 ]
+_KAFKA = [
+    mirror.mirror,
+]
 _CARE = [
     init.init,
     verify.verify,
@@ -238,6 +242,7 @@ commands.add_section("Messages", _MESSAGES)
 commands.add_section("Consumers", _CONSUMERS)
 commands.add_section("Dead letters", _DEAD_LETTERS)
 commands.add_section("Outbox and inbox", _OUTBOX)
+commands.add_section("Kafka", _KAFKA)
 commands.add_section("Store care", _CARE)
 commands.add_names("RocketMQ's mqadmin: its names and flags, with --store instead of -n", _MQADMIN)
 commands.absent = mqadmin.ABSENT

@@ -74,6 +74,9 @@ def strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+# What every mirror is told.
+MIRROR = ["--name", "m", "--cluster-id", "c"]
+
 # Words behind `rmq` for each command: WHERE is a directory of the test.
 WORDS: dict[str, list[list[str]]] = {
     "init": [["WHERE/new"], ["WHERE/lines"]],
@@ -101,6 +104,15 @@ WORDS: dict[str, list[list[str]]] = {
     "dlq export": [["g", "--to", "WHERE/d.csv"], ["g", "--to", "WHERE/d.xml"]],
     "dlq archive": [["--to", "WHERE/archive"]],
     "dlq restore": [["WHERE"]],
+    "mirror kafka-to-rmq": [
+        [*MIRROR, "--topics", TEXT, "--bootstrap-servers", TEXT],
+        [*MIRROR, "--topics", "t", "--bootstrap-servers", "k:1", "--kafka", f"{TEXT}=x"],
+        [*MIRROR, "--topics", "t", "--bootstrap-servers", "k:1", "--kafka", f"security_protocol={TEXT}"],
+        [*MIRROR, "--pattern", f"({TEXT}", "--bootstrap-servers", "k:1"],
+        [*MIRROR, "--topics", "t", "--rename", TEXT, "--bootstrap-servers", "k:1"],
+        [*MIRROR, "--topics", "t", "--window", TEXT, "--bootstrap-servers", "k:1"],
+        [*MIRROR, "--topics", "t", "--from", TEXT, "--bootstrap-servers", "k:1"],
+    ],
     "resend list": [[], ["--state", "unsent"], ["--group", TEXT], ["--database", TEXT], ["--prefix", TEXT]],
     "resend run": [["--once"], ["--dry-run"], ["--smtp", TEXT], ["--once", "--inbox", TEXT]],
     "resend show": [[ID], [TEXT], [ID, "--body", "json"]],

@@ -1,0 +1,19 @@
+"""`rmq mirror`: records between Kafka and a store."""
+
+from __future__ import annotations
+
+import click
+
+from rmq_store.cli import mirror_to_store
+
+
+@click.group(short_help="Kafka: copy topics to a store and back.")
+def mirror() -> None:
+    """Copy records of Kafka topics to RocketMQ topics of a store, or back, each once and in its order. A mirror has a
+    name, and keeps its position where it writes: started again, it goes on. Needs the extra: pip install
+    'pyspark-rmq[kafka]'
+    """
+
+
+for _command in (mirror_to_store.kafka_to_rmq,):
+    mirror.add_command(_command)

@@ -1,0 +1,111 @@
+"""`rmq mirror kafka-to-rmq`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rmq_store.cli.mirror_options import (
+    PATIENCE_ONCE_S,
+    Display,
+    conflict_exit,
+    kafka_connection,
+    kafka_options,
+    run_options,
+    topic_choice,
+    topic_options,
+)
+from rmq_store.cli.output import store_argument
+from rmq_store.cli.stop_signal import stopped_by_signals
+from rmq_store.cli.times import TIMES, parse_time
+
+
+@click.command(
+    "kafka-to-rmq",
+    short_help="Copy Kafka topics into the store.",
+    epilog="\b\nExamples:\n"
+    "  rmq mirror kafka-to-rmq /data/store --name in --cluster-id rmq-eu --bootstrap-servers kafka:9092 \\\n"
+    "      --topics orders --create-topics\n"
+    "  rmq mirror kafka-to-rmq /data/store --name in --cluster-id rmq-eu --bootstrap-servers kafka:9093 \\\n"
+    "      --pattern 'shop[.].*' --dots-as _ --kafka security_protocol=SASL_SSL \\\n"
+    "      --kafka sasl_mechanism=PLAIN --kafka sasl_plain_username=rmq --kafka sasl_plain_password=env:KAFKA_PASSWORD",
+)
+@store_argument
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: a line every few seconds, and one at the end.")
+@kafka_options
+@topic_options
+@click.option("--from", "start", default="earliest", show_default=True, metavar="START",
+              help=f"Where partitions begin without a position: earliest, latest, or a time: {TIMES}.")  # fmt: skip
+@run_options
+@click.option("--on-data-loss", type=click.Choice(["fail", "count"]), default="fail", show_default=True,
+              help="When Kafka deleted what was not copied: the partition stops, or goes on, counted.")  # fmt: skip
+@click.option("--on-bad-batch", type=click.Choice(["fail", "letter"]), default="fail", show_default=True,
+              help="When a record batch is broken: the partition stops, or a dead letter says where.")  # fmt: skip
+@click.option("--restart-replaced", is_flag=True, help="Begin a topic anew that was deleted and made again.")
+@click.option("--tags-from-header", "tags_header", metavar="NAME", help="The header whose value becomes the tag.")
+@click.option("--born-timestamp", type=click.Choice(["keep", "mirror"]), default="keep", show_default=True,
+              help="The time of birth: that of the record, or when it was copied.")  # fmt: skip
+@click.option("--max-topics", "topics_max", type=click.IntRange(1), default=1_000, show_default=True, metavar="N",
+              help="A pattern that takes more is refused.")  # fmt: skip
+@click.option("--max-partitions", "partitions_max", type=click.IntRange(1), default=1_024, show_default=True,
+              metavar="N", help="A topic with more is refused.")  # fmt: skip
+def kafka_to_rmq(
+    root: Path,
+    as_json: bool,
+    bootstrap_servers: tuple[str, ...],
+    kafka_settings: tuple[str, ...],
+    kafka_file: Path | None,
+    source_topics: tuple[str, ...],
+    pattern: str | None,
+    renames: tuple[str, ...],
+    dots_as: str,
+    start: str,
+    name: str,
+    windows: tuple[str, ...],
+    once: bool,
+    metrics_file: Path | None,
+    **given: Any,
+) -> None:
+    """Copy records of Kafka topics into topics of a store: partition p to queue p, committed records only, each once,
+    in its order, until Ctrl-C or SIGTERM.
+
+    Records and the position behind them are one append, so a mirror that was killed goes on where it was. What cannot
+    be stored becomes a dead letter in %DLQ%mirror_NAME. On a terminal a line shows lag and rate. Opens the store for
+    writing: no RocketMQ broker may run on it. Exit status 1: partitions have stopped, 4: another mirror of this name is
+    at work.
+    """
+    from rmq_store import Store
+    from rmq_store.bridge.kafka.connect import open_administration, open_reader
+    from rmq_store.bridge.mirror.into_store import IntoStore
+    from rmq_store.bridge.mirror.options import EARLIEST, LATEST, IntoStoreOptions
+    from rmq_store.bridge.mirror.pace import Window
+    from rmq_store.clock import system_clock
+
+    options = IntoStoreOptions(
+        name,
+        choice=topic_choice(source_topics, pattern, renames, dots_as),
+        start=start if start in (EARLIEST, LATEST) else parse_time(start, system_clock()),  # type: ignore[arg-type]
+        windows=tuple(map(Window.parse, windows)),
+        **given,
+    )
+    connection = kafka_connection(bootstrap_servers, kafka_settings, kafka_file)
+    display = Display(as_json, metrics_file)
+    with conflict_exit(), stopped_by_signals() as stop, Store.open(root) as store:
+        administration = open_administration(connection)
+        try:
+            reader = open_reader(connection)
+            try:
+                mirror = IntoStore(
+                    store, reader, administration, options,
+                    wait=stop.wait, on_report=display.show, patience_s=PATIENCE_ONCE_S if once else None,
+                )  # fmt: skip
+                report = mirror.run(until_caught_up=once)
+            finally:
+                reader.close()
+        finally:
+            administration.close()
+    display.end(report)
+    if report.failures:
+        raise click.exceptions.Exit(1)
