@@ -8,11 +8,11 @@ CHECK_HOST := sh tools/check_host.sh
 IN_PARALLEL := -n 2 --dist worksteal
 # All tests of these markers are there (tests/test_markers.py); to collect the others would take half a minute.
 COMPAT := tests/compat
-HARNESS := tests/crash tests/fuzz tests/security tests/storage/reliable
+HARNESS := tests/crash tests/fuzz tests/security tests/storage/reliable tests/storage/bridge
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv java spark-classes servers demo test slow compat compat-stores harness crash soak bench bench-peers lint types check clean
+.PHONY: help venv java spark-classes servers demo test slow compat compat-stores harness kafka crash soak bench bench-peers lint types check clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ compat-stores: java $(STAMP) ## let brokers of nine versions make a store of eac
 
 harness: spark-classes ## the short forms of the crash, fuzz and security proof, and their teeth (12 minutes)
 	@$(PY) -m pytest $(IN_PARALLEL) -m "harness and not slow" -o timeout=900 $(HARNESS) $(PYTEST_ARGS)
+
+kafka: java $(STAMP) ## kill mirrors to and from a real Kafka, and the Kafka, 100 times each (hours; needs Maven)
+	@RMQ_TEST_SERVERS=required RMQ_MIRROR_KILLS=100 $(PY) -m pytest -m "harness" -o timeout=7200 tests/storage/bridge/kills $(PYTEST_ARGS)
 
 crash: java $(STAMP) ## break stores on purpose for up to an hour, and count what they lost (docs/reliability.md)
 	@PYTHONPATH=tests $(PY) -m crash run --scale crash --teeth --jobs 2 $(CRASH_ARGS)
