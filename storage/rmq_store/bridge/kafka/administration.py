@@ -13,7 +13,7 @@ from kafka.structs import OffsetAndMetadata
 
 from rmq_store.bridge.kafka.client import KafkaTopic, Partition
 from rmq_store.bridge.kafka.connection import KafkaConnection
-from rmq_store.bridge.kafka.failures import translated
+from rmq_store.bridge.kafka.failures import closed_unless_made, translated
 from rmq_store.errors import GroupInUseError, KafkaRefusedError, KafkaUnavailableError, UsageError
 
 # A topic that was made is known to all brokers soon, and an offset of a transaction settled when that ends.
@@ -32,7 +32,13 @@ Answer = TypeVar("Answer")
 
 
 class _Client(KafkaAdminClient):  # type: ignore[misc]
-    """Asks for committed offsets as a consumer that reads committed records does: kafka-python's own does not."""
+    """Asks for committed offsets as a consumer that reads committed records does: kafka-python's own does not. One that
+    cannot be made leaves no thread behind.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        with closed_unless_made(self):
+            super().__init__(**settings)
 
     def _list_group_offsets_requests(self, group_specs: Any) -> Iterator[tuple[Any, Any]]:
         for group, request in super()._list_group_offsets_requests(group_specs):

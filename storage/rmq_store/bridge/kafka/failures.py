@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ssl
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from kafka import errors
 
@@ -59,6 +59,19 @@ def translated(what: str) -> Iterator[None]:
         raise UsageError(f"Kafka, {what}: {error.filename or 'a file of TLS'}: {error.strerror}") from error
     except OSError as error:
         raise KafkaUnavailableError(f"Kafka, {what}: {error}") from error
+
+
+@contextlib.contextmanager
+def closed_unless_made(client: Any) -> Iterator[None]:
+    """Around the constructor of a client of kafka-python, which starts a thread before it connects: if it fails, nobody
+    has the client to close it.
+    """
+    try:
+        yield
+    except BaseException:
+        if (connections := getattr(client, "_client", None)) is not None:
+            connections.close()
+        raise
 
 
 def told(error: BaseException) -> str:

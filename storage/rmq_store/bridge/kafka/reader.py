@@ -11,7 +11,7 @@ from kafka.structs import OffsetAndMetadata
 from rmq_store.bridge.kafka import raw_fetch
 from rmq_store.bridge.kafka.client import Partition, Position
 from rmq_store.bridge.kafka.connection import KafkaConnection
-from rmq_store.bridge.kafka.failures import translated
+from rmq_store.bridge.kafka.failures import closed_unless_made, translated
 from rmq_store.bridge.records.schema import Fetched
 
 FETCH_BYTES: Final = 16 << 20
@@ -22,6 +22,14 @@ MAX_FETCHED: Final = 16
 """Answers of partitions that are unpacked at a time: it bounds memory."""
 
 _METADATA_AGE_MS: Final = 30_000
+
+
+class _Consumer(KafkaConsumer):  # type: ignore[misc]
+    """One that cannot be made leaves no thread behind."""
+
+    def __init__(self, **settings: Any) -> None:
+        with closed_unless_made(self):
+            super().__init__(**settings)
 
 
 class KafkaPythonReader:
@@ -41,7 +49,7 @@ class KafkaPythonReader:
     ) -> None:
         settings = {"metadata_max_age_ms": _METADATA_AGE_MS, **connection.settings()}
         with translated(f"connecting to {', '.join(connection.bootstrap_servers)}"):
-            self._consumer = KafkaConsumer(
+            self._consumer = _Consumer(
                 **settings,
                 group_id=None,
                 enable_auto_commit=False,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from kafka import KafkaConsumer, TopicPartition
@@ -16,6 +15,7 @@ from rmq_store import GroupInUseError, KafkaRefusedError, KafkaUnavailableError,
 from rmq_store.bridge.kafka.administration import KafkaPythonAdministration
 from rmq_store.bridge.kafka.client import Partition
 from rmq_store.bridge.kafka.connection import KafkaConnection
+from rmq_store.bridge.kafka.reader import KafkaPythonReader
 
 
 @pytest.fixture
@@ -127,10 +127,12 @@ def test_a_group_with_members_is_not_moved(kafka: KafkaServer, administration: K
     assert administration.group_member_count(group) == 0
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_cluster_that_does_not_answer_is_unavailable() -> None:
-    """kafka-python does not close its sockets then."""
+@pytest.mark.parametrize("client", [KafkaPythonAdministration, KafkaPythonReader])
+def test_a_cluster_that_does_not_answer_is_unavailable_and_leaves_no_thread(
+    client: Callable[[KafkaConnection], object],
+) -> None:
     connection = KafkaConnection(("127.0.0.1:1",), {"bootstrap_timeout_ms": 200})
+    before = set(threading.enumerate())
     with pytest.raises(KafkaUnavailableError, match=r"connecting to 127\.0\.0\.1:1"):
-        KafkaPythonAdministration(connection)
-    gc.collect()
+        client(connection)
+    assert set(threading.enumerate()) <= before

@@ -23,11 +23,7 @@ from rmq_store.verify import verify_store
 from storage.bridge.kills.kill_loop import PATIENCE_S, committed, kill_loop, mirror_process, settle, writing
 from storage.bridge.mirror.into_store_lab import CLUSTER_ID, copied
 
-pytestmark = [
-    pytest.mark.harness,
-    # kafka-python does not close sockets on which a killed broker does not answer.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.harness
 
 KILLS = int(os.environ.get("RMQ_MIRROR_KILLS", "5"))
 # With so many both kinds of flush are tried, otherwise one.
