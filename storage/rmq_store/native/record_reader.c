@@ -247,12 +247,14 @@ static inline int read_region(const Source *source, const int64_t *region, int64
 static int are_regions_in(const Items *data, const Items *regions)
 {
     const int64_t *region = regions->view.buf;
+    if (regions->count % REGION_FIELDS)
+        return 0;
     for (Py_ssize_t at = 0; at < regions->count; at += REGION_FIELDS, region += REGION_FIELDS)
         if (region[START] < 0 || region[START] > region[END] || region[END] > data->count || region[BASE_OFFSET] < 0
             || region[LAST_DELTA] < 0 || region[LAST_DELTA] > INT32_MAX
             || region[BASE_OFFSET] > INT64_MAX - region[LAST_DELTA])
             return 0;
-    return regions->count % REGION_FIELDS == 0;
+    return 1;
 }
 
 static PyObject *measure_records(PyObject *module, PyObject *arguments)

@@ -1,62 +1,63 @@
 """What the bridge uses of kafka-python beyond its documented interface, checked when the bridge is imported.
 
-kafka-python gives record sets only as one Python object per record, and takes them only so. The two modules beside this
-one reach under that; what they reach for is listed here, so that a release that renames it fails by name, and at once.
+kafka-python gives record sets only as one Python object per record, and takes them only so. The modules beside this one
+reach under that; what they reach for is listed here, so that a release that renames it fails by name, and at once.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import kafka
-from kafka.consumer.fetcher import Fetcher
-from kafka.producer.producer_batch import ProducerBatch
-from kafka.producer.record_accumulator import RecordAccumulator
-from kafka.producer.sender import Sender
-from kafka.producer.transaction_manager import TransactionManager
-from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
 from rmq_store.errors import UsageError
 
-# Attributes of the classes.
-_OF_CLASSES: dict[type, tuple[str, ...]] = {
-    Fetcher: ("PartitionRecords", "fetched_records", "_append", "_parse_fetched_data"),
-    Fetcher.PartitionRecords: ("__init__", "__bool__", "take", "drain"),
-    MemoryRecords: ("_buffer",),
-    ProducerBatch: ("try_append", "record_count", "complete_exceptionally", "done", "in_retry"),
-    RecordAccumulator: ("_tp_lock", "split_and_reenqueue", "drain_batches_for_one_node", "abort_batches"),
-    Sender: ("wakeup", "_can_split", "_record_exceptions_fn"),
-    TransactionManager: ("maybe_add_partition_to_transaction", "is_transactional"),
+_PARTITION_RECORDS = "consumer.fetcher:Fetcher.PartitionRecords"
+_PRODUCER_BATCH = "producer.producer_batch:ProducerBatch"
+
+# Attributes of classes.
+_OF_CLASSES = {
+    "consumer.fetcher:Fetcher": ("PartitionRecords", "fetched_records", "_append", "_parse_fetched_data"),
+    _PARTITION_RECORDS: ("__init__", "__bool__", "take", "drain"),
+    "record.memory_records:MemoryRecords": ("_buffer",),
+    _PRODUCER_BATCH: ("try_append", "record_count", "complete_exceptionally", "done", "in_retry"),
+    "producer.record_accumulator:RecordAccumulator": ("_tp_lock", "drain_batches_for_one_node", "abort_batches"),
+    "producer.sender:Sender": ("wakeup", "_can_split", "_record_exceptions_fn"),
+    "producer.transaction_manager:TransactionManager": ("maybe_add_partition_to_transaction", "is_transactional"),
     # What a stand-in for a builder must have.
-    MemoryRecordsBuilder: (
+    "record.memory_records:MemoryRecordsBuilder": (
         "append", "set_producer_state", "producer_id", "producer_epoch", "base_sequence", "close", "size_in_bytes",
         "compression_rate", "is_full", "next_offset", "buffer",
     ),
 }  # fmt: skip
-# Names that their __init__ uses: attributes that it sets, and calls.
-_OF_OBJECTS: dict[type, tuple[str, ...]] = {
-    kafka.KafkaConsumer: ("_fetcher",),
-    kafka.KafkaProducer: ("_accumulator", "_sender", "_metadata", "_transaction_manager"),
-    Fetcher.PartitionRecords: (
+# Names that the __init__ of classes uses: attributes that it sets, and calls.
+_OF_OBJECTS = {
+    "consumer.group:KafkaConsumer": ("_fetcher",),
+    "producer.kafka:KafkaProducer": ("_accumulator", "_sender", "_metadata", "_transaction_manager"),
+    _PARTITION_RECORDS: (
         "topic_partition", "leader_epoch", "next_fetch_offset", "bytes_read", "records_read", "isolation_level",
         "check_crcs", "record_iterator",
     ),
-    RecordAccumulator: ("_closed", "_appends_in_progress", "_batches", "_incomplete"),
-    ProducerBatch: ("produce_future", "max_record_size", "records", "topic_partition"),
+    "producer.record_accumulator:RecordAccumulator": ("_closed", "_appends_in_progress", "_batches", "_incomplete"),
+    _PRODUCER_BATCH: ("produce_future", "max_record_size", "records", "topic_partition"),
 }  # fmt: skip
 _PART_ARGUMENTS = ("self", "fetch_offset", "tp", "records")
 
 
 def missing() -> list[str]:
-    """What this kafka-python does not have, as `Class.name`."""
-    lost = []
-    for owner, names in _OF_CLASSES.items():
-        lost += [f"{_name(owner)}.{name}" for name in names if not hasattr(owner, name)]
-    for owner, names in _OF_OBJECTS.items():
-        used = _code_of(owner).co_names
-        lost += [f"{_name(owner)}.{name}" for name in names if name not in used]
-    if _code_of(Fetcher.PartitionRecords).co_varnames[: len(_PART_ARGUMENTS)] != _PART_ARGUMENTS:
-        lost.append(f"{_name(Fetcher.PartitionRecords)}({', '.join(_PART_ARGUMENTS[1:])}, ...)")
+    """What this kafka-python does not have: `Class.name`, or a class with its module."""
+    lost = [place for place in _OF_CLASSES | _OF_OBJECTS if _found(place) is None]
+    for place, names in _OF_CLASSES.items():
+        if (owner := _found(place)) is not None:
+            lost += [f"{owner.__qualname__}.{name}" for name in names if not hasattr(owner, name)]
+    for place, names in _OF_OBJECTS.items():
+        if (owner := _found(place)) is not None:
+            used = owner.__init__.__code__.co_names
+            lost += [f"{owner.__qualname__}.{name}" for name in names if name not in used]
+    part = _found(_PARTITION_RECORDS)
+    if part is not None and part.__init__.__code__.co_varnames[: len(_PART_ARGUMENTS)] != _PART_ARGUMENTS:
+        lost.append(f"{part.__qualname__}({', '.join(_PART_ARGUMENTS[1:])}, ...)")
     return lost
 
 
@@ -73,12 +74,19 @@ def check() -> None:
         )
 
 
-def _code_of(owner: type) -> Any:
-    return owner.__init__.__code__  # type: ignore[misc]
-
-
-def _name(owner: type) -> str:
-    return owner.__qualname__
+def _found(place: str) -> Any:
+    """The class at `module:Class`, or None."""
+    module_name, _, names = place.partition(":")
+    try:
+        found: Any = importlib.import_module(f"kafka.{module_name}")
+    except ModuleNotFoundError:
+        return None
+    for name in names.split("."):
+        found = getattr(found, name, None)
+    return found
 
 
 check()
+
+PartitionRecords: Any = _found(_PARTITION_RECORDS)
+ProducerBatch: Any = _found(_PRODUCER_BATCH)

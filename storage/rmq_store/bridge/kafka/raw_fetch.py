@@ -12,18 +12,17 @@ from typing import Any
 
 import pyarrow as pa
 from kafka import KafkaConsumer
-from kafka.consumer.fetcher import Fetcher
 
-from rmq_store.bridge.kafka import internals  # noqa: F401 - refuses a kafka-python that it does not know
 from rmq_store.bridge.kafka.client import Partition
-from rmq_store.bridge.records.batches import decode_some
+from rmq_store.bridge.kafka.internals import PartitionRecords
+from rmq_store.bridge.records.batches import MAX_PLAIN_BYTES, decode_some
 from rmq_store.bridge.records.schema import Fetched
 from rmq_store.errors import CorruptBatchError
 
 _READ_COMMITTED = 1
 
 
-class RawPartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
+class RawPartitionRecords(PartitionRecords):  # type: ignore[misc]
     """One response of one partition: `take` gives what is left of it as at most one `Fetched`."""
 
     next_fetch_offset: int
@@ -45,7 +44,13 @@ class RawPartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
         if not self:
             return []
         try:
-            fetched, is_all = decode_some(self._data, self.next_fetch_offset, self._aborted, check_crcs=self.check_crcs)
+            fetched, is_all = decode_some(
+                self._data,
+                self.next_fetch_offset,
+                self._aborted,
+                check_crcs=self.check_crcs,
+                max_plain_bytes=MAX_PLAIN_BYTES,
+            )
         except CorruptBatchError as error:
             raise CorruptBatchError(
                 offset=error.offset,

@@ -16,11 +16,10 @@ from typing import Any
 
 from kafka import KafkaProducer
 from kafka.errors import IllegalStateError, KafkaError, KafkaTimeoutError
-from kafka.producer.producer_batch import ProducerBatch
 from kafka.structs import TopicPartition
 
-from rmq_store.bridge.kafka import internals  # noqa: F401 - refuses a kafka-python that it does not know
 from rmq_store.bridge.kafka.client import Partition
+from rmq_store.bridge.kafka.internals import ProducerBatch
 from rmq_store.bridge.records.batches import EncodedBatch
 
 

@@ -100,7 +100,9 @@ class RecordWriter:
     def __init__(self, rows: pa.RecordBatch) -> None:
         self._rows = rows
         self._columns = _columns_of(rows) if native.LOADED else None
-        self._space: Bytes = np.empty(0, np.uint8)
+        # As many as all of the rows may need: offsets and numbers of a row take more in Arrow's columns than half of
+        # the most that they take in a record.
+        self._space: Bytes = np.empty(2 * rows.nbytes + 64, np.uint8)
 
     def write(self, first: int, room: int) -> Written:
         """The rows from `first` on that have room in so many bytes, as records of a batch that begins with this row.
@@ -109,8 +111,6 @@ class RecordWriter:
         if self._columns is None:
             behind, records, newest, needed = write_rows(self._rows, first, room)
             return Written(behind, memoryview(records), newest, needed if behind == first else 0)
-        if len(self._space) < room:
-            self._space = np.empty(room, np.uint8)
         behind, size, newest = native.functions.write_records(self._columns, first, self._space[:room])
         if behind == first:
             return Written(behind, memoryview(b""), newest, size)
