@@ -1,7 +1,8 @@
 """What the bridge uses of kafka-python beyond its documented interface, checked when the bridge is imported.
 
-kafka-python gives record sets only as one Python object per record, and takes them only so. The modules beside this one
-reach under that; what they reach for is listed here, so that a release that renames it fails by name, and at once.
+kafka-python gives record sets only as one Python object per record, its producer cannot be trusted with transactions,
+and its connections are not public. The modules beside this one reach under that; what they reach for is listed here, so
+that a release that renames it fails by name, and at once.
 """
 
 from __future__ import annotations
@@ -14,33 +15,31 @@ import kafka
 from rmq_store.errors import UsageError
 
 _PARTITION_RECORDS = "consumer.fetcher:Fetcher.PartitionRecords"
-_PRODUCER_BATCH = "producer.producer_batch:ProducerBatch"
 
 # Attributes of classes.
 _OF_CLASSES = {
+    # raw_fetch
     "consumer.fetcher:Fetcher": ("PartitionRecords", "fetched_records", "_append", "_parse_fetched_data"),
     _PARTITION_RECORDS: ("__init__", "__bool__", "take", "drain"),
     "record.memory_records:MemoryRecords": ("_buffer",),
-    _PRODUCER_BATCH: ("try_append", "record_count", "complete_exceptionally", "done", "in_retry"),
-    "producer.record_accumulator:RecordAccumulator": ("_tp_lock", "drain_batches_for_one_node", "abort_batches"),
-    "producer.sender:Sender": ("wakeup", "_can_split", "_record_exceptions_fn"),
-    "producer.transaction_manager:TransactionManager": ("maybe_add_partition_to_transaction", "is_transactional"),
-    # What a stand-in for a builder must have.
-    "record.memory_records:MemoryRecordsBuilder": (
-        "append", "set_producer_state", "producer_id", "producer_epoch", "base_sequence", "close", "size_in_bytes",
-        "compression_rate", "is_full", "next_offset", "buffer",
-    ),
-}  # fmt: skip
+    # reader
+    "consumer.subscription_state:SubscriptionState": ("seek", "request_position_validation"),
+    # administration
+    "admin.client:KafkaAdminClient": ("_list_group_offsets_requests",),
+    # broker_link and transactions
+    "net.manager:KafkaConnectionManager": ("run", "call_soon", "send", "bootstrap_async", "close"),
+    "net.selector:NetworkSelector": ("start", "stop", "close", "sleep"),
+    "cluster:ClusterMetadata": ("broker_metadata", "refresh_metadata"),
+}
 # Names that the __init__ of classes uses: attributes that it sets, and calls.
 _OF_OBJECTS = {
-    "consumer.group:KafkaConsumer": ("_fetcher",),
-    "producer.kafka:KafkaProducer": ("_accumulator", "_sender", "_metadata", "_transaction_manager"),
+    "consumer.group:KafkaConsumer": ("_fetcher", "_subscription"),
+    "consumer.subscription_state:SubscriptionState": ("assignment",),
+    "net.manager:KafkaConnectionManager": ("cluster",),
     _PARTITION_RECORDS: (
         "topic_partition", "leader_epoch", "next_fetch_offset", "bytes_read", "records_read", "isolation_level",
         "check_crcs", "record_iterator",
     ),
-    "producer.record_accumulator:RecordAccumulator": ("_closed", "_appends_in_progress", "_batches", "_incomplete"),
-    _PRODUCER_BATCH: ("produce_future", "max_record_size", "records", "topic_partition"),
 }  # fmt: skip
 _PART_ARGUMENTS = ("self", "fetch_offset", "tp", "records")
 
@@ -89,4 +88,3 @@ def _found(place: str) -> Any:
 check()
 
 PartitionRecords: Any = _found(_PARTITION_RECORDS)
-ProducerBatch: Any = _found(_PRODUCER_BATCH)

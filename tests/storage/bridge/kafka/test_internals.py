@@ -11,15 +11,15 @@ from pathlib import Path
 import kafka
 import pytest
 from kafka.consumer.fetcher import Fetcher
-from kafka.producer.sender import Sender
-from kafka.record.memory_records import MemoryRecordsBuilder
+from kafka.net.manager import KafkaConnectionManager
+from kafka.record import MemoryRecords
 
 from rmq_store.bridge.kafka import internals
 from rmq_store.errors import UsageError
 
 OLDEST = "3.0.0"
 HERE = Path(__file__).parent
-SEAM = [str(HERE / name) for name in ("test_raw_fetch.py", "test_raw_produce.py")]
+SEAM = [str(HERE / name) for name in ("test_raw_fetch.py", "test_raw_live.py")]
 
 
 def test_this_version_has_all_that_is_used() -> None:
@@ -28,7 +28,7 @@ def test_this_version_has_all_that_is_used() -> None:
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(Sender, "_can_split"), (Fetcher, "PartitionRecords"), (MemoryRecordsBuilder, "compression_rate")],
+    [(KafkaConnectionManager, "call_soon"), (Fetcher, "PartitionRecords"), (MemoryRecords, "_buffer")],
 )
 def test_a_version_without_something_is_refused_by_name(
     owner: type, name: str, monkeypatch: pytest.MonkeyPatch
@@ -39,8 +39,8 @@ def test_a_version_without_something_is_refused_by_name(
 
 
 def test_a_module_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "kafka.producer.sender", None)
-    assert internals.missing() == ["producer.sender:Sender"]
+    monkeypatch.setitem(sys.modules, "kafka.net.manager", None)
+    assert internals.missing() == ["net.manager:KafkaConnectionManager"]
 
 
 def test_attributes_of_objects_are_looked_for_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,14 +50,16 @@ def test_attributes_of_objects_are_looked_for_too(monkeypatch: pytest.MonkeyPatc
     assert "Fetcher.PartitionRecords(fetch_offset, tp, records, ...)" in lost
 
 
-def test_the_check_is_part_of_the_import(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "from kafka.producer.sender import Sender; del Sender._can_split\nimport rmq_store.bridge.kafka.raw_produce"
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
+def test_the_check_is_part_of_the_import() -> None:
+    code = (
+        "from kafka.net.manager import KafkaConnectionManager; del KafkaConnectionManager.call_soon\n"
+        "import rmq_store.bridge.kafka.raw_fetch"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 1
-    assert "it has no Sender._can_split" in done.stderr
+    assert "it has no KafkaConnectionManager.call_soon" in done.stderr
 
 
 @pytest.fixture(scope="module")
