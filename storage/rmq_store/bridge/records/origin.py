@@ -3,7 +3,7 @@
     MIRROR_FROM       "<cluster id> <topic> <partition or queue id> <offset>[ <topic id>]": its immediate source
     MIRROR_PATH       JSON [[cluster id, topic], ...]: everywhere it has been before, oldest first
     MIRROR_TO         the record that they were made for; in RocketMQ "<topic> <UNIQ_KEY> <born ms> <CRC-32 of body>",
-                      in Kafka "<topic> <partition> <timestamp ms> <CRC-32 of value>"
+                      in Kafka "<topic> <partition> <timestamp ms> <CRC-32 of key and value>"
     MIRROR_TIMESTAMP  its time, in ms, where the copy could not have it
 
 They count only if each is there once and MIRROR_TO fits the record that carries them: a job may copy all headers or
@@ -29,12 +29,16 @@ from rmq_store.bridge.records.entries import Entries, Int64, Mask
 from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.schema import LOG_APPEND_TIME
 from rmq_store.format import properties as names
-from rmq_store.format.crc import array_crcs
+from rmq_store.format.crc import UInt32, slice_crcs
+from rmq_store.format.gather import value_bytes
 from rmq_store.format.mirror_properties import MIRROR_FROM, MIRROR_PATH, MIRROR_TIMESTAMP, MIRROR_TO
 
 PATH_LENGTH_MAX: Final = 16
 MARKS: Final = (MIRROR_FROM, MIRROR_PATH, MIRROR_TO, MIRROR_TIMESTAMP)
 ANY_TIME: Final = "-"
+
+# What a mirror never sets, and whoever stores a message once more does.
+_STORED_AGAIN = (names.RETRY_TOPIC, names.ORIGIN_MESSAGE_ID, names.RECONSUME_TIME, "PYRMQ_DEAD_LETTER", "PYRMQ_REPLAYS")
 
 Path = tuple[tuple[str, str], ...]
 
@@ -97,15 +101,18 @@ def message_marks(rows: pa.RecordBatch, properties: Entries) -> Marks:
 
 def _record_goals(rows: pa.RecordBatch, topic: str, partition: int) -> pa.StringArray:
     has_no_time = rows.column("timestampType").to_numpy() == LOG_APPEND_TIME
-    return record_goals(topic, partition, rows.column("timestampMs").to_numpy(), has_no_time, rows.column("value"))
+    times = rows.column("timestampMs").to_numpy()
+    return record_goals(topic, partition, times, has_no_time, rows.column("key"), rows.column("value"))
 
 
-def record_goals(topic: str, partition: int, times_ms: Int64, has_no_time: Mask, values: pa.Array) -> pa.StringArray:
+def record_goals(
+    topic: str, partition: int, times_ms: Int64, has_no_time: Mask, keys: pa.Array, values: pa.Array
+) -> pa.StringArray:
     """MIRROR_TO of n records in Kafka."""
     times = pa.array(times_ms).cast(pa.string())
     if has_no_time.any():
         times = pc.if_else(pa.array(has_no_time), ANY_TIME, times)
-    crcs = _crc_texts(values)
+    crcs = _crc_texts(values, _crcs(keys))
     return pc.binary_join_element_wise(f"{topic} {partition} ", times, " ", crcs, "")
 
 
@@ -166,6 +173,8 @@ def _time_ms(raw: bytes) -> int | None:
 class Sources:
     """Where n rows of a target were mirrored from: `is_mirrored` (n,), and for those that were, `clusters` and `topics`
     (n,) string, `partitions` and `offsets` (n,) int64; null and -1 for others. `topic_ids` (n,) string, "" without one.
+    `is_first_copy` (n,): those that the mirror itself has stored. Source offsets ascend along these only: a redrive, or
+    a consumer that sends a message back, stores it once more.
     """
 
     is_mirrored: Mask
@@ -174,12 +183,14 @@ class Sources:
     partitions: Int64
     offsets: Int64
     topic_ids: pa.StringArray
+    is_first_copy: Mask
 
 
 def sources_of_records(rows: pa.RecordBatch, topic: str, partition: int) -> Sources:
     """Of records (RECORDS_SCHEMA) of a partition."""
     headers = Entries.of_headers(rows.column("headers"))
-    return _sources(headers, record_marks(rows, headers, topic, partition).fits)
+    fits = record_marks(rows, headers, topic, partition).fits
+    return _sources(headers, fits, np.zeros(len(fits), np.bool_))
 
 
 def sources_of_messages(rows: pa.RecordBatch) -> Sources:
@@ -187,10 +198,12 @@ def sources_of_messages(rows: pa.RecordBatch) -> Sources:
     compressed.
     """
     properties = Entries.of_properties(rows.column("properties"))
-    return _sources(properties, message_marks(rows, properties).fits)
+    again = np.zeros(properties.row_count, np.bool_)
+    again[properties.rows[properties.named(*_STORED_AGAIN)]] = True
+    return _sources(properties, message_marks(rows, properties).fits, again)
 
 
-def _sources(entries: Entries, fits: Mask) -> Sources:
+def _sources(entries: Entries, fits: Mask, again: Mask) -> Sources:
     count = entries.row_count
     is_mirrored = fits.copy()
     partitions, offsets = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
@@ -208,7 +221,7 @@ def _sources(entries: Entries, fits: Mask) -> Sources:
     place = np.cumsum(is_mirrored) - 1
     places = pa.array(place, mask=~is_mirrored)
     clusters, topics, ids = (found.field(name).take(places) for name in ("cluster", "topic", "id"))
-    return Sources(is_mirrored, clusters, topics, partitions, offsets, ids)
+    return Sources(is_mirrored, clusters, topics, partitions, offsets, ids, is_mirrored & ~again)
 
 
 def unique_keys(route: Route, offsets: Int64) -> pa.StringArray:
@@ -237,10 +250,15 @@ def milliseconds(times: pa.Array) -> Int64:
     return numbers // 1000
 
 
-def _crc_texts(values: pa.Array) -> pa.StringArray:
-    """8 hex digits each; a null counts as empty."""
-    crcs = array_crcs(values.fill_null(b"") if values.null_count else values)
-    return _fixed(_HEX[crcs.astype(">u4").view(np.uint8).reshape(-1, 4)], 8)
+def _crcs(values: pa.Array, seeds: UInt32 | None = None) -> UInt32:
+    """CRC-32 of each, (n,), which continues its seed; a null counts as empty."""
+    offsets, data = value_bytes(values.fill_null(b"") if values.null_count else values)
+    return slice_crcs(data, offsets[:-1], offsets[1:], seeds)
+
+
+def _crc_texts(values: pa.Array, seeds: UInt32 | None = None) -> pa.StringArray:
+    """The same as 8 hex digits each."""
+    return _fixed(_HEX[_crcs(values, seeds).astype(">u4").view(np.uint8).reshape(-1, 4)], 8)
 
 
 def _fixed(texts: npt.NDArray[np.uint16], width: int) -> pa.StringArray:

@@ -139,7 +139,7 @@ class _Mapping:
         times, true_times = self._times()
         types = np.full(self._count, LOG_APPEND_TIME if self._rules.log_append_time else CREATE_TIME, np.int8)
         has_no_time = np.full(self._count, self._rules.log_append_time, np.bool_)
-        goals = record_goals(self._route.target_topic, self._route.target_partition, times, has_no_time, values)
+        goals = record_goals(self._route.target_topic, self._route.target_partition, times, has_no_time, keys, values)
         parts = [
             self._entries(properties.judged(~(is_ours | is_rocketmq | is_odd)) & ~is_exact[properties.rows]),
             _exact_part(exact),

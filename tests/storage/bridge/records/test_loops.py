@@ -135,10 +135,11 @@ def test_copied_properties_of_a_tombstone_do_not_destroy_the_body_of_the_new_mes
     [
         ({"value": [b"other"]}, 0),
         ({"value": [None]}, 0),
+        ({"key": [b"another"]}, 0),
         ({"timestampMs": [BORN_MS + 1]}, 0),
         ({}, 1),
     ],
-    ids=["another value", "a tombstone", "a producer's time", "another partition"],
+    ids=["another value", "a tombstone", "another key", "a producer's time", "another partition"],
 )
 def test_a_job_that_copies_all_headers_makes_a_new_record(store: Store, changes: Any, partition: int) -> None:
     mirrored = produced_of(through_store(store, message_rows({"body": b"x"})), BACK)
@@ -279,7 +280,10 @@ def test_the_marks_of_a_message_that_failed_stay_through_retries_dead_letters_an
         kept = {name: text for name, text in row["properties"] if name in MIRROR_PROPERTIES}
         assert kept == {name: text for name, text in before["properties"] if name in MIRROR_PROPERTIES}
     redriven = pa.RecordBatch.from_pylist(again, MESSAGE_SCHEMA)
-    assert sources_of_messages(redriven).is_mirrored.all()
+    found = sources_of_messages(redriven)
+    assert found.is_mirrored.all()
+    assert not found.is_first_copy.any()
+    assert sources_of_messages(mirrored).is_first_copy.all()
     assert to_kafka(redriven, BACK, KAFKA_RULES).dropped_loops == 2
 
 

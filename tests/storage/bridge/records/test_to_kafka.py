@@ -48,10 +48,10 @@ def test_a_message_becomes_a_record_with_its_key_and_marks(store: Store) -> None
     assert made.column("timestampMs").to_pylist() == [BORN_MS] * 3
     offsets = rows.column("queueOffset").to_pylist()
     assert made.column("offset").to_pylist() == offsets
-    for headers, offset in zip(headers_of(made), offsets, strict=True):
+    for headers, offset, key in zip(headers_of(made), offsets, (b"k1 k2", b"s", b""), strict=True):
         assert headers[b"MIRROR_FROM"] == b"R1 T 3 %d" % offset
         assert headers[b"MIRROR_PATH"] == b'[["R1","T"]]'
-        assert headers[b"MIRROR_TO"] == b"T 5 %d %08x" % (BORN_MS, zlib.crc32(b"body"))
+        assert headers[b"MIRROR_TO"] == b"T 5 %d %08x" % (BORN_MS, zlib.crc32(key + b"body"))
 
 
 def test_what_only_steers_a_broker_is_left_out_and_marks_that_do_not_fit_too(store: Store) -> None:
