@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from rmq_store.bridge.records.entries import Entries, Int64, Mask
 from rmq_store.bridge.records.exact import decode_exact
+from rmq_store.bridge.records.exact_columns import decode_exact_column
 from rmq_store.bridge.records.letter import letters_to_kafka
 from rmq_store.bridge.records.origin import (
     MARKS,
@@ -112,6 +113,15 @@ def _older(times: Int64, rules: KafkaRules) -> int:
     return int(((times < rules.now_ms - rules.retention_ms) & (times != NO_TIMESTAMP_MS)).sum())
 
 
+@dataclass(frozen=True, slots=True)
+class _Exact:
+    """What KAFKA_RECORD says: `is_exact` (n,): rows that have one; their `keys` (n,), null elsewhere; their headers."""
+
+    is_exact: Mask
+    keys: pa.BinaryArray
+    parts: list[Part]
+
+
 class _Mapping:
     """The mapping of the rows that are no loops, n."""
 
@@ -132,8 +142,6 @@ class _Mapping:
         is_rocketmq = np.array([is_rocketmq_name(name) for name in decoded], np.bool_)
         is_odd = np.array([is_own_name(name) for name in decoded], np.bool_) & ~is_ours
         exact = self._exact()
-        is_exact = np.zeros(self._count, np.bool_)
-        is_exact[list(exact)] = True
         keys = self._keys(exact)
         values = self._values()
         times, true_times = self._times()
@@ -141,8 +149,8 @@ class _Mapping:
         has_no_time = np.full(self._count, self._rules.log_append_time, np.bool_)
         goals = record_goals(self._route.target_topic, self._route.target_partition, times, has_no_time, keys, values)
         parts = [
-            self._entries(properties.judged(~(is_ours | is_rocketmq | is_odd)) & ~is_exact[properties.rows]),
-            _exact_part(exact),
+            self._entries(properties.judged(~(is_ours | is_rocketmq | is_odd)) & ~exact.is_exact[properties.rows]),
+            *exact.parts,
             *self._shown(),
             self._odd_part(properties.judged(is_odd), properties.judged(~(is_ours | is_rocketmq))),
             _text_part(MIRROR_TIMESTAMP, *true_times),
@@ -163,33 +171,42 @@ class _Mapping:
         deep = np.flatnonzero(self._marks.are_too_deep()).tolist()
         return reasons | dict.fromkeys(deep, f"MirrorPathError: it went through {PATH_LENGTH_MAX} topics")
 
-    def _exact(self) -> dict[int, tuple[bytes | None, list[tuple[bytes, bytes | None]]]]:
+    def _exact(self) -> _Exact:
         """Keys and headers of the rows that have them in KAFKA_RECORD."""
         texts, _ = self._properties.column(KAFKA_RECORD)
-        found = {}
-        marks = [name.encode() for name in MARKS]
-        for row in np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False) & self._from_kafka).tolist():
+        rows = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False) & self._from_kafka)
+        found = decode_exact_column(texts.take(pa.array(rows)))
+        others: list[int] = []
+        other_keys: list[bytes | None] = []
+        pairs: list[tuple[int, bytes, bytes | None]] = []
+        for row in rows[~found.is_read].tolist():
             try:
                 key, headers = decode_exact(texts[row].as_py().decode())
             except UsageError as error:
                 self._damaged[row] = str(error)
             else:
-                found[row] = key, [pair for pair in headers if pair[0] not in marks]
-        return found
+                others.append(row)
+                other_keys.append(key)
+                pairs += [(row, *header) for header in headers]
+        keys = pa.concat_arrays([found.keys.filter(pa.array(found.is_read)), pa.array(other_keys, pa.binary())])
+        place = np.full(self._count, -1, np.int64)
+        place[np.append(rows[found.is_read], np.array(others, np.int64))] = np.arange(len(keys))
+        names = pa.array([name for _, name, _ in pairs], pa.binary())
+        values = pa.array([value for *_, value in pairs], pa.binary())
+        is_null = values.is_null().to_numpy(zero_copy_only=False)
+        parts = [
+            _without_marks(rows[found.rows], found.names.array(), found.values, found.is_null),
+            _without_marks(np.array([row for row, *_ in pairs], np.int64), names, Pieces.of(values), is_null),
+        ]
+        return _Exact(place >= 0, keys.take(pa.array(place, mask=place < 0)), parts)
 
-    def _keys(self, exact: dict[int, tuple[bytes | None, list[tuple[bytes, bytes | None]]]]) -> pa.BinaryArray:
+    def _keys(self, exact: _Exact) -> pa.BinaryArray:
         sharding_keys, _ = self._properties.column(names.SHARDING_KEY)
         keys, _ = self._properties.column(names.KEYS)
         if self._from_kafka.any():
             keys = pc.if_else(pa.array(self._from_kafka), pa.scalar(None, pa.binary()), keys)
         found = pc.coalesce(sharding_keys, keys)
-        if exact:
-            mask = np.zeros(self._count, np.bool_)
-            mask[list(exact)] = True
-            found = pc.replace_with_mask(
-                found, pa.array(mask), pa.array([exact[row][0] for row in sorted(exact)], pa.binary())
-            )
-        return found
+        return pc.if_else(pa.array(exact.is_exact), exact.keys, found) if exact.is_exact.any() else found
 
     def _values(self) -> pa.BinaryArray:
         bodies = self._rows.column("body")
@@ -253,17 +270,14 @@ class _Mapping:
         return Part(None, [MIRROR_PATH.encode()], None, known.take(self._marks.path_of))
 
 
-def _exact_part(exact: dict[int, tuple[bytes | None, list[tuple[bytes, bytes | None]]]]) -> Part:
-    pairs = [(row, *pair) for row in sorted(exact) for pair in exact[row][1]]
-    coded = pa.array([name for _, name, _ in pairs], pa.binary()).dictionary_encode()
-    values = pa.array([value for *_, value in pairs], pa.binary())
-    return Part(
-        np.array([row for row, *_ in pairs], np.int64),
-        coded.dictionary.to_pylist(),
-        coded.indices.to_numpy(),
-        Pieces.of(values),
-        values.is_null().to_numpy(zero_copy_only=False),
-    )
+def _without_marks(rows: Int64, name_array: pa.BinaryArray, values: Pieces, is_null: Mask) -> Part:
+    """Headers out of KAFKA_RECORD: whoever writes to the store can put any into it."""
+    coded = name_array.dictionary_encode()
+    known = coded.dictionary.to_pylist()
+    codes = coded.indices.to_numpy()
+    marks = [name.encode() for name in MARKS]
+    own = np.flatnonzero(np.array([name not in marks for name in known], np.bool_)[codes])
+    return Part(rows[own], known, codes[own], values.take(own), is_null[own])
 
 
 def _text_part(name: str, chosen: Mask, numbers: Int64) -> Part:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from rmq_store.bridge.records import letter, restored
 from rmq_store.bridge.records.entries import Entries, Int64, Mask, plain_texts
-from rmq_store.bridge.records.exact import encode_exact
+from rmq_store.bridge.records.exact_columns import encode_exact_column
 from rmq_store.bridge.records.origin import (
     MARKS,
     PATH_LENGTH_MAX,
@@ -228,22 +228,19 @@ class _Mapping:
         return Part(headers.rows[chosen], headers.names, headers.codes[chosen], values.take(chosen))
 
     def _exact_part(self, kept: Mask, is_exact: Mask) -> Part:
-        headers, texts = self._headers, []
+        headers = self._headers
         rows = np.flatnonzero(is_exact)
-        for row in rows.tolist():
-            first, behind = int(headers.offsets[row]), int(headers.offsets[row + 1])
-            of_row = [
-                (headers.names[code], value)
-                for code, value, is_kept in zip(
-                    headers.codes[first:behind].tolist(),
-                    headers.values[first:behind].to_pylist(),
-                    kept[first:behind].tolist(),
-                    strict=True,
-                )
-                if is_kept
-            ]
-            texts.append(encode_exact(self._keys[row].as_py(), of_row))
-        return Part(rows, [KAFKA_RECORD.encode()], None, Pieces.of(pa.array(texts, pa.string())))
+        chosen = np.flatnonzero(kept & is_exact[headers.rows])
+        names = Pieces.of(pa.array(headers.names, pa.binary())).take(headers.codes[chosen].astype(np.int64))
+        values = headers.values.take(pa.array(chosen))
+        texts = encode_exact_column(
+            self._keys.take(pa.array(rows)),
+            np.searchsorted(rows, headers.rows[chosen]),
+            names,
+            Pieces.of(values),
+            values.is_null().to_numpy(zero_copy_only=False),
+        )
+        return Part(rows, [KAFKA_RECORD.encode()], None, Pieces.of(texts))
 
     def _path_part(self) -> Part:
         known = Pieces.of(pa.array(path_texts(self._route, self._marks.paths), pa.binary()))

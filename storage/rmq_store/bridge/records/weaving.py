@@ -34,7 +34,7 @@ class Pieces:
         """`count` times the same."""
         return cls(np.frombuffer(text, np.uint8), np.zeros(count, np.int64), np.full(count, len(text), np.int64))
 
-    def take(self, places: Int64 | Mask) -> Pieces:
+    def take(self, places: Int64 | Mask | slice) -> Pieces:
         """Some of them."""
         return Pieces(self.data, self.starts[places], self.ends[places])
 

@@ -189,8 +189,10 @@ def test_a_path_that_no_mirror_writes_does_not_count(store: Store, path: bytes |
     mirrored = produced_of(through_store(store, message_rows({"body": b"x"})), BACK)
     (headers,) = mirrored.column("headers").to_pylist()
     other = [{**pair, "value": path} if pair["name"] == b"MIRROR_PATH" else pair for pair in headers]
-    mapped = to_rmq(changed(mirrored, headers=[other]), THERE, RMQ_RULES)
+    given_rows = changed(mirrored, headers=[other])
+    mapped = to_rmq(given_rows, THERE, RMQ_RULES)
     assert (mapped.rows.num_rows, mapped.dropped_loops) == (1, 0)
+    assert not sources_of_records(given_rows, "T", 0).is_mirrored.any()
 
 
 def test_a_path_without_an_end_becomes_a_dead_letter_on_both_sides(store: Store) -> None:
