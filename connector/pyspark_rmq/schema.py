@@ -218,6 +218,11 @@ BROKER_PROPERTIES = frozenset(
         "KAFKA_RECORD",
         "KAFKA_TOMBSTONE",
         "KAFKA_TIMESTAMP_TYPE",
+        # And of Kafka's dead letters: what they are, and why.
+        "KAFKA_LETTER",
+        "KAFKA_GROUP",
+        "KAFKA_STAGE",
+        "KAFKA_STACK_TRACE",
     }
 )
 

@@ -25,9 +25,11 @@ from mirrored import (
     users_headers,
 )
 from rmq_store import Store
+from rmq_store.bridge.records.batches import decode, encode
 from rmq_store.bridge.records.origin import MARKS
 from rmq_store.bridge.records.property_names import HEADER_PREFIX, ROCKETMQ_NAMES, is_own_name, is_rocketmq_name
 from rmq_store.bridge.records.route import Route
+from rmq_store.bridge.records.schema import RECORDS_SCHEMA
 from rmq_store.bridge.records.to_kafka import to_kafka
 from rmq_store.bridge.records.to_rmq import to_rmq
 from rmq_store.format.mirror_properties import MIRROR_PROPERTIES
@@ -133,7 +135,10 @@ def test_rocketmq_to_kafka_to_rocketmq_keeps_body_tags_keys_flag_time_and_the_us
     mapped = to_kafka(stored, R_TO_K, KAFKA_RULES)
     assert (mapped.dropped_loops, mapped.letters.num_rows) == (0, 0)
     assert mapped.rows.column("value").null_count == 0
-    back = to_rmq(mapped.rows, Route("K1", "Topic", 3, "R2", "Topic", 3), RMQ_RULES)
+    assert mapped.rows.schema.equals(RECORDS_SCHEMA)
+    (batch,) = encode(mapped.rows, "none", 1 << 20)
+    fetched = decode(bytes(batch.data), 0, None).rows
+    back = to_rmq(fetched, Route("K1", "Topic", 3, "R2", "Topic", 3), RMQ_RULES)
     assert (back.dropped_loops, back.letters.num_rows) == (0, 0)
     assert of_rocketmq(through_store(stores[1], back.rows)) == of_rocketmq(stored)
 
