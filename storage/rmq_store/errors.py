@@ -254,8 +254,9 @@ class RecordTooLargeError(UsageError):
 
 
 class RecordRefusedError(KafkaRefusedError):
-    """Kafka's brokers refuse records, and always would: `rows` are places among those that were added for `partition`
-    (topic, number) in the transaction, some of them perhaps good; `reason` is Kafka's. Nothing was committed.
+    """Kafka's brokers refuse records, and always would: `rows` are their places among those that were added for
+    `partition` (topic, number) in the transaction; empty if Kafka does not say. `reason` is Kafka's. Nothing was
+    committed.
     """
 
     def __init__(self, message: str, partition: tuple[str, int], rows: list[int], reason: str) -> None:

@@ -271,4 +271,4 @@ def _of_batch(batch: Batch, answer: Any) -> StoreError:
         return ours(error, what)
     named = sorted({batch.rows[bad.batch_index] for bad in answer.record_errors or ()})
     reason = f"{type(error).__name__}: {answer.error_message or error.description}"
-    return RecordRefusedError(f"Kafka refuses {what}: {reason}", batch.partition, named or list(batch.rows), reason)
+    return RecordRefusedError(f"Kafka refuses {what}: {reason}", batch.partition, named, reason)

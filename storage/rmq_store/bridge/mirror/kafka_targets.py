@@ -1,0 +1,109 @@
+"""Topics of Kafka that a mirror writes to: who makes them, their partitions, and what they do to records."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaTopic
+from rmq_store.bridge.mirror.topics import DEAD_LETTERS_SUFFIX
+from rmq_store.bridge.records.letter import KAFKA_RECORD_BYTES_BESIDE
+from rmq_store.bridge.records.to_kafka import MAX_AHEAD_MS, KafkaRules
+from rmq_store.errors import UsageError
+
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
+# Nobody looks after them every week.
+_LETTER_SETTINGS: Final = {"retention.ms": "-1"}
+_MESSAGE_BYTES: Final = 1_048_588
+_NOW_MARGIN_MS: Final = 60_000
+"""Our clock and Kafka's are not the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRules:
+    """`create`: make topics that are missing, with as many partitions as the source has queues and `settings`, and give
+    them more when it gets more. `old_timestamps`: what becomes of messages that the topic's retention deletes at once:
+    `refuse` ends the topic's mirror, `keep` copies them so, `now` gives them the time of the mirror.
+    `compacted`: keys of the messages are identities, so that a compacted topic may keep the last of each only.
+    """
+
+    create: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
+    replication_factor: int = -1
+    old_timestamps: Literal["refuse", "keep", "now"] = "refuse"
+    compacted: bool = False
+
+
+def letter_topic(mirror: str) -> str:
+    """Kafka's dead-letter topic of a mirror."""
+    return f"{mirror}{DEAD_LETTERS_SUFFIX}"
+
+
+def prepare_target(
+    administration: KafkaAdministration, topic: str, target: str, queue_count: int, rules: TargetRules
+) -> KafkaTopic:
+    """The target topic, with a partition for each queue.
+
+    Raises:
+        UsageError: it is not there, or has too few partitions, and the mirror is not to make it; or Kafka has no such
+        names.
+    """
+    if not _NAME.fullmatch(target) or target in (".", ".."):
+        raise UsageError(f"Topic {topic!r} cannot be called {target!r} in Kafka; --rename gives it another name.")
+    found = administration.topics([target]).get(target)
+    if found is None:
+        if not rules.create:
+            raise UsageError(
+                f"Kafka has no topic {target!r} for {topic!r}: make it, with {queue_count} partitions or more, or let "
+                "the mirror make it: --create-topics."
+            )
+        return administration.create_topic(target, queue_count, rules.settings, rules.replication_factor)
+    if found.partition_count < queue_count:
+        if not rules.create:
+            raise UsageError(
+                f"Topic {topic!r} has {queue_count} queues, and {target!r} in Kafka {found.partition_count} "
+                f"partitions: each queue needs one. Give it {queue_count}, or let the mirror do so: --create-topics."
+            )
+        administration.grow_topic(target, queue_count)
+        found = administration.topics([target])[target]
+    return found
+
+
+def prepare_letters(administration: KafkaAdministration, mirror: str) -> None:
+    """Have the dead-letter topic."""
+    administration.create_topic(letter_topic(mirror), 1, _LETTER_SETTINGS)
+
+
+def record_rules(
+    target: str, settings: Mapping[str, str], letter_settings: Mapping[str, str], rules: TargetRules
+) -> KafkaRules:
+    """What the target's settings mean for records now. UsageError: the topic keeps only the last record of each key."""
+    policy = settings.get("cleanup.policy", "delete").split(",")
+    if "compact" in policy and not rules.compacted:
+        raise UsageError(
+            f"Topic {target!r} of Kafka is compacted: of messages with the same sharding key or KEYS only the last one "
+            "would stay. If the keys are identities, say so: --compacted-target."
+        )
+    retention_ms = int(settings.get("retention.ms", -1)) if "delete" in policy else -1
+    oldest_ms = max(retention_ms - _NOW_MARGIN_MS, 0) if retention_ms >= 0 else None
+    before_ms = int(
+        settings.get("message.timestamp.before.max.ms", settings.get("message.timestamp.difference.max.ms", -1))
+    )
+    behind = [
+        limit for limit in (before_ms, oldest_ms if rules.old_timestamps == "now" else None) if limit and limit > 0
+    ]
+    ahead_ms = int(settings.get("message.timestamp.after.max.ms", MAX_AHEAD_MS))
+    now_ms = int(time.time() * 1000)
+    return KafkaRules(
+        now_ms=now_ms,
+        max_ahead_ms=max(min(ahead_ms, MAX_AHEAD_MS) - _NOW_MARGIN_MS, 0),
+        # A limit of some hundred million years would be before all time.
+        max_behind_ms=min((limit for limit in behind if limit < now_ms), default=None),
+        retention_ms=oldest_ms,
+        log_append_time=settings.get("message.timestamp.type") == "LogAppendTime",
+        compacted="compact" in policy,
+        max_letter_bytes=int(letter_settings.get("max.message.bytes", _MESSAGE_BYTES)) - KAFKA_RECORD_BYTES_BESIDE,
+    )

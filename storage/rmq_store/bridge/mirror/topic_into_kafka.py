@@ -1,0 +1,346 @@
+"""One topic of a store into one topic of Kafka, a window of all its queues in each transaction."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rmq_store.bridge.kafka.client import KafkaWriter, Partition
+from rmq_store.bridge.mirror.kafka_positions import Mark, QueuePosition, TopicPosition, transactional_id
+from rmq_store.bridge.mirror.kafka_side import CopyRules, Counts, KafkaSide
+from rmq_store.bridge.mirror.kafka_targets import (
+    TargetRules,
+    letter_topic,
+    prepare_letters,
+    prepare_target,
+    record_rules,
+)
+from rmq_store.bridge.mirror.store_windows import QueueWindow, mark_below, read_window
+from rmq_store.bridge.mirror.topic_start import TopicStart
+from rmq_store.bridge.mirror.window_records import MappedWindow, map_window
+from rmq_store.bridge.records.letter import too_large_letter
+from rmq_store.bridge.records.to_kafka import KafkaRules
+from rmq_store.broker.results import QueueRange
+from rmq_store.broker.store import Store
+from rmq_store.errors import (
+    KafkaRefusedError,
+    MirrorConflictError,
+    MirrorSourceError,
+    MirrorTargetError,
+    OffsetOutOfRangeError,
+    RecordRefusedError,
+    RecordTooLargeError,
+    UsageError,
+)
+
+# Positions are read behind open transactions of others, which last a minute at most unless somebody wants otherwise.
+_POSITIONS_TIMEOUT_MS: Final = 90_000
+# A writer that has just taken the id says so within this time.
+_CLAIM_WAIT_S: Final = 5.0
+_CLAIM_POLL_S: Final = 0.5
+_SETTINGS_AGE_S: Final = 30.0
+
+Int64 = npt.NDArray[np.int64]
+
+
+class TopicIntoKafka:
+    """`topic` into `target`. `is_new`: the topic was not there when the mirror began, so all of it is copied.
+
+    `open`, then `copy` again and again. After a `KafkaUnavailableError` of either it can be called again; all other
+    errors end the topic's mirror.
+    """
+
+    def __init__(
+        self, store: Store, side: KafkaSide, topic: str, target: str, rules: CopyRules, targets: TargetRules,
+        *, is_new: bool, counts: Counts, is_writable: bool = True,
+    ) -> None:  # fmt: skip
+        self.topic = topic
+        self.target = target
+        self._store, self._side, self._rules, self._targets = store, side, rules, targets
+        self._is_new, self._is_writable = is_new, is_writable
+        self.counts = counts
+        self._writer: KafkaWriter | None = None
+        self._is_claimed = False
+        self._must_settle = False
+        self._queue_count = 0
+        self._target_id = ""
+        self._positions: dict[int, QueuePosition] = {}
+        self._settings: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
+        self._settings_until_s = 0.0
+        self._limits: dict[int, int] = {}
+        self._refused: dict[int, dict[int, str]] = {}
+        self._short_letters = False
+        self._added: dict[Partition, list[Int64]] = {}
+
+    # -- positions --------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Take the topic from whoever mirrors it, and write where its queues begin.
+
+        Raises:
+            MirrorSourceError, MirrorTargetError: a side is not what it was.
+            UsageError, KafkaRefusedError: the target cannot be written to.
+        """
+        side = self._side
+        self._prepare()
+        if self._writer is None:
+            self._writer = side.writers.writer(transactional_id(side.mirror, side.rmq_cluster_id, self.topic))
+        if self._must_settle:
+            self._writer.reset(takes_over=True)
+            self._must_settle = False
+        self._must_settle = True
+        self._writer.begin()
+        side.positions.refresh(_POSITIONS_TIMEOUT_MS)
+        start = TopicStart(
+            self._store, side, self._rules, self.topic, self.target, self._target_id, self._queue_count, self._is_new
+        )
+        start.check_target()
+        starts = start.new_positions()
+        self._positions = {**side.positions.queues(self.topic), **starts}
+        start.check_ends(self._positions)
+        moved = start.moved_positions(self._positions)
+        self._positions |= moved
+        self._writer.add(side.positions.partition, self._rows({**starts, **moved}, claims=True))
+        self._writer.commit()
+        self._must_settle, self._is_claimed = False, True
+
+    def _prepare(self) -> None:
+        config = self._store.topic(self.topic)
+        ids = self._store.queue_ranges(self.topic)
+        self._queue_count = max(config.read_queue_nums, config.write_queue_nums, *(number + 1 for number in ids), 1)
+        made = prepare_target(self._side.administration, self.topic, self.target, self._queue_count, self._targets)
+        self._target_id = str(made.topic_id)
+        prepare_letters(self._side.administration, self._side.mirror)
+        self._record_rules()
+
+    def _rows(self, queues: Mapping[int, QueuePosition], *, claims: bool) -> pa.RecordBatch:
+        side = self._side
+        claim = TopicPosition(side.instance, self.target, self._target_id, self._queue_count) if claims else None
+        return side.positions.rows(self.topic, queues, claim)
+
+    # -- after a failure --------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """End the transaction that failed, and go on at the position that is committed. MirrorConflictError."""
+        self.counts.repeated += 1
+        if not self._is_claimed:
+            self.open()
+            return
+        assert self._writer is not None
+        self._refuse_other_owner()
+        try:
+            self._writer.reset()
+        except MirrorConflictError:
+            # Another mirror, or only a transaction that took too long for a broker that cannot tell.
+            stop_s = time.monotonic() + _CLAIM_WAIT_S
+            while time.monotonic() < stop_s:
+                time.sleep(_CLAIM_POLL_S)
+                self._refuse_other_owner()
+            self._writer.reset(takes_over=True)
+        self._refuse_other_owner()
+        self._positions = dict(self._side.positions.queues(self.topic))
+        self._must_settle = False
+
+    def _refuse_other_owner(self) -> None:
+        self._side.positions.refresh(_POSITIONS_TIMEOUT_MS)
+        known = self._side.positions.topic(self.topic)
+        if known is not None and known.owner != self._side.instance:
+            raise MirrorConflictError(
+                f"Another mirror of the name {self._side.mirror!r} copies topic {self.topic!r} now. This one ends; "
+                "what it had not committed was aborted. Run one mirror of a name."
+            )
+
+    # -- copying ----------------------------------------------------------------------------------------------------
+
+    def lag(self) -> int:
+        """Messages that are there and not copied."""
+        ranges = self._ranges()
+        return sum(max(end - self._positions[queue_id].next_offset, 0) for queue_id, (_, end) in ranges.items())
+
+    def copy(self) -> int:
+        """Copy one window, if something is there: how many messages it had.
+
+        Raises:
+            KafkaUnavailableError: try again later. MirrorConflictError: another mirror of the name has begun.
+            MirrorSourceError: messages are gone. UsageError, KafkaRefusedError: the topic cannot be mirrored so.
+        """
+        if self._writer is None or not self._is_claimed:
+            self.open()
+        if self._must_settle:
+            self._settle()
+        self._grow()
+        rules = self._record_rules()
+        lost = self._skip_gone()
+        windows = self._windows()
+        if not windows and not lost:
+            return 0
+        mapped = [self._mapped(window, rules) for window in windows]
+        if self._is_writable:
+            self._store.flush()
+        self._must_settle = True
+        try:
+            self._write(mapped, lost)
+        except RecordRefusedError as error:
+            self._judge(error)
+            return 0
+        self._must_settle = False
+        for one in mapped:
+            self._limits.pop(one.window.queue_id, None)
+            self._refused.pop(one.window.queue_id, None)
+        return sum(window.stop - window.start for window in windows)
+
+    def close(self) -> None:
+        """Abort what is open."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _record_rules(self) -> KafkaRules:
+        if time.monotonic() >= self._settings_until_s:
+            administration = self._side.administration
+            letters = letter_topic(self._side.mirror)
+            self._settings = administration.topic_settings(self.target), administration.topic_settings(letters)
+            self._settings_until_s = time.monotonic() + _SETTINGS_AGE_S
+        return record_rules(self.target, *self._settings, self._targets)
+
+    def _grow(self) -> None:
+        ids = self._store.queue_ranges(self.topic)
+        if max(ids, default=0) >= self._queue_count:
+            self.open()
+
+    def _skip_gone(self) -> dict[int, QueuePosition]:
+        """Positions of queues whose next messages are gone, behind these."""
+        found = {}
+        for queue_id, (first, _) in self._ranges().items():
+            position = self._positions[queue_id]
+            gone = first - position.next_offset
+            if gone <= 0:
+                continue
+            if self._rules.on_data_loss == "fail":
+                raise MirrorSourceError(
+                    f"Messages {position.next_offset} to {first - 1} of queue {queue_id} of {self.topic!r} are gone: "
+                    "retention took them before they were mirrored. --on-data-loss count goes on behind them."
+                )
+            mark = Mark(first, target_end=position.mark.target_end)
+            found[queue_id] = position.moved(mark, lost_count=gone, lost_end=first)
+        return found
+
+    def _ranges(self) -> dict[int, QueueRange]:
+        """Of queues that have a position; one that is new waits for the next look."""
+        ranges = self._store.queue_ranges(self.topic)
+        return {queue_id: ranges[queue_id] for queue_id in ranges if queue_id in self._positions}
+
+    def _windows(self) -> list[QueueWindow]:
+        ranges = self._ranges()
+        nexts = {queue_id: max(self._positions[queue_id].next_offset, first) for queue_id, (first, _) in ranges.items()}
+        behind = [queue_id for queue_id, (_, end) in ranges.items() if nexts[queue_id] < end]
+        found = []
+        for queue_id in behind:
+            rows = min(-(-self._rules.window_rows // len(behind)), self._limits.get(queue_id, self._rules.window_rows))
+            most_bytes = self._rules.window_bytes // len(behind)
+            with contextlib.suppress(OffsetOutOfRangeError):  # retention takes them now: the next look says so
+                window = read_window(self._store, self.topic, queue_id, nexts[queue_id], rows, most_bytes)
+                if window.stop > window.start:
+                    found.append(window)
+        return found
+
+    def _mapped(self, window: QueueWindow, rules: KafkaRules) -> MappedWindow:
+        limit = 0 if self._short_letters else rules.max_letter_bytes
+        route = self._side.route(self.topic, self.target, window.queue_id)
+        mapped = map_window(window, route, rules, self._refused.get(window.queue_id, {}), limit)
+        if mapped.older and self._targets.old_timestamps == "refuse":
+            raise UsageError(
+                f"{mapped.older} messages of queue {window.queue_id} of {self.topic!r}, from offset {window.start} on, "
+                f"are older than retention.ms of topic {self.target!r}: Kafka would delete them at once. Give it a "
+                "longer one, or say --old-timestamps now (they get the time of the mirror) or keep."
+            )
+        return mapped
+
+    def _write(self, windows: list[MappedWindow], lost: Mapping[int, QueuePosition]) -> None:
+        assert self._writer is not None
+        self._added = {}
+        self._writer.begin()
+        letters: list[pa.RecordBatch] = []
+        for mapped in windows:
+            for rows in mapped.parts:
+                letters += self._add(Partition(self.target, mapped.window.queue_id), rows)
+            letters += mapped.letters
+        for rows in letters:
+            self._writer.add(Partition(letter_topic(self._side.mirror), 0), rows)
+        ends = self._writer.flush()
+        self._check_written(ends)
+        positions = dict(lost)
+        for mapped in windows:
+            queue_id = mapped.window.queue_id
+            before = positions.get(queue_id, self._positions[queue_id])
+            end = ends.get(Partition(self.target, queue_id), before.mark.target_end)
+            mark = mark_below(self._store, self.topic, queue_id, mapped.window.stop, end)
+            positions[queue_id] = before.moved(mark)
+        self._writer.add(self._side.positions.partition, self._rows(positions, claims=False))
+        self._writer.commit()
+        self._count(windows, letters, lost)
+        self._positions |= positions
+
+    def _check_written(self, ends: Mapping[Partition, int]) -> None:
+        for queue_id, position in self._positions.items():
+            end = ends.get(Partition(self.target, queue_id))
+            if end is not None and end <= position.mark.target_end:
+                raise MirrorTargetError(
+                    f"Partition {queue_id} of topic {self.target!r} in Kafka ends at {end} now, and ended at "
+                    f"{position.mark.target_end} before: it has lost records, or was made again. Nothing was committed."
+                )
+
+    def _count(
+        self, windows: list[MappedWindow], letters: list[pa.RecordBatch], lost: Mapping[int, QueuePosition]
+    ) -> None:
+        counts = self.counts
+        counts.transactions += 1
+        counts.copied += sum(len(offsets) for added in self._added.values() for offsets in added)
+        counts.copied_bytes += sum(rows.nbytes for mapped in windows for rows in mapped.parts)
+        counts.dropped_loops += sum(mapped.dropped_loops for mapped in windows)
+        counts.older_than_retention += sum(mapped.older for mapped in windows)
+        counts.damaged += sum(len(mapped.window.damaged) for mapped in windows)
+        counts.letters += sum(rows.num_rows for rows in letters)
+        counts.lost += sum(one.lost_count - self._positions[at].lost_count for at, one in lost.items())
+
+    def _add(self, partition: Partition, rows: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """Add rows to the transaction; letters for those that are too large."""
+        assert self._writer is not None
+        letters = []
+        while rows.num_rows:
+            try:
+                self._writer.add(partition, rows)
+            except RecordTooLargeError as error:
+                if error.row:
+                    self._writer.add(partition, rows.slice(0, error.row))
+                    self._note(partition, rows.slice(0, error.row))
+                limit = 0 if self._short_letters else self._record_rules().max_letter_bytes
+                route = self._side.route(self.topic, self.target, partition.partition)
+                letters.append(too_large_letter(rows.slice(error.row, 1), str(error), route, limit))
+                rows = rows.slice(error.row + 1)
+            else:
+                self._note(partition, rows)
+                break
+        return letters
+
+    def _note(self, partition: Partition, rows: pa.RecordBatch) -> None:
+        self._added.setdefault(partition, []).append(rows.column("offset").to_numpy())
+
+    def _judge(self, error: RecordRefusedError) -> None:
+        """Kafka refuses some records: named ones become letters, of others a smaller window is tried."""
+        topic, queue_id = error.partition
+        if topic != self.target:
+            if topic != letter_topic(self._side.mirror) or self._short_letters:
+                raise KafkaRefusedError(str(error)) from error
+            self._short_letters = True
+            return
+        offsets = np.concatenate(self._added[Partition(topic, queue_id)])
+        rows = error.rows or ([0] if len(offsets) == 1 else [])
+        self._refused.setdefault(queue_id, {}).update({int(offsets[row]): error.reason for row in rows})
+        if not rows:
+            self._limits[queue_id] = max(len(offsets) // 2, 1)

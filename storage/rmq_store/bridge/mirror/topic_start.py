@@ -1,0 +1,108 @@
+"""Where a mirror of one topic into Kafka goes on, and whether both sides still are what they were."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rmq_store.bridge.kafka.client import Partition
+from rmq_store.bridge.mirror.kafka_positions import QueuePosition
+from rmq_store.bridge.mirror.kafka_side import CopyRules, KafkaSide
+from rmq_store.bridge.mirror.store_windows import changed, common_place, mark_below
+from rmq_store.broker.store import Store
+from rmq_store.errors import MirrorSourceError, MirrorTargetError, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStart:
+    """Of `topic` with `queue_count` queues into `target`, whose id in Kafka is `target_id`. `is_new`: the topic was not
+    there when the mirror began. The positions of `side` must have been refreshed.
+    """
+
+    store: Store
+    side: KafkaSide
+    rules: CopyRules
+    topic: str
+    target: str
+    target_id: str
+    queue_count: int
+    is_new: bool
+
+    def check_target(self) -> None:
+        """UsageError: the mirror copied the topic to another one. MirrorTargetError: the target was made again."""
+        known = self.side.positions.topic(self.topic)
+        if known is None:
+            return
+        if known.target != self.target:
+            raise UsageError(
+                f"Mirror {self.side.mirror!r} copies topic {self.topic!r} to {known.target!r}, not to "
+                f"{self.target!r}: a queue would be spread over two topics. Keep its --rename, or name the mirror "
+                "otherwise."
+            )
+        if known.target_id != self.target_id:
+            raise MirrorTargetError(
+                f"Topic {self.target!r} of Kafka was deleted and made again since mirror {self.side.mirror!r} wrote "
+                f"to it: what was copied of {self.topic!r} is gone. A mirror of another name copies all of it again."
+            )
+
+    def new_positions(self) -> dict[int, QueuePosition]:
+        """Positions of queues that have none. MirrorTargetError: they had some."""
+        known = self.side.positions.topic(self.topic)
+        positions = self.side.positions.queues(self.topic)
+        ranges = self.store.queue_ranges(self.topic)
+        found = {}
+        for queue_id in range(self.queue_count):
+            if queue_id in positions:
+                continue
+            if known is not None and queue_id < known.queue_count:
+                raise MirrorTargetError(
+                    f"The position of queue {queue_id} of {self.topic!r} is gone from topic "
+                    f"{self.side.positions.partition.topic!r} of Kafka. A mirror of another name begins again."
+                )
+            first, end = ranges.get(queue_id, (0, 0))
+            start = first
+            if known is None and not self.is_new and self.rules.start != "earliest" and first < end:
+                if self.rules.start == "latest":
+                    start = end
+                else:
+                    start = self.store.offset_by_time(self.topic, queue_id, self.rules.start)
+            found[queue_id] = QueuePosition(mark_below(self.store, self.topic, queue_id, start, -1), start)
+        return found
+
+    def check_ends(self, positions: Mapping[int, QueuePosition]) -> None:
+        """MirrorTargetError: partitions end earlier than they did."""
+        for queue_id, position in positions.items():
+            end = self.side.writers.high_watermark(Partition(self.target, queue_id))
+            if end < position.mark.target_end:
+                held = [mark for mark in position.earlier if mark.target_end <= end]
+                since = f" (at offset {held[0].next_offset} it still was what it is now)" if held else ""
+                raise MirrorTargetError(
+                    f"Partition {queue_id} of topic {self.target!r} in Kafka ends at {end}, and ended at "
+                    f"{position.mark.target_end} when queue offset {position.next_offset} of {self.topic!r} was "
+                    f"committed{since}: Kafka has lost records (an unclean leader election?)."
+                )
+
+    def moved_positions(self, positions: Mapping[int, QueuePosition]) -> dict[int, QueuePosition]:
+        """Positions of queues that are not what they were, by the rule for that. MirrorSourceError."""
+        moved = {}
+        for queue_id, position in positions.items():
+            reason = changed(self.store, self.topic, queue_id, position.mark)
+            if reason is None:
+                continue
+            common = common_place(self.store, self.topic, queue_id, position)
+            if self.rules.on_source_change == "common" and common is not None:
+                moved[queue_id] = position.back_at(common)
+            elif self.rules.on_source_change == "restart":
+                first = self.store.queue_range(self.topic, queue_id).min_offset
+                moved[queue_id] = QueuePosition(
+                    mark_below(self.store, self.topic, queue_id, first, position.mark.target_end), first
+                )
+            else:
+                place = "none is known" if common is None else f"the last is offset {common.next_offset}"
+                raise MirrorSourceError(
+                    f"Queue {queue_id} of {self.topic!r} is not the one that was mirrored: {reason}. Was a copy "
+                    "restored, or the topic deleted and made again? --on-source-change common goes on at the last "
+                    "common place "
+                    f"({place}), restart at the beginning."
+                )
+        return moved

@@ -1,0 +1,69 @@
+"""A window of a queue as records for Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_store.bridge.mirror.store_windows import QueueWindow
+from rmq_store.bridge.records.letter import letters_to_kafka
+from rmq_store.bridge.records.origin import froms
+from rmq_store.bridge.records.route import Route
+from rmq_store.bridge.records.schema import RECORDS_SCHEMA
+from rmq_store.bridge.records.to_kafka import KafkaRules, to_kafka
+from rmq_store.format.mirror_properties import MIRROR_FROM
+
+
+@dataclass(slots=True)
+class MappedWindow:
+    """`parts` (RECORDS_SCHEMA) for the target partition, and letters. `older`: how many the target's retention deletes
+    at once.
+    """
+
+    window: QueueWindow
+    parts: list[pa.RecordBatch] = field(default_factory=list)
+    letters: list[pa.RecordBatch] = field(default_factory=list)
+    dropped_loops: int = 0
+    older: int = 0
+
+
+def map_window(
+    window: QueueWindow, route: Route, rules: KafkaRules, refused: Mapping[int, str], max_letter_bytes: int
+) -> MappedWindow:
+    """`refused`: by queue offset, why Kafka does not take a message."""
+    mapped = MappedWindow(window)
+    for batch in window.batches:
+        one = to_kafka(batch, route, rules)
+        mapped.dropped_loops += one.dropped_loops
+        mapped.older += one.older_than_retention
+        rows = one.rows
+        if refused:
+            reasons = {row: refused[at] for row, at in enumerate(rows.column("offset").to_pylist()) if at in refused}
+            mapped.letters.append(letters_to_kafka(rows, reasons, route, max_letter_bytes))
+            kept = np.ones(rows.num_rows, np.bool_)
+            kept[list(reasons)] = False
+            rows = rows.filter(pa.array(kept))
+        if rows.num_rows:
+            mapped.parts.append(rows)
+        if one.letters.num_rows:
+            mapped.letters.append(one.letters)
+    if window.damaged:
+        mapped.letters.append(_damaged_letters(window, route, rules.now_ms))
+    return mapped
+
+
+def _damaged_letters(window: QueueWindow, route: Route, now_ms: int) -> pa.RecordBatch:
+    offsets = sorted(window.damaged)
+    sources = froms(route, np.array(offsets, np.int64)).to_pylist()
+    rows = pa.RecordBatch.from_pylist(
+        [
+            {"offset": offset, "timestampMs": now_ms, "timestampType": 0, "key": None, "value": None,
+             "headers": [{"name": MIRROR_FROM.encode(), "value": source.encode()}]}
+            for offset, source in zip(offsets, sources, strict=True)
+        ],
+        schema=RECORDS_SCHEMA,
+    )  # fmt: skip
+    return letters_to_kafka(rows, {row: window.damaged[at] for row, at in enumerate(offsets)}, route, 0)

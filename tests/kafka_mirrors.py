@@ -1,0 +1,128 @@
+"""Mirrors from a store into the Kafka of the tests, and what a reader of committed records then finds there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from kafka_server import KafkaServer
+from rmq_store import Message, Store, StoreError
+from rmq_store.bridge.kafka.administration import KafkaPythonAdministration
+from rmq_store.bridge.kafka.client import Partition, Position
+from rmq_store.bridge.kafka.connection import KafkaConnection
+from rmq_store.bridge.kafka.reader import KafkaPythonReader
+from rmq_store.bridge.kafka.writer import KafkaPythonWriters
+from rmq_store.bridge.mirror.into_kafka import IntoKafka
+from rmq_store.bridge.mirror.kafka_positions import KafkaPositions
+from rmq_store.bridge.mirror.kafka_side import CopyRules, KafkaSide
+from rmq_store.bridge.mirror.kafka_targets import TargetRules
+from rmq_store.bridge.mirror.topics import TopicChoice
+
+RMQ_CLUSTER = "shop-rocketmq"
+_PATIENCE_S = 60.0
+
+
+class Told:
+    """A watcher that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.troubles: list[tuple[str, StoreError]] = []
+        self.endings: list[tuple[str, StoreError]] = []
+
+    def moved(self, topic: str, messages: int) -> None:
+        """Nothing."""
+
+    def trouble(self, topic: str, error: StoreError) -> None:
+        """Kept."""
+        self.troubles.append((topic, error))
+
+    def ended(self, topic: str, error: StoreError) -> None:
+        """Kept."""
+        self.endings.append((topic, error))
+
+
+@contextmanager
+def kafka_side(kafka: KafkaServer, mirror: str, cluster_id: str = RMQ_CLUSTER, **options: Any) -> Iterator[KafkaSide]:
+    """Kafka as a mirror has it: connections of its own."""
+    connection = KafkaConnection((kafka.address,))
+    administration = KafkaPythonAdministration(connection)
+    writers = KafkaPythonWriters(connection.settings(), administration.topic_settings, **options)
+    reader = KafkaPythonReader(connection)
+    try:
+        positions = KafkaPositions(mirror, cluster_id, reader, administration, writers)
+        positions.prepare()
+        yield KafkaSide(mirror, cluster_id, kafka.cluster_id, administration, writers, positions)
+    finally:
+        reader.close()
+        writers.close()
+        administration.close()
+
+
+@contextmanager
+def mirror_of(
+    kafka: KafkaServer,
+    store: Store,
+    mirror: str,
+    topics: Sequence[str],
+    *,
+    rules: CopyRules | None = None,
+    targets: TargetRules | None = None,
+    choice: TopicChoice | None = None,
+    cluster_id: str = RMQ_CLUSTER,
+    **options: Any,
+) -> Iterator[tuple[IntoKafka, Told]]:
+    """A mirror, and what it tells."""
+    told = Told()
+    with kafka_side(kafka, mirror, cluster_id, **options) as side:
+        made = IntoKafka(
+            store, side, choice or TopicChoice(tuple(topics)), rules or CopyRules(),
+            targets or TargetRules(create=True), told,
+        )  # fmt: skip
+        try:
+            yield made, told
+        finally:
+            made.close()
+
+
+def catch_up(mirror: IntoKafka, wait: Callable[[float], bool] = lambda seconds: bool(time.sleep(seconds))) -> None:
+    """Let a mirror copy what is there; topics that end are an error."""
+    for error in mirror.run(wait, until_caught_up=True).values():
+        raise error
+
+
+def committed_rows(kafka: KafkaServer, topic: str, partition: int = 0) -> list[dict[str, Any]]:
+    """What a reader of committed records has, to the end of the partition."""
+    place = Partition(topic, partition)
+    connection = KafkaConnection((kafka.address,))
+    reader = KafkaPythonReader(connection)
+    writers = KafkaPythonWriters(connection.settings(), lambda topic: {})
+    found: list[dict[str, Any]] = []
+    try:
+        end = writers.high_watermark(place)
+        reader.assign({place: Position(0)})
+        stop_s = time.monotonic() + _PATIENCE_S
+        while reader.position(place) < end:
+            assert time.monotonic() < stop_s, "a transaction stays open"
+            for fetched in reader.poll(100).values():
+                found += fetched.rows.to_pylist()
+    finally:
+        reader.close()
+        writers.close()
+    return found
+
+
+def values(kafka: KafkaServer, topic: str, partition: int = 0) -> list[bytes | None]:
+    """The values alone."""
+    return [row["value"] for row in committed_rows(kafka, topic, partition)]
+
+
+def headers(row: dict[str, Any]) -> dict[str, bytes]:
+    """A record's headers by name."""
+    return {pair["name"].decode(): pair["value"] for pair in row["headers"]}
+
+
+def fill(store: Store, topic: str, bodies: Sequence[bytes], queue_id: int = 0, **fields: Any) -> None:
+    """Messages in one queue."""
+    store.send_all([Message(topic, body, queue_id=queue_id, **fields) for body in bodies])
