@@ -1,18 +1,21 @@
 """A queue on each of two sides, mirrors between them, and a group: a model that knows of each message where it went.
 
-For tests of `rmq_store.bridge.offsets`. Side 0 and side 1 are alike. Every message has an id; `places[side][id]` is
-where it is, or was, on a side. A group has consumed on a side what lies below its position there.
+For tests of `rmq_store.bridge.offsets`, which see it by `link` as a pair of sides. Side 0 and side 1 are alike. Every
+message has an id; `places[side][id]` is where it is, or was, on a side. A group has consumed on a side what lies below
+its position there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from rmq_store.bridge.offsets.copies import WayBack
-from rmq_store.bridge.offsets.translate import OTHER, RETURNED, Origins
+from rmq_store.bridge.offsets.plan import Link
+from rmq_store.bridge.offsets.side import Extent, MirroredQueue, MirroredTopic, MirrorPositions, Origin
+from rmq_store.bridge.offsets.side import Queue as Place
+from rmq_store.bridge.offsets.translate import OTHER, RETURNED, Offsets, Origins
 
 
 @dataclass
@@ -141,12 +144,67 @@ class Pair:
         self.positions[side] = position
         self.consumed |= {message for message, at in self.places[side].items() if at < position}
 
-    def way_back(self, side: int) -> WayBack | None:
-        """The mirror that reads this side, as a way back."""
-        mirror = self.mirrors[side]
-        return None if mirror is None else WayBack(mirror.start, mirror.next)
-
-    def letters(self, side: int) -> np.ndarray:
+    def letters(self, side: int) -> Offsets:
         """Offsets of this side that its mirror could not copy."""
         mirror = self.mirrors[side]
         return np.array(sorted(mirror.letters) if mirror else [], np.int64)
+
+    def link(self, side: int, chunk: int) -> Link:
+        """Both sides as a translation from `side` sees them."""
+        source, target = (ModelSide(self, each, chunk) for each in (side, 1 - side))
+        return Link(
+            source, target, self._mirror_positions(side), self._mirror_positions(1 - side),
+            lambda queue: self.letters(1 - side),
+        )  # fmt: skip
+
+    def _mirror_positions(self, side: int) -> MirrorPositions:
+        mirror = self.mirrors[side]
+        if mirror is None:
+            return dict
+        return lambda: {f"T{side}": MirroredTopic(f"T{1 - side}", {0: MirroredQueue(mirror.next, mirror.start)})}
+
+
+class ModelSide:
+    """`offsets.side.Side` of a side of the model: a topic with one queue, and one group."""
+
+    def __init__(self, pair: Pair, side: int, chunk: int) -> None:
+        self._pair = pair
+        self._side = side
+        self._queue = pair.queues[side]
+        self._chunk = chunk
+        self.name = self.cluster_id = f"C{side}"
+        self.member_names = ""
+        self.waiting = 0
+
+    def topics(self) -> list[str]:
+        return [f"T{self._side}"]
+
+    def queue_count(self, topic: str) -> int:
+        return 1
+
+    def topic_id(self, topic: str) -> str:
+        return ""
+
+    def extents(self, queues: Collection[Place]) -> dict[Place, Extent]:
+        return {place: Extent(self._queue.start, self._queue.next, self._queue.compacted) for place in queues}
+
+    def wait_for_end(self, queue: Place, end: int) -> None:
+        assert self._queue.next >= end
+
+    def origins(self, queue: Place, first: int, end: int, other: Origin) -> Iterator[Origins]:
+        assert (self._queue.start <= first and end <= self._queue.next) or first >= end
+        return self._queue.read(first, end, self._chunk)
+
+    def group_positions(self, group: str) -> dict[Place, int]:
+        position = self._pair.positions[self._side]
+        return {} if position is None else {Place(f"T{self._side}", 0): position}
+
+    def members(self, group: str) -> str:
+        return self.member_names
+
+    def waiting_count(self, group: str) -> int:
+        return self.waiting
+
+    def commit(self, group: str, positions: Mapping[Place, int], *, force: bool) -> None:
+        for position in positions.values():
+            self._pair.move(self._side, position)

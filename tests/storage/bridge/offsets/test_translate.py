@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from mirrored_queues import Pair
 from rmq_store.bridge.offsets.copies import Copies, Lost, WayBack
 from rmq_store.bridge.offsets.missing import count_missing
+from rmq_store.bridge.offsets.plan import Move, Rules, Status, plan_group
 from rmq_store.bridge.offsets.seek import Place, seek
 from rmq_store.bridge.offsets.translate import (
-    NO_OFFSETS,
     OTHER,
     RETURNED,
     NothingConsumed,
@@ -26,49 +26,6 @@ from rmq_store.bridge.offsets.translate import (
 )
 
 CHUNK = 3
-
-
-def translated(pair: Pair, side: int, *, over_letters: bool = False) -> Translation:
-    """The group's position on `side`, translated to the other side."""
-    source, target = pair.queues[side], pair.queues[1 - side]
-    group, mirror, way_back = pair.positions[side], pair.mirrors[side], pair.way_back(1 - side)
-    assert group is not None
-    first = max(pair.positions[1 - side] or 0, target.start)
-    letters = pair.letters(1 - side)
-    others: Copies | NothingConsumed = NothingConsumed()
-    if way_back is not None:
-        place = seek(lambda begin, end: source.read(begin, end, CHUNK), source.start, min(group, source.next), first)
-        lost = Lost.NONE
-        if source.compacted:
-            lost = Lost.ANY
-        elif source.start > 0 and not place.seen_before:
-            lost = Lost.OLDEST
-
-        def next_copy() -> int:
-            if group < source.next and (source.compacted or group < source.start):
-                return 0
-            behind = [
-                entry.source_offset for _, entry in source.visible(group, source.next) if entry.source_offset >= 0
-            ]
-            return behind[0] if behind else way_back.next
-
-        others = Copies(source.read(place.position, group, CHUNK), way_back, lost, next_copy, letters)
-    return translate(
-        group, None if mirror is None else mirror.next, target.read(first, target.next, CHUNK),
-        max(target.next, first), others, letters if over_letters else NO_OFFSETS,
-    )  # fmt: skip
-
-
-def missing(pair: Pair, side: int, found: Translation) -> int:
-    """What the group would not get."""
-    source, target = pair.queues[side], pair.queues[1 - side]
-    group, present, mirror = pair.positions[side], pair.positions[1 - side] or 0, pair.mirrors[side]
-    assert group is not None
-    copied_from = source.next if mirror is None else found.source_offset
-    gone = range(present, max(target.start, present))
-    if target.compacted and not gone and mirror is not None:
-        copied_from = min(copied_from, mirror.start)
-    return count_missing(source.read(group, source.next, CHUNK), copied_from, gone)
 
 
 @dataclass
@@ -120,34 +77,55 @@ def assert_nothing_is_lost(pair: Pair, side: int, position: int) -> None:
             assert message in pair.consumed, f"a translation back would skip what was copied to {at}"
 
 
+def planned(pair: Pair, side: int, **rules: bool) -> Move:
+    """The group's position on `side`, translated to the other side."""
+    (move,) = plan_group(pair.link(side, CHUNK), "g", "g", Rules(**rules))
+    return move
+
+
 def try_translation(pair: Pair, side: int) -> None:
     """Translate, compare with the model, and move the group if that is allowed."""
-    if pair.positions[side] is None:
-        return
     mirror, group = pair.mirrors[side], pair.positions[side]
-    if mirror is None and pair.mirrors[1 - side] is None:
+    if group is None or (mirror is None and pair.mirrors[1 - side] is None):
         return
-    found = translated(pair, side)
+    found = planned(pair, side, accept_missing=True)
     if mirror is not None and mirror.next < group:
-        assert found == Translation(None, 0, 0, Stop.BEHIND, mirror.next)
+        assert (found.status, found.new) == (Status.BEHIND, None)
         return
     source, target = pair.queues[side], pair.queues[1 - side]
     present = pair.positions[1 - side]
-    assert found.position is not None
-    assert found.position >= max(present or 0, target.start)
+    unconsumed = [
+        at for message, at in pair.places[1 - side].items()
+        if at < (present or 0) and pair.places[side].get(message, -1) >= group and at in target.entries
+        and target.entries[at].source_offset >= 0
+    ]  # fmt: skip
+    assert found.ahead == len(unconsumed)
+    if found.ahead:
+        assert (found.status, found.new) == (Status.AHEAD, None)
+        back = planned(pair, side, force_back=True, accept_missing=True)
+        assert back.new is not None and back.new <= unconsumed[0]
+        return
+    assert found.new is not None
+    assert found.new >= max(present or 0, target.start)
     right = expected(pair, side)
-    assert found.position <= right.position, "something that was not consumed would be skipped"
+    assert found.new <= right.position, "something that was not consumed would be skipped"
     if not source.compacted and (source.start == 0 or group >= source.start):
-        assert (found.position, found.redelivered) == (right.position, right.redelivered)
-    over = translated(pair, side, over_letters=True)
-    assert over.position is not None and over.position >= found.position
-    passed = [at for at, entry in target.visible(found.position, over.position) if entry.source_offset == OTHER
+        assert (found.new, found.redelivered) == (right.position, right.redelivered)
+    over = planned(pair, side, pass_letters=True, accept_missing=True)
+    assert over.new is not None and over.new >= found.new
+    passed = [at for at, entry in target.visible(found.new, over.new) if entry.source_offset == OTHER
               and entry.message not in pair.consumed | pair.superseded]  # fmt: skip
     assert set(passed) <= set(pair.letters(1 - side).tolist())
-    if found.position == present or missing(pair, side, found):
-        return
-    assert_nothing_is_lost(pair, side, found.position)
-    pair.move(1 - side, found.position)
+    assert over.letters_passed >= len(passed)
+    strict = planned(pair, side)
+    if strict.status is Status.MISSING:
+        assert strict.missing and strict.new is None
+    elif strict.status is Status.MOVE:
+        assert strict.new == found.new
+        assert_nothing_is_lost(pair, side, found.new)
+        pair.move(1 - side, found.new)
+    else:
+        assert strict.status is Status.STAYS and found.new == present
 
 
 SIDE = st.integers(0, 1)
@@ -323,3 +301,26 @@ def test_missing_counts_what_was_never_copied_and_what_the_targets_retention_too
     assert count_missing(source, 7, range(0)) == 2
     assert count_missing(source, 4, range(0, 8)) == 1
     assert count_missing(source, 7, range(0, 9)) == 4
+
+
+def asked(copies: Copies, *positions: int) -> list[bool]:
+    """Which of these records of others are consumed."""
+    return copies.consumed(np.array(positions, np.int64)).tolist()
+
+
+def test_before_the_first_copy_that_retention_left_all_is_consumed_from_the_start_of_the_way_back_on() -> None:
+    copies = Copies(origins((10, 7), (12, 9)), WayBack(3, 20), Lost.OLDEST, lambda: 20, np.array([5], np.int64))
+    assert asked(copies, 2, 3, 5, 6, 7, 8, 9, 10) == [False, True, False, True, True, False, True, False]
+
+
+def test_in_a_compacted_source_all_is_consumed_up_to_the_last_copy() -> None:
+    copies = Copies(origins((10, 7), (12, 9)), WayBack(3, 20), Lost.ANY, lambda: 0)
+    assert asked(copies, 2, 3, 8, 9, 10) == [False, True, True, True, False]
+    ended = Copies(origins((10, 7)), WayBack(0, 20), Lost.ANY, lambda: 20)
+    assert asked(ended, 8, 19, 20) == [True, True, False]
+
+
+def test_a_copy_of_the_very_next_record_is_still_to_come() -> None:
+    copies = Copies(origins((10, 7)), WayBack(0, 20), Lost.NONE, lambda: 0)
+    assert not copies.none_from(7)
+    assert copies.none_from(8)

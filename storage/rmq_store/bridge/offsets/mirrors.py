@@ -1,0 +1,51 @@
+"""Positions of a mirror into a store, as translation asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rmq_store.bridge.mirror.store_positions import StorePositions, TopicPositions, text_hash
+from rmq_store.bridge.offsets.side import MirroredQueue, MirroredTopic, Side
+from rmq_store.errors import UsageError
+
+
+class IntoStore:
+    """Positions of a mirror from Kafka into a store. The store knows targets by hashes of their names.
+
+    Raises (when constructed):
+        UsageError: the mirror has begun with another cluster id of the store.
+    """
+
+    def __init__(self, positions: StorePositions, kafka: Side, store: Side) -> None:
+        positions.has_begun(store.cluster_id)
+        self._positions = positions
+        self._kafka = kafka
+        self._store = store
+
+    def __call__(self) -> Mapping[str, MirroredTopic]:
+        """Positions now, by topic of Kafka. UsageError: the store has two topics that a target could be."""
+        by_hash: dict[int, list[str]] = {}
+        for name in self._store.topics():
+            by_hash.setdefault(text_hash(name), []).append(name)
+        found = {}
+        for topic in self._kafka.topics():
+            known = self._positions.read(topic)
+            if known is None or known.target_hash not in by_hash:
+                continue
+            target, *others = by_hash[known.target_hash]
+            if others:
+                raise UsageError(
+                    f"topic {topic!r} is mirrored to {target!r} or to {others[0]!r}, which cannot be told apart: the "
+                    "CRC-32 of both names is the same"
+                )
+            found[topic] = self._mirrored(topic, target, known)
+        return found
+
+    def _mirrored(self, topic: str, target: str, known: TopicPositions) -> MirroredTopic:
+        topic_id = self._kafka.topic_id(topic)
+        queues = {
+            partition: MirroredQueue(position.next_offset, position.start_offset)
+            for partition, position in known.partitions.items()
+        }
+        is_replaced = bool(topic_id and known.topic_id.int and topic_id != str(known.topic_id))
+        return MirroredTopic(target, queues, is_replaced=is_replaced)

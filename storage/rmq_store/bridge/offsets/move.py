@@ -1,0 +1,65 @@
+"""Moving groups to where their positions translate to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rmq_store.bridge.offsets.plan import CLEAN, Link, Move, Rules, plan_group
+from rmq_store.errors import GroupInUseError, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """A group's moves. `waiting_count` messages wait to come to it again in the source, beside its positions."""
+
+    source_group: str
+    target_group: str
+    moves: Sequence[Move]
+    waiting_count: int
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the group would get all that it has not consumed."""
+        return all(move.status in CLEAN for move in self.moves)
+
+    @property
+    def change_count(self) -> int:
+        """How many positions there are to commit."""
+        return sum(move.is_change for move in self.moves)
+
+
+def plan_move(
+    link: Link, source_group: str, target_group: str, rules: Rules, *, force: bool = False, ignore_waiting: bool = False
+) -> GroupPlan:
+    """What `apply_move` would do. Changes nothing.
+
+    Raises:
+        GroupInUseError: the group has members in the target, and not `force`. UsageError: messages wait to come to it
+        again in the source, and not `ignore_waiting`; or as `plan_group`, which raises the rest.
+    """
+    if not force and (members := link.target.members(target_group)):
+        raise GroupInUseError(
+            f"group {target_group!r} has members at work in {link.target.name} and would overwrite this: stop them "
+            f"first: {members}"
+        )
+    waiting_count = link.source.waiting_count(source_group)
+    if waiting_count and not ignore_waiting:
+        raise UsageError(
+            f"{waiting_count} messages wait to come to group {source_group!r} again in {link.source.name}, and its "
+            "positions are beyond them: let it consume them first, or pass over them with --ignore-waiting"
+        )
+    return GroupPlan(source_group, target_group, plan_group(link, source_group, target_group, rules), waiting_count)
+
+
+def apply_move(link: Link, plan: GroupPlan, *, force: bool = False) -> int:
+    """Commit a plan's changes, durably: how many there were.
+
+    Raises:
+        GroupInUseError: the group has got members in the target meanwhile, and not `force`; nothing was committed.
+        KafkaUnavailableError, KafkaRefusedError, or as `Store.commit_offsets`.
+    """
+    changes = {move.target: move.new for move in plan.moves if move.new is not None and move.is_change}
+    if changes:
+        link.target.commit(plan.target_group, changes, force=force)
+    return len(changes)

@@ -1,0 +1,313 @@
+"""Where a group stands on one side, and where it would go on on the other: one row for each queue; nothing changes.
+
+The looks follow each other in an order that no mirror or consumer at work can spoil: the group's position, the
+positions of the mirrors, the end of the target, the end of the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Final
+
+import numpy as np
+
+from rmq_store.bridge.offsets.copies import Copies, Lost, WayBack
+from rmq_store.bridge.offsets.missing import count_missing
+from rmq_store.bridge.offsets.seek import seek
+from rmq_store.bridge.offsets.side import (
+    Extent,
+    MirroredQueue,
+    MirroredTopic,
+    MirrorPositions,
+    Origin,
+    Queue,
+    Side,
+    no_positions,
+)
+from rmq_store.bridge.offsets.translate import (
+    NO_OFFSETS,
+    Consumed,
+    NothingConsumed,
+    Offsets,
+    Origins,
+    Stop,
+    Translation,
+    translate,
+)
+from rmq_store.errors import MirrorSourceError, UsageError
+
+_LOOK_BACK: Final = 256
+
+
+class Status(Enum):
+    """What becomes of a queue. `MOVE`, `BACK` and `STAYS` are right; of the others the group would not get all."""
+
+    MOVE = "move"
+    BACK = "move back"
+    STAYS = "stays"
+    BEHIND = "behind"
+    """The mirror has not come as far as the group."""
+    MISSING = "missing"
+    """The target does not have what the group has not consumed."""
+    UNCOMMITTED = "uncommitted"
+    """The group has no position in the source."""
+    AHEAD = "ahead"
+    """The group's position in the target is beyond what it has consumed in the source."""
+
+
+CLEAN: Final = (Status.MOVE, Status.BACK, Status.STAYS)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What people may allow. `from_start`: a queue without a position counts as consumed up to its start.
+    `accept_missing`: move although records are missing. `force_back`: move back a group that is ahead in the target.
+    `pass_letters`: dead letters of the way back, which no group of the source has seen, do not hold a position up.
+    """
+
+    from_start: bool = False
+    accept_missing: bool = False
+    force_back: bool = False
+    pass_letters: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A queue of the source and a group. `position`: its position there; `old`, `new`: in the target's queue, None:
+    none. `redelivered` records come again, `missing` ones do not come, `letters_passed` are dead letters of the way
+    back below `new`; `ahead`: records that the group has passed in the target, and not consumed in the source. `stop`:
+    why `new` is not further.
+    """
+
+    source: Queue
+    target: Queue
+    status: Status
+    position: int | None = None
+    old: int | None = None
+    new: int | None = None
+    redelivered: int = 0
+    missing: int = 0
+    letters_passed: int = 0
+    ahead: int = 0
+    stop: Stop | None = None
+
+    @property
+    def is_change(self) -> bool:
+        """Whether there is something to commit."""
+        return self.new is not None and self.new != self.old
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A source and a target with the mirrors between them, by their positions. `letters`: what the way back could not
+    copy of a queue of the target, by position, ascending.
+    """
+
+    source: Side
+    target: Side
+    mirror: MirrorPositions = no_positions
+    way_back: MirrorPositions = no_positions
+    letters: Callable[[Queue], Offsets] = lambda queue: NO_OFFSETS
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A queue of the source, its counterpart, and the mirrors between them."""
+
+    source: Queue
+    target: Queue
+    seen_from_source: Origin
+    seen_from_target: Origin
+    mirror: MirroredQueue | None
+    is_mirrored: bool
+    way_back: MirroredQueue | None
+
+
+@dataclass(slots=True)
+class _Extents:
+    source: Mapping[Queue, Extent] = field(default_factory=dict)
+    target: Mapping[Queue, Extent] = field(default_factory=dict)
+
+
+def plan_group(link: Link, source_group: str, target_group: str, rules: Rules) -> list[Move]:
+    """Translate a group's positions; by topic and queue of the source. Only topics that a mirror of the link copies.
+
+    Raises:
+        UsageError: the group has no position on such a topic, or a target topic is not there or has fewer queues than
+        the source. MirrorSourceError: a topic was made again, and its mirror does not know it yet.
+        KafkaUnavailableError, KafkaRefusedError, CorruptionError, OffsetOutOfRangeError: a side cannot be read.
+    """
+    positions = link.source.group_positions(source_group)
+    present = link.target.group_positions(target_group)
+    mirrored, ways_back = link.mirror(), link.way_back()
+    pairs = [
+        pair
+        for topic in sorted({queue.topic for queue in positions})
+        for pair in _pairs_of_topic(link, topic, mirrored, ways_back)
+    ]
+    if not pairs:
+        raise UsageError(
+            f"group {source_group!r} has no position in {link.source.name} on a topic that this mirror copies"
+        )
+    for pair in pairs:
+        if pair.mirror is not None and pair.mirror.target_end > 0:
+            link.target.wait_for_end(pair.target, pair.mirror.target_end)
+    extents = _Extents()
+    extents.target = link.target.extents([pair.target for pair in pairs])
+    extents.source = link.source.extents([pair.source for pair in pairs])
+    return [
+        _plan_queue(link, pair, extents, positions.get(pair.source), present.get(pair.target), rules) for pair in pairs
+    ]
+
+
+def _pairs_of_topic(
+    link: Link, topic: str, mirrored: Mapping[str, MirroredTopic], ways_back: Mapping[str, MirroredTopic]
+) -> Iterator[_Pair]:
+    forward = mirrored.get(topic)
+    if forward is not None:
+        target = forward.target
+    else:
+        found = [name for name, back in ways_back.items() if back.target == topic]
+        if len(found) != 1:
+            return
+        target = found[0]
+    back = ways_back.get(target)
+    if back is not None and back.target != topic:
+        back = None
+    if (forward is not None and forward.is_replaced) or (back is not None and back.is_replaced):
+        raise MirrorSourceError(
+            f"topic {topic!r} or {target!r} was deleted and made again since its mirror looked last: let the mirror "
+            "begin it anew first"
+        )
+    count, target_count = link.source.queue_count(topic), link.target.queue_count(target)
+    if not count or target_count < count:
+        missing = f"{target_count} queues" if target_count else "no such topic"
+        raise UsageError(
+            f"topic {topic!r} has {count} queues in {link.source.name}, and {target!r} in {link.target.name} "
+            f"{missing}: positions cannot be translated. Let the mirror make and grow it, or do it by hand"
+        )
+    source_id, target_id = link.source.topic_id(topic), link.target.topic_id(target)
+    for queue_id in range(count):
+        source, goal = Queue(topic, queue_id), Queue(target, queue_id)
+        yield _Pair(
+            source, goal, Origin(link.target.cluster_id, goal, target_id),
+            Origin(link.source.cluster_id, source, source_id),
+            None if forward is None else forward.queues.get(queue_id), forward is not None,
+            None if back is None else back.queues.get(queue_id),
+        )  # fmt: skip
+
+
+def _plan_queue(
+    link: Link, pair: _Pair, extents: _Extents, position: int | None, old: int | None, rules: Rules
+) -> Move:
+    source, target = extents.source[pair.source], extents.target[pair.target]
+    move = Move(pair.source, pair.target, Status.UNCOMMITTED, position, old)
+    if position is None:
+        if not rules.from_start:
+            return move
+        position = source.start
+        move = replace(move, position=position)
+    if pair.is_mirrored and (pair.mirror is None or pair.mirror.next < position):
+        return replace(move, status=Status.BEHIND, stop=Stop.BEHIND)
+    queue = _QueueReader(link, pair, source, target)
+    ahead = queue.count_ahead(position, old)
+    begin = max(old or 0, target.start)
+    if ahead and rules.force_back:
+        begin = target.start
+    found = queue.translate(position, begin, pass_letters=rules.pass_letters)
+    assert found.position is not None
+    move = replace(
+        move, new=found.position, redelivered=found.redelivered, letters_passed=found.letters_passed, ahead=ahead,
+        stop=found.stop,
+    )  # fmt: skip
+    if ahead and not rules.force_back:
+        return replace(move, status=Status.AHEAD, new=None)
+    if not move.is_change:
+        return replace(move, status=Status.STAYS)
+    missing = queue.count_missing(position, found, 0 if ahead else old or 0)
+    if missing and not rules.accept_missing:
+        return replace(move, status=Status.MISSING, new=None, missing=missing)
+    status = Status.BACK if old is not None and found.position < old else Status.MOVE
+    return replace(move, status=status, missing=missing)
+
+
+class _QueueReader:
+    """Reads both queues of a pair as far as a translation needs it."""
+
+    def __init__(self, link: Link, pair: _Pair, source: Extent, target: Extent) -> None:
+        self._link = link
+        self._pair = pair
+        self._source = source
+        self._target = target
+
+    def translate(self, position: int, begin: int, *, pass_letters: bool) -> Translation:
+        """The rule, with what it asks for."""
+        mirror, letters = self._pair.mirror, NO_OFFSETS
+        end = max(self._target.end, begin)
+        others: Consumed = NothingConsumed()
+        if self._pair.way_back is not None:
+            letters = self._link.letters(self._pair.target)
+            others = self._copies(position, begin, letters)
+        return translate(
+            position, None if mirror is None else mirror.next, self._target_origins(begin, end), end, others,
+            letters if pass_letters else NO_OFFSETS,
+        )  # fmt: skip
+
+    def count_ahead(self, position: int, old: int | None) -> int:
+        """Copies below `old` in the target that the group has not consumed in the source, and positions below it that
+        are not there yet. Copies ascend, so it looks back no further than to one that is consumed.
+        """
+        end = min(old or 0, self._target.end)
+        ahead, width = (old or 0) - end, _LOOK_BACK
+        while end > self._target.start:
+            begin = max(self._target.start, end - width)
+            offsets = [chunk.source_offsets for chunk in self._target_origins(begin, end)]
+            copied = np.concatenate(offsets) if offsets else np.empty(0, np.int64)
+            copied = copied[copied >= 0]
+            ahead += int(np.count_nonzero(copied >= position))
+            if (copied < position).any():
+                break
+            end, width = begin, width * 2
+        return ahead
+
+    def count_missing(self, position: int, found: Translation, old: int) -> int:
+        """See `offsets.missing`."""
+        mirror, source, target = self._pair.mirror, self._source, self._target
+        copied_from = source.end if mirror is None else found.source_offset
+        gone = range(old, max(target.start, old))
+        if target.is_compacted and not gone and mirror is not None:
+            copied_from = min(copied_from, mirror.start)
+        return count_missing(self._source_origins(position, source.end), copied_from, gone)
+
+    def _copies(self, position: int, begin: int, letters: Offsets) -> Copies:
+        source, way_back = self._source, self._pair.way_back
+        assert way_back is not None
+        end = min(position, source.end)
+        place = seek(self._source_origins, source.start, end, begin)
+        lost = Lost.NONE
+        if source.is_compacted:
+            lost = Lost.ANY
+        elif source.start > 0 and not place.seen_before:
+            lost = Lost.OLDEST
+
+        def next_copy() -> int:
+            if position < source.end and (source.is_compacted or position < source.start):
+                return 0
+            for chunk in self._source_origins(position, source.end):
+                copied = chunk.source_offsets[chunk.source_offsets >= 0]
+                if len(copied):
+                    return int(copied[0])
+            return way_back.next
+
+        copies = self._source_origins(place.position, end)
+        return Copies(copies, WayBack(way_back.start, way_back.next), lost, next_copy, letters)
+
+    def _source_origins(self, first: int, end: int) -> Iterator[Origins]:
+        first = max(first, self._source.start)
+        return self._link.source.origins(self._pair.source, first, end, self._pair.seen_from_source)
+
+    def _target_origins(self, first: int, end: int) -> Iterator[Origins]:
+        first, end = max(first, self._target.start), min(end, self._target.end)
+        return self._link.target.origins(self._pair.target, first, end, self._pair.seen_from_target)

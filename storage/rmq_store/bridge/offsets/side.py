@@ -1,0 +1,110 @@
+"""What translation asks of a side: Kafka (`kafka_side`) or a store (`store_side`), each as source or as target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from rmq_store.bridge.offsets.translate import Origins
+
+
+class Queue(NamedTuple):
+    """A partition of Kafka, or a queue of RocketMQ."""
+
+    topic: str
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What a queue holds: [`start`, `end`) of committed records. `is_compacted`: any may be gone."""
+
+    start: int
+    end: int
+    is_compacted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The other side's queue, as marks name it. `topic_id`: Kafka's; empty for RocketMQ."""
+
+    cluster_id: str
+    queue: Queue
+    topic_id: str = ""
+
+
+class Side(Protocol):
+    """A cluster. Errors are those of `kafka.client` and of `Store`."""
+
+    @property
+    def name(self) -> str:
+        """For texts: `Kafka`, or the store's path."""
+
+    @property
+    def cluster_id(self) -> str:
+        """As marks name it."""
+
+    def topics(self) -> Collection[str]:
+        """All that may be mirrored."""
+
+    def queue_count(self, topic: str) -> int:
+        """How many partitions or queues; 0: there is no such topic."""
+
+    def topic_id(self, topic: str) -> str:
+        """Kafka's topic id; empty for RocketMQ, and where Kafka does not tell."""
+
+    def extents(self, queues: Collection[Queue]) -> Mapping[Queue, Extent]:
+        """What these queues hold now."""
+
+    def wait_for_end(self, queue: Queue, end: int) -> None:
+        """Wait until committed records can be read up to `end`. KafkaUnavailableError: not in time."""
+
+    def origins(self, queue: Queue, first: int, end: int, other: Origin) -> Iterator[Origins]:
+        """Where the records at [`first`, `end`) came from, seen from `other`, some thousand at a time."""
+
+    def group_positions(self, group: str) -> Mapping[Queue, int]:
+        """What a group has committed."""
+
+    def members(self, group: str) -> str:
+        """Who is at work as a group, for people; empty: nobody."""
+
+    def waiting_count(self, group: str) -> int:
+        """How many messages wait to come to the group again, beside its positions."""
+
+    def commit(self, group: str, positions: Mapping[Queue, int], *, force: bool) -> None:
+        """Commit positions, durably; what lies below them is durable, too.
+
+        Raises:
+            GroupInUseError: the group has members. A store takes `force`, and moves the group all the same.
+        """
+
+
+class MirroredQueue(NamedTuple):
+    """How far a mirror is with a queue: it began at `start`, goes on at `next`. `target_end`: where the target ended
+    behind what it wrote; -1: not known.
+    """
+
+    next: int
+    start: int
+    target_end: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class MirroredTopic:
+    """A topic of a mirror: its name on the other side, and its queues by number. `is_replaced`: it, or its target, was
+    deleted and made again since the mirror looked last, so that positions are those of another topic.
+    """
+
+    target: str
+    queues: Mapping[int, MirroredQueue]
+    is_replaced: bool = False
+
+
+MirrorPositions = Callable[[], Mapping[str, MirroredTopic]]
+"""The positions of one mirror now, by source topic. A mirror that never ran has none."""
+
+
+def no_positions() -> Mapping[str, MirroredTopic]:
+    """Those of a mirror that is not there."""
+    return {}

@@ -1,0 +1,87 @@
+"""A store as a side of translation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+from rmq_store.bridge.offsets.origins import MESSAGE_COLUMNS, message_origins
+from rmq_store.bridge.offsets.side import Extent, Origin, Queue
+from rmq_store.bridge.offsets.translate import Origins
+from rmq_store.broker.lag import group_lag
+from rmq_store.broker.live import live_consumers
+from rmq_store.broker.offset_reset import OffsetChange, QueuePlace, apply_reset
+from rmq_store.broker.store import Store
+from rmq_store.errors import GroupInUseError, LeaseHeldError
+from rmq_store.format.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic, retry_topic
+
+
+class StoreSide:
+    """A store that is open for writing: positions of mirrors are asked of a writer. `cluster_id`: the user's."""
+
+    def __init__(self, store: Store, cluster_id: str) -> None:
+        self._store = store
+        self.cluster_id: Final = cluster_id
+
+    @property
+    def name(self) -> str:
+        """The store's path."""
+        return str(self._store.path)
+
+    def topics(self) -> Collection[str]:
+        """All but RocketMQ's own, retries and dead letters."""
+        return [
+            name
+            for name in self._store.topics()
+            if not name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and not is_system_topic(name)
+        ]
+
+    def queue_count(self, topic: str) -> int:
+        """How many queues readers see."""
+        found = self._store.find_topic(topic)
+        return 0 if found is None else found.read_queue_nums
+
+    def topic_id(self, topic: str) -> str:
+        """RocketMQ's topics have none."""
+        return ""
+
+    def extents(self, queues: Collection[Queue]) -> Mapping[Queue, Extent]:
+        """What these queues hold now."""
+        return {queue: Extent(*self._store.queue_range(*queue)) for queue in queues}
+
+    def wait_for_end(self, queue: Queue, end: int) -> None:
+        """What a mirror has written here can be read when its position can."""
+
+    def origins(self, queue: Queue, first: int, end: int, other: Origin) -> Iterator[Origins]:
+        """As `Side.origins`. CorruptionError: a message is damaged."""
+        if first < end:
+            for rows in self._store.read(*queue, first, end, columns=MESSAGE_COLUMNS):
+                yield message_origins(rows, other)
+
+    def group_positions(self, group: str) -> Mapping[Queue, int]:
+        """What a group has committed."""
+        return {Queue(*place): offset for place, offset in self._store.committed_offsets(group).items()}
+
+    def members(self, group: str) -> str:
+        """Who holds leases of the group."""
+        return "; ".join(live_consumers(self._store, group))
+
+    def waiting_count(self, group: str) -> int:
+        """Messages of its %RETRY% topic that it has not consumed, and those that wait for their time to come there."""
+        return group_lag(self._store, group).retry_diff + self._store.waiting_for().get(retry_topic(group), 0)
+
+    def commit(self, group: str, positions: Mapping[Queue, int], *, force: bool) -> None:
+        """As `Side.commit`; messages below the positions are flushed first."""
+        if force:
+            self._store.commit_offsets(
+                group, {(topic, queue_id): position for (topic, queue_id), position in positions.items()}
+            )
+            return
+        changes = [
+            OffsetChange(QueuePlace(*queue, *self._store.queue_range(*queue), None), position, position)
+            for queue, position in positions.items()
+        ]
+        try:
+            apply_reset(self._store, group, changes)
+        except LeaseHeldError as error:
+            raise GroupInUseError(str(error)) from error
