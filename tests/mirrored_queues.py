@@ -195,6 +195,9 @@ class ModelSide:
         assert (self._queue.start <= first and end <= self._queue.next) or first >= end
         return self._queue.read(first, end, self._chunk)
 
+    def groups(self) -> list[str]:
+        return ["g"]
+
     def group_positions(self, group: str) -> dict[Place, int]:
         position = self._pair.positions[self._side]
         return {} if position is None else {Place(f"T{self._side}", 0): position}

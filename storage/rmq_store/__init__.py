@@ -117,13 +117,13 @@ _HOMES = {
     "broker.topics": "TopicConfig",
     "clock": "ClockFile store_clock",
     "errors": (
-        "CorruptBatchError CorruptConfigError CorruptIndexError CorruptQueueError CorruptRecordError CorruptionError "
-        "DataLossError GroupInUseError HandlerTransactionError InvalidReceiptHandleError KafkaOffsetError "
-        "KafkaRefusedError KafkaUnavailableError LeaseHeldError MarkerError MirrorConflictError MirrorLettersError "
-        "MirrorSourceError MirrorTargetError NoMessageIdError NotAStoreError OffsetOutOfRangeError ReadOnlyError "
-        "RecordRefusedError RecordTooLargeError ResponseError SchemaMismatchError "
-        "StagingError StoreError StoreFailedError StoreFullError StoreKindError StoreLockedError "
-        "StoreReplacedError TopicKindError UnknownTopicError UsageError"
+        "CorruptBatchError CorruptConfigError CorruptIndexError CorruptQueueError CorruptRecordError "
+        "CorruptionError DataLossError GroupInUseError HandlerTransactionError InvalidReceiptHandleError "
+        "KafkaOffsetError KafkaRefusedError KafkaUnavailableError LeaseHeldError MarkerError MirrorConflictError "
+        "MirrorLettersError MirrorSourceError MirrorTargetError NoMessageIdError NotAStoreError "
+        "OffsetOutOfRangeError ReadOnlyError RecordRefusedError RecordTooLargeError ResponseError "
+        "SchemaMismatchError StagingError StoreError StoreFailedError StoreFullError StoreKindError "
+        "StoreLockedError StoreReplacedError TopicKindError UnknownTopicError UsageError"
     ),
     "files.pin": "Pin",
     "format.message": "Message StoredMessage",

@@ -117,6 +117,18 @@ class KafkaPythonAdministration:
             raise KafkaRefusedError(f"Kafka tells no settings of topic {name!r}: is it there, and may we see them?")
         return {setting: "" if field["value"] is None else str(field["value"]) for setting, field in found.items()}
 
+    def groups(self) -> Collection[str]:
+        """Groups of consumers that the cluster knows: neither Connect's workers, nor share groups, which have no
+        offsets. A group whose offsets were committed for it has no protocol.
+        """
+        with translated("asking for groups"):
+            listed = self._client.list_groups()
+        return [
+            found["group_id"]
+            for found in listed
+            if found["protocol_type"] in ("", "consumer") and found.get("group_type", "").lower() != "share"
+        ]
+
     def group_offsets(self, group: str) -> Mapping[Partition, int]:
         """Committed offsets, stable ones only: while a transaction that commits some is open, it waits for its end.
 

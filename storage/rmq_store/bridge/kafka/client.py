@@ -138,6 +138,9 @@ class KafkaAdministration(Protocol):
     def topic_settings(self, name: str) -> Mapping[str, str]:
         """Settings by name: `max.message.bytes`, `retention.ms`, `message.timestamp.type` ..."""
 
+    def groups(self) -> Collection[str]:
+        """Groups of consumers that the cluster knows."""
+
     def group_offsets(self, group: str) -> Mapping[Partition, int]:
         """Committed offsets, stable ones only."""
 

@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
+import pyarrow as pa
+
 from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaReader, Partition, Position
 from rmq_store.bridge.offsets.origins import record_origins
 from rmq_store.bridge.offsets.side import Extent, Origin, Queue
@@ -27,23 +29,23 @@ class KafkaSide:
     def __init__(
         self, administration: KafkaAdministration, reader: KafkaReader, *, patience_s: float = PATIENCE_S
     ) -> None:
-        self._administration = administration
-        self._reader = reader
+        self.administration = administration
+        self.reader = reader
         self._patience_s = patience_s
         self.cluster_id: Final = administration.cluster_id()
 
     def topics(self) -> Collection[str]:
         """All but Kafka's internal ones."""
-        return self._administration.topics()
+        return self.administration.topics()
 
     def queue_count(self, topic: str) -> int:
         """How many partitions; 0: there is no such topic."""
-        found = self._administration.topics([topic]).get(topic)
+        found = self.administration.topics([topic]).get(topic)
         return 0 if found is None else found.partition_count
 
     def topic_id(self, topic: str) -> str:
         """Kafka's topic id; empty where Kafka does not tell."""
-        found = self._administration.topics([topic]).get(topic)
+        found = self.administration.topics([topic]).get(topic)
         return "" if found is None or found.topic_id == uuid.UUID(int=0) else str(found.topic_id)
 
     def extents(self, queues: Collection[Queue]) -> Mapping[Queue, Extent]:
@@ -51,7 +53,7 @@ class KafkaSide:
         partitions = [Partition(*queue) for queue in queues]
         if not partitions:
             return {}
-        ends, starts = self._reader.stable_ends(partitions), self._reader.starts(partitions)
+        ends, starts = self.reader.stable_ends(partitions), self.reader.starts(partitions)
         compacted = {topic: self._is_compacted(topic) for topic in {queue.topic for queue in queues}}
         return {
             queue: Extent(starts[place], max(starts[place], ends[place]), compacted[queue.topic])
@@ -62,7 +64,7 @@ class KafkaSide:
         """Each partition of a transaction shows its records at a time of its own, and the position may be earlier."""
         deadline_s = time.monotonic() + self._patience_s
         partition = Partition(*queue)
-        while self._reader.stable_ends([partition])[partition] < end:
+        while self.reader.stable_ends([partition])[partition] < end:
             if time.monotonic() > deadline_s:
                 raise KafkaUnavailableError(
                     f"partition {queue.queue_id} of topic {queue.topic!r} still does not show committed records up to "
@@ -72,38 +74,20 @@ class KafkaSide:
 
     def origins(self, queue: Queue, first: int, end: int, other: Origin) -> Iterator[Origins]:
         """As `Side.origins`. KafkaUnavailableError: nothing comes in time."""
-        if first >= end:
-            return
-        partition = Partition(*queue)
-        self._reader.assign({})
-        self._reader.assign({partition: Position(first)})
-        deadline_s = time.monotonic() + self._patience_s
-        position = first
-        while position < end:
-            fetched = self._reader.poll(_POLL_MS).get(partition)
-            if fetched is None:
-                if time.monotonic() > deadline_s:
-                    raise KafkaUnavailableError(
-                        f"partition {queue.queue_id} of topic {queue.topic!r}: nothing comes from {position} on, and "
-                        f"it ends at {end}"
-                    )
-                continue
-            deadline_s = time.monotonic() + self._patience_s
-            position = fetched.next_offset
-            rows = fetched.rows
-            if rows.num_rows:
-                offsets = rows.column("offset").to_numpy()
-                below = int(offsets.searchsorted(end))
-                if below:
-                    yield record_origins(rows.slice(0, below), queue, other)
+        for rows in read_rows(self.reader, Partition(*queue), first, end, self._patience_s):
+            yield record_origins(rows, queue, other)
+
+    def groups(self) -> Collection[str]:
+        """Groups that Kafka knows."""
+        return self.administration.groups()
 
     def group_positions(self, group: str) -> Mapping[Queue, int]:
         """What a group has committed for good."""
-        return {Queue(*place): offset for place, offset in self._administration.group_offsets(group).items()}
+        return {Queue(*place): offset for place, offset in self.administration.group_offsets(group).items()}
 
     def members(self, group: str) -> str:
         """How many members the group has."""
-        count = self._administration.group_member_count(group)
+        count = self.administration.group_member_count(group)
         return f"{count} members" if count else ""
 
     def waiting_count(self, group: str) -> int:
@@ -112,9 +96,37 @@ class KafkaSide:
 
     def commit(self, group: str, positions: Mapping[Queue, int], *, force: bool) -> None:
         """As `Side.commit`. Kafka itself refuses to move a group with members: `force` changes nothing."""
-        self._administration.commit_group_offsets(
+        self.administration.commit_group_offsets(
             group, {Partition(*queue): position for queue, position in positions.items()}
         )
 
     def _is_compacted(self, topic: str) -> bool:
-        return "compact" in self._administration.topic_settings(topic).get("cleanup.policy", "")
+        return "compact" in self.administration.topic_settings(topic).get("cleanup.policy", "")
+
+
+def read_rows(
+    reader: KafkaReader, partition: Partition, first: int, end: int, patience_s: float
+) -> Iterator[pa.RecordBatch]:
+    """Committed records at [`first`, `end`) of a partition, a fetch at a time. Whoever stops early may read another
+    partition at once. KafkaUnavailableError: nothing comes for `patience_s`.
+    """
+    if first >= end:
+        return
+    reader.assign({})
+    reader.assign({partition: Position(first)})
+    deadline_s = time.monotonic() + patience_s
+    position = first
+    while position < end:
+        fetched = reader.poll(_POLL_MS).get(partition)
+        if fetched is None:
+            if time.monotonic() > deadline_s:
+                raise KafkaUnavailableError(
+                    f"partition {partition.partition} of topic {partition.topic!r}: nothing comes from {position} on, "
+                    f"and it ends at {end}"
+                )
+            continue
+        deadline_s = time.monotonic() + patience_s
+        position = fetched.next_offset
+        below = int(fetched.rows.column("offset").to_numpy().searchsorted(end))
+        if below:
+            yield fetched.rows.slice(0, below)

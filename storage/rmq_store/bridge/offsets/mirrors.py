@@ -1,12 +1,18 @@
-"""Positions of a mirror into a store, as translation asks for them."""
+"""Positions of mirrors either way, as translation asks for them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
+from rmq_store.bridge.mirror.kafka_positions import KafkaPositions, TopicPosition
 from rmq_store.bridge.mirror.store_positions import StorePositions, TopicPositions, text_hash
+from rmq_store.bridge.mirror.store_windows import changed
 from rmq_store.bridge.offsets.side import MirroredQueue, MirroredTopic, Side
+from rmq_store.broker.store import Store
 from rmq_store.errors import UsageError
+
+_TIMEOUT_MS: Final = 90_000
 
 
 class IntoStore:
@@ -49,3 +55,37 @@ class IntoStore:
         }
         is_replaced = bool(topic_id and known.topic_id.int and topic_id != str(known.topic_id))
         return MirroredTopic(target, queues, is_replaced=is_replaced)
+
+
+class IntoKafka:
+    """Positions of a mirror from a store into Kafka."""
+
+    def __init__(self, positions: KafkaPositions, store: Store, kafka: Side, topics: Side) -> None:
+        """`topics`: the store as a side."""
+        self._positions = positions
+        self._store = store
+        self._kafka = kafka
+        self._topics = topics
+
+    def __call__(self) -> Mapping[str, MirroredTopic]:
+        """Positions now, by topic of the store. KafkaUnavailableError: an open transaction hides the newest ones."""
+        self._positions.refresh(_TIMEOUT_MS)
+        found = {}
+        for topic in self._topics.topics():
+            known = self._positions.topic(topic)
+            if known is not None:
+                found[topic] = self._mirrored(topic, known)
+        return found
+
+    def _mirrored(self, topic: str, known: TopicPosition) -> MirroredTopic:
+        positions = self._positions.queues(topic)
+        queues = {
+            queue_id: MirroredQueue(position.next_offset, position.start_offset, position.mark.target_end)
+            for queue_id, position in positions.items()
+        }
+        queue_count = self._topics.queue_count(topic)
+        is_replaced = self._kafka.topic_id(known.target) not in ("", known.target_id) or any(
+            queue_id >= queue_count or changed(self._store, topic, queue_id, position.mark) is not None
+            for queue_id, position in positions.items()
+        )
+        return MirroredTopic(known.target, queues, is_replaced=is_replaced)

@@ -21,7 +21,7 @@ class GroupPlan:
     @property
     def is_clean(self) -> bool:
         """Whether the group would get all that it has not consumed."""
-        return all(move.status in CLEAN for move in self.moves)
+        return bool(self.moves) and all(move.status in CLEAN for move in self.moves)
 
     @property
     def change_count(self) -> int:
@@ -32,12 +32,15 @@ class GroupPlan:
 def plan_move(
     link: Link, source_group: str, target_group: str, rules: Rules, *, force: bool = False, ignore_waiting: bool = False
 ) -> GroupPlan:
-    """What `apply_move` would do. Changes nothing.
+    """What `apply_move` would do. Changes nothing. No moves: the group has no position on a topic that is mirrored.
 
     Raises:
         GroupInUseError: the group has members in the target, and not `force`. UsageError: messages wait to come to it
         again in the source, and not `ignore_waiting`; or as `plan_group`, which raises the rest.
     """
+    moves = plan_group(link, source_group, target_group, rules)
+    if not moves:
+        return GroupPlan(source_group, target_group, moves, 0)
     if not force and (members := link.target.members(target_group)):
         raise GroupInUseError(
             f"group {target_group!r} has members at work in {link.target.name} and would overwrite this: stop them "
@@ -47,9 +50,9 @@ def plan_move(
     if waiting_count and not ignore_waiting:
         raise UsageError(
             f"{waiting_count} messages wait to come to group {source_group!r} again in {link.source.name}, and its "
-            "positions are beyond them: let it consume them first, or pass over them with --ignore-waiting"
+            "positions are beyond them: let it consume them first, or leave them behind with --ignore-waiting"
         )
-    return GroupPlan(source_group, target_group, plan_group(link, source_group, target_group, rules), waiting_count)
+    return GroupPlan(source_group, target_group, moves, waiting_count)
 
 
 def apply_move(link: Link, plan: GroupPlan, *, force: bool = False) -> int:

@@ -132,11 +132,12 @@ class _Extents:
 
 
 def plan_group(link: Link, source_group: str, target_group: str, rules: Rules) -> list[Move]:
-    """Translate a group's positions; by topic and queue of the source. Only topics that a mirror of the link copies.
+    """Translate a group's positions; by topic and queue of the source. Topics on which it has none, or that no mirror
+    of the link copies, are left out.
 
     Raises:
-        UsageError: the group has no position on such a topic, or a target topic is not there or has fewer queues than
-        the source. MirrorSourceError: a topic was made again, and its mirror does not know it yet.
+        UsageError: a target topic is not there, or has fewer queues than the source. MirrorSourceError: a topic was
+        made again, and its mirror does not know it yet.
         KafkaUnavailableError, KafkaRefusedError, CorruptionError, OffsetOutOfRangeError: a side cannot be read.
     """
     positions = link.source.group_positions(source_group)
@@ -147,10 +148,6 @@ def plan_group(link: Link, source_group: str, target_group: str, rules: Rules) -
         for topic in sorted({queue.topic for queue in positions})
         for pair in _pairs_of_topic(link, topic, mirrored, ways_back)
     ]
-    if not pairs:
-        raise UsageError(
-            f"group {source_group!r} has no position in {link.source.name} on a topic that this mirror copies"
-        )
     for pair in pairs:
         if pair.mirror is not None and pair.mirror.target_end > 0:
             link.target.wait_for_end(pair.target, pair.mirror.target_end)

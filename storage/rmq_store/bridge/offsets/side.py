@@ -63,6 +63,9 @@ class Side(Protocol):
     def origins(self, queue: Queue, first: int, end: int, other: Origin) -> Iterator[Origins]:
         """Where the records at [`first`, `end`) came from, seen from `other`, some thousand at a time."""
 
+    def groups(self) -> Collection[str]:
+        """Groups that may have positions."""
+
     def group_positions(self, group: str) -> Mapping[Queue, int]:
         """What a group has committed."""
 

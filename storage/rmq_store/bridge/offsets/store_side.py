@@ -58,6 +58,10 @@ class StoreSide:
             for rows in self._store.read(*queue, first, end, columns=MESSAGE_COLUMNS):
                 yield message_origins(rows, other)
 
+    def groups(self) -> Collection[str]:
+        """Groups that have committed offsets."""
+        return self._store.all_committed_offsets()
+
     def group_positions(self, group: str) -> Mapping[Queue, int]:
         """What a group has committed."""
         return {Queue(*place): offset for place, offset in self._store.committed_offsets(group).items()}
