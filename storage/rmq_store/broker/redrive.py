@@ -176,16 +176,17 @@ class DeadLetters:
                     progress(job.done_rows, job.moved_bytes)
         return job.result({})
 
-    def note_moved(self, group: str, queue_id: int, queue_offsets: npt.NDArray[np.int64]) -> int:
-        """Remember that dead letters (offsets of a queue of `%DLQ%group`, (n,)) were moved to where this store cannot
-        see it; how many were not known to be. As `redrive`, it may be repeated. Durable and raises as `Store.send`.
+    def note_moved(self, group: str, queue_id: int, queue_offsets: Sequence[int]) -> int:
+        """Remember that dead letters (offsets of a queue of `%DLQ%group`) were moved to where this store cannot see it;
+        how many were not known to be. As `redrive`, it may be repeated. Durable and raises as `Store.send`.
         """
         names.validate_group(group)
         host = self._host
+        offsets = np.unique(np.array(queue_offsets, np.int64))
         while True:
             newest = self._writer.last_unit(PURPOSE, group)
             known = self._table.moved(group).get(queue_id, OffsetRanges.none())
-            new = np.unique(queue_offsets[~known.contains(queue_offsets)])
+            new = offsets[~known.contains(offsets)]
             if not len(new):
                 return 0
             options = EncodeOptions(

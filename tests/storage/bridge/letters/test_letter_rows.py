@@ -127,6 +127,14 @@ def test_reasons_never_cost_a_letter_its_own_headers(scratch: Path) -> None:
     assert sizes.tolist() == [len("".join(name + value for name, value in row["properties"])) + 2 * len(properties)]
 
 
+def test_a_letter_without_room_for_its_origin_holds_up_no_other(scratch: Path) -> None:
+    full = [(b"large", b"v" * 32_200), (b"kafka_dlt-original-topic", b"o" * 249)]
+    store, mapped = imported(scratch, record(1, SPRING), record(2, full), record(3, SPRING))
+    with store:
+        assert [row["originQueueOffset"] for row in rows_of(store, "billing")] == [0x1267] * 2
+        assert len(rows_of(store, "mirror_letters")) == mapped.refused_count == 1
+
+
 def test_a_letter_imported_again_has_the_same_id(scratch: Path) -> None:
     rows = pa.RecordBatch.from_pylist([record(7, SPRING)], RECORDS_SCHEMA)
     ids = [

@@ -1,0 +1,177 @@
+"""Topics of Kafka read into one store: dead letters, and failed records that wait for a retry.
+
+A small mirror: each fetch of a partition becomes one unit, which holds the messages and the partition's next offset
+(`mirror.store_positions`). So a record comes once, wherever this process dies. A position without messages is written
+at the end only: a process that begins again reads past markers a second time, which costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from rmq_store.bridge.kafka.client import (
+    KafkaAdministration,
+    KafkaReader,
+    KafkaTopic,
+    Partition,
+    Position,
+)
+from rmq_store.bridge.mirror.store_positions import StorePosition, StorePositions, TopicPositions, text_hash
+from rmq_store.bridge.records.schema import Fetched
+from rmq_store.broker.store import Store
+from rmq_store.errors import KafkaOffsetError, MirrorSourceError, UsageError
+
+UNIT_ROWS: Final = 4_096
+"""Records of one unit, at most."""
+
+RowsToMessages = Callable[[pa.RecordBatch, Partition, str], Sequence[pa.RecordBatch]]
+"""Records (RECORDS_SCHEMA) of a partition, and the id of its topic, to batches for `Store.append_unit`."""
+
+
+class Intake:
+    """Reads topics by name into a store that is open for writing; not safe for threads.
+
+    `mirror` names the positions. `target` is a name of what the records become; another one than before is refused.
+    `count_losses`: go on where a partition begins now, if retention took records that were not read yet.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        reader: KafkaReader,
+        administration: KafkaAdministration,
+        mirror: str,
+        topics: Iterable[str],
+        target: str,
+        to_messages: RowsToMessages,
+        *,
+        count_losses: bool = False,
+    ) -> None:
+        self._reader = reader
+        self._administration = administration
+        self._names = tuple(dict.fromkeys(topics))
+        self._target = target
+        self._to_messages = to_messages
+        self._count_losses = count_losses
+        self._mirror = mirror
+        self._positions = StorePositions(store, mirror, administration.cluster_id())
+        self._topics: dict[str, TopicPositions] = {}
+        self._at: dict[Partition, StorePosition] = {}
+        self._beyond: dict[Partition, tuple[int, int]] = {}
+        self.lost_count = 0
+
+    def look_at_topics(self) -> None:
+        """Begin with topics and partitions that are new: at the first record that they have. Call it now and then.
+
+        Raises:
+            UsageError: a topic is not there, or its records went to another target before.
+            MirrorSourceError: a topic was deleted and made again.
+            MirrorConflictError: another process does the same under this name.
+        """
+        known = self._administration.topics(self._names)
+        for name in self._names:
+            if name not in known:
+                raise UsageError(f"Kafka has no topic {name!r}")
+            self._topics[name] = found = self._begun(known[name])
+            for partition, position in found.partitions.items():
+                self._at.setdefault(Partition(name, partition), position)
+        self._assign()
+
+    def partitions(self) -> Sequence[Partition]:
+        """All that are read."""
+        return sorted(self._at)
+
+    def next_offset(self, partition: Partition) -> int:
+        """Up to where a partition was read."""
+        return self._beyond.get(partition, (self._at[partition].next_offset, -1))[0]
+
+    def poll(self, timeout_ms: int) -> int:
+        """Read what has come, and append it; how many records. Durable as `Store.append`.
+
+        Raises:
+            MirrorSourceError: records were gone before they were read, or a partition is shorter than it was.
+            KafkaUnavailableError, KafkaRefusedError; those of `Store.append`; MirrorConflictError.
+        """
+        try:
+            polled = self._reader.poll(timeout_ms)
+        except KafkaOffsetError as error:
+            self._go_on_behind(error)
+            return 0
+        count = 0
+        for partition, fetched in polled.items():
+            self._beyond[partition] = fetched.next_offset, fetched.leader_epoch
+            if fetched.rows.num_rows:
+                self._append(partition, fetched)
+                count += fetched.rows.num_rows
+        return count
+
+    def write_positions(self) -> None:
+        """Write the positions that no message was stored with. Raises as `poll`."""
+        for partition in list(self._beyond):
+            self._advance(partition, ())
+
+    def _append(self, partition: Partition, fetched: Fetched) -> None:
+        topic_id = str(self._topics[partition.topic].topic_id)
+        for first in range(0, fetched.rows.num_rows, UNIT_ROWS):
+            rows = fetched.rows.slice(first, UNIT_ROWS)
+            is_last = first + rows.num_rows == fetched.rows.num_rows
+            behind = fetched.next_offset if is_last else int(rows.column("offset")[-1].as_py()) + 1
+            self._beyond[partition] = behind, fetched.leader_epoch
+            self._advance(partition, self._to_messages(rows, partition, topic_id))
+
+    def _begun(self, topic: KafkaTopic) -> TopicPositions:
+        known = self._positions.read(topic.name)
+        if known is not None:
+            if known.topic_id != topic.topic_id:
+                raise MirrorSourceError(
+                    f"Kafka's topic {topic.name!r} was deleted and made again since {self._mirror!r} read it: the "
+                    "offsets that are known are of the other one. Read the new one under another --name"
+                )
+            if known.target_hash != text_hash(self._target):
+                raise UsageError(
+                    f"what {self._mirror!r} read of {topic.name!r} so far went elsewhere, not to {self._target!r}: "
+                    "give it another --name"
+                )
+        new = [n for n in range(topic.partition_count) if known is None or n not in known.partitions]
+        if known is not None and not new:
+            return known
+        starts = self._reader.starts([Partition(topic.name, n) for n in new])
+        begun = {partition.partition: offset for partition, offset in starts.items()}
+        return self._positions.begin(topic.name, topic.topic_id, self._target, begun, known)
+
+    def _assign(self) -> None:
+        self._reader.assign({
+            partition: Position(self.next_offset(partition), self._beyond.get(partition, (0, at.leader_epoch))[1])
+            for partition, at in self._at.items()
+        })  # fmt: skip
+
+    def _advance(self, partition: Partition, batches: Sequence[pa.RecordBatch], lost: tuple[int, int] = (0, 0)) -> None:
+        next_offset, epoch = self._beyond[partition]
+        self._at[partition] = self._positions.advance(
+            self._topics[partition.topic], partition.partition, self._at[partition],
+            [batch for batch in batches if batch.num_rows],
+            next_offset=next_offset, leader_epoch=epoch, lost=lost,
+        )  # fmt: skip
+        del self._beyond[partition]
+
+    def _go_on_behind(self, error: KafkaOffsetError) -> None:
+        """Kafka has no such offsets. What retention took is counted, if that is wanted."""
+        starts: Mapping[Partition, int] = self._reader.starts([Partition(*place) for place in error.offsets])
+        for partition, start in starts.items():
+            before = self.next_offset(partition)
+            if before > start or not self._count_losses:
+                where = f"partition {partition.partition} of Kafka's topic {partition.topic!r}"
+                what = f"begins at {start} now" if before <= start else "ends before it"
+                raise MirrorSourceError(
+                    f"{where} was read up to offset {before}, and {what}: records are gone. With --on-data-loss count "
+                    "they are counted, and reading goes on where the partition begins"
+                    if before <= start
+                    else f"{where} was read up to offset {before}, and {what}: it was truncated, or replaced"
+                ) from error
+            self._beyond[partition] = start, -1
+            self._advance(partition, (), (start - before, start))
+            self.lost_count += start - before
+        self._assign()
