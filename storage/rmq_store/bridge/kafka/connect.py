@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaReader
+from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaReader, KafkaWriters
 from rmq_store.bridge.kafka.connection import KafkaConnection
 from rmq_store.errors import UsageError
 
@@ -22,6 +22,13 @@ def open_administration(connection: KafkaConnection) -> KafkaAdministration:
     with extra_needed():
         from rmq_store.bridge.kafka.administration import KafkaPythonAdministration
     return KafkaPythonAdministration(connection)
+
+
+def open_writers(connection: KafkaConnection, administration: KafkaAdministration) -> KafkaWriters:
+    """Writers of transactions; `administration` tells what topics take. Close them. Raises as `open_reader`."""
+    with extra_needed():
+        from rmq_store.bridge.kafka.writer import KafkaPythonWriters
+    return KafkaPythonWriters(connection.settings(), administration.topic_settings)
 
 
 @contextlib.contextmanager

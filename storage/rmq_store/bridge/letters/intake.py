@@ -7,6 +7,7 @@ at the end only: a process that begins again reads past markers a second time, w
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -20,9 +21,14 @@ from rmq_store.bridge.kafka.client import (
     Position,
 )
 from rmq_store.bridge.mirror.store_positions import StorePosition, StorePositions, TopicPositions, text_hash
+from rmq_store.bridge.mirror.topics import check_mirror_name
 from rmq_store.bridge.records.schema import Fetched
 from rmq_store.broker.store import Store
-from rmq_store.errors import KafkaOffsetError, MirrorSourceError, UsageError
+from rmq_store.errors import KafkaOffsetError, KafkaUnavailableError, MirrorSourceError, UsageError
+
+_POLL_MS: Final = 500
+_RETRY_S: Final = 1.0
+_LOOK_S: Final = 30.0
 
 UNIT_ROWS: Final = 4_096
 """Records of one unit, at most."""
@@ -34,7 +40,8 @@ RowsToMessages = Callable[[pa.RecordBatch, Partition, str], Sequence[pa.RecordBa
 class Intake:
     """Reads topics by name into a store that is open for writing; not safe for threads.
 
-    `mirror` names the positions. `target` is a name of what the records become; another one than before is refused.
+    `mirror` names the positions, `cluster_id` the RocketMQ side for ever. `target` is a name of what the records
+    become; another one than before is refused.
     `count_losses`: go on where a partition begins now, if retention took records that were not read yet.
     """
 
@@ -44,6 +51,7 @@ class Intake:
         reader: KafkaReader,
         administration: KafkaAdministration,
         mirror: str,
+        cluster_id: str,
         topics: Iterable[str],
         target: str,
         to_messages: RowsToMessages,
@@ -56,7 +64,8 @@ class Intake:
         self._target = target
         self._to_messages = to_messages
         self._count_losses = count_losses
-        self._mirror = mirror
+        self._mirror = check_mirror_name(mirror)
+        self._cluster_id = cluster_id
         self._positions = StorePositions(store, mirror, administration.cluster_id())
         self._topics: dict[str, TopicPositions] = {}
         self._at: dict[Partition, StorePosition] = {}
@@ -67,10 +76,12 @@ class Intake:
         """Begin with topics and partitions that are new: at the first record that they have. Call it now and then.
 
         Raises:
-            UsageError: a topic is not there, or its records went to another target before.
+            UsageError: a topic is not there, its records went to another target before, or the cluster id was another.
             MirrorSourceError: a topic was deleted and made again.
             MirrorConflictError: another process does the same under this name.
         """
+        if not self._positions.has_begun(self._cluster_id):
+            self._positions.note_begun(self._cluster_id)
         known = self._administration.topics(self._names)
         for name in self._names:
             if name not in known:
@@ -112,6 +123,35 @@ class Intake:
         """Write the positions that no message was stored with. Raises as `poll`."""
         for partition in list(self._beyond):
             self._advance(partition, ())
+
+    def run(
+        self,
+        *,
+        wait: Callable[[float], bool],
+        until_caught_up: bool = False,
+        on_poll: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        """Read until `wait(seconds)` says that somebody has asked to stop, or up to where partitions end now. While
+        Kafka cannot be reached, wait for it, but with `until_caught_up`. `on_poll(count)` after each poll. Raises as
+        `look_at_topics` and `poll`.
+        """
+        self.look_at_topics()
+        looked_s = time.monotonic()
+        ends = self._reader.stable_ends(self.partitions()) if until_caught_up else None
+        while not wait(0):
+            if ends is not None and all(self.next_offset(partition) >= end for partition, end in ends.items()):
+                break
+            try:
+                if ends is None and time.monotonic() - looked_s >= _LOOK_S:
+                    looked_s = time.monotonic()
+                    self.look_at_topics()
+                count = self.poll(_POLL_MS)
+            except KafkaUnavailableError:
+                if ends is not None or wait(_RETRY_S):
+                    raise
+                continue
+            on_poll(count)
+        self.write_positions()
 
     def _append(self, partition: Partition, fetched: Fetched) -> None:
         topic_id = str(self._topics[partition.topic].topic_id)

@@ -40,7 +40,8 @@ def as_messages(rows: pa.RecordBatch, partition: Partition, topic_id: str) -> li
 
 def intake(store: Store, kafka: MemoryKafka, target: str = "Taken", **options: Any) -> Intake:
     made = Intake(
-        store, MemoryReader(kafka, 3), MemoryAdministration(kafka), "mine", ["letters"], target, as_messages, **options
+        store, MemoryReader(kafka, 3), MemoryAdministration(kafka), "mine", "rocketmq-1", ["letters"], target,
+        as_messages, **options,
     )  # fmt: skip
     made.look_at_topics()
     return made

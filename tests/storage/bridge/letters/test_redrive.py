@@ -47,8 +47,8 @@ class Letters:
             return letter_rows(rows, route, RmqRules("letters", self.store.clock()), groups).batches
 
         reading = Intake(
-            self.store, MemoryReader(self.kafka), MemoryAdministration(self.kafka), "letters", [topic], GROUP,
-            to_messages,
+            self.store, MemoryReader(self.kafka), MemoryAdministration(self.kafka), "letters", "rocketmq-1", [topic],
+            GROUP, to_messages,
         )  # fmt: skip
         reading.look_at_topics()
         assert reading.poll(0) == len(records)

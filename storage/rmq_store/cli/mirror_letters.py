@@ -1,0 +1,212 @@
+"""`rmq mirror dead-letters` and `rmq mirror redrive`: dead letters of Kafka in the triage of a store, and back."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import click
+
+from rmq_store.cli.completion import DEAD_GROUP
+from rmq_store.cli.confirm import changing_options, confirm
+from rmq_store.cli.mirror_options import conflict_exit, kafka_connection, kafka_options
+from rmq_store.cli.numbers import FiniteRange
+from rmq_store.cli.output import common_options, printable, store_argument, wide_option, write_json, write_table
+from rmq_store.cli.progress import counting_bar
+from rmq_store.cli.stop_signal import stopped_by_signals
+from rmq_store.cli.times import parse_time
+
+_RATE_MIN, _RATE_MAX = 0.001, 1_000_000_000
+_REASONS_SHOWN = 5
+
+
+def names_of(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Names that an option was given, by repetition or commas."""
+    return tuple(dict.fromkeys(part.strip() for text in texts for part in text.split(",") if part.strip()))
+
+
+@click.command(
+    "dead-letters",
+    short_help="Import dead letters of Kafka.",
+    epilog="\b\nExample:\n  rmq mirror dead-letters /data/store --cluster-id rmq-eu --bootstrap-servers kafka:9092 \\\n"
+    "      --topics orders.DLT,dlq-orders-sink --group billing --once",
+)
+@store_argument
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@kafka_options
+@click.option("--topics", "topics", multiple=True, required=True, metavar="NAME",
+              help="Topics of dead letters; commas or repetition for more.")  # fmt: skip
+@click.option("--group", "groups", multiple=True, required=True, metavar="GROUP[=KAFKA_GROUP]",
+              help="Whose dead letters they become. With a Kafka group only letters of that one, which for Kafka "
+              "Connect is connect-NAME. Once without.")  # fmt: skip
+@click.option("--name", default="dead-letters", show_default=True, metavar="NAME",
+              help="Of this import: its position is kept under it.")  # fmt: skip
+@click.option("--cluster-id", required=True, metavar="ID",
+              help="Of the RocketMQ side, as for `rmq mirror kafka-to-rmq`.")  # fmt: skip
+@click.option("--on-data-loss", type=click.Choice(["fail", "count"]), default="fail", show_default=True,
+              help="When Kafka deleted letters that were not read: end, or go on, counted.")  # fmt: skip
+@click.option("--once", is_flag=True, help="Import what is there now, then end.")
+def dead_letters(
+    root: Path,
+    as_json: bool,
+    bootstrap_servers: tuple[str, ...],
+    kafka_settings: tuple[str, ...],
+    kafka_file: Path | None,
+    topics: tuple[str, ...],
+    groups: tuple[str, ...],
+    name: str,
+    cluster_id: str,
+    on_data_loss: str,
+    once: bool,
+) -> None:
+    """Import dead letters of Kafka Connect (headers __connect.errors.*) and Spring (kafka_dlt-*, retry topics) as dead
+    letters of a group, each once, until Ctrl-C or SIGTERM.
+
+    `rmq dlq list`, `show` and `export` show them with topic, attempts and reason; `rmq mirror redrive` sends them back
+    to Kafka. Records without such headers are imported, too, of unknown origin. Opens the store for writing: no
+    RocketMQ broker may run on it. Exit status 4: another process imports under this name.
+    """
+    from rmq_store import Store
+    from rmq_store.bridge.kafka.connect import open_administration, open_reader
+    from rmq_store.bridge.letters.into_triage import LettersIntoTriage
+    from rmq_store.bridge.letters.letter_rows import LetterGroups
+
+    wanted = LetterGroups.parse(groups)
+    connection = kafka_connection(bootstrap_servers, kafka_settings, kafka_file)
+    with conflict_exit(), stopped_by_signals() as stop, Store.open(root) as store, contextlib.ExitStack() as opened:
+        administration = opened.enter_context(contextlib.closing(open_administration(connection)))
+        reader = opened.enter_context(contextlib.closing(open_reader(connection)))
+        letters = LettersIntoTriage(
+            store, reader, administration, mirror=name, cluster_id=cluster_id, topics=names_of(topics),
+            groups=wanted, count_losses=on_data_loss == "count",
+        )  # fmt: skip
+        tell = opened.enter_context(counting_bar("dead-letters"))
+
+        def show(count: int) -> None:
+            if tell is not None:
+                tell(letters.counts.total(), 0)
+
+        letters.intake.run(wait=stop.wait, until_caught_up=once, on_poll=show)
+    lost_count = letters.intake.lost_count
+    if as_json:
+        write_json({
+            "imported": dict(sorted(letters.counts.items())), "unknown": letters.unknown_count,
+            "refused": letters.refused_count, "lost": lost_count,
+        })  # fmt: skip
+        return
+    write_table(("GROUP", "IMPORTED"), sorted(letters.counts.items()), flexible=("GROUP",))
+    for count, what in (
+        (letters.unknown_count, "have no headers that say where they come from and why"),
+        (letters.refused_count, f"do not fit a message: they are in %DLQ%mirror_{name}"),
+        (lost_count, "were deleted by Kafka before they were read"),
+    ):
+        if count:
+            click.echo(printable(f"{count} {what}"))
+
+
+@click.command(
+    short_help="Send dead letters of Kafka back.",
+    epilog="\b\nExamples:\n  rmq mirror redrive billing --store /data/store --bootstrap-servers kafka:9092 --dry-run\n"
+    "  rmq mirror redrive billing --store /data/store --bootstrap-servers kafka:9092 --topic orders \\\n"
+    "      --reason TimeoutException --since 1d --yes",
+)
+@common_options
+@wide_option
+@click.argument("group", type=DEAD_GROUP)
+@kafka_options
+@click.option("--topic", "topics", multiple=True, metavar="NAME",
+              help="Kafka topics that letters may go to, and only letters that came from these; commas or repetition "
+              "for more. Needed, but with --dry-run.")  # fmt: skip
+@click.option("--to-topic", metavar="NAME", help="Where letters of unknown origin go.")
+@click.option("--reason", help="Only of this error class, with or without its package, or of this stack hash.")
+@click.option("--filter", "sql", metavar="SQL92", help="Only messages whose properties satisfy a condition.")
+@click.option("--since", metavar="TIME", help="Only those imported since then, or in the last 10m, 2h, 1d.")
+@click.option("--max", "limit", type=click.IntRange(min=1), metavar="N", help="Send N of them; again: the next N.")
+@click.option("--rate", type=FiniteRange(_RATE_MIN, _RATE_MAX), metavar="PER_SECOND",
+              help="At most so many records per second.")  # fmt: skip
+@changing_options
+def redrive(
+    root: Path,
+    as_json: bool,
+    group: str,
+    bootstrap_servers: tuple[str, ...],
+    kafka_settings: tuple[str, ...],
+    kafka_file: Path | None,
+    topics: tuple[str, ...],
+    to_topic: str | None,
+    reason: str | None,
+    sql: str | None,
+    since: str | None,
+    limit: int | None,
+    rate: float | None,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Produce dead letters that came from Kafka to the topics that they failed in, with the key, value and headers that
+    they had before, and the time of now.
+
+    Shows first what it will do, and asks. Each letter goes once, also if this is killed or the store is set back: the
+    transaction that produces letters notes them in the topic __pyrmq.redriven.GROUP. Letters stay in the store, and
+    `rmq dlq list` shows them as redriven. Opens the store for writing, with --dry-run too: no RocketMQ broker may run
+    on it. Exit status 1: letters were refused, 4: another process sends letters of this group.
+    """
+    from rmq_store import Store
+    from rmq_store.bridge.kafka.connect import open_administration, open_reader, open_writers
+    from rmq_store.bridge.letters.redrive import REDRIVEN, REFUSED, KafkaRedrive
+    from rmq_store.bridge.letters.redriven_topic import transactional_id_of
+    from rmq_store.broker.dead_letter_rows import Wanted
+    from rmq_store.broker.sql92 import compile_selector
+    from rmq_store.errors import UsageError
+
+    chosen = names_of(topics)
+    if not chosen and not to_topic and not dry_run:
+        raise UsageError("--topic: name the Kafka topics that letters may go to; --dry-run shows which ones they name")
+    connection = kafka_connection(bootstrap_servers, kafka_settings, kafka_file)
+    with conflict_exit(), Store.open(root) as store, contextlib.ExitStack() as opened:
+        since_ms = None if since is None else parse_time(since, store.clock())
+        wanted = Wanted(since_ms=since_ms, reason=reason, selector=compile_selector(sql) if sql else None)
+        administration = opened.enter_context(contextlib.closing(open_administration(connection)))
+        reader = opened.enter_context(contextlib.closing(open_reader(connection)))
+        moving = KafkaRedrive(
+            store, group, administration, reader, topics=chosen, to_topic=to_topic, wanted=wanted
+        )  # fmt: skip
+        totals = moving.plan(limit)
+        if not dry_run and totals.outcomes[REDRIVEN]:
+            if not yes:
+                _show(group, totals.outcomes, totals.topics, totals.reasons, err=True)
+            confirm(printable(f"Send {totals.outcomes[REDRIVEN]} dead letters of {group} to Kafka?"), yes=yes)
+            writers = opened.enter_context(contextlib.closing(open_writers(connection, administration)))
+            writer = opened.enter_context(contextlib.closing(writers.writer(transactional_id_of(group))))
+            with counting_bar("redrive") as tell:
+                totals = moving.run(writer, limit, rate_per_second=rate, progress=tell)
+    if as_json:
+        write_json({
+            "group": group, "dryRun": dry_run, **{name: totals.outcomes[name] for name in _outcomes()},
+            "topics": dict(sorted(totals.topics.items())), "refusedBecause": dict(totals.reasons),
+        })  # fmt: skip
+    else:
+        _show(group, totals.outcomes, totals.topics, totals.reasons)
+        if dry_run:
+            click.echo("nothing was sent: this is what would be")
+    if totals.outcomes[REFUSED]:
+        raise click.exceptions.Exit(1)
+
+
+def _outcomes() -> tuple[str, ...]:
+    from rmq_store.bridge.letters.redrive import OUTCOMES
+
+    return OUTCOMES
+
+
+def _show(
+    group: str, outcomes: dict[str, int], topics: dict[str, int], reasons: dict[str, int], *, err: bool = False
+) -> None:
+    where = ", ".join(f"{topic} {count}" for topic, count in sorted(topics.items())) or "-"
+    if err:
+        counted = ", ".join(f"{outcomes[name]} {name}" for name in _outcomes() if outcomes.get(name))
+        click.echo(printable(f"{group}: this would be {counted}; to {where}"), err=True)
+        return
+    row: list[str | int] = [group, *(outcomes.get(name, 0) for name in _outcomes()), where]
+    write_table(("GROUP", *_outcomes(), "TOPICS"), [row], flexible=("GROUP", "TOPICS"))
+    for reason, count in sorted(reasons.items(), key=lambda item: -item[1])[:_REASONS_SHOWN]:
+        click.echo(printable(f"refused {count}: {reason}"))
