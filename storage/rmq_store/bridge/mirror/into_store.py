@@ -54,6 +54,12 @@ EMPTY_UNIT_S: Final = 10.0
 RETRY_S: Final = 1.0
 _CRC_PROPERTY_BYTES: Final = 20
 _ROW_BYTES: Final = 64
+# Of the frame of a dead letter, at most: its fields and properties.
+_LETTER_BYTES_BESIDE: Final = 4096
+# What no record batch fits in: the letter of a batch that cannot be decoded holds only its position.
+_NO_RECORD_BYTES: Final = 62
+# A position beyond the stable end is a source that was truncated, or an end that lags after a change of the leader.
+_BEYOND_S: Final = 5.0
 
 Answer = TypeVar("Answer")
 
@@ -94,6 +100,7 @@ class IntoStore:
         self._topics = SourceTopics(store, reader, administration, options, administration.cluster_id())
         self._looked_s = self._lag_s = 0.0
         self._goal: dict[Partition, int] | None = None
+        self._ask_until_s = 0.0
         self.report = MirrorReport(options.mirror, "kafka-to-rmq")
         self._letters_are_made = False
         self._look()
@@ -111,7 +118,7 @@ class IntoStore:
         """
         try:
             if until_caught_up:
-                self._goal = dict(self._asked(lambda: self._reader.stable_ends(list(self._topics.active))))
+                self._set_goal()
             while not self._is_done():
                 self._turn()
         except _Stopped:
@@ -123,8 +130,14 @@ class IntoStore:
         self._on_report(self.report)
         return self.report
 
+    def _set_goal(self) -> None:
+        active = self._topics.active
+        self._goal = dict(self._asked(lambda: self._reader.stable_ends(list(active))))
+        is_beyond = any(active[place].read_offset > end for place, end in self._goal.items())
+        self._ask_until_s = time.monotonic() + (_BEYOND_S if is_beyond else 0.0)
+
     def _is_done(self) -> bool:
-        if self._goal is None:
+        if self._goal is None or not self.report.last_poll_ms or time.monotonic() < self._ask_until_s:
             return False
         active = self._topics.active
         return all(place not in active or active[place].read_offset >= end for place, end in self._goal.items())
@@ -332,12 +345,14 @@ class IntoStore:
 
     def _rules(self) -> RmqRules:
         config = self._store.config
+        frame_bytes = config.mapped_file_size_commit_log - BLANK_BYTES
         return RmqRules(
             self._options.mirror,
             self._store.clock(),
             max_body_bytes=config.max_message_size,
             max_properties_bytes=PROPERTIES_BYTES_MAX - (_CRC_PROPERTY_BYTES if config.enabled_append_prop_crc else 0),
-            max_frame_bytes=config.mapped_file_size_commit_log - BLANK_BYTES,
+            max_frame_bytes=frame_bytes,
+            max_letter_bytes=min(config.max_message_size, frame_bytes - _LETTER_BYTES_BESIDE),
             tags_header=self._options.tags_header,
             born_timestamp=self._options.born_timestamp,
         )
@@ -373,7 +388,7 @@ class IntoStore:
 
 def _broken(rows: pa.RecordBatch, one: SourcePartition, rules: RmqRules, reason: str) -> MappedToRmq:
     """A dead letter that holds the position of what could not be decoded, and why."""
-    letters = letters_to_rmq(rows, {0: reason}, one.route, replace(rules, max_body_bytes=0))
+    letters = letters_to_rmq(rows, {0: reason}, one.route, replace(rules, max_letter_bytes=_NO_RECORD_BYTES))
     return MappedToRmq(letters.slice(0, 0), 0, letters)
 
 

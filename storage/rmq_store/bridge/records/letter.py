@@ -73,7 +73,8 @@ def letters_to_rmq(rows: pa.RecordBatch, reasons: Mapping[int, str], route: Rout
     offsets = rows.column("offset").to_numpy()[chosen]
     types = rows.column("timestampType").to_numpy()[chosen].tolist()
     sources, ids = froms(route, offsets).to_pylist(), unique_keys(route, offsets).to_pylist()
-    bodies = [_batch(rows.slice(row, 1), rules.max_body_bytes) for row in chosen]
+    max_bytes = rules.max_body_bytes if rules.max_letter_bytes is None else rules.max_letter_bytes
+    bodies = [_batch(rows.slice(row, 1), max_bytes) for row in chosen]
     properties = []
     for row, source, unique_key, body, timestamp_type in zip(chosen, sources, ids, bodies, types, strict=True):
         own = {

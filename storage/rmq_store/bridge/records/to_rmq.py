@@ -71,6 +71,7 @@ class RmqRules:
 
     `now_ms` is the born time of records without one, and of all with `born_timestamp="mirror"`. `tags_header`: the
     header that becomes TAGS. `max_frame_bytes`: what a segment takes; None: more than a body may have.
+    `max_letter_bytes`: the body of a dead letter; None: as any other.
     """
 
     mirror: str
@@ -78,6 +79,7 @@ class RmqRules:
     max_body_bytes: int = 4 * 1024 * 1024
     max_properties_bytes: int = names.PROPERTIES_BYTES_MAX - 20
     max_frame_bytes: int | None = None
+    max_letter_bytes: int | None = None
     tags_header: str | None = None
     born_timestamp: Literal["keep", "mirror"] = "keep"
 
