@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from kafka import KafkaConsumer, TopicPartition
@@ -13,6 +14,7 @@ from rmq_store.bridge.kafka.client import Partition, Position
 from rmq_store.bridge.kafka.connection import KafkaConnection
 from rmq_store.bridge.kafka.failures import closed_unless_made, translated
 from rmq_store.bridge.records.schema import Fetched
+from rmq_store.errors import KafkaUnavailableError
 
 FETCH_BYTES: Final = 16 << 20
 PARTITION_FETCH_BYTES: Final = 1 << 20
@@ -22,6 +24,10 @@ MAX_FETCHED: Final = 16
 """Answers of partitions that are unpacked at a time: it bounds memory."""
 
 _METADATA_AGE_MS: Final = 30_000
+
+# For offsets of partitions; a mirror asks again, and looks in between whether it is to stop.
+_ASK_MS: Final = 5_000
+_POLL_S: Final = 0.05
 
 
 class _Consumer(KafkaConsumer):  # type: ignore[misc]
@@ -61,7 +67,7 @@ class KafkaPythonReader:
                 max_partition_fetch_bytes=partition_fetch_bytes,
             )
         raw_fetch.attach(self._consumer)
-        self._timeout_ms: int = self._consumer.config["request_timeout_ms"]
+        self._timeout_ms: int = min(self._consumer.config["request_timeout_ms"], _ASK_MS)
         self._max_fetched = max_fetched
 
     def assign(self, positions: Mapping[Partition, Position]) -> None:
@@ -99,15 +105,11 @@ class KafkaPythonReader:
 
     def starts(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
         """The first offset of each that is still there."""
-        places = [TopicPartition(*partition) for partition in partitions]
-        with translated("asking where partitions begin"):
-            return _by_partition(self._consumer.beginning_offsets(places, timeout_ms=self._timeout_ms))
+        return self._asked("asking where partitions begin", self._consumer.beginning_offsets, partitions)
 
     def stable_ends(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
         """The last stable offset of each: where reading committed records ends now."""
-        places = [TopicPartition(*partition) for partition in partitions]
-        with translated("asking where partitions end"):
-            return _by_partition(self._consumer.end_offsets(places, timeout_ms=self._timeout_ms))
+        return self._asked("asking where partitions end", self._consumer.end_offsets, partitions)
 
     def offsets_at(self, partitions: Collection[Partition], timestamp_ms: int) -> Mapping[Partition, int]:
         """The first offset of each whose timestamp is not earlier; if there is none, the stable end as it was before
@@ -117,8 +119,24 @@ class KafkaPythonReader:
         places = {TopicPartition(*partition): max(timestamp_ms, 0) for partition in partitions}
         with translated("asking for offsets by time"):
             found = self._consumer.offsets_for_times(places, timeout_ms=self._timeout_ms)
-        known = _by_partition({place: at.offset for place, at in found.items() if at is not None and at.offset >= 0})
+        known = {Partition(*place): int(at.offset) for place, at in found.items() if at is not None and at.offset >= 0}
         return {**ends, **known}
+
+    def _asked(self, what: str, ask: Callable[..., Any], partitions: Collection[Partition]) -> dict[Partition, int]:
+        """Offsets of partitions. One that the client has not heard of yet, as it came with others later, it leaves out
+        at first, and asks for; its own answer to that is a KeyError.
+        """
+        places = [TopicPartition(*partition) for partition in partitions]
+        end_s = time.monotonic() + self._timeout_ms / 1000
+        while True:
+            try:
+                with translated(what):
+                    found = ask(places, timeout_ms=self._timeout_ms)
+                return {Partition(*place): int(offset) for place, offset in found.items()}
+            except KeyError as error:
+                if time.monotonic() > end_s:
+                    raise KafkaUnavailableError(f"Kafka, {what}: it does not tell of {error}") from error
+            time.sleep(_POLL_S)
 
     def close(self) -> None:
         """Let go of connections."""
@@ -127,7 +145,3 @@ class KafkaPythonReader:
     def _place(self, place: TopicPartition) -> int:
         position = self._consumer._subscription.assignment[place].position
         return int(position.offset)
-
-
-def _by_partition(offsets: Mapping[Any, int]) -> dict[Partition, int]:
-    return {Partition(place.topic, place.partition): int(offset) for place, offset in offsets.items()}

@@ -267,17 +267,17 @@ class IntoStore:
         found: Mapping[str, KafkaTopic] = (
             self._asked(lambda: self._administration.topics(with_rows)) if with_rows else {}
         )
-        is_same = {name: name in self._topics.topics and self._topics.check_ids(found, name) for name in with_rows}
+        replaced = [name for name in with_rows if not self._topics.check_id(found, name)]
+        if replaced:
+            self._assign()
         for place, got in fetched.items():
             one = self._topics.active.get(place)
             if one is None:
                 continue
             if not got.rows.num_rows:
                 one.read_offset, one.read_epoch = got.next_offset, got.leader_epoch
-            elif is_same[place.topic]:
+            else:
                 self._copy_rows(one, got.rows, got.next_offset, got.leader_epoch)
-        if not all(is_same.values()):
-            self._assign()
 
     def _copy_rows(
         self, one: SourcePartition, rows: pa.RecordBatch, next_offset: int, epoch: int, broken: str = ""

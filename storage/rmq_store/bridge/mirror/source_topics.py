@@ -111,10 +111,10 @@ class SourceTopics:
         if self.active.pop(place, None) is not None:
             self.stopped[place] = reason
 
-    def check_ids(self, names: Mapping[str, KafkaTopic], name: str) -> bool:
+    def check_id(self, available: Mapping[str, KafkaTopic], name: str) -> bool:
         """Whether a topic that was read is still the one that its positions are of; else its partitions stop."""
-        topic, found = self.topics[name], names.get(name)
-        if found is None:
+        topic, found = self.topics.get(name), available.get(name)
+        if topic is None or found is None:
             self._stop_topic(name, f"Kafka has no topic {name!r} any more")
         elif found.topic_id != topic.positions.topic_id:
             self._stop_topic(name, _replaced(name))

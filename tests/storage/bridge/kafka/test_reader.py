@@ -168,6 +168,21 @@ def test_offsets_are_found_by_time(kafka: KafkaServer, reader: KafkaPythonReader
     assert reader.offsets_at([early, late], 1 << 45) == {early: 3, late: 0}
 
 
+def test_partitions_that_came_while_the_reader_lives_are_asked_for(
+    kafka: KafkaServer, reader: KafkaPythonReader
+) -> None:
+    topic = kafka.new_topic()
+    reader.assign({Partition(topic, 0): Position(0)})
+    assert reader.stable_ends([Partition(topic, 0)]) == {Partition(topic, 0): 0}
+    with kafka.admin() as admin:
+        admin.create_partitions({topic: 4})
+        admin.wait_for_topics([topic])
+    produce(kafka, topic, numbered(2), partition=3)
+    places = [Partition(topic, number) for number in range(4)]
+    assert reader.stable_ends(places)[places[3]] == 2
+    assert reader.starts(places) == dict.fromkeys(places, 0)
+
+
 def poll_until(reader: KafkaPythonReader, is_done: Callable[[], bool]) -> None:
     for _ in range(PATIENCE_POLLS):
         reader.poll(POLL_MS)

@@ -141,10 +141,10 @@ def test_partitions_and_topics_that_come_later_begin_at_the_earliest(kafka_in_me
 
 def test_partitions_that_come_while_it_runs_are_copied(kafka_in_memory: FakeKafka, store: Store) -> None:
     kafka_in_memory.make(TOPIC)[0].append(b"first")
-    mirror = mirror_of(kafka_in_memory, store, options(TOPIC), wait=stops_after(6))
+    mirror = mirror_of(kafka_in_memory, store, options(TOPIC, start="latest"), wait=stops_after(6))
     kafka_in_memory.grow_topic(TOPIC, 2)
     kafka_in_memory.logs[TOPIC][1].append(b"second")
-    assert mirror.run().copied == 2
+    assert mirror.run().copied == 1
     assert [message.body for message in copied(store, TOPIC, 1)] == [b"second"]
 
 
@@ -478,9 +478,11 @@ def test_mirrors_of_two_names_are_independent(kafka_in_memory: FakeKafka, store:
 def test_a_stop_writes_the_position_of_what_had_no_records(kafka_in_memory: FakeKafka, store: Store) -> None:
     (log,) = kafka_in_memory.make(TOPIC)
     log.append(b"x")
-    log.skip(5)
-    mirror_of(kafka_in_memory, store, options(TOPIC), wait=stops_after(3)).run()
-    assert positions(store).read(TOPIC).partitions[0].next_offset == 6  # type: ignore[union-attr]
+    # The record comes with the first poll, a marker with each of the others.
+    polls = iter(range(100))
+    kafka_in_memory.before_poll = lambda: log.skip(min(1, next(polls)))
+    mirror_of(kafka_in_memory, store, options(TOPIC), wait=stops_after(4)).run()
+    assert positions(store).read(TOPIC).partitions[0].next_offset == log.end > 2  # type: ignore[union-attr]
 
 
 def test_offsets_without_records_cost_few_units(kafka_in_memory: FakeKafka, store: Store) -> None:
