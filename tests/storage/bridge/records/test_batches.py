@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from random import Random
 from unittest.mock import patch
 
 import pytest
@@ -221,6 +222,13 @@ def test_a_record_that_is_too_large_is_named() -> None:
     with pytest.raises(RecordTooLargeError, match="record 7 is larger than 1000 bytes") as caught:
         encode(table(records), "none", 1000)
     assert caught.value.row == 7
+
+
+@pytest.mark.usefixtures("way")
+def test_a_record_that_is_too_large_even_when_compressed_is_named() -> None:
+    records = [row(0), row(1, Random(1).randbytes(5000))]
+    with pytest.raises(RecordTooLargeError, match="record 1 is larger than 1000 bytes"):
+        encode(table(records), "zstd", 1000)
 
 
 @pytest.mark.usefixtures("way")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import tracemalloc
 from random import Random
 
 import lz4.frame
@@ -52,6 +54,17 @@ def test_no_more_is_unpacked_than_allowed(kind: int) -> None:
     assert bytes(unpack(kind, packed, len(TEXT))) == TEXT
     with pytest.raises(PackingError, match=f"more than {len(TEXT) - 1} bytes when decompressed"):
         unpack(kind, packed, len(TEXT) - 1)
+
+
+def test_memory_stays_near_the_limit_whatever_a_stream_holds() -> None:
+    bomb = gzip.compress(bytes(32 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(PackingError, match="more than 100000 bytes"):
+            unpack(GZIP, bomb, 100_000)
+        assert tracemalloc.get_traced_memory()[1] < 2 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @KINDS
