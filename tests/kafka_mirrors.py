@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 from kafka_server import KafkaServer
-from rmq_store import Message, Store, StoreError
+from rmq_store import Message, Store
 from rmq_store.bridge.kafka.administration import KafkaPythonAdministration
 from rmq_store.bridge.kafka.client import Partition, Position
 from rmq_store.bridge.kafka.connection import KafkaConnection
@@ -18,29 +19,11 @@ from rmq_store.bridge.mirror.into_kafka import IntoKafka
 from rmq_store.bridge.mirror.kafka_positions import KafkaPositions
 from rmq_store.bridge.mirror.kafka_side import CopyRules, KafkaSide
 from rmq_store.bridge.mirror.kafka_targets import TargetRules
+from rmq_store.bridge.mirror.report import MirrorReport
 from rmq_store.bridge.mirror.topics import TopicChoice
 
 RMQ_CLUSTER = "shop-rocketmq"
 _PATIENCE_S = 60.0
-
-
-class Told:
-    """A watcher that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.troubles: list[tuple[str, StoreError]] = []
-        self.endings: list[tuple[str, StoreError]] = []
-
-    def moved(self, topic: str, messages: int) -> None:
-        """Nothing."""
-
-    def trouble(self, topic: str, error: StoreError) -> None:
-        """Kept."""
-        self.troubles.append((topic, error))
-
-    def ended(self, topic: str, error: StoreError) -> None:
-        """Kept."""
-        self.endings.append((topic, error))
 
 
 @contextmanager
@@ -71,25 +54,24 @@ def mirror_of(
     targets: TargetRules | None = None,
     choice: TopicChoice | None = None,
     cluster_id: str = RMQ_CLUSTER,
+    wait: Callable[[float], bool] = lambda seconds: bool(time.sleep(seconds)),
+    side_options: Mapping[str, Any] = MappingProxyType({}),
     **options: Any,
-) -> Iterator[tuple[IntoKafka, Told]]:
-    """A mirror, and what it tells."""
-    told = Told()
-    with kafka_side(kafka, mirror, cluster_id, **options) as side:
-        made = IntoKafka(
+) -> Iterator[IntoKafka]:
+    """A mirror that nobody stops, if `wait` does not say so."""
+    with kafka_side(kafka, mirror, cluster_id, **side_options) as side:
+        yield IntoKafka(
             store, side, choice or TopicChoice(tuple(topics)), rules or CopyRules(),
-            targets or TargetRules(create=True), told,
+            targets or TargetRules(create=True), wait=wait, **{"patience_s": 60, **options},
         )  # fmt: skip
-        try:
-            yield made, told
-        finally:
-            made.close()
 
 
-def catch_up(mirror: IntoKafka, wait: Callable[[float], bool] = lambda seconds: bool(time.sleep(seconds))) -> None:
-    """Let a mirror copy what is there; topics that end are an error."""
-    for error in mirror.run(wait, until_caught_up=True).values():
-        raise error
+def copy_all(kafka: KafkaServer, store: Store, mirror: str, topics: Sequence[str], **options: Any) -> MirrorReport:
+    """Run a mirror until it is caught up; a topic that has stopped fails the test."""
+    with mirror_of(kafka, store, mirror, topics, **options) as made:
+        report = made.run(until_caught_up=True)
+    assert not report.failures, report.failures
+    return report
 
 
 def committed_rows(kafka: KafkaServer, topic: str, partition: int = 0) -> list[dict[str, Any]]:

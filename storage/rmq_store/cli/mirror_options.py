@@ -202,6 +202,7 @@ def status_line(report: MirrorReport) -> str:
     parts = [f"{report.copied} copied", f"lag {report.lag}", f"{report.rate:.0f}/s"]
     for count, what in (
         (report.dropped_loops, "left out as loops"), (report.letters, "dead letters"), (report.lost, "lost"),
+        (report.damaged, "damaged"), (report.older_than_retention, "older than the target's retention"),
         (len(report.failures), "partitions stopped"),
     ):  # fmt: skip
         if count:
@@ -219,6 +220,8 @@ def report_json(report: MirrorReport) -> dict[str, Any]:
         "droppedLoops": report.dropped_loops,
         "letters": report.letters,
         "lost": report.lost,
+        "damaged": report.damaged,
+        "olderThanRetention": report.older_than_retention,
         "lag": report.lag,
         "recordsPerSecond": round(report.rate, 1),
         "caughtUp": report.is_caught_up,

@@ -113,6 +113,13 @@ WORDS: dict[str, list[list[str]]] = {
         [*MIRROR, "--topics", "t", "--window", TEXT, "--bootstrap-servers", "k:1"],
         [*MIRROR, "--topics", "t", "--from", TEXT, "--bootstrap-servers", "k:1"],
     ],
+    "mirror rmq-to-kafka": [
+        [*MIRROR, "--topics", TEXT, "--bootstrap-servers", TEXT],
+        [*MIRROR, "--topics", "t", "--bootstrap-servers", "k:1", "--topic-setting", TEXT],
+        [*MIRROR, "--topics", "t", "--bootstrap-servers", "k:1", "--namesrv", TEXT],
+        [*MIRROR, "--topics", "t", "--name", TEXT, "--bootstrap-servers", "k:1"],
+        [*MIRROR, "--topics", "t", "--from", TEXT, "--bootstrap-servers", "k:1"],
+    ],
     "resend list": [[], ["--state", "unsent"], ["--group", TEXT], ["--database", TEXT], ["--prefix", TEXT]],
     "resend run": [["--once"], ["--dry-run"], ["--smtp", TEXT], ["--once", "--inbox", TEXT]],
     "resend show": [[ID], [TEXT], [ID, "--body", "json"]],

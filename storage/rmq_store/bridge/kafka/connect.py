@@ -24,11 +24,13 @@ def open_administration(connection: KafkaConnection) -> KafkaAdministration:
     return KafkaPythonAdministration(connection)
 
 
-def open_writers(connection: KafkaConnection, administration: KafkaAdministration) -> KafkaWriters:
-    """Writers of transactions; `administration` tells what topics take. Close them. Raises as `open_reader`."""
+def open_writers(
+    connection: KafkaConnection, administration: KafkaAdministration, *, compression: str = "none"
+) -> KafkaWriters:
+    """Writers of transactions; `administration` tells them the settings of topics. Raises as `open_reader`."""
     with extra_needed():
         from rmq_store.bridge.kafka.writer import KafkaPythonWriters
-    return KafkaPythonWriters(connection.settings(), administration.topic_settings)
+    return KafkaPythonWriters(connection.settings(), administration.topic_settings, compression=compression)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ somewhere can never become part of a later transaction (KIP-890).
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,14 @@ from rmq_store.errors import (
 )
 
 _ALL_REPLICAS: Final = -1
+# A topic that was made a moment ago has leaders that do not know it yet.
+_NEW_LEADER_S: Final = 5.0
+_AGAIN_S: Final = 0.05
+_NOT_WRITTEN: Final = (
+    errors.LeaderNotAvailableError,
+    errors.NotLeaderForPartitionError,
+    errors.UnknownTopicOrPartitionError,
+)
 # Kafka judges records by them, and would judge them so again.
 _VERDICTS: Final = (
     errors.InvalidRecordError,
@@ -227,7 +236,10 @@ class TransactionLink:
             ends |= await self._produce_once(leader, now)
         return ends
 
-    async def _produce_once(self, leader: int, batches: Mapping[Partition, Batch]) -> dict[Partition, int]:
+    async def _produce_once(
+        self, leader: int, batches: Mapping[Partition, Batch], until_s: float | None = None
+    ) -> dict[Partition, int]:
+        """Send a batch of each partition. Who is not the leader, or not yet, has written nothing and is asked again."""
         topic_of = ProduceRequest.TopicProduceData
         by_topic: dict[str, list[Any]] = defaultdict(list)
         for (topic, partition), batch in batches.items():
@@ -241,15 +253,26 @@ class TransactionLink:
             max_version=9,
         )
         response = await self._send(request, leader)
-        ends = {}
+        ends, again = {}, []
+        until_s = time.monotonic() + _NEW_LEADER_S if until_s is None else until_s
         for topic_answer in response.responses:
             for answer in topic_answer.partition_responses:
                 place = Partition(topic_answer.name, answer.index)
-                if answer.error_code:
+                if not answer.error_code:
+                    ends[place] = answer.base_offset + len(batches[place].rows)
+                elif errors.for_code(answer.error_code) in _NOT_WRITTEN and time.monotonic() < until_s:
+                    again.append(place)
+                else:
                     raise _of_batch(batches[place], answer)
-                ends[place] = answer.base_offset + len(batches[place].rows)
-        if len(ends) != len(batches):
+        if len(ends) + len(again) != len(batches):
             raise KafkaUnavailableError(f"Kafka answered for {len(ends)} of {len(batches)} partitions of a request.")
+        if again:
+            await self._brokers.loop.sleep(_AGAIN_S)
+            for place in again:
+                self._brokers.leaders.pop(place, None)
+            await self._brokers.find_leaders(again)
+            for place in again:
+                ends |= await self._produce_once(self._brokers.leaders[place], {place: batches[place]}, until_s)
         return ends
 
     async def _send(self, request: Any, node_id: int | None) -> Any:

@@ -1,131 +1,161 @@
-"""A store into Kafka: topics one after the other, a window of each, as long as somebody wants."""
+"""The mirror from a store into Kafka: topics one after the other, a window of each, as long as somebody wants."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
-from rmq_store.bridge.mirror.kafka_side import CopyRules, Counts, KafkaSide
+from rmq_store.bridge.mirror.kafka_side import CopyRules, KafkaSide
 from rmq_store.bridge.mirror.kafka_targets import TargetRules
+from rmq_store.bridge.mirror.pace import Pace, Window
+from rmq_store.bridge.mirror.report import MirrorReport
 from rmq_store.bridge.mirror.topic_into_kafka import TopicIntoKafka
 from rmq_store.bridge.mirror.topics import TopicChoice
 from rmq_store.broker.store import Store
-from rmq_store.errors import KafkaUnavailableError, MirrorConflictError, StoreError
+from rmq_store.errors import (
+    KafkaUnavailableError,
+    MirrorConflictError,
+    MirrorLettersError,
+    MirrorSourceError,
+    StoreError,
+)
 
-_LOOK_S: Final = 5.0
+LOOK_S: Final = 5.0
+"""Between two looks at the topics."""
+
 _IDLE_S: Final = 0.2
 _LEAST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
 
 
-class Watcher(Protocol):
-    """Who is told what happens. `trouble`: a topic waits, and is tried again; `ended`: it is not any more."""
-
-    def moved(self, topic: str, messages: int) -> None:
-        """A window of a topic was copied."""
-
-    def trouble(self, topic: str, error: StoreError) -> None:
-        """A topic waits."""
-
-    def ended(self, topic: str, error: StoreError) -> None:
-        """A topic's mirror has ended; those of others go on."""
-
-
 @dataclass(slots=True)
 class _Topic:
     copy: TopicIntoKafka
-    error: StoreError | None = None
+    failure: StoreError | None = None
     pause_s: float = _LEAST_PAUSE_S
     again_s: float = 0.0
+    waits_since_s: float = 0.0
 
 
 class IntoKafka:
-    """Mirrors the chosen topics of `store`. Topics and queues that come later are mirrored from their beginning.
+    """Mirrors the chosen topics of `store`. Topics and queues that come later are mirrored from their beginning. A
+    topic that fails stops alone; the others go on, and the report says why. A topic whose partitions do not answer
+    waits.
 
-    `rows_per_s`: of all topics, at most; 0 for no limit. `is_writable`: whether the store was opened for writing; its
-    log is flushed before what lies in it is committed in Kafka then.
+    `wait` waits so many seconds, and says at once whether the mirror is to stop; it is asked between windows. `rate`:
+    records per second. `windows`: when to copy; none: always. `letters_max`: dead letters of one run; more end it.
+    `is_writable`: whether the store was opened for writing; its log is flushed before what lies in it is committed in
+    Kafka then. `patience_s`: how long Kafka may be away; None: for ever. Store and Kafka's side are the caller's to
+    close.
     """
 
     def __init__(
-        self, store: Store, side: KafkaSide, choice: TopicChoice, rules: CopyRules, targets: TargetRules,
-        watcher: Watcher, *, rows_per_s: float = 0, is_writable: bool = True,
+        self, store: Store, side: KafkaSide, choice: TopicChoice, rules: CopyRules, targets: TargetRules, *,
+        wait: Callable[[float], bool], on_report: Callable[[MirrorReport], None] = lambda report: None,
+        rate: float | None = None, windows: tuple[Window, ...] = (), letters_max: int | None = None,
+        is_writable: bool = True, patience_s: float | None = None,
     ) -> None:  # fmt: skip
         self._store, self._side, self._choice = store, side, choice
-        self._rules, self._targets, self._watcher = rules, targets, watcher
-        self._rows_per_s, self._is_writable = rows_per_s, is_writable
+        self._rules, self._targets = rules, targets
+        self._wait, self._on_report = wait, on_report
+        self._pace, self._windows, self._letters_max = Pace(rate), windows, letters_max
+        self._is_writable, self._patience_s = is_writable, patience_s
         self._topics: dict[str, _Topic] = {}
         self._looked_s: float | None = None
-        self.counts = Counts()
+        self.report = MirrorReport(side.mirror, "rmq-to-kafka")
 
-    def run(self, wait: Callable[[float], bool], *, until_caught_up: bool = False) -> dict[str, StoreError]:
-        """Copy until `wait` (up to some seconds) says that somebody has asked to stop; it is asked between windows.
-        With `until_caught_up` it ends, too, when everything is copied that was there at a last look. The errors of
-        topics that have ended.
+    def run(self, *, until_caught_up: bool = False) -> MirrorReport:
+        """Copy until somebody stops it; `until_caught_up`: until a look at all topics finds nothing more to copy. What
+        the report says was copied is committed in Kafka.
 
         Raises:
-            MirrorConflictError: another mirror of the name has begun.
+            MirrorConflictError: another mirror of this name has begun. What was not committed was aborted.
+            MirrorSourceError: every topic has stopped.
+            MirrorLettersError: more dead letters than allowed.
+            KafkaUnavailableError: Kafka was away longer than `patience_s`.
             UsageError: a topic that was named is not there, or two would become one.
         """
-        while not wait(0):
-            began_s = time.monotonic()
-            self._look()
-            moved = sum(self._copy(topic) for topic in list(self._topics.values()) if not wait(0))
-            if self._topics and all(topic.error is not None for topic in self._topics.values()):
-                break
-            if moved:
-                pause_s = moved / self._rows_per_s - (time.monotonic() - began_s) if self._rows_per_s else 0.0
-            elif until_caught_up and all(not topic.again_s or topic.error for topic in self._topics.values()):
-                break
-            else:
-                pause_s = _IDLE_S
-            if pause_s > 0 and wait(pause_s):
-                break
-        return {name: topic.error for name, topic in self._topics.items() if topic.error is not None}
+        try:
+            while not self._wait(self._closed_s()):
+                self._look()
+                moved = [self._copy(topic) for topic in list(self._topics.values()) if not self._wait(0)]
+                self._tell("copying" if any(moved) else "waiting")
+                if self._is_done(until_caught_up, any(moved)) or self._wait(0 if any(moved) else _IDLE_S):
+                    break
+                if self._wait(self._pace.wait_s()):
+                    break
+        finally:
+            for topic in self._topics.values():
+                topic.copy.close()
+        self._tell("stopped")
+        return self.report
 
-    def lag(self) -> int:
-        """Messages that are there and not copied, of topics that have not ended."""
-        return sum(topic.copy.lag() for topic in self._topics.values() if topic.error is None)
+    def _closed_s(self) -> float:
+        """How long until a window opens; 0: one is open."""
+        now_ms = int(time.time() * 1000)
+        return min((window.wait_ms(now_ms) for window in self._windows), default=0) / 1000
 
-    def close(self) -> None:
-        """Abort what is open."""
-        for topic in self._topics.values():
-            topic.copy.close()
+    def _is_done(self, until_caught_up: bool, has_moved: bool) -> bool:
+        failures = [topic.failure for topic in self._topics.values() if topic.failure is not None]
+        if failures and len(failures) == len(self._topics):
+            raise MirrorSourceError(f"every topic has stopped; {failures[0]}") from failures[0]
+        at_work = [topic for topic in self._topics.values() if topic.failure is None]
+        has_more = any(topic.again_s or topic.copy.is_unsettled for topic in at_work)
+        return until_caught_up and not has_moved and not has_more
 
     def _look(self) -> None:
         self._store.refresh()
         now_s = time.monotonic()
-        if self._looked_s is not None and now_s - self._looked_s < _LOOK_S:
+        if self._looked_s is not None and now_s - self._looked_s < LOOK_S:
             return
         is_new = self._looked_s is not None
         self._looked_s = now_s
         for name, target in self._choice.chosen(self._store.topics()).items():
             if name not in self._topics:
                 copy = TopicIntoKafka(
-                    self._store, self._side, name, target, self._rules, self._targets,
-                    is_new=is_new, counts=self.counts, is_writable=self._is_writable,
+                    self._store, self._side, name, target, self._rules, self._targets, self.report,
+                    is_new=is_new, is_writable=self._is_writable, most_rows=self._pace.unit_rows,
                 )  # fmt: skip
                 self._topics[name] = _Topic(copy)
 
     def _copy(self, topic: _Topic) -> int:
-        if topic.error is not None or time.monotonic() < topic.again_s:
+        """One window, if the topic has not ended and does not wait: how many messages it had."""
+        if topic.failure is not None or time.monotonic() < topic.again_s:
             return 0
+        self.report.last_poll_ms = time.time_ns() // 1_000_000
         try:
             moved = topic.copy.copy()
         except MirrorConflictError:
             raise
         except KafkaUnavailableError as error:
-            topic.again_s = time.monotonic() + topic.pause_s
-            topic.pause_s = min(2 * topic.pause_s, _LONGEST_PAUSE_S)
-            self._watcher.trouble(topic.copy.topic, error)
+            self._put_off(topic, error)
             return 0
         except StoreError as error:
-            topic.error = error
+            topic.failure, topic.again_s = error, 0.0
             topic.copy.close()
-            self._watcher.ended(topic.copy.topic, error)
             return 0
-        topic.again_s, topic.pause_s = 0.0, _LEAST_PAUSE_S
-        if moved:
-            self._watcher.moved(topic.copy.topic, moved)
+        topic.again_s, topic.waits_since_s, topic.pause_s = 0.0, 0.0, _LEAST_PAUSE_S
+        self._pace.took(moved)
+        if self._letters_max is not None and self.report.letters > self._letters_max:
+            raise MirrorLettersError(
+                f"Mirror {self._side.mirror!r} has written {self.report.letters} dead letters, and {self._letters_max} "
+                "are allowed. What was copied stays; look at their header MIRROR_REASON."
+            )
         return moved
+
+    def _put_off(self, topic: _Topic, error: KafkaUnavailableError) -> None:
+        now_s = time.monotonic()
+        topic.waits_since_s = topic.waits_since_s or now_s
+        if self._patience_s is not None and now_s - topic.waits_since_s > self._patience_s:
+            raise error
+        topic.again_s = now_s + topic.pause_s
+        topic.pause_s = min(2 * topic.pause_s, _LONGEST_PAUSE_S)
+
+    def _tell(self, state: str) -> None:
+        for topic in self._topics.values():
+            topic.copy.tell("" if topic.failure is None else f"topic {topic.copy.topic!r} has stopped: {topic.failure}")
+        waiting = sum(bool(topic.again_s) for topic in self._topics.values())
+        self.report.state = f"waiting for Kafka with {waiting} topics" if waiting and state != "stopped" else state
+        self._on_report(self.report)

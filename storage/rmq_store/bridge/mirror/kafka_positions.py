@@ -150,7 +150,15 @@ class KafkaPositions:
         """Read what was written since. Behind it, all is known that was committed before the call, whoever has a
         transaction open: the end of those is waited for. KafkaUnavailableError: it does not come in time.
         """
-        end = self._writers.high_watermark(self.partition)
+        self._read_to(self._writers.high_watermark(self.partition), timeout_ms)
+
+    def glance(self, timeout_ms: int) -> None:
+        """The same without waiting for open transactions, for who has one open himself. A writer that has taken his
+        transactional id has ended it, so that its claim can be seen.
+        """
+        self._read_to(self._reader.stable_ends([self.partition])[self.partition], timeout_ms)
+
+    def _read_to(self, end: int, timeout_ms: int) -> None:
         if not self._is_reading:
             starts = self._reader.starts([self.partition])
             self._reader.assign({self.partition: Position(starts[self.partition])})

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaWriters
 from rmq_store.bridge.mirror.kafka_positions import KafkaPositions
 from rmq_store.bridge.records.route import Route
+from rmq_store.errors import UsageError
+
+_CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class CopyRules:
 
 @dataclass(frozen=True, slots=True)
 class KafkaSide:
-    """Kafka, for all topics of a mirror. `instance` names this run of it."""
+    """Kafka, for all topics of a mirror. `instance` names this run of it. UsageError: an id that cannot be one."""
 
     mirror: str
     rmq_cluster_id: str
@@ -39,21 +43,15 @@ class KafkaSide:
     positions: KafkaPositions
     instance: str = field(default_factory=lambda: uuid.uuid4().hex)
 
+    def __post_init__(self) -> None:
+        if not _CLUSTER_ID.fullmatch(self.rmq_cluster_id):
+            raise UsageError(
+                f"The cluster id {self.rmq_cluster_id!r}: 1 to 64 letters, digits, dots, _ and - are expected. Choose "
+                "one that no other cluster has, and keep it."
+            )
+        if self.rmq_cluster_id == self.kafka_cluster_id:
+            raise UsageError(f"Kafka's cluster has the id {self.kafka_cluster_id!r} already: choose another one.")
+
     def route(self, topic: str, target: str, queue_id: int) -> Route:
         """From a queue to its partition."""
         return Route(self.rmq_cluster_id, topic, queue_id, self.kafka_cluster_id, target, queue_id)
-
-
-@dataclass(slots=True)
-class Counts:
-    """What a mirror has done since it began: records, and of messages those that came to nothing or something else."""
-
-    copied: int = 0
-    copied_bytes: int = 0
-    dropped_loops: int = 0
-    letters: int = 0
-    damaged: int = 0
-    lost: int = 0
-    older_than_retention: int = 0
-    transactions: int = 0
-    repeated: int = 0

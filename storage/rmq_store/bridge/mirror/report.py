@@ -29,6 +29,15 @@ LOOPS = Metric(
 )
 LETTERS = Metric("rmq_mirror_dead_letter_records", "counter", "Records that became dead letters.", _LABELS)
 LOST = Metric("rmq_mirror_lost_records", "counter", "Offsets that were gone before they were read.", _LABELS)
+DAMAGED = Metric(
+    "rmq_mirror_damaged_records", "counter", "Messages that the store could not read: dead letters say where.", _LABELS
+)
+OLD = Metric(
+    "rmq_mirror_older_than_retention_records",
+    "counter",
+    "Records that were copied, and that the target topic's retention deletes at once.",
+    _LABELS,
+)
 LAG = Metric("rmq_mirror_lag_records", "gauge", "Last stable offset less the position.", _PLACE)
 POSITION = Metric("rmq_mirror_position_records", "gauge", "The next source offset.", _PLACE)
 FAILED = Metric("rmq_mirror_partition_failed", "gauge", "1 for a partition that has stopped.", _PLACE)
@@ -71,6 +80,8 @@ class MirrorReport:
     dropped_loops: int = 0
     letters: int = 0
     lost: int = 0
+    damaged: int = 0
+    older_than_retention: int = 0
     units: int = 0
     state: str = "starting"
     last_poll_ms: int = 0
@@ -113,7 +124,10 @@ class MirrorReport:
     def families(self) -> list[MetricFamily]:
         """The same as metrics."""
         labels = (self.mirror, self.direction)
-        counts = ((COPIED, self.copied), (LOOPS, self.dropped_loops), (LETTERS, self.letters), (LOST, self.lost))
+        counts = (
+            (COPIED, self.copied), (LOOPS, self.dropped_loops), (LETTERS, self.letters), (LOST, self.lost),
+            (DAMAGED, self.damaged), (OLD, self.older_than_retention),
+        )  # fmt: skip
         places = [((*labels, at.topic, str(at.partition)), one) for at, one in sorted(self.partitions.items())]
         return [
             *(MetricFamily(metric, [(labels, float(number))]) for metric, number in counts),

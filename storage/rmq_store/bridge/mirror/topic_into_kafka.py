@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from rmq_store.bridge.kafka.client import KafkaWriter, Partition
 from rmq_store.bridge.mirror.kafka_positions import Mark, QueuePosition, TopicPosition, transactional_id
-from rmq_store.bridge.mirror.kafka_side import CopyRules, Counts, KafkaSide
+from rmq_store.bridge.mirror.kafka_side import CopyRules, KafkaSide
 from rmq_store.bridge.mirror.kafka_targets import (
     TargetRules,
     letter_topic,
@@ -21,6 +21,7 @@ from rmq_store.bridge.mirror.kafka_targets import (
     prepare_target,
     record_rules,
 )
+from rmq_store.bridge.mirror.report import MirrorReport, PartitionReport
 from rmq_store.bridge.mirror.store_windows import QueueWindow, mark_below, read_window
 from rmq_store.bridge.mirror.topic_start import TopicStart
 from rmq_store.bridge.mirror.window_records import MappedWindow, map_window
@@ -58,13 +59,14 @@ class TopicIntoKafka:
 
     def __init__(
         self, store: Store, side: KafkaSide, topic: str, target: str, rules: CopyRules, targets: TargetRules,
-        *, is_new: bool, counts: Counts, is_writable: bool = True,
+        report: MirrorReport, *, is_new: bool, is_writable: bool = True, most_rows: int | None = None,
     ) -> None:  # fmt: skip
         self.topic = topic
         self.target = target
         self._store, self._side, self._rules, self._targets = store, side, rules, targets
         self._is_new, self._is_writable = is_new, is_writable
-        self.counts = counts
+        self._report = report
+        self._most_rows = rules.window_rows if most_rows is None else min(rules.window_rows, most_rows)
         self._writer: KafkaWriter | None = None
         self._is_claimed = False
         self._must_settle = False
@@ -128,7 +130,6 @@ class TopicIntoKafka:
 
     def _settle(self) -> None:
         """End the transaction that failed, and go on at the position that is committed. MirrorConflictError."""
-        self.counts.repeated += 1
         if not self._is_claimed:
             self.open()
             return
@@ -143,12 +144,13 @@ class TopicIntoKafka:
                 time.sleep(_CLAIM_POLL_S)
                 self._refuse_other_owner()
             self._writer.reset(takes_over=True)
+        self._side.positions.refresh(_POSITIONS_TIMEOUT_MS)
         self._refuse_other_owner()
         self._positions = dict(self._side.positions.queues(self.topic))
         self._must_settle = False
 
     def _refuse_other_owner(self) -> None:
-        self._side.positions.refresh(_POSITIONS_TIMEOUT_MS)
+        self._side.positions.glance(_POSITIONS_TIMEOUT_MS)
         known = self._side.positions.topic(self.topic)
         if known is not None and known.owner != self._side.instance:
             raise MirrorConflictError(
@@ -158,10 +160,20 @@ class TopicIntoKafka:
 
     # -- copying ----------------------------------------------------------------------------------------------------
 
-    def lag(self) -> int:
-        """Messages that are there and not copied."""
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether the last transaction failed, so that the next `copy` has something to do."""
+        return self._must_settle
+
+    def tell(self, failure: str = "") -> None:
+        """Put into the report where the queues are; `failure`: why the topic has ended."""
         ranges = self._ranges()
-        return sum(max(end - self._positions[queue_id].next_offset, 0) for queue_id, (_, end) in ranges.items())
+        if failure and not ranges:
+            ranges = {0: QueueRange(0, 0)}
+        for queue_id, (_, end) in ranges.items():
+            position = self._positions.get(queue_id)
+            next_offset = 0 if position is None else position.next_offset
+            self._report.partitions[Partition(self.topic, queue_id)] = PartitionReport(next_offset, end, failure)
 
     def copy(self) -> int:
         """Copy one window, if something is there: how many messages it had.
@@ -203,6 +215,9 @@ class TopicIntoKafka:
     def _record_rules(self) -> KafkaRules:
         if time.monotonic() >= self._settings_until_s:
             administration = self._side.administration
+            now = administration.topics([self.target]).get(self.target)
+            if now is None or str(now.topic_id) != self._target_id:
+                raise MirrorTargetError(f"Topic {self.target!r} of Kafka was deleted while it was mirrored to.")
             letters = letter_topic(self._side.mirror)
             self._settings = administration.topic_settings(self.target), administration.topic_settings(letters)
             self._settings_until_s = time.monotonic() + _SETTINGS_AGE_S
@@ -241,7 +256,7 @@ class TopicIntoKafka:
         behind = [queue_id for queue_id, (_, end) in ranges.items() if nexts[queue_id] < end]
         found = []
         for queue_id in behind:
-            rows = min(-(-self._rules.window_rows // len(behind)), self._limits.get(queue_id, self._rules.window_rows))
+            rows = min(-(-self._most_rows // len(behind)), self._limits.get(queue_id, self._most_rows))
             most_bytes = self._rules.window_bytes // len(behind)
             with contextlib.suppress(OffsetOutOfRangeError):  # retention takes them now: the next look says so
                 window = read_window(self._store, self.topic, queue_id, nexts[queue_id], rows, most_bytes)
@@ -298,15 +313,15 @@ class TopicIntoKafka:
     def _count(
         self, windows: list[MappedWindow], letters: list[pa.RecordBatch], lost: Mapping[int, QueuePosition]
     ) -> None:
-        counts = self.counts
-        counts.transactions += 1
-        counts.copied += sum(len(offsets) for added in self._added.values() for offsets in added)
-        counts.copied_bytes += sum(rows.nbytes for mapped in windows for rows in mapped.parts)
-        counts.dropped_loops += sum(mapped.dropped_loops for mapped in windows)
-        counts.older_than_retention += sum(mapped.older for mapped in windows)
-        counts.damaged += sum(len(mapped.window.damaged) for mapped in windows)
-        counts.letters += sum(rows.num_rows for rows in letters)
-        counts.lost += sum(one.lost_count - self._positions[at].lost_count for at, one in lost.items())
+        report = self._report
+        report.add(
+            sum(len(offsets) for added in self._added.values() for offsets in added),
+            sum(mapped.dropped_loops for mapped in windows),
+            sum(rows.num_rows for rows in letters),
+        )
+        report.lost += sum(one.lost_count - self._positions[at].lost_count for at, one in lost.items())
+        report.damaged += sum(len(mapped.window.damaged) for mapped in windows)
+        report.older_than_retention += sum(mapped.older for mapped in windows)
 
     def _add(self, partition: Partition, rows: pa.RecordBatch) -> list[pa.RecordBatch]:
         """Add rows to the transaction; letters for those that are too large."""

@@ -42,7 +42,10 @@ def map_window(
         rows = one.rows
         if refused:
             reasons = {row: refused[at] for row, at in enumerate(rows.column("offset").to_pylist()) if at in refused}
-            mapped.letters.append(letters_to_kafka(rows, reasons, route, max_letter_bytes))
+            letters = letters_to_kafka(rows, reasons, route, max_letter_bytes)
+            # It may be the time that Kafka does not take.
+            now = pa.array([rules.now_ms] * letters.num_rows, pa.int64())
+            mapped.letters.append(letters.set_column(1, RECORDS_SCHEMA.field("timestampMs"), now))
             kept = np.ones(rows.num_rows, np.bool_)
             kept[list(reasons)] = False
             rows = rows.filter(pa.array(kept))

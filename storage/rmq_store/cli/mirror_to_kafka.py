@@ -1,0 +1,158 @@
+"""`rmq mirror rmq-to-kafka`."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rmq_store.cli.mirror_options import (
+    PATIENCE_ONCE_S,
+    Display,
+    conflict_exit,
+    kafka_connection,
+    kafka_options,
+    run_options,
+    topic_choice,
+    topic_options,
+)
+from rmq_store.cli.output import store_argument
+from rmq_store.cli.stop_signal import stopped_by_signals
+from rmq_store.cli.times import TIMES, parse_time
+from rmq_store.errors import StoreLockedError, UsageError
+
+_COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+@click.command(
+    "rmq-to-kafka",
+    short_help="Copy topics of the store into Kafka.",
+    epilog="\b\nExamples:\n"
+    "  rmq mirror rmq-to-kafka /data/store --name out --cluster-id rmq-eu --bootstrap-servers kafka:9092 \\\n"
+    "      --topics Orders --create-topics\n"
+    "  rmq mirror rmq-to-kafka /data/store --name out --cluster-id rmq-eu --bootstrap-servers kafka:9092 \\\n"
+    "      --pattern 'Shop.*' --from latest --old-timestamps now --compression lz4",
+)
+@store_argument
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: a line every few seconds, and one at the end.")
+@kafka_options
+@topic_options
+@click.option("--from", "start", default="earliest", show_default=True, metavar="START",
+              help=f"Where queues begin without a position: earliest, latest, or a time: {TIMES}.")  # fmt: skip
+@run_options
+@click.option("--on-data-loss", type=click.Choice(["fail", "count"]), default="fail", show_default=True,
+              help="When retention took what was not copied: the topic stops, or goes on, counted.")  # fmt: skip
+@click.option("--on-source-change", type=click.Choice(["fail", "common", "restart"]), default="fail", show_default=True,
+              help="When the store is not the one that was copied (a copy restored, a topic made again): the topic "
+              "stops, goes on at the last common place, or begins again.")  # fmt: skip
+@click.option("--old-timestamps", type=click.Choice(["refuse", "keep", "now"]), default="refuse", show_default=True,
+              help="Messages born so long ago that the topic's retention.ms deletes them at once: the topic stops, "
+              "they are copied so, or get the time of the mirror.")  # fmt: skip
+@click.option("--compacted-target", "compacted", is_flag=True,
+              help="Copy to a compacted topic, too: of messages with the same key the last one stays.")  # fmt: skip
+@click.option("--topic-setting", "topic_settings", multiple=True, metavar="NAME=VALUE",
+              help="A setting of topics that are made, such as retention.ms=-1. May be repeated.")  # fmt: skip
+@click.option("--replication-factor", type=click.IntRange(1), metavar="N",
+              help="Of topics that are made; else as Kafka is set.")  # fmt: skip
+@click.option("--compression", type=click.Choice(_COMPRESSIONS), default="none", show_default=True,
+              help="Of record batches, unless the topic has one of its own.")  # fmt: skip
+@click.option("--namesrv", metavar="HOST:PORT", help="Refused: brokers are not mirrored yet, stores are.")
+def rmq_to_kafka(
+    root: Path,
+    as_json: bool,
+    bootstrap_servers: tuple[str, ...],
+    kafka_settings: tuple[str, ...],
+    kafka_file: Path | None,
+    source_topics: tuple[str, ...],
+    pattern: str | None,
+    renames: tuple[str, ...],
+    dots_as: str,
+    create_topics: bool,
+    start: str,
+    name: str,
+    cluster_id: str,
+    windows: tuple[str, ...],
+    once: bool,
+    metrics_file: Path | None,
+    on_data_loss: Any,
+    on_source_change: Any,
+    old_timestamps: Any,
+    compacted: bool,
+    topic_settings: tuple[str, ...],
+    replication_factor: int | None,
+    compression: str,
+    namesrv: str | None,
+    **given: Any,
+) -> None:
+    """Copy messages of a store's topics into topics of Kafka: queue q to partition q, each once, in its order, until
+    Ctrl-C or SIGTERM.
+
+    Records and the position behind them are one transaction, so a mirror that was killed goes on where it was;
+    consumers need isolation.level=read_committed. What Kafka does not take becomes a dead letter in NAME-dead-letters.
+    On a terminal a line shows lag and rate. Where a RocketMQ broker runs on the store it is only read; a power cut may
+    then take messages from the broker that Kafka has. Exit status 1: topics have stopped, 4: another mirror of this
+    name is at work.
+    """
+    from rmq_store.bridge.kafka.connect import open_administration, open_reader, open_writers
+    from rmq_store.bridge.mirror.into_kafka import IntoKafka
+    from rmq_store.bridge.mirror.kafka_positions import KafkaPositions
+    from rmq_store.bridge.mirror.kafka_side import CopyRules, KafkaSide
+    from rmq_store.bridge.mirror.kafka_targets import TargetRules
+    from rmq_store.bridge.mirror.pace import Window
+    from rmq_store.bridge.mirror.topics import check_mirror_name
+    from rmq_store.clock import system_clock
+
+    if namesrv is not None:
+        raise UsageError(
+            "--namesrv: a cluster of RocketMQ brokers cannot be mirrored to Kafka yet, only a store can: give the "
+            "directory of a store, for example the storePathRootDir of a broker."
+        )
+    check_mirror_name(name)
+    times = tuple(map(Window.parse, windows))
+    choice = topic_choice(source_topics, pattern, renames, dots_as)
+    where: Any = start if start in ("earliest", "latest") else parse_time(start, system_clock())
+    rules = CopyRules(where, on_data_loss, on_source_change)
+    made = dict(_setting(text) for text in topic_settings)
+    targets = TargetRules(create_topics, made, replication_factor or -1, old_timestamps, compacted)
+    connection = kafka_connection(bootstrap_servers, kafka_settings, kafka_file)
+    display = Display(as_json, metrics_file)
+    with conflict_exit(), contextlib.ExitStack() as stack:
+        stop = stack.enter_context(stopped_by_signals())
+        store, is_writable = _open(root)
+        stack.enter_context(store)
+        administration = stack.enter_context(contextlib.closing(open_administration(connection)))
+        writers = stack.enter_context(
+            contextlib.closing(open_writers(connection, administration, compression=compression))
+        )
+        reader = stack.enter_context(contextlib.closing(open_reader(connection)))
+        positions = KafkaPositions(name, cluster_id, reader, administration, writers)
+        side = KafkaSide(name, cluster_id, administration.cluster_id(), administration, writers, positions)
+        positions.prepare()
+        mirror = IntoKafka(
+            store, side, choice, rules, targets,
+            wait=stop.wait, on_report=display.show, windows=times,
+            is_writable=is_writable, patience_s=PATIENCE_ONCE_S if once else None, **given,
+        )  # fmt: skip
+        report = mirror.run(until_caught_up=once)
+    display.end(report)
+    if report.failures:
+        raise click.exceptions.Exit(1)
+
+
+def _open(root: Path) -> tuple[Any, bool]:
+    """The store, and whether for writing: its log is to be flushed. Of a broker at work it can only be read."""
+    from rmq_store import Store
+
+    try:
+        return Store.open(root), True
+    except StoreLockedError:
+        return Store.open(root, read_only=True), False
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise UsageError(f"--topic-setting {text!r}: NAME=VALUE is expected, such as retention.ms=-1.")
+    return name, value
