@@ -18,7 +18,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,7 @@ ANY_TIME: Final = "-"
 _STORED_AGAIN = (names.RETRY_TOPIC, names.ORIGIN_MESSAGE_ID, names.RECONSUME_TIME, "PYRMQ_DEAD_LETTER", "PYRMQ_REPLAYS")
 
 Path = tuple[tuple[str, str], ...]
+Rows = TypeVar("Rows", pa.Array, pa.RecordBatch)
 
 _FROM = r"^(?P<cluster>[!-~]+) (?P<topic>[^ ]+) (?P<partition>[0-9]{1,9}) (?P<offset>[0-9]{1,18})(?: (?P<id>[^ ]+))?$"
 _TIME = re.compile(rb"-?[0-9]{1,19}")
@@ -83,15 +84,15 @@ class Marks:
 
 def record_marks(rows: pa.RecordBatch, headers: Entries, topic: str, partition: int) -> Marks:
     """The marks of records (RECORDS_SCHEMA) of a partition."""
-    return _marks(headers, lambda chosen: _record_goals(rows.filter(chosen), topic, partition))
+    return _marks(headers, lambda chosen: _record_goals(_filtered(rows, chosen), topic, partition))
 
 
 def message_marks(rows: pa.RecordBatch, properties: Entries) -> Marks:
     """The marks of messages: columns `topic`, `body` and `bornTimestamp` of MESSAGE_SCHEMA."""
 
-    def goals(chosen: pa.BooleanArray) -> pa.StringArray:
-        given = rows.select(["topic", "body", "bornTimestamp"]).filter(chosen)
-        unique_keys = properties.column(names.UNIQUE_KEY)[0].filter(chosen).cast(pa.string())
+    def goals(chosen: Mask) -> pa.StringArray:
+        given = _filtered(rows.select(["topic", "body", "bornTimestamp"]), chosen)
+        unique_keys = _filtered(properties.column(names.UNIQUE_KEY)[0], chosen).cast(pa.string())
         return message_goals(
             given.column("topic"), unique_keys, milliseconds(given.column("bornTimestamp")), given.column("body")
         )
@@ -122,7 +123,7 @@ def message_goals(topics: pa.Array | str, unique_keys: pa.Array, born_ms: Int64,
     return pc.binary_join_element_wise(topics, " ", unique_keys, " ", born, " ", _crc_texts(bodies), "")
 
 
-def _marks(entries: Entries, goals_of: Callable[[pa.BooleanArray], pa.StringArray]) -> Marks:
+def _marks(entries: Entries, goals_of: Callable[[Mask], pa.StringArray]) -> Marks:
     """`goals_of` says what MIRROR_TO must be, for some of the rows."""
     count = entries.row_count
     fits = np.zeros(count, np.bool_)
@@ -133,22 +134,26 @@ def _marks(entries: Entries, goals_of: Callable[[pa.BooleanArray], pa.StringArra
         return Marks(fits, paths, path_of, times, has_time)
     (goals, goal_counts), (path_values, path_counts), (_, from_counts) = (entries.column(name) for name in needed)
     chosen = (goal_counts == 1) & (path_counts == 1) & (from_counts == 1)
-    mask = pa.array(chosen)
     rows = np.flatnonzero(chosen)
-    coded = path_values.filter(mask).fill_null(b"").dictionary_encode()
+    coded = _filtered(path_values, chosen).fill_null(b"").dictionary_encode()
     parsed = [_path(raw) for raw in coded.dictionary.to_pylist()]
     is_path = np.array([path is not None for path in parsed], np.bool_)[coded.indices.to_numpy()]
-    is_same = pc.equal(goals.filter(mask), goals_of(mask).cast(pa.binary())).fill_null(False)
+    is_same = pc.equal(_filtered(goals, chosen), goals_of(chosen).cast(pa.binary())).fill_null(False)
     good = is_same.to_numpy(zero_copy_only=False) & is_path
     fits[rows[good]] = True
     path_of[rows[good]] = coded.indices.to_numpy()[good] + 1
     paths += tuple(path or () for path in parsed)
     time_values, _ = entries.column(MIRROR_TIMESTAMP)
-    for row in np.flatnonzero(fits & time_values.is_valid().to_numpy(zero_copy_only=False)).tolist():
-        time_ms = _time_ms(time_values[row].as_py())
-        if time_ms is not None:
+    timed = np.flatnonzero(fits & time_values.is_valid().to_numpy(zero_copy_only=False))
+    for row, raw in zip(timed.tolist(), time_values.take(pa.array(timed)).to_pylist(), strict=True):
+        if (time_ms := _time_ms(raw)) is not None:
             times[row], has_time[row] = time_ms, True
     return Marks(fits, paths, path_of, times, has_time)
+
+
+def _filtered(rows: Rows, chosen: Mask) -> Rows:
+    """Rows of which most often all are chosen: then nothing is copied."""
+    return rows if chosen.all() else rows.filter(pa.array(chosen))
 
 
 def _path(raw: bytes) -> Path | None:

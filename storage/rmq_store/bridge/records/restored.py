@@ -1,4 +1,4 @@
-"""Headers of a record that came from RocketMQ, as what its message had (row by row).
+"""Headers of a record that came from RocketMQ, as what its message had (data plane; row by row only what is odd).
 
     rmq.TAGS, rmq.KEYS, rmq.__SHARDINGKEY, rmq.flag     the fields of these names
     rmq.properties                                      JSON [[place, name, value], ...]: properties of the user that
@@ -17,24 +17,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from rmq_store.bridge.records.entries import Entries, Mask
+from rmq_store.bridge.records.entries import Entries, Int64, Mask, plain_texts
 from rmq_store.bridge.records.property_names import (
     FLAG_HEADER,
     HEADER_PREFIX,
     PROPERTIES_HEADER,
+    RECONSUME_TIMES_HEADER,
+    SHOWN_NAMES,
     is_own_name,
+    is_plain_name,
     is_rocketmq_name,
     is_storable,
 )
-from rmq_store.bridge.records.weaving import Part, Pieces
+from rmq_store.bridge.records.weaving import Part, Pieces, text_where
 from rmq_store.errors import UsageError
-from rmq_store.format import properties as names
 from rmq_store.format.mirror_properties import MIRROR_PROPERTIES
 
 Pairs = list[tuple[str, str]]
+
+_SIMPLE_HEADERS = frozenset(
+    [RECONSUME_TIMES_HEADER.encode(), *((HEADER_PREFIX + name).encode() for name in SHOWN_NAMES)]
+)
 
 
 @dataclass
@@ -46,66 +52,82 @@ class _Message:
     flag: int = 0
 
 
-@dataclass(frozen=True)
 class Restored:
-    """What `is_restored` (n,) of the rows had, `rows` (k,); `flags` (n,); `part`: their users' properties."""
+    """What `is_restored` (n,) of the rows had: `flags` (n,); `parts`: their users' properties."""
 
-    is_restored: Mask
-    rows: npt.NDArray[np.int64]
-    messages: Sequence[_Message]
-    flags: npt.NDArray[np.int32]
-    part: Part
+    def __init__(self, headers: Entries, kept: Mask, wanted: Mask) -> None:
+        """Read the headers `kept` (m,) of the rows `wanted` (n,), as far as a mirror has written them."""
+        self._headers = headers
+        self._is_simple = _simple_rows(headers, kept, wanted)
+        self._rows, self._messages = _read_rows(headers, kept, np.flatnonzero(wanted & ~self._is_simple))
+        self.is_restored = self._is_simple.copy()
+        self.is_restored[self._rows] = True
+        self.flags = np.zeros(headers.row_count, np.int32)
+        self.flags[self._rows] = [message.flag for message in self._messages]
+        is_users = np.array([not name.startswith(HEADER_PREFIX.encode()) for name in headers.names], np.bool_)
+        chosen = np.flatnonzero(kept & self._is_simple[headers.rows] & headers.judged(is_users))
+        values = Pieces.of(headers.values).take(chosen)
+        self.parts = [Part(headers.rows[chosen], headers.names, headers.codes[chosen], values), self._read_part()]
 
-    def tags(self, others: pa.StringArray) -> pa.StringArray:
-        """TAGS of all rows, those `others` of rows that are not restored."""
-        return self._named(names.TAGS, others)
-
-    def keys(self, others: pa.StringArray) -> pa.StringArray:
-        """As `tags`, KEYS."""
-        return self._named(names.KEYS, others)
-
-    def sharding_keys(self, others: pa.StringArray) -> pa.StringArray:
-        """As `tags`, the sharding key."""
-        return self._named(names.SHARDING_KEY, others)
-
-    def _named(self, name: str, others: pa.StringArray) -> pa.StringArray:
-        own = pa.array([message.named.get(name) for message in self.messages], pa.string())
+    def named(self, name: str, others: pa.StringArray) -> pa.StringArray:
+        """TAGS, KEYS or the sharding key of all rows, those `others` of rows that are not restored."""
+        if self._is_simple.any():
+            values, _ = self._headers.column(HEADER_PREFIX + name)
+            simple = self._is_simple & values.is_valid().to_numpy(zero_copy_only=False)
+            values = text_where(values, simple)
+            others = pc.if_else(pa.array(self._is_simple), values, others)
+        if len(self._rows) == 0:
+            return others
+        own = pa.array([message.named.get(name) for message in self._messages], pa.string())
         place = np.arange(len(others))
-        place[self.rows] = len(others) + np.arange(len(self.rows))
+        place[self._rows] = len(others) + np.arange(len(self._rows))
         return pa.concat_arrays([others, own]).take(pa.array(place))
 
+    def _read_part(self) -> Part:
+        counts = [len(message.properties) for message in self._messages]
+        pairs = [pair for message in self._messages for pair in message.properties]
+        coded = pa.array([name for name, _ in pairs], pa.string()).dictionary_encode()
+        return Part(
+            np.repeat(self._rows, counts),
+            [name.encode() for name in coded.dictionary.to_pylist()],
+            coded.indices.to_numpy(),
+            Pieces.of(pa.array([value for _, value in pairs], pa.string())),
+        )
 
-def restore(headers: Entries, kept: Mask, wanted: Mask) -> Restored:
-    """Read the headers `kept` (m,) of the rows `wanted` (n,), as far as a mirror has written them."""
-    is_restored, flags = np.zeros(headers.row_count, np.bool_), np.zeros(headers.row_count, np.int32)
-    rows: list[int] = []
+
+def _simple_rows(headers: Entries, kept: Mask, wanted: Mask) -> Mask:
+    """Rows (n,) in whose headers nothing needs a closer look: plain texts, and no flag or special properties."""
+    if not wanted.any():
+        return wanted
+    simple_names = np.array([_is_simple_name(name) for name in headers.names], np.bool_)
+    odd = kept & ~(headers.judged(simple_names) & plain_texts(headers.values))
+    simple: Mask = wanted & ~headers.rows_with_a_name_twice(kept)
+    simple[headers.rows[odd]] = False
+    return simple
+
+
+def _is_simple_name(raw: bytes) -> bool:
+    return raw in _SIMPLE_HEADERS or is_plain_name(raw)
+
+
+def _read_rows(headers: Entries, kept: Mask, rows: Int64) -> tuple[Int64, list[_Message]]:
+    """One by one: those of the rows that a mirror has written, and what they say."""
+    read: list[int] = []
     messages: list[_Message] = []
-    for row in np.flatnonzero(wanted).tolist():
+    for row in rows.tolist():
         span = slice(int(headers.offsets[row]), int(headers.offsets[row + 1]))
         codes, values = headers.codes[span].tolist(), headers.values[span].to_pylist()
+        pairs = [
+            (headers.names[code], value)
+            for code, value, is_kept in zip(codes, values, kept[span].tolist(), strict=True)
+            if is_kept
+        ]
         try:
-            message = _read(
-                [
-                    (headers.names[code], value)
-                    for code, value, is_kept in zip(codes, values, kept[span].tolist(), strict=True)
-                    if is_kept
-                ]
-            )
+            messages.append(_read(pairs))
         except (UsageError, UnicodeError):
             continue
-        is_restored[row], flags[row] = True, message.flag
-        rows.append(row)
-        messages.append(message)
-    counts = [len(message.properties) for message in messages]
-    pairs = [pair for message in messages for pair in message.properties]
-    coded = pa.array([name for name, _ in pairs], pa.string()).dictionary_encode()
-    part = Part(
-        np.repeat(np.array(rows, np.int64), counts),
-        [name.encode() for name in coded.dictionary.to_pylist()],
-        coded.indices.to_numpy(),
-        Pieces.of(pa.array([value for _, value in pairs], pa.string())),
-    )
-    return Restored(is_restored, np.array(rows, np.int64), messages, flags, part)
+        read.append(row)
+    return np.array(read, np.int64), messages
 
 
 def _read(headers: Sequence[tuple[bytes, bytes | None]]) -> _Message:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmq_store.bridge.records import letter, restored
+from rmq_store.bridge.records import letter
 from rmq_store.bridge.records.entries import Entries, Int64, Mask, plain_texts
 from rmq_store.bridge.records.exact_columns import encode_exact_column
 from rmq_store.bridge.records.origin import (
@@ -26,9 +26,10 @@ from rmq_store.bridge.records.origin import (
     unique_keys,
 )
 from rmq_store.bridge.records.property_names import is_plain_name
+from rmq_store.bridge.records.restored import Restored
 from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.schema import LOG_APPEND_TIME
-from rmq_store.bridge.records.weaving import Part, Pieces, weave
+from rmq_store.bridge.records.weaving import Part, Pieces, text_where, weave
 from rmq_store.format import properties as names
 from rmq_store.format.mirror_properties import (
     KAFKA_RECORD,
@@ -136,7 +137,7 @@ class _Mapping:
     def messages(self) -> pa.RecordBatch:
         """Rows of MESSAGES_SCHEMA."""
         kept = ~self._headers.named(*MARKS)
-        found = restored.restore(self._headers, kept, self._marks.began_elsewhere())
+        found = Restored(self._headers, kept, self._marks.began_elsewhere())
         is_restored = found.is_restored
         is_exact, key_is_plain = self._exact(kept, is_restored)
         keys, tags, sharding_keys, flags = self._named_columns(kept, key_is_plain, found)
@@ -145,7 +146,7 @@ class _Mapping:
         parts = [
             Part(None, [names.UNIQUE_KEY.encode()], None, Pieces.of(unique)),
             self._plain_headers(kept, is_exact | is_restored),
-            found.part,
+            *found.parts,
             self._exact_part(kept, is_exact),
             _flag_part(KAFKA_TOMBSTONE, self._is_tombstone),
             _text_part(MIRROR_TIMESTAMP, *true_times),
@@ -198,19 +199,20 @@ class _Mapping:
         is_exact |= headers.rows_with_a_name_twice(kept)
         return is_exact & ~is_restored, key_is_plain
 
-    def _named_columns(self, kept: Mask, key_is_plain: Mask, found: restored.Restored) -> tuple[pa.Array, ...]:
+    def _named_columns(self, kept: Mask, key_is_plain: Mask, found: Restored) -> tuple[pa.Array, ...]:
         """KEYS, TAGS, the sharding key and the flag."""
-        sharding_keys = _where(self._keys, key_is_plain & ~found.is_restored)
+        sharding_keys = text_where(self._keys, key_is_plain & ~found.is_restored)
         is_shown = Pieces.of(sharding_keys).sizes <= KEYS_BYTES_MAX
         is_shown &= sharding_keys.is_valid().to_numpy(zero_copy_only=False) & ~_has_space(sharding_keys)
-        keys = _where(sharding_keys, is_shown)
+        keys = text_where(sharding_keys, is_shown)
         tags = pa.nulls(self._count, pa.string())
         if self._rules.tags_header is not None:
             values, _ = self._headers.column(self._rules.tags_header)
-            tags = _where(values, plain_texts(values) & ~found.is_restored)
+            tags = text_where(values, plain_texts(values) & ~found.is_restored)
         if not found.is_restored.any():
             return keys, tags, sharding_keys, pa.array(np.zeros(self._count, np.int32))
-        return found.keys(keys), found.tags(tags), found.sharding_keys(sharding_keys), pa.array(found.flags)
+        keys, tags = found.named(names.KEYS, keys), found.named(names.TAGS, tags)
+        return keys, tags, found.named(names.SHARDING_KEY, sharding_keys), pa.array(found.flags)
 
     def _times(self) -> tuple[Int64, tuple[Mask, Int64]]:
         """Born times; and where these are not the records' own, that, and the records' own."""
@@ -262,16 +264,6 @@ class _Mapping:
             lengths = Pieces.of(column).sizes
             sizes += np.where(lengths > 0, lengths + len(name) + _SEPARATORS, 0)
         self._property_bytes = sizes
-
-
-def _where(values: pa.Array, chosen: Mask) -> pa.StringArray:
-    """Values that are text, as text; null where not chosen."""
-    if chosen.all():
-        return values.view(pa.string())
-    pieces = Pieces.of(values)
-    texts = Pieces(pieces.data, pieces.starts, np.where(chosen, pieces.ends, pieces.starts)).array()
-    valid = pa.py_buffer(np.packbits(chosen, bitorder="little"))
-    return pa.StringArray.from_buffers(len(values), *texts.buffers()[1:], valid, int(len(chosen) - chosen.sum()))
 
 
 def _has_space(values: pa.StringArray) -> Mask:

@@ -48,6 +48,16 @@ class Pieces:
         return take_slices(pa.py_buffer(self.data), self.starts, self.ends)
 
 
+def text_where(values: pa.Array, chosen: Mask) -> pa.StringArray:
+    """The values `chosen` (n,), which are valid UTF-8, as text; null elsewhere."""
+    if chosen.all():
+        return values.view(pa.string())
+    pieces = Pieces.of(values)
+    texts = Pieces(pieces.data, pieces.starts, np.where(chosen, pieces.ends, pieces.starts)).array()
+    valid = pa.py_buffer(np.packbits(chosen, bitorder="little"))
+    return pa.StringArray.from_buffers(len(values), *texts.buffers()[1:], valid, int(len(chosen) - chosen.sum()))
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """Entries for some rows, `rows` (m,) ascending, or None: one for every row. Their names: `codes` (m,) among
