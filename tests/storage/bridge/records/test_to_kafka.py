@@ -125,6 +125,15 @@ def test_a_damaged_record_of_kafka_becomes_a_letter(store: Store) -> None:
     assert headers_of(made.letters)[0][b"MIRROR_REASON"].startswith(b"KAFKA_RECORD ends at byte 2 of 3")
 
 
+def test_only_an_empty_body_of_a_record_of_kafka_is_a_tombstone(store: Store) -> None:
+    """Of somebody's own message the property says nothing; with a body it would destroy that."""
+    own = sent(store, {"body": b"", "properties": [("KAFKA_TOMBSTONE", "1")]})
+    assert produced_of(own, ROUTE).column("value").to_pylist() == [b""]
+    mirrored = stored_of(store, records(record(None), record(b"v")), K0_TO_R1)
+    with_both = [[*pairs, ("KAFKA_TOMBSTONE", "1")] for pairs in mirrored.column("properties").to_pylist()]
+    assert produced_of(changed(mirrored, properties=with_both), ROUTE).column("value").to_pylist() == [None, b"v"]
+
+
 def test_headers_of_a_record_never_bring_marks_of_their_own(store: Store) -> None:
     """Whoever writes to the store can put any headers into KAFKA_RECORD."""
     from rmq_store.bridge.records.exact import encode_exact
