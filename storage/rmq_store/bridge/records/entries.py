@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.format.gather import value_bytes
+from rmq_store.format.gather import take_slices, value_bytes
 
 Mask = npt.NDArray[np.bool_]
 Int64 = npt.NDArray[np.int64]
@@ -78,16 +78,25 @@ class Entries:
         found: Mask = verdicts[self.codes]
         return found
 
-    def column(self, name: str) -> tuple[pa.Array, npt.NDArray[np.int64]]:
-        """The values of a name, (n,) binary, of several the last, null without one; and how many each row has, (n,)."""
+    def column(self, name: str) -> tuple[pa.BinaryArray, Int64]:
+        """The values of a name, (n,), of several the last, null without one; and how many each row has, (n,)."""
         code = self.code(name)
         if code < 0:
             return pa.nulls(self.row_count, pa.binary()), np.zeros(self.row_count, np.int64)
         places = np.flatnonzero(self.codes == code)
         rows = self.rows[places]
-        of_row = np.full(self.row_count, -1, np.int64)
-        of_row[rows] = places
-        return self.values.take(pa.array(of_row, mask=of_row < 0)), np.bincount(rows, minlength=self.row_count)
+        offsets, data = value_bytes(self.values)
+        starts, ends = np.zeros(self.row_count, np.int64), np.zeros(self.row_count, np.int64)
+        starts[rows], ends[rows] = offsets[places], offsets[places + 1]
+        is_valid = np.zeros(self.row_count, np.bool_)
+        is_valid[rows] = True
+        if self.values.null_count:
+            is_valid[rows] = self.values.is_valid().to_numpy(zero_copy_only=False)[places]
+        found = take_slices(pa.py_buffer(data), starts, ends)
+        if not is_valid.all():
+            valid = pa.py_buffer(np.packbits(is_valid, bitorder="little"))
+            found = pa.BinaryArray.from_buffers(pa.binary(), self.row_count, [valid, *found.buffers()[1:]])
+        return found, np.bincount(rows, minlength=self.row_count)
 
     def rows_with_a_name_twice(self, among: Mask) -> Mask:
         """Rows (n,) that have one name in two of the entries `among`."""

@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from rmq_store.bridge.records.entries import Entries, Int64, Mask
 from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.schema import LOG_APPEND_TIME
+from rmq_store.bridge.records.weaving import joined
 from rmq_store.format import properties as names
 from rmq_store.format.crc import UInt32, slice_crcs
 from rmq_store.format.gather import value_bytes
@@ -114,13 +115,13 @@ def record_goals(
     if has_no_time.any():
         times = pc.if_else(pa.array(has_no_time), ANY_TIME, times)
     crcs = _crc_texts(values, _crcs(keys))
-    return pc.binary_join_element_wise(f"{topic} {partition} ", times, " ", crcs, "")
+    return joined(len(values), f"{topic} {partition} ", times, " ", crcs)
 
 
 def message_goals(topics: pa.Array | str, unique_keys: pa.Array, born_ms: Int64, bodies: pa.Array) -> pa.StringArray:
     """MIRROR_TO of n messages in RocketMQ."""
     born = pa.array(born_ms).cast(pa.string())
-    return pc.binary_join_element_wise(topics, " ", unique_keys, " ", born, " ", _crc_texts(bodies), "")
+    return joined(len(bodies), topics, " ", unique_keys, " ", born, " ", _crc_texts(bodies))
 
 
 def _marks(entries: Entries, goals_of: Callable[[Mask], pa.StringArray]) -> Marks:
@@ -241,7 +242,7 @@ def froms(route: Route, offsets: Int64) -> pa.StringArray:
     """MIRROR_FROM of records by their offsets, (n,)."""
     source = f"{route.source_cluster} {route.source_topic} {route.source_partition} "
     topic_id = f" {route.source_topic_id}" if route.source_topic_id else ""
-    return pc.binary_join_element_wise(source, pa.array(offsets).cast(pa.string()), topic_id, "")
+    return joined(len(offsets), source, pa.array(offsets).cast(pa.string()), topic_id)
 
 
 def path_texts(route: Route, paths: Sequence[Path]) -> list[bytes]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmq_store.bridge.records.entries import Int64, Mask
 from rmq_store.format.gather import take_slices, value_bytes
@@ -56,6 +57,37 @@ def text_where(values: pa.Array, chosen: Mask) -> pa.StringArray:
     texts = Pieces(pieces.data, pieces.starts, np.where(chosen, pieces.ends, pieces.starts)).array()
     valid = pa.py_buffer(np.packbits(chosen, bitorder="little"))
     return pa.StringArray.from_buffers(len(values), *texts.buffers()[1:], valid, int(len(chosen) - chosen.sum()))
+
+
+def joined(count: int, *parts: str | pa.StringArray) -> pa.StringArray:
+    """Texts (count,) put together row by row out of columns, and of texts that are the same in all rows; null where a
+    column is. Most often the values of a column have one length, and then all rows are filled at once.
+    """
+    pieces = [(part.encode(), len(part.encode())) if isinstance(part, str) else _one_width(part) for part in parts]
+    if count == 0 or any(piece is None for piece in pieces):
+        arrays = [pa.scalar(part) if isinstance(part, str) else part for part in parts]
+        together: pa.StringArray = pc.binary_join_element_wise(*arrays, "") if count else pa.array([], pa.string())
+        return together
+    found = [piece for piece in pieces if piece is not None]
+    width = sum(size for _, size in found)
+    rows = np.empty((count, width), np.uint8)
+    at = 0
+    for text, size in found:
+        rows[:, at : at + size] = np.frombuffer(text, np.uint8).reshape(-1, size) if size else 0
+        at += size
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(width)
+    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(rows))
+
+
+def _one_width(values: pa.StringArray) -> tuple[Bytes, int] | None:
+    """The bytes of values that all have one length, and this length; None if they have not."""
+    offsets, data = value_bytes(values)
+    if values.null_count or len(values) == 0:
+        return None
+    width = int(offsets[1] - offsets[0])
+    if width == 0 or bool((np.diff(offsets) != width).any()):
+        return None
+    return data[int(offsets[0]) : int(offsets[-1])], width
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from rmq_store.format.schema import MESSAGE_SCHEMA
 K_TO_R = Route("K1", "Topic", 3, "R", "Topic", 3)
 R_TO_K = Route("R", "Topic", 3, "K1", "Topic", 3)
 
-few = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+few = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 raw_texts = st.text(max_size=8).map(str.encode)
 odd_bytes = st.sampled_from([b"", b"\x01", b"a\x02b", b"\0", b"\xff\xfe", b"\xed\xa0\x80", b" ", "ä".encode()])

@@ -83,15 +83,15 @@ def test_no_header_sets_what_rocketmq_or_we_give_a_meaning_to(store: Store) -> N
         assert decode_exact(row["properties"]["KAFKA_RECORD"]) == (b"k", [(b"a", b"1"), (name.encode(), b"3")])
 
 
-def forge(store: Store, *headers: tuple[bytes, bytes | None]) -> list[dict[str, Any]]:
-    """What becomes of records of Kafka with one of these headers each, and with marks that fit and say that they came
+def forge(store: Store, *headers: tuple[bytes, bytes | None], times: int = 1) -> list[dict[str, Any]]:
+    """What becomes of records of Kafka with one of these headers each, so many `times`, and with marks that fit and say that they came
     from RocketMQ. Marks can be forged: what they bring along is held to the same rules.
     """
     (marks,) = produced_of(stored_of(store, records(record(b"v")), FROM_K0), FROM_R0).column("headers").to_pylist()
     path = {"name": b"MIRROR_PATH", "value": b'[["R0","T"]]'}
     marks = [path if pair["name"] == b"MIRROR_PATH" else pair for pair in marks]
     rows = records(*(record(b"v") for _ in headers))
-    forged = changed(rows, headers=[[{"name": name, "value": value}, *marks] for name, value in headers])
+    forged = changed(rows, headers=[[*[{"name": name, "value": value}] * times, *marks] for name, value in headers])
     assert to_rmq(forged, replace(ROUTE, target_cluster="R0"), RMQ_RULES).dropped_loops == len(headers)
     found = stored_of(store, forged, ROUTE).to_pylist()
     return [{**row, "properties": dict(row["properties"])} for row in found]
@@ -121,6 +121,13 @@ def test_headers_of_a_mirror_that_no_mirror_writes_go_through_exactly(store: Sto
     for header, row in zip(headers, forge(store, *headers), strict=True):
         assert decode_exact(row["properties"]["KAFKA_RECORD"]) == (None, [header])
         assert (row["tags"], row["keys"], row["flag"]) == (None, None, 0)
+
+
+def test_headers_of_a_mirror_that_are_there_twice_go_through_exactly(store: Store) -> None:
+    header = (b"rmq.TAGS", b"t")
+    (row,), (other,) = forge(store, header, times=2), forge(store, header)
+    assert (row["tags"], decode_exact(row["properties"]["KAFKA_RECORD"])) == (None, (None, [header, header]))
+    assert (other["tags"], other["properties"].get("KAFKA_RECORD")) == ("t", None)
 
 
 @pytest.mark.parametrize(
