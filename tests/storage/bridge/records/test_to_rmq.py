@@ -84,8 +84,8 @@ def test_no_header_sets_what_rocketmq_or_we_give_a_meaning_to(store: Store) -> N
 
 
 def forge(store: Store, *headers: tuple[bytes, bytes | None], times: int = 1) -> list[dict[str, Any]]:
-    """What becomes of records of Kafka with one of these headers each, so many `times`, and with marks that fit and say that they came
-    from RocketMQ. Marks can be forged: what they bring along is held to the same rules.
+    """What becomes of records of Kafka with one of these headers each, so many `times`, and with marks that fit and say
+    that they came from RocketMQ. Marks can be forged: what they bring along is held to the same rules.
     """
     (marks,) = produced_of(stored_of(store, records(record(b"v")), FROM_K0), FROM_R0).column("headers").to_pylist()
     path = {"name": b"MIRROR_PATH", "value": b'[["R0","T"]]'}
@@ -242,6 +242,14 @@ def test_at_each_limit_the_real_store_takes_what_is_no_letter(tmp_path_factory: 
                 found = to_rmq(records(row), ROUTE, rules)
                 through_store(store, found.rows)
                 assert found.rows.num_rows + found.letters.num_rows == 1
+        kept = [
+            to_rmq(records(record(headers=[(b"h%04d" % n, b"x" * 20) for n in range(count)])), ROUTE, rules).rows
+            for count in range(1196, 1212)
+        ]
+        assert [rows.num_rows for rows in kept] == sorted((rows.num_rows for rows in kept), reverse=True)
+        assert {rows.num_rows for rows in kept} == {0, 1}
+        for rows in kept:
+            through_store(store, rows)
         assert to_rmq(records(record(headers=[(b"a", b"x" * 32_400)])), ROUTE, rules).rows.num_rows == 1
         assert to_rmq(records(record(b"x" * 39_400)), ROUTE, rules).rows.num_rows == 1
 
