@@ -31,9 +31,9 @@ _COLUMNS = ("GROUP", "TOPIC", "QUEUE", "POSITION", "TARGET", "OLD", "NEW", "AGAI
 
 @dataclass(frozen=True)
 class _Asked:
-    """What the command was told, besides where."""
+    """What the command was told, besides where. `groups`: names in the source and in the target."""
 
-    groups: tuple[str, ...]
+    groups: Sequence[tuple[str, str]]
     all_groups: bool
     rules: Rules
     force: bool
@@ -151,7 +151,7 @@ def _asked(given: dict[str, Any]) -> _Asked:
         force_back=given["force_back"],
         pass_letters=given["pass_letters"],
     )
-    return _Asked(given["groups"], given["all_groups"], rules, given["force"], given["ignore_waiting"])
+    return _Asked(_groups(given["groups"]), given["all_groups"], rules, given["force"], given["ignore_waiting"])
 
 
 def _opener(
@@ -194,7 +194,8 @@ def _plan(link: Link, asked: _Asked) -> Sequence[_Outcome]:
     from rmq_store.bridge.offsets.move import plan_move
 
     outcomes = []
-    for source_group, target_group in _groups(link, asked):
+    groups = [(group, group) for group in sorted(link.source.groups())] if asked.all_groups else asked.groups
+    for source_group, target_group in groups:
         outcome = _Outcome(source_group, target_group, None)
         try:
             outcome.plan = plan_move(
@@ -213,14 +214,12 @@ def _plan(link: Link, asked: _Asked) -> Sequence[_Outcome]:
     return outcomes
 
 
-def _groups(link: Link, asked: _Asked) -> list[tuple[str, str]]:
-    """Each group's names in the source and in the target. UsageError."""
-    if asked.all_groups:
-        return [(group, group) for group in sorted(link.source.groups())]
+def _groups(texts: Sequence[str]) -> list[tuple[str, str]]:
     found: dict[str, str] = {}
-    for text in asked.groups:
+    for text in texts:
         source, equals, target = text.rpartition("=")
-        source, target = (source, target) if equals else (text, text)
+        if not equals:
+            source = target
         if not source or not target:
             raise UsageError(f"-g {text!r}: NAME or NAME=NAME is expected")
         if (other := found.setdefault(target, source)) != source:
@@ -268,11 +267,10 @@ def _rows(outcomes: Sequence[_Outcome]) -> list[tuple[Any, ...]]:
 
 
 def _result(move: Move) -> str:
-    from rmq_store.bridge.offsets.plan import CLEAN
     from rmq_store.bridge.offsets.translate import Stop
 
     text = move.status.value
-    if move.status in CLEAN and move.stop is Stop.OTHER:
+    if move.redelivered and move.stop is Stop.OTHER:
         text += ", held up by others"
     if move.letters_passed:
         text += f", {move.letters_passed} letters passed"
