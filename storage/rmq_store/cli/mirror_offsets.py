@@ -130,7 +130,9 @@ def offsets(
                     _show(outcomes)
                 changes = sum(outcome.plan.change_count for outcome in outcomes if outcome.plan is not None)
                 if changes and not dry_run:
-                    confirm(f"Commit {changes} offsets?", yes=yes)
+                    if not yes:
+                        confirm(f"Commit {changes} offsets?", yes=False)
+                        outcomes = _plan(link, asked)  # the answer may have taken its time
                     _commit(link, outcomes, asked)
             if as_json:
                 write_json(_as_json(outcomes))

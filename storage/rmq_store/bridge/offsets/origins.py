@@ -51,15 +51,15 @@ def _origins(rows: pa.RecordBatch, positions: str, sources: Sources, other: Orig
     now has consumed it, or will.
     """
     offsets = np.full(rows.num_rows, OTHER, np.int64)
-    is_direct = sources.is_mirrored & (sources.partitions == other.queue.queue_id)
+    is_direct = sources.is_mirrored
     if is_direct.any():
-        is_direct &= _equal(sources.clusters, other.cluster_id) & _equal(sources.topics, other.queue.topic)
-    is_stale = np.zeros(rows.num_rows, np.bool_)
+        is_direct = is_direct & _equal(sources.clusters, other.cluster_id) & _equal(sources.topics, other.queue.topic)
+    rest = np.flatnonzero(sources.is_mirrored & ~is_direct)
+    is_direct = is_direct & (sources.partitions == other.queue.queue_id)
+    offsets[is_direct] = sources.offsets[is_direct]
     if other.topic_id and is_direct.any():
         is_stale = is_direct & ~_equal(sources.topic_ids, other.topic_id) & ~_equal(sources.topic_ids, "")
-    offsets[is_direct] = sources.offsets[is_direct]
-    offsets[is_stale] = RETURNED
-    rest = np.flatnonzero(sources.is_mirrored & ~is_direct)
+        offsets[is_stale] = RETURNED
     if len(rest):
         is_back = marks_of(rows.take(pa.array(rest))).loops((other.cluster_id, other.queue.topic))
         offsets[rest[is_back]] = RETURNED
