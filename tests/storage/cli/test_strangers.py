@@ -120,6 +120,12 @@ WORDS: dict[str, list[list[str]]] = {
         [*MIRROR, "--topics", "t", "--name", TEXT, "--bootstrap-servers", "k:1"],
         [*MIRROR, "--topics", "t", "--from", TEXT, "--bootstrap-servers", "k:1"],
     ],
+    "mirror offsets": [
+        [*MIRROR, "--to", "rmq", "-g", "g", "--bootstrap-servers", TEXT],
+        [*MIRROR, "--to", "kafka", "-g", f"{TEXT}=", "--bootstrap-servers", "k:1"],
+        [*MIRROR, "--to", "kafka", "-g", f"{TEXT}=a", "-g", "b=a", "--bootstrap-servers", "k:1"],
+        [*MIRROR, "--to", "rmq", "-g", "g", "--back-name", TEXT, "--bootstrap-servers", "k:1"],
+    ],
     "resend list": [[], ["--state", "unsent"], ["--group", TEXT], ["--database", TEXT], ["--prefix", TEXT]],
     "resend run": [["--once"], ["--dry-run"], ["--smtp", TEXT], ["--once", "--inbox", TEXT]],
     "resend show": [[ID], [TEXT], [ID, "--body", "json"]],

@@ -48,7 +48,8 @@ def message_origins(rows: pa.RecordBatch, other: Origin) -> Origins:
 
 def _origins(rows: pa.RecordBatch, positions: str, sources: Sources, other: Origin, marks_of: MarksOf) -> Origins:
     """A record of a topic of this name that was deleted since counts as returned: no group of the topic that is there
-    now has consumed it, or will.
+    now has consumed it, or will. So does one that a store has taken once more, by a redrive or for a retry: the copy
+    that the mirror made says whether it is consumed.
     """
     offsets = np.full(rows.num_rows, OTHER, np.int64)
     is_direct = sources.is_mirrored
@@ -57,6 +58,7 @@ def _origins(rows: pa.RecordBatch, positions: str, sources: Sources, other: Orig
     rest = np.flatnonzero(sources.is_mirrored & ~is_direct)
     is_direct = is_direct & (sources.partitions == other.queue.queue_id)
     offsets[is_direct] = sources.offsets[is_direct]
+    offsets[is_direct & ~sources.is_first_copy] = RETURNED
     if other.topic_id and is_direct.any():
         is_stale = is_direct & ~_equal(sources.topic_ids, other.topic_id) & ~_equal(sources.topic_ids, "")
         offsets[is_stale] = RETURNED

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from mirrored import KAFKA_RULES, RMQ_RULES, new_store, record, records, through_store
@@ -81,6 +82,15 @@ def test_marks_on_a_message_that_they_were_not_made_for_do_not_count(store: Stor
     copied = dict(message.column("properties")[0].as_py())
     store.send(Message("T", b"made by a job", properties={name: copied[name] for name in MARKS if name in copied}))
     assert origins(store, Origin("K", Queue("T", 0), TOPIC_ID)) == [7, OTHER]
+
+
+def test_a_copy_that_was_stored_once_more_for_a_redrive_counts_as_returned(store: Store) -> None:
+    put(store, route(), record(offset=7), record(offset=8))
+    (message,) = store.read("T", 0, 0, 1)
+    store.retry.send_back("g", message.column("commitLogOffset")[0].as_py(), delay_level=-1)
+    place = pa.record_batch({"queueId": pa.array([0], pa.int32()), "queueOffset": pa.array([0], pa.int64())})
+    store.dead_letters.redrive("g", place, to_topic="T")
+    assert origins(store, Origin("K", Queue("T", 0), TOPIC_ID)) == [7, 8, RETURNED]
 
 
 def test_dead_letters_say_which_offsets_a_mirror_could_not_copy(store: Store) -> None:
