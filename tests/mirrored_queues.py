@@ -7,7 +7,7 @@ its position there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -149,32 +149,40 @@ class Pair:
         mirror = self.mirrors[side]
         return np.array(sorted(mirror.letters) if mirror else [], np.int64)
 
-    def link(self, side: int, chunk: int) -> Link:
-        """Both sides as a translation from `side` sees them."""
-        source, target = (ModelSide(self, each, chunk) for each in (side, 1 - side))
+    def link(self, side: int, chunk: int, between: Callable[[], None] = lambda: None) -> Link:
+        """Both sides as a translation from `side` sees them; `between` is called before each look at something."""
+        source, target = (ModelSide(self, each, chunk, between) for each in (side, 1 - side))
         return Link(
-            source, target, self._mirror_positions(side), self._mirror_positions(1 - side),
+            source, target, self._mirror_positions(side, between), self._mirror_positions(1 - side, between),
             lambda queue: self.letters(1 - side),
         )  # fmt: skip
 
-    def _mirror_positions(self, side: int) -> MirrorPositions:
+    def _mirror_positions(self, side: int, between: Callable[[], None]) -> MirrorPositions:
         mirror = self.mirrors[side]
         if mirror is None:
             return dict
-        return lambda: {f"T{side}": MirroredTopic(f"T{1 - side}", {0: MirroredQueue(mirror.next, mirror.start)})}
+
+        def now() -> dict[str, MirroredTopic]:
+            between()
+            queue = MirroredQueue(mirror.next, mirror.start, self.queues[1 - side].next)
+            return {f"T{side}": MirroredTopic(f"T{1 - side}", {0: queue})}
+
+        return now
 
 
 class ModelSide:
     """`offsets.side.Side` of a side of the model: a topic with one queue, and one group."""
 
-    def __init__(self, pair: Pair, side: int, chunk: int) -> None:
+    def __init__(self, pair: Pair, side: int, chunk: int, between: Callable[[], None] = lambda: None) -> None:
         self._pair = pair
+        self._between = between
         self._side = side
         self._queue = pair.queues[side]
         self._chunk = chunk
         self.name = self.cluster_id = f"C{side}"
         self.member_names = ""
         self.waiting = 0
+        self.waited_for: list[int] = []
 
     def topics(self) -> list[str]:
         return [f"T{self._side}"]
@@ -186,19 +194,22 @@ class ModelSide:
         return ""
 
     def extents(self, queues: Collection[Place]) -> dict[Place, Extent]:
+        self._between()
         return {place: Extent(self._queue.start, self._queue.next, self._queue.compacted) for place in queues}
 
     def wait_for_end(self, queue: Place, end: int) -> None:
-        assert self._queue.next >= end
+        self.waited_for.append(end)
 
     def origins(self, queue: Place, first: int, end: int, other: Origin) -> Iterator[Origins]:
         assert (self._queue.start <= first and end <= self._queue.next) or first >= end
+        self._between()
         return self._queue.read(first, end, self._chunk)
 
     def groups(self) -> list[str]:
         return ["g"]
 
     def group_positions(self, group: str) -> dict[Place, int]:
+        self._between()
         position = self._pair.positions[self._side]
         return {} if position is None else {Place(f"T{self._side}", 0): position}
 

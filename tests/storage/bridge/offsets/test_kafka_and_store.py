@@ -23,7 +23,7 @@ from rmq_store.bridge.offsets.move import apply_move, plan_move
 from rmq_store.bridge.offsets.plan import Link, Rules, Status
 from rmq_store.bridge.offsets.side import Queue
 from rmq_store.bridge.offsets.store_side import StoreSide
-from rmq_store.errors import GroupInUseError, UsageError
+from rmq_store.errors import GroupInUseError, MirrorSourceError, UsageError
 from storage.bridge.mirror.into_store_lab import CLUSTER_ID, copied, copy_all, options, source_offsets
 
 GROUP = "cg_orders"
@@ -175,6 +175,27 @@ def test_a_group_at_work_on_either_side_is_not_moved(kafka: KafkaServer, tmp_pat
                 apply_move(back, forced, force=True)
         finally:
             member.close(autocommit=False)
+
+
+def test_a_topic_that_was_made_again_is_refused_until_its_mirror_begins_anew(
+    kafka: KafkaServer, tmp_path: Path
+) -> None:
+    topic = kafka.new_topic("again")
+    produce(kafka, topic, numbered(6))
+    consume(kafka, topic, 4)
+    with Store.open(tmp_path / "store", create=True) as store:
+        copy_all(kafka, store, options(topic))
+        kafka.delete_topic(topic)
+        kafka.create_topic(topic)
+        produce(kafka, topic, numbered(8, 100))
+        consume(kafka, topic, 5)
+        with links(kafka, store) as (there, _), pytest.raises(MirrorSourceError, match="made again"):
+            plan_move(there, GROUP, GROUP, Rules())
+        copy_all(kafka, store, options(topic, restart_replaced=True))
+        with links(kafka, store) as (there, _):
+            apply_move(there, plan_move(there, GROUP, GROUP, Rules()))
+        left = bodies(store, topic, store.committed_offsets(GROUP)[topic, 0])
+        assert left == [value for _, value, _ in numbered(8, 100)][5:]
 
 
 def wait_until(done: Callable[[], bool]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -40,6 +41,50 @@ def test_a_group_moves_to_the_record_that_it_has_not_consumed() -> None:
     assert apply_move(link, plan) == 1
     assert pair.positions[1] == 4
     assert moved(link).status is Status.STAYS
+
+
+def race(seed: int) -> None:
+    """Translate while producers, both mirrors and the group go on between any two looks."""
+    chance = random.Random(seed)
+    pair = Pair((False, chance.random() < 0.2))
+    pair.start(0, 0)
+    pair.start(1, 0)
+    pair.move(0, 0)
+
+    def step() -> None:
+        side = chance.randrange(2)
+        does = chance.choice((pair.produce, pair.copy, pair.copy, pair.gap))
+        does(side, chance.randrange(1, 4))
+
+    def steps() -> None:
+        for _ in range(chance.randrange(3)):
+            step()
+        if chance.random() < 0.3:
+            pair.consume(0, chance.randrange(1, 4))
+
+    for _ in range(chance.randrange(5, 40)):
+        step()
+    pair.consume(0, chance.randrange(20))
+    move = moved(pair.link(0, chance.randrange(1, 5), steps), Rules(accept_missing=True))
+    if move.new is None:
+        assert move.status is Status.BEHIND
+        return
+    assert move.position is not None
+    for at, entry in pair.queues[1].visible(0, move.new):
+        assert pair.places[0].get(entry.message, 1 << 60) < move.position, f"{at} was skipped"
+
+
+def test_no_step_between_two_looks_makes_a_group_skip_a_message() -> None:
+    for seed in range(400):
+        race(seed)
+
+
+def test_the_end_of_the_target_that_the_mirrors_position_names_is_waited_for() -> None:
+    pair = mirrored()
+    link = pair.link(0, 3)
+    moved(link)
+    assert isinstance(link.target, ModelSide)
+    assert link.target.waited_for == [10]
 
 
 def test_nothing_moves_while_the_mirror_is_behind_the_group_or_has_not_begun_a_queue() -> None:
