@@ -31,6 +31,7 @@ class MemoryKafka:
     starts: dict[Partition, int] = field(default_factory=dict)
     owners: dict[str, object] = field(default_factory=dict)
     now_ms: int = 1_700_000_000_000
+    takes_large: bool = False
 
     def create_topic(self, name: str, partition_count: int = 1) -> str:
         """Make a topic, or one anew."""
@@ -57,6 +58,12 @@ class MemoryKafka:
     def trim(self, topic: str, start: int, partition: int = 0) -> None:
         """Retention."""
         self.starts[Partition(topic, partition)] = start
+
+
+def rows_of(log: Sequence[dict[str, Any] | None], first_offset: int = 0) -> pa.RecordBatch:
+    """The committed records of a log as RECORDS_SCHEMA."""
+    rows = [{**row, "offset": offset} for offset, row in enumerate(log, first_offset) if row is not None]
+    return pa.RecordBatch.from_pylist(rows, RECORDS_SCHEMA)
 
 
 class MemoryReader:
@@ -160,17 +167,22 @@ class MemoryWriter:
         assert partition.partition < self._kafka.topics[partition.topic].partition_count
         given = rows.to_pylist()
         for number, row in enumerate(given):
-            if (row["value"] or b"").startswith(b"large"):
+            if (row["value"] or b"").startswith(b"large") and not self._kafka.takes_large:
                 raise RecordTooLargeError("too large", number)
         self._open.append((partition, given))
 
-    def commit(self) -> None:
+    def flush(self) -> Mapping[Partition, int]:
         assert self._open is not None
         self._refuse_fenced()
         for partition, rows in self._open:
             bad = [number for number, row in enumerate(rows) if (row["value"] or b"").startswith(b"refused")]
             if bad:  # Kafka names a neighbour, too
                 raise RecordRefusedError("refused", tuple(partition), [max(bad[0] - 1, 0), *bad], "INVALID_RECORD")
+        return {}
+
+    def commit(self) -> None:
+        assert self._open is not None
+        self.flush()
         fails, self.fail_commit = self.fail_commit, None
         if fails == "before":
             raise KeyboardInterrupt

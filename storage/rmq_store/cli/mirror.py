@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from rmq_store.cli import mirror_letters, mirror_offsets, mirror_to_kafka, mirror_to_store
+from rmq_store.cli import mirror_letters, mirror_offsets, mirror_retry, mirror_to_kafka, mirror_to_store
 
 
 @click.group(short_help="Kafka: copy topics to a store and back.")
@@ -21,5 +21,6 @@ for _command in (
     mirror_offsets.offsets,
     mirror_letters.dead_letters,
     mirror_letters.redrive,
+    mirror_retry.retry,
 ):
     mirror.add_command(_command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from click.testing import Result
 
 from kafka_server import KafkaServer
 from kafka_upstream import produce, produce_in_transactions
-from rmq_store import Store
+from rmq_store import Store, StoreConfig
 
 Run = Callable[..., Result]
 
@@ -105,3 +106,40 @@ def test_an_import_needs_one_group_for_all_other_letters(run: Run, scratch: Path
     result = run("mirror", "dead-letters", *arguments, store=scratch / "store")
     assert result.exit_code != 0
     assert "one name without = is needed" in result.output
+
+
+@pytest.mark.slow
+def test_failed_records_return_after_their_delay_and_are_dead_in_the_end(
+    run: Run, kafka: KafkaServer, scratch: Path
+) -> None:
+    """Delays of one second; the consumer fails twice, and one retry is allowed."""
+    orders, failed = kafka.new_topic("retried", partition_count=2), kafka.new_topic("failed", partition_count=2)
+    root = scratch / "store"
+    Store.open(root, create=True, config=StoreConfig(message_delay_level=" ".join(["1s"] * 18))).close()
+    produce(kafka, failed, [(b"\xff", b"two teas", OWN)], partition=1)
+    options = ("--failed", failed, "--topic", orders, "--cluster-id", "rmq-tests", "--max-attempts", "1", "--once")
+
+    def retry() -> Any:
+        result = run("mirror", "retry", "billing", *options, "--bootstrap-servers", kafka.address, "--json", store=root)
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    first = retry()
+    assert (first["read"], first["returned"]) == ({"waiting": 1, "dead": 0}, {})
+    deadline_s = time.monotonic() + 60
+    while not retry()["returned"]:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.2)
+    [(partition, key, value, named)] = consumed(kafka, orders)
+    assert (partition, key, value) == (1, b"\xff", b"two teas")
+    assert named == [*OWN, ("rmq.attempts", b"1"), ("rmq.retry-group", b"billing")]
+    produce(kafka, failed, [(key, value, named)])  # the consumer fails again, and copies all headers
+    assert retry()["dead"] == {f"{orders}-dead-letters": 1}
+    [(*_, named)] = consumed(kafka, f"{orders}-dead-letters")
+    assert dict(named)["rmq.letter.attempts"] == b"2"
+    assert len(consumed(kafka, orders)) == 1
+
+    at = ("--bootstrap-servers", kafka.address, "--topics", f"{orders}-dead-letters", "--cluster-id", "rmq-tests")
+    assert run("mirror", "dead-letters", "--group", "billing", *at, "--once", store=root).exit_code == 0
+    [letter] = [json.loads(line) for line in run("dlq", "show", "billing", "--json", store=root).stdout.splitlines()]
+    assert (letter["reconsumeTimes"], letter["properties"]["KAFKA_LETTER"]) == (2, "rmq")

@@ -47,6 +47,16 @@ def with_header(records: pa.RecordBatch, name: bytes, values: pa.BinaryArray) ->
     return _with_column(records, owners[order], pa.concat_arrays([column.flatten(), new]).take(pa.array(order)))
 
 
+def last_values(records: pa.RecordBatch, name: bytes) -> pa.BinaryArray:
+    """The value of the last header of this name, (n,); null without one."""
+    column = records.column("headers")
+    names, values = column.flatten().flatten()
+    places = np.flatnonzero(pc.equal(names, name).to_numpy(zero_copy_only=False).astype(np.bool_))
+    chosen = np.full(records.num_rows, -1, np.int64)
+    chosen[parents(column)[places]] = places  # of equal rows the last one stays
+    return values.take(pa.array(chosen, mask=chosen < 0))
+
+
 def parents(column: pa.ListArray) -> Int64:
     """The row that each header belongs to."""
     rows: Int64 = pc.list_parent_indices(column).to_numpy()

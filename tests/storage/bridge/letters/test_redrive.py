@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kafka_in_memory import MemoryAdministration, MemoryKafka, MemoryReader, MemoryWriter
-from rmq_store import Message, MirrorConflictError, MirrorSourceError, Store, UsageError
+from rmq_store import Message, MirrorConflictError, MirrorTargetError, Store, UsageError
 from rmq_store.bridge.kafka.client import Partition
 from rmq_store.bridge.letters.intake import Intake
 from rmq_store.bridge.letters.letter_rows import LetterGroups, letter_rows
@@ -224,7 +224,7 @@ def test_one_letter_that_kafka_does_not_take_holds_up_no_other(letters: Letters)
 def test_a_topic_that_forgets_what_went_is_refused(letters: Letters, monkeypatch: pytest.MonkeyPatch) -> None:
     letters.take((b"k", b"1", spring(1)))
     monkeypatch.setattr(MemoryAdministration, "topic_settings", lambda self, name: {"cleanup.policy": "delete"})
-    with pytest.raises(MirrorSourceError, match="=delete"):
+    with pytest.raises(MirrorTargetError, match="=delete"):
         letters.run()
 
 

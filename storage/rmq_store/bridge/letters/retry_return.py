@@ -1,0 +1,336 @@
+"""Records whose retry is due go back to Kafka: from `%RETRY%group` to their topics, the dead ones to theirs.
+
+    per transaction   the records, and the next offset of the retry queue in `__pyrmq.retry.<group>`
+
+So none goes twice, wherever this process dies: behind the transactional id's first `begin` the position is what was
+committed. A retry queue of which a part is gone (a store that was set back) is recognised by the store time of the last
+message below the position. What Kafka does not take becomes a dead letter of the group in the store, by a unit that
+names the offsets, before the transaction that passes them over is committed: one that is repeated knows them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaReader, KafkaWriter, Partition
+from rmq_store.bridge.letters.compacted_topic import CompactedTopic, keyed_records
+from rmq_store.bridge.letters.header_rows import with_header, without_marks
+from rmq_store.bridge.letters.redriven_topic import escaped
+from rmq_store.bridge.letters.retry_rows import (
+    ATTEMPTS,
+    ATTEMPTS_HEADER,
+    DEAD,
+    GROUP_HEADER,
+    RETRY,
+    RETRY_PARTITION,
+    RETRY_QUEUE,
+    RETRY_TOPIC,
+)
+from rmq_store.bridge.records.route import Route
+from rmq_store.bridge.records.to_kafka import KafkaRules, to_kafka
+from rmq_store.broker import failure
+from rmq_store.broker.store import Store
+from rmq_store.errors import (
+    MirrorConflictError,
+    MirrorSourceError,
+    RecordRefusedError,
+    RecordTooLargeError,
+    UnknownTopicError,
+    UsageError,
+)
+from rmq_store.format import names, properties
+
+REFUSED_PURPOSE: Final = "kafka_retry"
+DEAD_LETTERS_SUFFIX: Final = "-dead-letters"
+
+_COLUMNS: Final = (
+    "topic", "queueId", "queueOffset", "body", "properties", "reconsumeTimes", "flag", "bornTimestamp",
+    "storeTimestamp",
+)  # fmt: skip
+_ROWS_MAX: Final = 4_096
+_BYTES_MAX: Final = 8 << 20
+_THIS_SIDE: Final = "retry"
+
+# What would make the copy wait once more.
+_OF_THE_SCHEDULE: Final = (properties.DELAY_TIME_LEVEL, properties.REAL_TOPIC, properties.REAL_QUEUE_ID)
+
+_LETTER_HEADERS: Final = (
+    (b"rmq.letter.topic", failure.ORIGIN_TOPIC), (b"rmq.letter.partition", failure.ORIGIN_QUEUE_ID),
+    (b"rmq.letter.offset", failure.ORIGIN_QUEUE_OFFSET), (b"rmq.letter.attempts", ATTEMPTS),
+    (b"rmq.letter.error-class", failure.ERROR_CLASS), (b"rmq.letter.error-message", failure.ERROR_MESSAGE),
+)  # fmt: skip
+
+
+def positions_topic(group: str) -> str:
+    """Where the position of a group's retries is kept."""
+    return f"__pyrmq.retry.{escaped(group)}"
+
+
+def transactional_id(group: str) -> str:
+    """The id of whoever returns records of this group: a second one fences the first."""
+    return f"pyrmq.retry.{escaped(group)}"
+
+
+class RetryReturn:
+    """Returns what is due of one group; not safe for threads. `returned` and `dead` count records by topic.
+
+    Raises (when constructed):
+        UsageError: Kafka has no such topic, or it is one of mirrors' own.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        group: str,
+        administration: KafkaAdministration,
+        reader: KafkaReader,
+        writer: KafkaWriter,
+        topics: Collection[str],
+    ) -> None:
+        self._store = store
+        self._group = group
+        self._queue = names.retry_topic(group)
+        self._cluster_id = administration.cluster_id()
+        self._writer = writer
+        self._positions = CompactedTopic(administration, reader, positions_topic(group))
+        self._key = json.dumps([self._queue, RETRY_QUEUE]).encode()
+        self._next: int | None = None
+        self._has_begun = self._is_open = False
+        self._partitions: dict[str, int] = {}
+        self._compacted: dict[str, bool] = {}
+        self.returned: Counter[str] = Counter()
+        self.dead: Counter[str] = Counter()
+        self.refused_count = 0
+        known = administration.topics(topics)
+        for topic in topics:
+            if topic.startswith("__"):
+                raise UsageError(f"{topic!r} is a topic of Kafka's or of mirrors' own: no record returns there")
+            if topic not in known:
+                raise UsageError(f"Kafka has no topic {topic!r}")
+            count = known[topic].partition_count
+            letters = administration.create_topic(topic + DEAD_LETTERS_SUFFIX, count, {})
+            for name, partitions in ((topic, count), (letters.name, letters.partition_count)):
+                self._partitions[name] = partitions
+                self._compacted[name] = "compact" in administration.topic_settings(name).get("cleanup.policy", "")
+
+    def begin(self) -> None:
+        """Take the transactional id, and read the position; also after an error.
+
+        Raises:
+            MirrorSourceError: the store was set back behind what was returned.
+            MirrorTargetError, KafkaUnavailableError, KafkaRefusedError.
+        """
+        self._positions.make()
+        if self._has_begun:
+            self._writer.reset()
+        self._writer.begin()
+        self._has_begun = self._is_open = True
+        found = None
+        for rows in self._positions.read():
+            for key, value in zip(rows.column("key").to_pylist(), rows.column("value").to_pylist(), strict=True):
+                found = json.loads(value) if key == self._key else found
+        first, last = self._range()
+        self._next = first if found is None else max(found["next"], first)
+        if found is not None and found["next"] > first:
+            at = found["next"] - 1
+            if found["next"] > last or self._store.store_timestamp(self._queue, RETRY_QUEUE, at) != found["stored_ms"]:
+                raise MirrorSourceError(
+                    f"{self._queue} of {self._store.path} was returned to Kafka up to offset {found['next']}, and has "
+                    "another message there now: the store was set back or replaced. What it holds may have been "
+                    f"returned before; delete Kafka's topic {self._positions.partition.topic!r} to return all of it"
+                )
+
+    @property
+    def waiting_count(self) -> int:
+        """How many are due and not returned yet."""
+        assert self._next is not None
+        return self._range()[1] - self._next
+
+    def step(self) -> int:
+        """Return what is due, a transaction's worth of it; how many records left the queue.
+
+        Raises:
+            MirrorConflictError: another process returns records of this group; this one has ended.
+            KafkaUnavailableError, KafkaRefusedError: call `begin` again.
+            CorruptionError: a message is damaged.
+        """
+        assert self._next is not None
+        first, last = self._range()
+        start = max(self._next, first)
+        end = min(last, start + _ROWS_MAX)
+        if start >= end:
+            return 0
+        end = self._store.offset_after_bytes(self._queue, RETRY_QUEUE, start, end, _BYTES_MAX)
+        rows = pa.Table.from_batches(
+            list(self._store.read(self._queue, RETRY_QUEUE, start, end, columns=_COLUMNS))
+        ).combine_chunks()
+        self._return(rows.to_batches()[0])
+        self._next = end
+        return end - start
+
+    def _range(self) -> tuple[int, int]:
+        try:
+            return self._store.queue_range(self._queue, RETRY_QUEUE)
+        except UnknownTopicError:
+            return 0, 0
+
+    def _return(self, rows: pa.RecordBatch) -> None:
+        unsuitable = self._known_refused(rows)
+        while True:
+            try:
+                returned, dead = self._send(rows, unsuitable)
+            except RecordRefusedError as error:
+                self._writer.reset()
+                self._is_open = False
+                unsuitable |= self._culprits(rows, unsuitable, error)
+                continue
+            self.returned.update(returned)
+            self.dead.update(dead)
+            self.refused_count += len(unsuitable)
+            return
+
+    def _send(self, rows: pa.RecordBatch, unsuitable: dict[int, str]) -> tuple[Counter[str], Counter[str]]:
+        """One transaction: all of the rows but the unsuitable ones, {row: reason}, to which it may add some."""
+        if not self._is_open:
+            self._writer.begin()
+            self._is_open = True
+        counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+        for goal, partition, is_dead, places in self._parted(rows):
+            for records in self._records(rows, places, goal, partition, is_dead, unsuitable):
+                counts[is_dead][goal] += self._add(Partition(goal, partition), records, rows, unsuitable)
+        last = rows.num_rows - 1
+        value = {
+            "next": int(rows.column("queueOffset")[last].as_py()) + 1,
+            "stored_ms": rows.column("storeTimestamp")[last].cast(pa.int64()).as_py() // 1000,
+        }
+        record = keyed_records(
+            pa.array([self._key], pa.binary()), pa.array([json.dumps(value).encode()], pa.binary()), self._store.clock()
+        )
+        self._writer.add(self._positions.partition, record)
+        self._writer.flush()  # Kafka has judged all records
+        self._store_refused(rows, unsuitable)
+        self._store.flush()  # what Kafka has must not be forgotten here
+        self._writer.commit()
+        self._is_open = False
+        return counts
+
+    def _parted(self, rows: pa.RecordBatch) -> list[tuple[str, int, bool, npt.NDArray[np.int64]]]:
+        """The rows that are Kafka's, by where they go."""
+        kinds, topics, partitions = (
+            pc.map_lookup(rows.column("properties"), pa.scalar(name), "first").to_pylist()
+            for name in (RETRY, RETRY_TOPIC, RETRY_PARTITION)
+        )
+        found: dict[tuple[str, int, bool], list[int]] = {}
+        for row, (kind, topic, partition) in enumerate(zip(kinds, topics, partitions, strict=True)):
+            if kind is None or topic is None or not (partition or "").isdecimal():
+                continue  # a message of RocketMQ: its consumers get it
+            is_dead = kind == DEAD or topic not in self._partitions
+            goal = (topic if topic in self._partitions else next(iter(self._partitions))) + (
+                DEAD_LETTERS_SUFFIX if is_dead else ""
+            )
+            found.setdefault((goal, int(partition) % self._partitions[goal], is_dead), []).append(row)
+        return [(*place, np.array(several, np.int64)) for place, several in found.items()]
+
+    def _records(
+        self,
+        rows: pa.RecordBatch,
+        places: npt.NDArray[np.int64],
+        goal: str,
+        partition: int,
+        is_dead: bool,
+        unsuitable: dict[int, str],
+    ) -> list[pa.RecordBatch]:
+        given = rows.take(pa.array([int(row) for row in places if int(row) not in unsuitable], pa.int64()))
+        if not given.num_rows:
+            return []
+        route = Route(_THIS_SIDE, self._queue, RETRY_QUEUE, self._cluster_id, goal, partition)
+        rules = KafkaRules(self._store.clock(), "mirror", compacted=self._compacted[goal])
+        mapped = to_kafka(given, route, rules)
+        taken = np.searchsorted(given.column("queueOffset").to_numpy(), mapped.rows.column("offset").to_numpy())
+        for left in sorted(set(range(given.num_rows)) - set(taken.tolist())):
+            row = int(np.searchsorted(rows.column("queueOffset").to_numpy(), given.column("queueOffset")[left].as_py()))
+            unsuitable[row] = f"Kafka's topic {goal!r} would not take it"
+        own = given.column("properties").take(pa.array(taken))
+        records = without_marks(mapped.rows)
+        named = _LETTER_HEADERS if is_dead else ((ATTEMPTS_HEADER, ATTEMPTS),)
+        for header, name in named:
+            values = pc.map_lookup(own, pa.scalar(name), "first").cast(pa.binary())
+            records = with_header(records, header, values)
+        group = pa.array([self._group.encode()] * records.num_rows, pa.binary())
+        return [with_header(records, b"rmq.letter.group" if is_dead else GROUP_HEADER, group)]
+
+    def _add(
+        self, partition: Partition, records: pa.RecordBatch, rows: pa.RecordBatch, unsuitable: dict[int, str]
+    ) -> int:
+        while records.num_rows:
+            try:
+                self._writer.add(partition, records)
+                break
+            except RecordTooLargeError as error:
+                offset = records.column("offset")[error.row].as_py()
+                row = int(np.searchsorted(rows.column("queueOffset").to_numpy(), offset))
+                unsuitable[row] = f"larger than a record of Kafka's topic {partition.topic!r} may be"
+                records = records.filter(pa.array(np.arange(records.num_rows) != error.row))
+        return int(records.num_rows)
+
+    def _culprits(self, rows: pa.RecordBatch, known: dict[int, str], error: RecordRefusedError) -> dict[int, str]:
+        """The rows that Kafka's refusal is about. It may name good neighbours: those become dead letters, too."""
+        for goal, partition, _, places in self._parted(rows):
+            if (goal, partition) == tuple(error.partition):
+                sent = [int(row) for row in places if int(row) not in known]
+                named = [sent[place] for place in error.rows if place < len(sent)] or sent
+                return dict.fromkeys(named, f"Kafka refuses it: {error.reason}")
+        raise error
+
+    def _known_refused(self, rows: pa.RecordBatch) -> dict[int, str]:
+        """The rows that became dead letters here, before a transaction that may not have been committed."""
+        unit = self._store.newest_unit(REFUSED_PURPOSE, self._group)
+        offsets = rows.column("queueOffset").to_numpy()
+        known = [int(name[1:]) for name in unit.detail] if unit is not None else []
+        places = np.flatnonzero(np.isin(offsets, np.array(known, np.int64)))
+        return dict.fromkeys(places.tolist(), "")
+
+    def _store_refused(self, rows: pa.RecordBatch, unsuitable: dict[int, str]) -> None:
+        """Rows that Kafka does not take become dead letters of the group here, in a unit that names all of these."""
+        new = [row for row in sorted(unsuitable) if row not in self._known_refused(rows)]
+        if not new:
+            return
+        topic = names.dlq_topic(self._group)
+        self._store.create_topic(topic, 1, self._store.config.dlq_perm, exist_ok=True)
+        letters = pa.RecordBatch.from_pylist(
+            [_letter(rows.slice(row, 1), topic, unsuitable[row]) for row in new], _LETTER_SCHEMA
+        )
+        offsets = rows.column("queueOffset")
+        before = self._store.last_unit(REFUSED_PURPOSE, self._group)
+        appended = self._store.append_unit(
+            [letters], purpose=REFUSED_PURPOSE, key=self._group, value=(before or 0) + 1, expect=before,
+            detail={f"o{offsets[row].as_py()}": 1 for row in unsuitable}, keep_unique_key=True,
+        )  # fmt: skip
+        if appended is None:
+            raise MirrorConflictError(f"another process returns records of group {self._group!r}; nothing was written")
+
+
+def _letter(row: pa.RecordBatch, topic: str, reason: str) -> dict[str, object]:
+    """One message as a dead letter, row of _LETTER_SCHEMA."""
+    message = row.to_pylist()[0]
+    added = {failure.KAFKA_LETTER: "rmq", failure.ERROR_CLASS: "KafkaRefused", failure.ERROR_MESSAGE: reason}
+    own = {name: value for name, value in message["properties"] if name not in (*added, *_OF_THE_SCHEDULE)}
+    return {
+        "topic": topic, "queueId": 0, "body": message["body"], "bornTimestamp": message["bornTimestamp"],
+        "reconsumeTimes": message["reconsumeTimes"], "properties": list({**own, **added}.items()),
+    }  # fmt: skip
+
+
+_LETTER_SCHEMA: Final = pa.schema([
+    ("topic", pa.string()), ("queueId", pa.int32()), ("body", pa.binary()),
+    ("bornTimestamp", pa.timestamp("us", tz="UTC")), ("reconsumeTimes", pa.int32()),
+    ("properties", pa.map_(pa.string(), pa.string())),
+])  # fmt: skip

@@ -1,0 +1,106 @@
+"""`rmq mirror retry`: RocketMQ's retry ladder for consumers of Kafka."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import click
+
+from rmq_store.cli.completion import GROUP
+from rmq_store.cli.mirror_letters import names_of
+from rmq_store.cli.mirror_options import conflict_exit, kafka_connection, kafka_options
+from rmq_store.cli.output import common_options, printable, write_json, write_table
+from rmq_store.cli.progress import counting_bar
+from rmq_store.cli.stop_signal import stopped_by_signals
+
+
+@click.command(
+    short_help="Retry what consumers of Kafka failed on.",
+    epilog="\b\nExample:\n  rmq mirror retry billing --store /data/store --cluster-id rmq-eu \\\n"
+    "      --bootstrap-servers kafka:9092 --failed orders-failed --topic orders",
+)
+@common_options
+@click.argument("group", type=GROUP)
+@kafka_options
+@click.option("--failed", "failed", multiple=True, required=True, metavar="NAME",
+              help="Topics that consumers write failed records to; commas or repetition for more.")  # fmt: skip
+@click.option("--topic", "topics", multiple=True, required=True, metavar="NAME",
+              help="Topics that records may return to. With one, those of unknown origin return there.")  # fmt: skip
+@click.option("--name", default="retry", show_default=True, metavar="NAME",
+              help="Its position is kept under it.")  # fmt: skip
+@click.option("--cluster-id", required=True, metavar="ID",
+              help="Of the RocketMQ side, as for `rmq mirror kafka-to-rmq`.")  # fmt: skip
+@click.option("--max-attempts", type=click.IntRange(min=0), metavar="N",
+              help="Retries before a record is dead. Becomes the group's setting, which is 16 at first.")  # fmt: skip
+@click.option("--on-data-loss", type=click.Choice(["fail", "count"]), default="fail", show_default=True,
+              help="When Kafka deleted records that were not read: end, or go on, counted.")  # fmt: skip
+@click.option("--once", is_flag=True, help="Read what is there now, return what is due, then end.")
+def retry(
+    root: Path,
+    as_json: bool,
+    group: str,
+    bootstrap_servers: tuple[str, ...],
+    kafka_settings: tuple[str, ...],
+    kafka_file: Path | None,
+    failed: tuple[str, ...],
+    topics: tuple[str, ...],
+    name: str,
+    cluster_id: str,
+    max_attempts: int | None,
+    on_data_loss: str,
+    once: bool,
+) -> None:
+    """Take what consumers of Kafka wrote to topics of failed records, let each record wait as RocketMQ's retry of that
+    attempt does (10 s, 30 s, 1 min, ... 2 h), and return it to its topic, until Ctrl-C or SIGTERM.
+
+    Header rmq.attempts counts the failures: consumers must copy it, with all other headers, to the topic of failed
+    records, or the ladder has no end. After the last attempt a record goes to NAME-dead-letters, which is made if it is
+    missing. All groups of a topic get what returns to it; rmq.retry-group says whose retry it is. The group must not
+    consume topics of the store. Opens the store for writing: no RocketMQ broker may run on it. Exit status 4: another
+    process retries for this group.
+    """
+    from rmq_store import Store
+    from rmq_store.bridge.kafka.connect import open_administration, open_reader, open_writers
+    from rmq_store.bridge.letters.retry_return import transactional_id
+    from rmq_store.bridge.letters.retry_topic import KafkaRetry
+
+    connection = kafka_connection(bootstrap_servers, kafka_settings, kafka_file)
+    with conflict_exit(), stopped_by_signals() as stop, Store.open(root) as store, contextlib.ExitStack() as opened:
+        administration = opened.enter_context(contextlib.closing(open_administration(connection)))
+        reader = opened.enter_context(contextlib.closing(open_reader(connection)))
+        writers = opened.enter_context(contextlib.closing(open_writers(connection, administration)))
+        writer = opened.enter_context(contextlib.closing(writers.writer(transactional_id(group))))
+        ladder = KafkaRetry(
+            store, reader, administration, writer, group, mirror=name, cluster_id=cluster_id,
+            failed=names_of(failed), topics=names_of(topics), max_attempts=max_attempts,
+            count_losses=on_data_loss == "count",
+        )  # fmt: skip
+        tell = opened.enter_context(counting_bar("retry"))
+
+        def show() -> None:
+            if tell is not None:
+                tell(ladder.returning.returned.total() + ladder.returning.dead.total(), 0)
+
+        ladder.run(wait=stop.wait, until_caught_up=once, on_step=show)
+    returning = ladder.returning
+    unfit_count = ladder.refused_count + returning.refused_count
+    if as_json:
+        write_json({
+            "group": group, "read": {"waiting": ladder.waiting_count, "dead": ladder.dead_count},
+            "returned": dict(sorted(returning.returned.items())), "dead": dict(sorted(returning.dead.items())),
+            "refused": unfit_count, "lost": ladder.intake.lost_count,
+        })  # fmt: skip
+        return
+    rows: list[list[str | int]] = [
+        [topic, count] for counts in (returning.returned, returning.dead) for topic, count in sorted(counts.items())
+    ]
+    write_table(("TOPIC", "RETURNED"), rows, flexible=("TOPIC",))
+    for count, what in (
+        (ladder.waiting_count, "wait for their retry"),
+        (ladder.refused_count, f"do not fit a message: they are in %DLQ%mirror_{name}"),
+        (returning.refused_count, f"were not taken by Kafka: they are in %DLQ%{group}"),
+        (ladder.intake.lost_count, "were deleted by Kafka before they were read"),
+    ):
+        if count:
+            click.echo(printable(f"{count} {what}"))
