@@ -46,9 +46,12 @@ class Rename:
         if not equals or not pattern or not template:
             raise UsageError(f"--rename {text!r}: PATTERN=NAME is expected, such as 'orders=kafka_orders'")
         rule = cls(compiled(pattern, "--rename"), template)
+        # The same groups, on a text that matches for certain.
+        matches = compiled(f"(?:{pattern})|", "--rename").fullmatch("")
+        assert matches is not None
         try:
-            re._parser.parse_template(template, rule.pattern)  # type: ignore[attr-defined]
-        except re.error as error:
+            matches.expand(template)
+        except (re.error, IndexError) as error:
             raise UsageError(f"--rename {text!r}: {template!r} is no template: {error}") from error
         return rule
 
