@@ -47,6 +47,8 @@ _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 @click.option("--on-source-change", type=click.Choice(["fail", "common", "restart"]), default="fail", show_default=True,
               help="When the store is not the one that was copied (a copy restored, a topic made again): the topic "
               "stops, goes on at the last common place, or begins again.")  # fmt: skip
+@click.option("--begin-again", is_flag=True,
+              help="Begin a topic without positions, though its target has records of it: they come twice.")  # fmt: skip
 @click.option("--old-timestamps", type=click.Choice(["refuse", "keep", "now"]), default="refuse", show_default=True,
               help="Messages born so long ago that the topic's retention.ms deletes them at once: the topic stops, "
               "they are copied so, or get the time of the mirror.")  # fmt: skip
@@ -78,6 +80,7 @@ def rmq_to_kafka(
     metrics_file: Path | None,
     on_data_loss: Any,
     on_source_change: Any,
+    begin_again: bool,
     old_timestamps: Any,
     compacted: bool,
     topic_settings: tuple[str, ...],
@@ -113,7 +116,7 @@ def rmq_to_kafka(
     times = tuple(map(Window.parse, windows))
     choice = topic_choice(source_topics, pattern, renames, dots_as)
     where: Any = start if start in ("earliest", "latest") else parse_time(start, system_clock())
-    rules = CopyRules(where, on_data_loss, on_source_change)
+    rules = CopyRules(where, on_data_loss, on_source_change, begin_again)
     made = dict(_setting(text) for text in topic_settings)
     targets = TargetRules(create_topics, made, replication_factor or -1, old_timestamps, compacted)
     connection = kafka_connection(bootstrap_servers, kafka_settings, kafka_file)
@@ -124,10 +127,14 @@ def rmq_to_kafka(
         stack.enter_context(store)
         administration = stack.enter_context(contextlib.closing(open_administration(connection)))
         writers = stack.enter_context(
-            contextlib.closing(open_writers(connection, administration, compression=compression))
+            contextlib.closing(
+                open_writers(connection, administration, compression=compression, is_stopping=lambda: stop.wait(0))
+            )
         )
         reader = stack.enter_context(contextlib.closing(open_reader(connection)))
-        positions = KafkaPositions(name, cluster_id, reader, administration, writers)
+        positions = KafkaPositions(
+            name, cluster_id, reader, administration, writers, is_stopping=lambda: stop.wait(0)
+        )
         side = KafkaSide(name, cluster_id, administration.cluster_id(), administration, writers, positions)
         positions.prepare()
         mirror = IntoKafka(

@@ -34,15 +34,19 @@ _OVER: Final = (
 
 
 class BrokerLink:
-    """BrokerLink to the brokers, for any number of writers, served by a thread of their own.
+    """Connections to the brokers, for any number of writers, served by a thread of their own.
 
     `options` are kafka-python's for connections (addresses, SASL, TLS); others are left alone. A call waits at most
-    `patience_ms` for brokers that move, start or do not answer, then it raises `KafkaUnavailableError`. Not safe for
-    threads, and only one writer may write at a time.
+    `patience_ms` for brokers that move, start or do not answer, then it raises `KafkaUnavailableError`; once
+    `is_stopping`, which a thread of this asks, after one try. Not safe for threads, and only one writer may write at a
+    time.
     """
 
-    def __init__(self, options: Mapping[str, Any], *, patience_ms: int) -> None:
+    def __init__(
+        self, options: Mapping[str, Any], *, patience_ms: int, is_stopping: Callable[[], bool] = lambda: False
+    ) -> None:
         self.patience_ms = patience_ms
+        self._is_stopping = is_stopping
         self.leaders: dict[Partition, int] = {}
         self.loop = NetworkSelector(**options)
         self.manager = KafkaConnectionManager(self.loop, **options)
@@ -85,7 +89,7 @@ class BrokerLink:
                 return await ask()
             except errors.KafkaError as error:
                 end_s = unknown_s if isinstance(error, errors.UnknownTopicOrPartitionError) else deadline_s
-                if not passes(error) or time.monotonic() + pause_s > end_s:
+                if not passes(error) or time.monotonic() + pause_s > end_s or self._is_stopping():
                     raise ours(error, what) from error
                 forget(error)
             await self.loop.sleep(pause_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaReader, KafkaWriters
 from rmq_store.bridge.kafka.connection import KafkaConnection
@@ -25,12 +25,20 @@ def open_administration(connection: KafkaConnection) -> KafkaAdministration:
 
 
 def open_writers(
-    connection: KafkaConnection, administration: KafkaAdministration, *, compression: str = "none"
+    connection: KafkaConnection,
+    administration: KafkaAdministration,
+    *,
+    compression: str = "none",
+    is_stopping: Callable[[], bool] = lambda: False,
 ) -> KafkaWriters:
-    """Writers of transactions; `administration` tells them the settings of topics. Raises as `open_reader`."""
+    """Writers of transactions; `administration` tells them the settings of topics. Once `is_stopping`, they do not wait
+    for brokers any more. Raises as `open_reader`.
+    """
     with extra_needed():
         from rmq_store.bridge.kafka.writer import KafkaPythonWriters
-    return KafkaPythonWriters(connection.settings(), administration.topic_settings, compression=compression)
+    return KafkaPythonWriters(
+        connection.settings(), administration.topic_settings, compression=compression, is_stopping=is_stopping
+    )
 
 
 @contextlib.contextmanager

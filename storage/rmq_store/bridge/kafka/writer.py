@@ -32,7 +32,8 @@ class KafkaPythonWriters:
     """Writers over the same connections; only one of them has a transaction open at a time.
 
     Batches have the topic's `compression.type`, if it has one of its own, else `compression`: Kafka would pack them
-    again otherwise, and judge their size then. Raises (when constructed) `KafkaUnavailableError`: no broker answers.
+    again otherwise, and judge their size then. Once `is_stopping`, nothing waits for brokers any more. Raises (when
+    constructed) `KafkaUnavailableError`: no broker answers.
     """
 
     def __init__(
@@ -43,8 +44,9 @@ class KafkaPythonWriters:
         compression: str = "none",
         transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
         patience_ms: int = PATIENCE_MS,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._brokers = BrokerLink(options, patience_ms=patience_ms)
+        self._brokers = BrokerLink(options, patience_ms=patience_ms, is_stopping=is_stopping)
         self._topic_settings = topic_settings
         self._compression = compression
         self._transaction_timeout_ms = transaction_timeout_ms

@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -46,6 +46,8 @@ _SETTINGS: Final = {
     "min.cleanable.dirty.ratio": "0.1",
 }
 _POLL_MS: Final = 200
+_LAST_OFFSETS: Final = 100
+_LAST_TIMEOUT_S: Final = 30.0
 _MARKS: Final = 8
 
 
@@ -125,13 +127,16 @@ class KafkaPositions:
         reader: KafkaReader,
         administration: KafkaAdministration,
         writers: KafkaWriters,
+        *,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._names = [mirror, cluster_id]
         self.partition = Partition(positions_topic(mirror, cluster_id), 0)
         self._reader = reader
         self._administration = administration
         self._writers = writers
-        self._is_reading = False
+        self._is_stopping = is_stopping
+        self._next: int | None = None
         self._topics: dict[str, TopicPosition] = {}
         self._queues: dict[str, dict[int, QueuePosition]] = {}
 
@@ -159,19 +164,29 @@ class KafkaPositions:
         self._read_to(self._reader.stable_ends([self.partition])[self.partition], timeout_ms)
 
     def _read_to(self, end: int, timeout_ms: int) -> None:
-        if not self._is_reading:
-            starts = self._reader.starts([self.partition])
-            self._reader.assign({self.partition: Position(starts[self.partition])})
-            self._is_reading = True
+        if self._next is None:
+            self._next = self._reader.starts([self.partition])[self.partition]
+        self._reader.assign({self.partition: Position(self._next)})
         deadline_s = time.monotonic() + timeout_ms / 1000
         while self._reader.position(self.partition) < end:
             for fetched in self._reader.poll(_POLL_MS).values():
                 self._take(fetched.rows)
-            if time.monotonic() > deadline_s:
+                self._next = fetched.next_offset
+            if time.monotonic() > deadline_s or self._is_stopping():
                 raise KafkaUnavailableError(
                     f"Positions in topic {self.partition.topic!r} of Kafka cannot be read to its end at {end}: a "
                     "transaction of a mirror is still open there. Kafka ends it after its transaction timeout."
                 )
+
+    def last_records(self, partition: Partition) -> pa.RecordBatch:
+        """Some of the last committed records (RECORDS_SCHEMA) of any partition; none if the last offsets are none."""
+        start, end = self._reader.starts([partition])[partition], self._reader.stable_ends([partition])[partition]
+        self._reader.assign({partition: Position(max(start, end - _LAST_OFFSETS))})
+        found: list[pa.RecordBatch] = []
+        deadline_s = time.monotonic() + _LAST_TIMEOUT_S
+        while self._reader.position(partition) < end and time.monotonic() < deadline_s and not self._is_stopping():
+            found += [fetched.rows for fetched in self._reader.poll(_POLL_MS).values()]
+        return pa.concat_batches(found) if found else pa.RecordBatch.from_pylist([], schema=RECORDS_SCHEMA)
 
     def topic(self, topic: str) -> TopicPosition | None:
         """What was written of a topic; None: no mirror of this name has begun it."""

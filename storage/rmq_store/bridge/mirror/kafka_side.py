@@ -21,12 +21,14 @@ class CopyRules:
     `latest`, or a store time in ms. `on_data_loss`: messages that are gone before they were copied end the topic's
     mirror, or are counted. `on_source_change`: a store that is not the one that was copied (restored, or the topic made
     again) ends it too; `common` goes on at the last common place, `restart` at the beginning.
+    `begin_again`: begin a topic that has no positions, although its target has records that were mirrored from it.
     A window has at most `window_rows` messages and about `window_bytes` of all queues.
     """
 
     start: Literal["earliest", "latest"] | int = "earliest"
     on_data_loss: Literal["fail", "count"] = "fail"
     on_source_change: Literal["fail", "common", "restart"] = "fail"
+    begin_again: bool = False
     window_rows: int = 20_000
     window_bytes: int = 8 << 20
 

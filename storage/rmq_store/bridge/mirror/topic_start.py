@@ -9,6 +9,7 @@ from rmq_store.bridge.kafka.client import Partition
 from rmq_store.bridge.mirror.kafka_positions import QueuePosition
 from rmq_store.bridge.mirror.kafka_side import CopyRules, KafkaSide
 from rmq_store.bridge.mirror.store_windows import changed, common_place, mark_below
+from rmq_store.bridge.records.origin import sources_of_records
 from rmq_store.broker.store import Store
 from rmq_store.errors import MirrorSourceError, MirrorTargetError, UsageError
 
@@ -48,6 +49,8 @@ class TopicStart:
     def new_positions(self) -> dict[int, QueuePosition]:
         """Positions of queues that have none. MirrorTargetError: they had some."""
         known = self.side.positions.topic(self.topic)
+        if known is None and not self.rules.begin_again:
+            self._refuse_known_records()
         positions = self.side.positions.queues(self.topic)
         ranges = self.store.queue_ranges(self.topic)
         found = {}
@@ -68,6 +71,19 @@ class TopicStart:
                     start = self.store.offset_by_time(self.topic, queue_id, self.rules.start)
             found[queue_id] = QueuePosition(mark_below(self.store, self.topic, queue_id, start, -1), start)
         return found
+
+    def _refuse_known_records(self) -> None:
+        """Positions of a topic that was mirrored are lost if the topic of positions was deleted, or was another one."""
+        for queue_id in range(self.queue_count):
+            place = Partition(self.target, queue_id)
+            sources = sources_of_records(self.side.positions.last_records(place), *place)
+            places = zip(sources.clusters.to_pylist(), sources.topics.to_pylist(), strict=True)
+            if (self.side.rmq_cluster_id, self.topic) in places:
+                raise MirrorTargetError(
+                    f"Partition {queue_id} of topic {self.target!r} in Kafka has records that were mirrored from "
+                    f"{self.topic!r}, but mirror {self.side.mirror!r} has no position of it: was it deleted, or has "
+                    "the mirror another name now? --begin-again copies all of it again."
+                )
 
     def check_ends(self, positions: Mapping[int, QueuePosition]) -> None:
         """MirrorTargetError: partitions end earlier than they did."""

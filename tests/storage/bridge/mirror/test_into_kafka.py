@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import kafka.errors as kafka_errors
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
@@ -389,6 +390,34 @@ def test_a_position_topic_that_does_not_keep_positions_is_refused(kafka: KafkaSe
         mirror_of(kafka, store, "forgets", [topic]),
     ):
         pass
+
+
+def test_lost_positions_are_noticed_by_the_records_that_are_there(kafka: KafkaServer, store: Store, topic: str) -> None:
+    fill(store, topic, [b"1"], 1)
+    copy_all(kafka, store, "loses", [topic])
+    kafka.delete_topic(positions_topic("loses", RMQ_CLUSTER))
+    with mirror_of(kafka, store, "loses", [topic]) as mirror, pytest.raises(MirrorSourceError, match="--begin-again"):
+        mirror.run(until_caught_up=True)
+    copy_all(kafka, store, "loses", [topic], rules=CopyRules(begin_again=True))
+    assert values(kafka, topic, 1) == [b"1", b"1"]
+
+
+def test_a_mirror_that_is_to_stop_does_not_wait_for_kafka(
+    kafka: KafkaServer, store: Store, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(store, topic, [b"1"])
+    asked = stops_after(9)
+    options = {"side_options": {"is_stopping": lambda: asked(0)}}
+    with mirror_of(kafka, store, "stops", [topic], wait=asked, patience_s=None, **options) as mirror:
+        brokers = mirror._side.writers._brokers  # type: ignore[attr-defined]
+
+        async def nobody(request: Any, node_id: int | None) -> Any:
+            raise kafka_errors.KafkaConnectionError("nobody answers")
+
+        monkeypatch.setattr(brokers, "send", nobody)
+        began_s = time.monotonic()
+        report = mirror.run()
+        assert time.monotonic() - began_s < 20 and report.copied == 0
 
 
 def test_another_target_for_a_topic_is_refused(kafka: KafkaServer, store: Store, topic: str) -> None:
