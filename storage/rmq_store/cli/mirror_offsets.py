@@ -134,6 +134,8 @@ def offsets(
                         confirm(f"Commit {changes} offsets?", yes=False)
                         outcomes = _plan(link, asked)  # the answer may have taken its time
                     _commit(link, outcomes, asked)
+                    if not as_json:
+                        _show_errors(outcomes)
             if as_json:
                 write_json(_as_json(outcomes))
             elif not dry_run:
@@ -184,7 +186,7 @@ def _follow(opened: Opened, asked: _Asked, every_s: float, *, as_json: bool, dry
             else:
                 if as_json:
                     write_json(_as_json(outcomes), one_line=True)
-                elif (state := _rows(outcomes)) != shown:
+                elif (state := (_rows(outcomes), [outcome.error for outcome in outcomes])) != shown:
                     shown = state
                     _show(outcomes)
             if stop.wait(every_s):
@@ -241,19 +243,22 @@ def _commit(link: Link, outcomes: Sequence[_Outcome], asked: _Asked) -> None:
             raise
         except StoreError as error:
             outcome.error = str(error)
-            click.echo(f"rmq: group {printable(outcome.source_group)}: {printable(outcome.error)}", err=True)
 
 
 def _show(outcomes: Sequence[_Outcome]) -> None:
     if not outcomes:
         click.echo("rmq: no group has positions on a topic that this mirror copies", err=True)
         return
-    for outcome in outcomes:
-        if outcome.error:
-            click.echo(f"rmq: group {printable(outcome.source_group)}: {printable(outcome.error)}", err=True)
+    _show_errors(outcomes)
     rows = _rows(outcomes)
     if rows:
         write_table(_COLUMNS, rows, flexible=("GROUP", "TOPIC", "TARGET"))
+
+
+def _show_errors(outcomes: Sequence[_Outcome]) -> None:
+    for outcome in outcomes:
+        if outcome.error:
+            click.echo(f"rmq: group {printable(outcome.source_group)}: {printable(outcome.error)}", err=True)
 
 
 def _rows(outcomes: Sequence[_Outcome]) -> list[tuple[Any, ...]]:

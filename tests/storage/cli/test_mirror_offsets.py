@@ -132,14 +132,9 @@ def test_messages_that_wait_for_their_retry_are_not_left_behind_unasked(scene: S
     assert offsets_in_kafka(scene.kafka, scene.group) == {Partition(scene.topic, 0): 5}
 
 
+@pytest.mark.slow
 def test_in_rounds_it_follows_a_group_until_somebody_stops_it(scene: Scene) -> None:
-    arguments = ("-g", scene.group, "--to", "rmq", "--yes", "--json", "--every", "1")
-    own = ("--bootstrap-servers", scene.kafka.address, *MIRROR)
-    program = "import sys; from rmq_store.cli import main; sys.exit(main())"
-    running = subprocess.Popen(
-        [sys.executable, "-c", program, "mirror", "offsets", str(scene.root), *own, *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    running = in_rounds(scene)
     try:
         for offset in (4, 8):
             commit(scene.kafka, scene.group, scene.topic, offset)
@@ -172,8 +167,35 @@ def test_what_contradicts_itself_is_a_mistake(tmp_path: Path, arguments: tuple[s
     assert text in result.stderr
 
 
+@pytest.mark.slow
+def test_in_rounds_it_bears_that_kafka_is_away_for_a_while(scene: Scene) -> None:
+    running = in_rounds(scene)
+    try:
+        wait_until(lambda: scene.committed() == {(scene.topic, 0): 4})
+        scene.kafka.restart()
+        commit(scene.kafka, scene.group, scene.topic, 9)
+        wait_until(lambda: scene.committed() == {(scene.topic, 0): 9})
+        running.send_signal(signal.SIGTERM)
+        running.communicate(timeout=60)
+    finally:
+        running.kill()
+        running.wait()
+    assert running.returncode == 0
+
+
+def in_rounds(scene: Scene) -> subprocess.Popen[str]:
+    """The command, once a second, in a process of its own."""
+    arguments = ("-g", scene.group, "--to", "rmq", "--yes", "--json", "--every", "1")
+    own = ("--bootstrap-servers", scene.kafka.address, *MIRROR)
+    program = "import sys; from rmq_store.cli import main; sys.exit(main())"
+    return subprocess.Popen(
+        [sys.executable, "-c", program, "mirror", "offsets", str(scene.root), *own, *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
 def wait_until(done: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + 100
     while not done():
         assert time.monotonic() < deadline_s
         time.sleep(0.2)

@@ -9,7 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaReader, Partition, Position
+from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaReader, KafkaTopic, Partition, Position
 from rmq_store.bridge.offsets.origins import record_origins
 from rmq_store.bridge.offsets.side import Extent, Origin, Queue
 from rmq_store.bridge.offsets.translate import Origins
@@ -32,20 +32,24 @@ class KafkaSide:
         self.administration = administration
         self.reader = reader
         self._patience_s = patience_s
+        self._known: Mapping[str, KafkaTopic] = {}
         self.cluster_id: Final = administration.cluster_id()
 
     def topics(self) -> Collection[str]:
-        """All but Kafka's internal ones."""
-        return self.administration.topics()
+        """All but Kafka's internal ones. What Kafka says here of their ids and partitions holds until it is asked
+        again: a group has many topics.
+        """
+        self._known = self.administration.topics()
+        return self._known.keys()
 
     def queue_count(self, topic: str) -> int:
         """How many partitions; 0: there is no such topic."""
-        found = self.administration.topics([topic]).get(topic)
+        found = self._topic(topic)
         return 0 if found is None else found.partition_count
 
     def topic_id(self, topic: str) -> str:
         """Kafka's topic id; empty where Kafka does not tell."""
-        found = self.administration.topics([topic]).get(topic)
+        found = self._topic(topic)
         return "" if found is None or found.topic_id == uuid.UUID(int=0) else str(found.topic_id)
 
     def extents(self, queues: Collection[Queue]) -> Mapping[Queue, Extent]:
@@ -99,6 +103,10 @@ class KafkaSide:
         self.administration.commit_group_offsets(
             group, {Partition(*queue): position for queue, position in positions.items()}
         )
+
+    def _topic(self, name: str) -> KafkaTopic | None:
+        found = self._known.get(name)
+        return self.administration.topics([name]).get(name) if found is None else found
 
     def _is_compacted(self, topic: str) -> bool:
         return "compact" in self.administration.topic_settings(topic).get("cleanup.policy", "")

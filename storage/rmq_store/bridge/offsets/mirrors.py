@@ -70,6 +70,7 @@ class IntoKafka:
     def __call__(self) -> Mapping[str, MirroredTopic]:
         """Positions now, by topic of the store. KafkaUnavailableError: an open transaction hides the newest ones."""
         self._positions.refresh(_TIMEOUT_MS)
+        self._kafka.topics()  # as they are now
         found = {}
         for topic in self._topics.topics():
             known = self._positions.topic(topic)

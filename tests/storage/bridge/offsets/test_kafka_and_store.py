@@ -72,6 +72,7 @@ def bodies(store: Store, topic: str, first: int, queue_id: int = 0) -> list[byte
     return [message.body for message in copied(store, topic, queue_id)][skipped:]
 
 
+@pytest.mark.slow
 def test_a_group_goes_from_kafka_to_a_store_and_back_across_markers_and_aborts(
     kafka: KafkaServer, tmp_path: Path
 ) -> None:
@@ -103,6 +104,7 @@ def test_a_group_goes_from_kafka_to_a_store_and_back_across_markers_and_aborts(
             assert consume(kafka, topic, 1) == []
 
 
+@pytest.mark.slow
 def test_a_group_goes_over_from_each_place_of_a_compacted_topic(kafka: KafkaServer, tmp_path: Path) -> None:
     topic = kafka.new_topic("compacted", settings=COMPACTED)
     for number in range(6):
@@ -175,6 +177,22 @@ def test_a_group_at_work_on_either_side_is_not_moved(kafka: KafkaServer, tmp_pat
                 apply_move(back, forced, force=True)
         finally:
             member.close(autocommit=False)
+
+
+def test_a_group_follows_a_topic_that_has_another_name_there(kafka: KafkaServer, tmp_path: Path) -> None:
+    topic = kafka.new_topic("dotted.name")
+    produce(kafka, topic, numbered(6))
+    consume(kafka, topic, 4)
+    with Store.open(tmp_path / "store", create=True) as store:
+        store.create_topic("stranger")
+        copy_all(kafka, store, options(topic, dots_as="_"))
+        with links(kafka, store) as (there, back):
+            apply_move(there, plan_move(there, GROUP, GROUP, Rules()))
+            renamed = topic.replace(".", "_")
+            assert store.committed_offsets(GROUP) == {(renamed, 0): 4}
+            store.commit_offsets(GROUP, {(renamed, 0): 6, ("stranger", 0): 0})
+            (move,) = plan_move(back, GROUP, GROUP, Rules()).moves
+            assert (move.target, move.old, move.new) == (Queue(topic, 0), 4, 6)
 
 
 def test_a_topic_that_was_made_again_is_refused_until_its_mirror_begins_anew(
