@@ -76,7 +76,7 @@ class _Outcome:
 @click.option("--back-name", metavar="NAME",
               help="Of the mirror that copies the other way, if there is one; else --name.")  # fmt: skip
 @click.option("--cluster-id", required=True, metavar="ID", help="Of the RocketMQ side, as the mirror was told.")
-@click.option("-g", "--group", "groups", multiple=True, metavar="NAME[=NAME]",
+@click.option("-g", "--group", "moves", multiple=True, metavar="NAME[=NAME]",
               help="A group, and what it is called on the other side. May be repeated.")  # fmt: skip
 @click.option("--all-groups", is_flag=True, help="All groups that have positions on topics that are mirrored.")
 @click.option("--uncommitted", type=click.Choice(["skip", "start"]), default="skip", show_default=True,
@@ -147,7 +147,7 @@ def offsets(
 def _asked(given: dict[str, Any]) -> _Asked:
     from rmq_store.bridge.offsets.plan import Rules
 
-    if bool(given["groups"]) == given["all_groups"]:
+    if bool(given["moves"]) == given["all_groups"]:
         raise UsageError("name groups with -g, or take --all-groups")
     rules = Rules(
         from_start=given["uncommitted"] == "start",
@@ -155,7 +155,7 @@ def _asked(given: dict[str, Any]) -> _Asked:
         force_back=given["force_back"],
         pass_letters=given["pass_letters"],
     )
-    return _Asked(_groups(given["groups"]), given["all_groups"], rules, given["force"], given["ignore_waiting"])
+    return _Asked(_groups(given["moves"]), given["all_groups"], rules, given["force"], given["ignore_waiting"])
 
 
 def _opener(
