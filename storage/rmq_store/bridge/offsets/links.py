@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 
-from rmq_store.bridge.kafka.connect import extra_needed, open_administration, open_reader
+from rmq_store.bridge.kafka.connect import open_administration, open_reader, open_writers
 from rmq_store.bridge.kafka.connection import KafkaConnection
 from rmq_store.bridge.mirror.kafka_positions import KafkaPositions, positions_topic
 from rmq_store.bridge.mirror.store_positions import StorePositions
@@ -49,8 +49,6 @@ def store_to_kafka(
 def _opened(
     store: Store, connection: KafkaConnection, cluster_id: str, *, into_store: str, into_kafka: str
 ) -> Iterator[tuple[KafkaSide, StoreSide, MirrorPositions, MirrorPositions]]:
-    with extra_needed():
-        from rmq_store.bridge.kafka.writer import KafkaPythonWriters
     with ExitStack() as opened:
         administration = opened.enter_context(closing(open_administration(connection)))
         reader = opened.enter_context(closing(open_reader(connection)))
@@ -60,9 +58,7 @@ def _opened(
         topic = positions_topic(into_kafka, cluster_id)
         if topic in administration.topics([topic]):
             own_reader = opened.enter_context(closing(open_reader(connection)))
-            writers = opened.enter_context(
-                closing(KafkaPythonWriters(connection.settings(), administration.topic_settings))
-            )
+            writers = opened.enter_context(closing(open_writers(connection, administration)))
             positions = KafkaPositions(into_kafka, cluster_id, own_reader, administration, writers)
             back = IntoKafka(positions, store, kafka, rmq)
         yield kafka, rmq, there, back

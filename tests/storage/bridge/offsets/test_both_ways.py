@@ -9,7 +9,8 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
-from kafka_mirrors import catch_up, fill, mirror_of
+from kafka_mirrors import copy_all as copy_into_kafka
+from kafka_mirrors import fill
 from kafka_server import KafkaServer
 from kafka_upstream import produce, produce_in_transactions
 from rmq_store import Store
@@ -47,8 +48,7 @@ class World:
     def mirror(self) -> None:
         """Both mirrors copy what is there."""
         copy_all(self.kafka, self.store, options(self.topic))
-        with mirror_of(self.kafka, self.store, "m", [self.topic], cluster_id=CLUSTER_ID) as (made, _):
-            catch_up(made)
+        copy_into_kafka(self.kafka, self.store, "m", [self.topic], cluster_id=CLUSTER_ID)
         copy_all(self.kafka, self.store, options(self.topic))
 
     def consume_kafka(self, count: int) -> None:

@@ -190,13 +190,13 @@ def random_history(seed: int) -> None:
 
 
 def test_long_histories_of_two_sides_keep_the_rule() -> None:
-    for seed in range(300):
+    for seed in range(150):
         random_history(seed)
 
 
 @pytest.mark.slow
 def test_many_long_histories_of_two_sides_keep_the_rule() -> None:
-    for seed in range(300, 4_000):
+    for seed in range(150, 3_000):
         random_history(seed)
 
 
