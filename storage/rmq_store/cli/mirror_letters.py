@@ -34,9 +34,9 @@ def names_of(texts: tuple[str, ...]) -> tuple[str, ...]:
 @store_argument
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @kafka_options
-@click.option("--topics", "topics", multiple=True, required=True, metavar="NAME",
+@click.option("--topics", "letter_topics", multiple=True, required=True, metavar="NAME",
               help="Topics of dead letters; commas or repetition for more.")  # fmt: skip
-@click.option("--group", "groups", multiple=True, required=True, metavar="GROUP[=KAFKA_GROUP]",
+@click.option("--group", "group_rules", multiple=True, required=True, metavar="GROUP[=KAFKA_GROUP]",
               help="Whose dead letters they become. With a Kafka group only letters of that one, which for Kafka "
               "Connect is connect-NAME. Once without.")  # fmt: skip
 @click.option("--name", default="dead-letters", show_default=True, metavar="NAME",
@@ -52,8 +52,8 @@ def dead_letters(
     bootstrap_servers: tuple[str, ...],
     kafka_settings: tuple[str, ...],
     kafka_file: Path | None,
-    topics: tuple[str, ...],
-    groups: tuple[str, ...],
+    letter_topics: tuple[str, ...],
+    group_rules: tuple[str, ...],
     name: str,
     cluster_id: str,
     on_data_loss: str,
@@ -71,13 +71,13 @@ def dead_letters(
     from rmq_store.bridge.letters.into_triage import LettersIntoTriage
     from rmq_store.bridge.letters.letter_rows import LetterGroups
 
-    wanted = LetterGroups.parse(groups)
+    wanted = LetterGroups.parse(group_rules)
     connection = kafka_connection(bootstrap_servers, kafka_settings, kafka_file)
     with conflict_exit(), stopped_by_signals() as stop, Store.open(root) as store, contextlib.ExitStack() as opened:
         administration = opened.enter_context(contextlib.closing(open_administration(connection)))
         reader = opened.enter_context(contextlib.closing(open_reader(connection)))
         letters = LettersIntoTriage(
-            store, reader, administration, mirror=name, cluster_id=cluster_id, topics=names_of(topics),
+            store, reader, administration, mirror=name, cluster_id=cluster_id, topics=names_of(letter_topics),
             groups=wanted, count_losses=on_data_loss == "count",
         )  # fmt: skip
         tell = opened.enter_context(counting_bar("dead-letters"))
@@ -114,7 +114,7 @@ def dead_letters(
 @wide_option
 @click.argument("group", type=DEAD_GROUP)
 @kafka_options
-@click.option("--topic", "topics", multiple=True, metavar="NAME",
+@click.option("--topic", "kafka_topics", multiple=True, metavar="NAME",
               help="Kafka topics that letters may go to, and only letters that came from these; commas or repetition "
               "for more. Needed, but with --dry-run.")  # fmt: skip
 @click.option("--to-topic", metavar="NAME", help="Where letters of unknown origin go.")
@@ -132,7 +132,7 @@ def redrive(
     bootstrap_servers: tuple[str, ...],
     kafka_settings: tuple[str, ...],
     kafka_file: Path | None,
-    topics: tuple[str, ...],
+    kafka_topics: tuple[str, ...],
     to_topic: str | None,
     reason: str | None,
     sql: str | None,
@@ -158,7 +158,7 @@ def redrive(
     from rmq_store.broker.sql92 import compile_selector
     from rmq_store.errors import UsageError
 
-    chosen = names_of(topics)
+    chosen = names_of(kafka_topics)
     if not chosen and not to_topic and not dry_run:
         raise UsageError("--topic: name the Kafka topics that letters may go to; --dry-run shows which ones they name")
     connection = kafka_connection(bootstrap_servers, kafka_settings, kafka_file)

@@ -25,7 +25,7 @@ from rmq_store.cli.stop_signal import stopped_by_signals
 @kafka_options
 @click.option("--failed", "failed", multiple=True, required=True, metavar="NAME",
               help="Topics that consumers write failed records to; commas or repetition for more.")  # fmt: skip
-@click.option("--topic", "topics", multiple=True, required=True, metavar="NAME",
+@click.option("--topic", "kafka_topics", multiple=True, required=True, metavar="NAME",
               help="Topics that records may return to. With one, those of unknown origin return there.")  # fmt: skip
 @click.option("--name", default="retry", show_default=True, metavar="NAME",
               help="Its position is kept under it.")  # fmt: skip
@@ -44,7 +44,7 @@ def retry(
     kafka_settings: tuple[str, ...],
     kafka_file: Path | None,
     failed: tuple[str, ...],
-    topics: tuple[str, ...],
+    kafka_topics: tuple[str, ...],
     name: str,
     cluster_id: str,
     max_attempts: int | None,
@@ -73,7 +73,7 @@ def retry(
         writer = opened.enter_context(contextlib.closing(writers.writer(transactional_id(group))))
         ladder = KafkaRetry(
             store, reader, administration, writer, group, mirror=name, cluster_id=cluster_id,
-            failed=names_of(failed), topics=names_of(topics), max_attempts=max_attempts,
+            failed=names_of(failed), topics=names_of(kafka_topics), max_attempts=max_attempts,
             count_losses=on_data_loss == "count",
         )  # fmt: skip
         tell = opened.enter_context(counting_bar("retry"))

@@ -126,6 +126,15 @@ WORDS: dict[str, list[list[str]]] = {
         [*MIRROR, "--to", "kafka", "-g", f"{TEXT}=a", "-g", "b=a", "--bootstrap-servers", "k:1"],
         [*MIRROR, "--to", "rmq", "-g", "g", "--back-name", TEXT, "--bootstrap-servers", "k:1"],
     ],
+    "mirror dead-letters": [
+        [*MIRROR, "--topics", TEXT, "--group", "g", "--bootstrap-servers", TEXT],
+        [*MIRROR, "--topics", "t", "--group", TEXT, "--bootstrap-servers", "k:1"],
+    ],
+    "mirror redrive": [
+        ["g", "--bootstrap-servers", TEXT, "--dry-run"],
+        ["g", "--topic", TEXT, "--filter", TEXT, "--bootstrap-servers", "k:1", "--yes"],
+    ],
+    "mirror retry": [["g", *MIRROR, "--failed", TEXT, "--topic", TEXT, "--bootstrap-servers", TEXT]],
     "resend list": [[], ["--state", "unsent"], ["--group", TEXT], ["--database", TEXT], ["--prefix", TEXT]],
     "resend run": [["--once"], ["--dry-run"], ["--smtp", TEXT], ["--once", "--inbox", TEXT]],
     "resend show": [[ID], [TEXT], [ID, "--body", "json"]],
