@@ -48,7 +48,7 @@ _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
               help="When the store is not the one that was copied (a copy restored, a topic made again): the topic "
               "stops, goes on at the last common place, or begins again.")  # fmt: skip
 @click.option("--begin-again", is_flag=True,
-              help="Begin a topic without positions, though its target has records of it: they come twice.")  # fmt: skip
+              help="Begin a topic without positions, though its target has copies: they come twice.")  # fmt: skip
 @click.option("--old-timestamps", type=click.Choice(["refuse", "keep", "now"]), default="refuse", show_default=True,
               help="Messages born so long ago that the topic's retention.ms deletes them at once: the topic stops, "
               "they are copied so, or get the time of the mirror.")  # fmt: skip
