@@ -20,6 +20,9 @@ from rmq_store.errors import GroupInUseError, KafkaRefusedError, KafkaUnavailabl
 _WAIT_S: Final = 30.0
 _POLL_S: Final = 0.1
 
+# A mirror that is to stop while brokers hang waits so long, at most.
+_REQUEST_MS: Final = 15_000
+
 # States of a group that nobody is in (org.apache.kafka.common.GroupState).
 _WITHOUT_MEMBERS: Final = ("Empty", "Dead")
 # What a coordinator answers if it knows a member that we are not.
@@ -55,7 +58,7 @@ class KafkaPythonAdministration:
 
     def __init__(self, connection: KafkaConnection) -> None:
         with translated(f"connecting to {', '.join(connection.bootstrap_servers)}"):
-            self._client = _Client(**connection.administration_settings())
+            self._client = _Client(**{"request_timeout_ms": _REQUEST_MS, **connection.administration_settings()})
 
     def cluster_id(self) -> str:
         """The id that Kafka gave to the cluster."""

@@ -20,8 +20,8 @@ FETCH_BYTES: Final = 16 << 20
 PARTITION_FETCH_BYTES: Final = 1 << 20
 """Packed bytes of one answer, and of one partition in it; a larger batch comes alone."""
 
-MAX_FETCHED: Final = 16
-"""Answers of partitions that are unpacked at a time: it bounds memory."""
+MAX_FETCHED: Final = 8
+"""Answers of partitions that are unpacked at a time; each has at most `records.batches.MAX_PLAIN_BYTES` of records."""
 
 _METADATA_AGE_MS: Final = 30_000
 

@@ -7,6 +7,7 @@ the others go on, and the report says why. While the store is full or locked, or
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -32,7 +33,6 @@ from rmq_store.errors import (
     KafkaUnavailableError,
     MirrorLettersError,
     MirrorSourceError,
-    StoreError,
     StoreFullError,
     StoreLockedError,
 )
@@ -125,7 +125,8 @@ class IntoStore:
             pass
         else:
             self._look_at_lag()
-        self._settle(everything=True)
+        with contextlib.suppress(_Stopped):  # the store is full: the next run passes the same offsets
+            self._settle(everything=True)
         self.report.state = "stopped"
         self._on_report(self.report)
         return self.report
@@ -364,8 +365,8 @@ class IntoStore:
         except KafkaUnavailableError as error:
             self.report.state = f"waiting for Kafka: {error}"
             return
-        except StoreError:
-            # A topic that is gone; the next look at the topics says so.
+        except KafkaRefusedError:
+            # Rights that have ended: the next poll says so, and stops these partitions.
             return
         for place, end in ends.items():
             self._told(place).stable_end = end

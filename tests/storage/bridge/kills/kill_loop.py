@@ -47,8 +47,11 @@ def kill_loop(
     mirror_kills: int,
     broker_kills: int,
     chance: random.Random,
+    explain: Callable[[], str] = str,
 ) -> Tally:
-    """Kill so often, in any order, each time after some records more; nothing of the mirror runs on return."""
+    """Kill so often, in any order, each time after some records more; nothing of the mirror runs on return. `explain`:
+    what to say of a mirror that does not go on.
+    """
     tally = Tally()
     todo = ["mirror"] * mirror_kills + ["broker"] * broker_kills
     chance.shuffle(todo)
@@ -59,7 +62,7 @@ def kill_loop(
             if what == "mirror" and chance.random() < EARLY_SHARE:
                 time.sleep(chance.random())
             else:
-                _await(process, progress, began + chance.randrange(1, STEP_ROWS))
+                _await(process, progress, began + chance.randrange(1, STEP_ROWS), explain)
             time.sleep(chance.random() * 0.05)
             _refuse_ended(process)
             if what == "mirror":
@@ -74,7 +77,7 @@ def kill_loop(
                 time.sleep(chance.random())
                 kafka.start()
         # It has lived through the last one as well.
-        _await(process, progress, progress() + 1)
+        _await(process, progress, progress() + 1, explain)
     finally:
         process.kill()
         process.wait()
@@ -111,18 +114,23 @@ def writing(kafka: KafkaServer, topic: str, partition_count: int, seed: int) -> 
 def settle(kafka: KafkaServer, topic: str, partition_count: int) -> None:
     """Wait until no transaction is open: Kafka ends those of a dead writer."""
     places = [TopicPartition(topic, partition) for partition in range(partition_count)]
-    ends: list[dict[TopicPartition, int]] = []
     deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:
-        ends = []
-        for level in ("read_committed", "read_uncommitted"):
-            consumer = KafkaConsumer(bootstrap_servers=kafka.address, isolation_level=level, enable_auto_commit=False)
-            ends.append(consumer.end_offsets(places))
-            consumer.close()
-        if ends[0] == ends[1]:
+        stable, high = ends_of(kafka, places)
+        if stable == high:
             return
         time.sleep(0.5)
-    raise AssertionError(f"a transaction is still open: {ends}")
+    raise AssertionError(f"a transaction is still open: {stable} {high}")
+
+
+def ends_of(kafka: KafkaServer, places: list[TopicPartition]) -> list[dict[TopicPartition, int]]:
+    """The last stable offset of each, and its high watermark."""
+    found = []
+    for level in ("read_committed", "read_uncommitted"):
+        consumer = KafkaConsumer(bootstrap_servers=kafka.address, isolation_level=level, enable_auto_commit=False)
+        found.append(consumer.end_offsets(places))
+        consumer.close()
+    return found
 
 
 def committed(kafka: KafkaServer, topic: str, partition: int) -> list[tuple[int, bytes | None, bytes | None]]:
@@ -142,12 +150,14 @@ def committed(kafka: KafkaServer, topic: str, partition: int) -> list[tuple[int,
     return found
 
 
-def _await(process: subprocess.Popen[bytes], progress: Callable[[], int], wanted: int) -> None:
+def _await(
+    process: subprocess.Popen[bytes], progress: Callable[[], int], wanted: int, explain: Callable[[], str]
+) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
     while progress() < wanted:
         _refuse_ended(process)
         if time.monotonic() > deadline_s:
-            raise AssertionError(f"{progress()} records after {PATIENCE_S} s, {wanted} are expected")
+            raise AssertionError(f"{progress()} records after {PATIENCE_S} s, {wanted} are expected. {explain()}")
         time.sleep(POLL_S)
 
 

@@ -15,12 +15,22 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from kafka import TopicPartition
 
 from kafka_server import KafkaServer
 from kafka_upstream import numbered, produce
 from rmq_store import Store, StoreConfig
+from rmq_store.bridge.mirror.store_positions import StorePositions
 from rmq_store.verify import verify_store
-from storage.bridge.kills.kill_loop import PATIENCE_S, committed, kill_loop, mirror_process, settle, writing
+from storage.bridge.kills.kill_loop import (
+    PATIENCE_S,
+    committed,
+    ends_of,
+    kill_loop,
+    mirror_process,
+    settle,
+    writing,
+)
 from storage.bridge.mirror.into_store_lab import CLUSTER_ID, copied
 
 pytestmark = pytest.mark.harness
@@ -98,6 +108,14 @@ def rows_in(root: Path, topic: str) -> int:
         return sum(store.queue_range(topic, partition)[1] for partition in range(PARTITIONS))
 
 
+def explain(kafka: KafkaServer, root: Path, topic: str, log: Path, seed: int) -> str:
+    places = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+    stable, high = ends_of(kafka, places)
+    with Store.open(root) as store:
+        known = StorePositions(store, "killed", kafka.cluster_id).read(topic)
+    return f"seed {seed}; stable ends {stable}, ends {high}, {known}; {log.read_text()[-3000:]}"
+
+
 def finish(kafka: KafkaServer, root: Path, topic: str, log: Path) -> None:
     """What is there now is copied by a mirror that nobody kills."""
     process = mirror_process(arguments(kafka, root, topic, "--once"), log)
@@ -117,12 +135,13 @@ def test_kills_of_mirror_and_broker_lose_and_repeat_nothing(kafka: KafkaServer, 
         produce(kafka, topic, numbered(2000), partition=partition)
     with writing(kafka, topic, PARTITIONS, seed):
         tally = kill_loop(
-            lambda: mirror_process(arguments(kafka, root, topic, "--rate", RATE), log),
+            lambda: mirror_process(arguments(kafka, root, topic, "--rate", RATE, "--json"), log),
             lambda: rows_in(root, topic),
             kafka,
             mirror_kills=KILLS,
             broker_kills=KILLS // 2,
             chance=chance,
+            explain=lambda: explain(kafka, root, topic, log, seed),
         )
     finish(kafka, root, topic, log)
     verdict = judge(kafka, root, topic)

@@ -525,6 +525,21 @@ def test_a_full_store_is_waited_for_and_loses_nothing(
     assert states.count("waiting for the store: the disk is full") == 3
 
 
+def test_a_stop_while_the_store_is_full_ends_the_run(
+    kafka_in_memory: FakeKafka, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (log,) = kafka_in_memory.make(TOPIC)
+    mirror = mirror_of(kafka_in_memory, store, options(TOPIC), wait=stops_after(3))
+    monkeypatch.setattr(into_store, "EMPTY_UNIT_S", 1e9)
+    log.skip(5)
+
+    def full(*args: Any, **more: Any) -> Any:
+        raise StoreFullError("the disk is full")
+
+    monkeypatch.setattr(Store, "append_unit", full)
+    assert mirror.run().state == "stopped"
+
+
 def test_a_kafka_that_does_not_answer_is_waited_for(kafka_in_memory: FakeKafka, store: Store) -> None:
     kafka_in_memory.make(TOPIC)[0].append(b"x")
     silences = iter(range(5))
