@@ -21,6 +21,7 @@ GROUPS = (
     "send back",
     "push consumer",
     "reliable",
+    "mirror",
     "lookup",
     "open",
     "trigger",

@@ -41,12 +41,14 @@ def add_connector(spark: SparkSession) -> None:
 
 
 @contextlib.contextmanager
-def broker(directory: Path) -> Iterator[str]:
-    """A broker for a `with` block, its log below `directory`: the address for clients. Raises `PeerError`."""
+def broker(directory: Path, *others: str) -> Iterator[str]:
+    """A broker for a `with` block, its log below `directory`: the address for clients. `others`: lines of its settings.
+    Raises `PeerError`.
+    """
     build()
     port = free_port()
     address, settings = f"127.0.0.1:{port}", directory / "server.properties"
-    settings.write_text(settings_text(address, f"127.0.0.1:{port - 2}", directory / "kafka"))
+    settings.write_text(settings_text(address, f"127.0.0.1:{port - 2}", directory / "kafka", *others))
     with (directory / "broker.log").open("w+") as log:
         if subprocess.run(format_command(settings, CLUSTER_ID, HEAP), stdout=log, stderr=log).returncode:
             raise _failed(log, "its storage could not be formatted")
