@@ -61,7 +61,9 @@ class Side(Protocol):
         """Wait until committed records can be read up to `end`. KafkaUnavailableError: not in time."""
 
     def origins(self, queue: Queue, first: int, end: int, other: Origin) -> Iterator[Origins]:
-        """Where the records at [`first`, `end`) came from, seen from `other`, some thousand at a time."""
+        """Where the records at [`first`, `end`) came from, seen from `other`, some thousand at a time; none of
+        these is empty.
+        """
 
     def groups(self) -> Collection[str]:
         """Groups that may have positions."""

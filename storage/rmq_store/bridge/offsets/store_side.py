@@ -56,7 +56,8 @@ class StoreSide:
         """As `Side.origins`. CorruptionError: a message is damaged."""
         if first < end:
             for rows in self._store.read(*queue, first, end, columns=MESSAGE_COLUMNS):
-                yield message_origins(rows, other)
+                if rows.num_rows:
+                    yield message_origins(rows, other)
 
     def groups(self) -> Collection[str]:
         """Groups that have committed offsets."""

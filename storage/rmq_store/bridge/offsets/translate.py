@@ -13,9 +13,10 @@ The position is the first record of the target that is not consumed, or the end.
 position in the target matters: reading begins there, so it never goes back. Where one mirror is the queue's only writer
 this is the first record whose source offset is not below the group's position.
 
-A mark counts only if it is possible: below the mirror's position, and above those before it. A mirror writes in the
-order of its source, so a smaller one is a copy that a job made, or of a topic that was made again. In doubt a record is
-not consumed: it comes again.
+A mark counts only if it is possible: below the mirror's position as it was asked, and above those before it. A mirror
+writes in the order of its source, so a smaller one is a copy that a job made. A record with another mark is not
+consumed, whatever else is known: either the mirror has brought it since, or the way back takes it for a loop and never
+copies it. In doubt a record comes again.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ OTHER: Final = -1
 
 RETURNED: Final = -2
 """A source offset: the record came from there over a third cluster."""
+
+DOUBTFUL: Final = -3
+"""A source offset: the record says that it came from there, and cannot have."""
 
 NO_OFFSETS: Final[Offsets] = np.empty(0, np.int64)
 
@@ -57,7 +61,7 @@ class Stop(Enum):
     RECORD = "record"
     """A record that the mirror copied, and the group has not consumed."""
     OTHER = "other"
-    """A record of others that is not known to be consumed."""
+    """A record of others, or a doubtful one, that is not known to be consumed."""
     END = "end"
     """Everything in the target is consumed."""
 
@@ -101,7 +105,7 @@ class NothingConsumed:
 
 
 class Ascending:
-    """Takes marks that are not possible for others'. One for a run of one queue, from its beginning on."""
+    """Tells possible marks from others. One for a run of one queue, from its beginning on."""
 
     def __init__(self, limit: int) -> None:
         """`limit`: the mirror's position: it has copied what is below."""
@@ -109,11 +113,11 @@ class Ascending:
         self._highest = -1
 
     def believed(self, source_offsets: Offsets) -> Offsets:
-        """(n,) `source_offsets` of the next records, with OTHER for what is not possible."""
-        below = np.where(source_offsets < self._limit, source_offsets, OTHER)
+        """(n,) `source_offsets` of the next records, with DOUBTFUL for what is not possible."""
+        below = np.where(source_offsets < self._limit, source_offsets, DOUBTFUL)
         highest = np.maximum.accumulate(np.concatenate(([self._highest], below)))
         self._highest = int(highest[-1])
-        return np.where((below > highest[:-1]) | (below == RETURNED), below, OTHER)
+        return np.where((below > highest[:-1]) | (below < 0), below, DOUBTFUL)
 
 
 def translate(

@@ -226,6 +226,13 @@ def test_a_record_of_others_holds_the_position_up_and_what_comes_again_is_counte
     assert translate(3, 4, rows, 5, NothingConsumed()) == Translation(1, 2, 0, Stop.OTHER, 3)
 
 
+def test_a_copy_that_the_mirror_has_brought_since_is_not_consumed_though_all_others_are() -> None:
+    # The way back has passed over it as a loop, and says that it has done all of the queue.
+    nothing_left = Copies(origins(), WayBack(0, 3), Lost.OLDEST, lambda: 3)
+    rows = origins((0, 0), (1, OTHER), (2, 1))
+    assert translate(1, 1, rows, 3, nothing_left) == Translation(2, 0, 0, Stop.OTHER, 1)
+
+
 def test_a_copy_that_a_job_made_counts_as_a_new_record() -> None:
     rows = origins((0, 0), (1, 1), (2, 0), (3, 2))
     assert translate(3, 3, rows, 4, NothingConsumed()) == Translation(2, 1, 0, Stop.OTHER, 3)
