@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rmq_store.bridge.offsets.plan import Link
+from rmq_store.bridge.offsets.pair import Link
 from rmq_store.bridge.offsets.side import Extent, MirroredQueue, MirroredTopic, MirrorPositions, Origin
 from rmq_store.bridge.offsets.side import Queue as Place
 from rmq_store.bridge.offsets.translate import OTHER, RETURNED, Offsets, Origins
@@ -154,7 +154,7 @@ class Pair:
         source, target = (ModelSide(self, each, chunk, between) for each in (side, 1 - side))
         return Link(
             source, target, self._mirror_positions(side, between), self._mirror_positions(1 - side, between),
-            lambda queue: self.letters(1 - side),
+            lambda: lambda queue: self.letters(1 - side),
         )  # fmt: skip
 
     def _mirror_positions(self, side: int, between: Callable[[], None]) -> MirrorPositions:
@@ -183,6 +183,7 @@ class ModelSide:
         self.member_names = ""
         self.waiting = 0
         self.waited_for: list[int] = []
+        self.reads: list[tuple[int, int]] = []
 
     def topics(self) -> list[str]:
         return [f"T{self._side}"]
@@ -203,6 +204,7 @@ class ModelSide:
     def origins(self, queue: Place, first: int, end: int, other: Origin) -> Iterator[Origins]:
         assert (self._queue.start <= first and end <= self._queue.next) or first >= end
         self._between()
+        self.reads.append((first, end))
         return self._queue.read(first, end, self._chunk)
 
     def groups(self) -> list[str]:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from rmq_store import Store
     from rmq_store.bridge.kafka.connection import KafkaConnection
     from rmq_store.bridge.offsets.move import GroupPlan
-    from rmq_store.bridge.offsets.plan import Link, Move, Rules
+    from rmq_store.bridge.offsets.pair import Link
+    from rmq_store.bridge.offsets.plan import Move, Rules
 
 Opened = Callable[[], AbstractContextManager["Link"]]
 

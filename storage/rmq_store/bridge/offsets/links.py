@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 
@@ -12,7 +13,7 @@ from rmq_store.bridge.mirror.store_positions import StorePositions
 from rmq_store.bridge.offsets.kafka_side import KafkaSide
 from rmq_store.bridge.offsets.letters import letters_of_kafka, letters_of_store
 from rmq_store.bridge.offsets.mirrors import IntoKafka, IntoStore
-from rmq_store.bridge.offsets.plan import Link
+from rmq_store.bridge.offsets.pair import Link
 from rmq_store.bridge.offsets.side import MirrorPositions, no_positions
 from rmq_store.bridge.offsets.store_side import StoreSide
 from rmq_store.broker.store import Store
@@ -30,7 +31,7 @@ def kafka_to_store(
         KafkaUnavailableError, KafkaRefusedError.
     """
     with _opened(store, connection, cluster_id, into_store=mirror, into_kafka=way_back) as (kafka, rmq, there, back):
-        letters = letters_of_kafka(kafka.administration, kafka.reader, way_back, cluster_id)
+        letters = functools.partial(letters_of_kafka, kafka.administration, kafka.reader, way_back, cluster_id)
         yield Link(kafka, rmq, there, back, letters)
 
 
@@ -42,7 +43,7 @@ def store_to_kafka(
     Otherwise as `kafka_to_store`.
     """
     with _opened(store, connection, cluster_id, into_store=way_back, into_kafka=mirror) as (kafka, rmq, back, there):
-        yield Link(rmq, kafka, there, back, letters_of_store(store, way_back, kafka.cluster_id))
+        yield Link(rmq, kafka, there, back, functools.partial(letters_of_store, store, way_back, kafka.cluster_id))
 
 
 @contextmanager

@@ -6,39 +6,15 @@ positions of the mirrors, the end of the target, the end of the source.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
-import numpy as np
-
-from rmq_store.bridge.offsets.copies import Copies, Lost, WayBack
-from rmq_store.bridge.offsets.missing import count_missing
-from rmq_store.bridge.offsets.seek import seek
-from rmq_store.bridge.offsets.side import (
-    Extent,
-    MirroredQueue,
-    MirroredTopic,
-    MirrorPositions,
-    Origin,
-    Queue,
-    Side,
-    no_positions,
-)
-from rmq_store.bridge.offsets.translate import (
-    NO_OFFSETS,
-    Consumed,
-    NothingConsumed,
-    Offsets,
-    Origins,
-    Stop,
-    Translation,
-    translate,
-)
+from rmq_store.bridge.offsets.pair import Link, Pair, PairReader
+from rmq_store.bridge.offsets.side import Extent, MirroredTopic, Origin, Queue
+from rmq_store.bridge.offsets.translate import Stop
 from rmq_store.errors import MirrorSourceError, UsageError
-
-_LOOK_BACK: Final = 256
 
 
 class Status(Enum):
@@ -99,32 +75,6 @@ class Move:
         return self.new is not None and self.new != self.old
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A source and a target with the mirrors between them, by their positions. `letters`: what the way back could not
-    copy of a queue of the target, by position, ascending.
-    """
-
-    source: Side
-    target: Side
-    mirror: MirrorPositions = no_positions
-    way_back: MirrorPositions = no_positions
-    letters: Callable[[Queue], Offsets] = lambda queue: NO_OFFSETS
-
-
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """A queue of the source, its counterpart, and the mirrors between them."""
-
-    source: Queue
-    target: Queue
-    seen_from_source: Origin
-    seen_from_target: Origin
-    mirror: MirroredQueue | None
-    is_mirrored: bool
-    way_back: MirroredQueue | None
-
-
 @dataclass(slots=True)
 class _Extents:
     source: Mapping[Queue, Extent] = field(default_factory=dict)
@@ -154,14 +104,19 @@ def plan_group(link: Link, source_group: str, target_group: str, rules: Rules) -
     extents = _Extents()
     extents.target = link.target.extents([pair.target for pair in pairs])
     extents.source = link.source.extents([pair.source for pair in pairs])
+    letters = link.letters()
     return [
-        _plan_queue(link, pair, extents, positions.get(pair.source), present.get(pair.target), rules) for pair in pairs
-    ]
+        _plan_queue(
+            PairReader(link, pair, extents.source[pair.source], extents.target[pair.target], letters),
+            positions.get(pair.source), present.get(pair.target), rules,
+        )
+        for pair in pairs
+    ]  # fmt: skip
 
 
 def _pairs_of_topic(
     link: Link, topic: str, mirrored: Mapping[str, MirroredTopic], ways_back: Mapping[str, MirroredTopic]
-) -> Iterator[_Pair]:
+) -> Iterator[Pair]:
     forward = mirrored.get(topic)
     if forward is not None:
         target = forward.target
@@ -188,7 +143,7 @@ def _pairs_of_topic(
     source_id, target_id = link.source.topic_id(topic), link.target.topic_id(target)
     for queue_id in range(count):
         source, goal = Queue(topic, queue_id), Queue(target, queue_id)
-        yield _Pair(
+        yield Pair(
             source, goal, Origin(link.target.cluster_id, goal, target_id),
             Origin(link.source.cluster_id, source, source_id),
             None if forward is None else forward.queues.get(queue_id), forward is not None,
@@ -196,10 +151,8 @@ def _pairs_of_topic(
         )  # fmt: skip
 
 
-def _plan_queue(
-    link: Link, pair: _Pair, extents: _Extents, position: int | None, old: int | None, rules: Rules
-) -> Move:
-    source, target = extents.source[pair.source], extents.target[pair.target]
+def _plan_queue(queue: PairReader, position: int | None, old: int | None, rules: Rules) -> Move:
+    pair, source, target = queue.pair, queue.source, queue.target
     move = Move(pair.source, pair.target, Status.UNCOMMITTED, position, old)
     if position is None:
         if not rules.from_start:
@@ -208,7 +161,6 @@ def _plan_queue(
         move = replace(move, position=position)
     if pair.is_mirrored and (pair.mirror is None or pair.mirror.next < position):
         return replace(move, status=Status.BEHIND, stop=Stop.BEHIND)
-    queue = _QueueReader(link, pair, source, target)
     ahead = queue.count_ahead(position, old)
     begin = max(old or 0, target.start)
     if ahead and rules.force_back:
@@ -228,83 +180,3 @@ def _plan_queue(
         return replace(move, status=Status.MISSING, new=None, missing=missing)
     status = Status.BACK if old is not None and found.position < old else Status.MOVE
     return replace(move, status=status, missing=missing)
-
-
-class _QueueReader:
-    """Reads both queues of a pair as far as a translation needs it."""
-
-    def __init__(self, link: Link, pair: _Pair, source: Extent, target: Extent) -> None:
-        self._link = link
-        self._pair = pair
-        self._source = source
-        self._target = target
-
-    def translate(self, position: int, begin: int, *, pass_letters: bool) -> Translation:
-        """The rule, with what it asks for."""
-        mirror, letters = self._pair.mirror, NO_OFFSETS
-        end = max(self._target.end, begin)
-        others: Consumed = NothingConsumed()
-        if self._pair.way_back is not None:
-            letters = self._link.letters(self._pair.target)
-            others = self._copies(position, begin, letters)
-        return translate(
-            position, None if mirror is None else mirror.next, self._target_origins(begin, end), end, others,
-            letters if pass_letters else NO_OFFSETS,
-        )  # fmt: skip
-
-    def count_ahead(self, position: int, old: int | None) -> int:
-        """Copies below `old` in the target that the group has not consumed in the source, and positions below it that
-        are not there yet. Copies ascend, so it looks back no further than to one that is consumed.
-        """
-        end = min(old or 0, self._target.end)
-        ahead, width = (old or 0) - end, _LOOK_BACK
-        while end > self._target.start:
-            begin = max(self._target.start, end - width)
-            offsets = [chunk.source_offsets for chunk in self._target_origins(begin, end)]
-            copied = np.concatenate(offsets) if offsets else np.empty(0, np.int64)
-            copied = copied[copied >= 0]
-            ahead += int(np.count_nonzero(copied >= position))
-            if (copied < position).any():
-                break
-            end, width = begin, width * 2
-        return ahead
-
-    def count_missing(self, position: int, found: Translation, old: int) -> int:
-        """See `offsets.missing`."""
-        mirror, source, target = self._pair.mirror, self._source, self._target
-        copied_from = source.end if mirror is None else found.source_offset
-        gone = range(old, max(target.start, old))
-        if target.is_compacted and not gone and mirror is not None:
-            copied_from = min(copied_from, mirror.start)
-        return count_missing(self._source_origins(position, source.end), copied_from, gone)
-
-    def _copies(self, position: int, begin: int, letters: Offsets) -> Copies:
-        source, way_back = self._source, self._pair.way_back
-        assert way_back is not None
-        end = min(position, source.end)
-        place = seek(self._source_origins, source.start, end, begin)
-        lost = Lost.NONE
-        if source.is_compacted:
-            lost = Lost.ANY
-        elif source.start > 0 and not place.seen_before:
-            lost = Lost.OLDEST
-
-        def next_copy() -> int:
-            if position < source.end and (source.is_compacted or position < source.start):
-                return 0
-            for chunk in self._source_origins(position, source.end):
-                copied = chunk.source_offsets[chunk.source_offsets >= 0]
-                if len(copied):
-                    return int(copied[0])
-            return way_back.next
-
-        copies = self._source_origins(place.position, end)
-        return Copies(copies, WayBack(way_back.start, way_back.next), lost, next_copy, letters)
-
-    def _source_origins(self, first: int, end: int) -> Iterator[Origins]:
-        first = max(first, self._source.start)
-        return self._link.source.origins(self._pair.source, first, end, self._pair.seen_from_source)
-
-    def _target_origins(self, first: int, end: int) -> Iterator[Origins]:
-        first, end = max(first, self._target.start), min(end, self._target.end)
-        return self._link.target.origins(self._pair.target, first, end, self._pair.seen_from_target)

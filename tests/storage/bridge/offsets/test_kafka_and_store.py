@@ -20,7 +20,8 @@ from rmq_store.bridge.mirror.store_positions import StorePositions
 from rmq_store.bridge.offsets.kafka_side import KafkaSide
 from rmq_store.bridge.offsets.mirrors import IntoStore
 from rmq_store.bridge.offsets.move import apply_move, plan_move
-from rmq_store.bridge.offsets.plan import Link, Rules, Status
+from rmq_store.bridge.offsets.pair import Link
+from rmq_store.bridge.offsets.plan import Rules, Status
 from rmq_store.bridge.offsets.side import Queue
 from rmq_store.bridge.offsets.store_side import StoreSide
 from rmq_store.errors import GroupInUseError, MirrorSourceError, UsageError

@@ -9,7 +9,8 @@ import pytest
 
 from mirrored_queues import ModelSide, Pair
 from rmq_store.bridge.offsets.move import apply_move, plan_move
-from rmq_store.bridge.offsets.plan import Link, Move, Rules, Status, plan_group
+from rmq_store.bridge.offsets.pair import Link
+from rmq_store.bridge.offsets.plan import Move, Rules, Status, plan_group
 from rmq_store.bridge.offsets.side import Extent, MirroredQueue, MirroredTopic
 from rmq_store.bridge.offsets.side import Queue as Place
 from rmq_store.bridge.offsets.translate import Stop
@@ -86,6 +87,20 @@ def test_the_end_of_the_target_that_the_mirrors_position_names_is_waited_for() -
     moved(link)
     assert isinstance(link.target, ModelSide)
     assert link.target.waited_for == [10]
+
+
+def test_the_source_is_not_searched_for_copies_when_the_target_has_no_records_of_others() -> None:
+    pair = mirrored()
+    pair.start(1, 0)
+    pair.copy(1, 20)
+    link = pair.link(0, 20)
+    assert moved(link).new == 4
+    assert isinstance(link.source, ModelSide)
+    assert all(first >= 4 for first, _ in link.source.reads)
+    pair.produce(1, 1)
+    pair.copy(1, 1)
+    assert moved(link).new == 4
+    assert any(first < 4 for first, _ in link.source.reads)
 
 
 def test_nothing_moves_while_the_mirror_is_behind_the_group_or_has_not_begun_a_queue() -> None:

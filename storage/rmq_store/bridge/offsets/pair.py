@@ -1,0 +1,169 @@
+"""Two queues that mirrors join, and what a translation reads of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rmq_store.bridge.offsets.copies import Copies, Lost, WayBack
+from rmq_store.bridge.offsets.missing import count_missing
+from rmq_store.bridge.offsets.seek import seek
+from rmq_store.bridge.offsets.side import (
+    Extent,
+    MirroredQueue,
+    MirrorPositions,
+    Origin,
+    Queue,
+    Side,
+    no_positions,
+)
+from rmq_store.bridge.offsets.translate import (
+    NO_OFFSETS,
+    Consumed,
+    NothingConsumed,
+    Offsets,
+    Origins,
+    Translation,
+    translate,
+)
+
+_LOOK_BACK: Final = 256
+
+LettersOf = Callable[[Queue], Offsets]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A source and a target with the mirrors between them, by their positions. `letters()` is asked for each
+    plan behind the positions, and says what the way back could not copy of a queue of the target: positions, ascending.
+    """
+
+    source: Side
+    target: Side
+    mirror: MirrorPositions = no_positions
+    way_back: MirrorPositions = no_positions
+    letters: Callable[[], LettersOf] = lambda: lambda queue: NO_OFFSETS
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A queue of the source, its counterpart, and the mirrors between them."""
+
+    source: Queue
+    target: Queue
+    seen_from_source: Origin
+    seen_from_target: Origin
+    mirror: MirroredQueue | None
+    is_mirrored: bool
+    way_back: MirroredQueue | None
+
+
+class PairReader:
+    """Reads both queues of a pair as far as a translation needs it."""
+
+    def __init__(self, link: Link, pair: Pair, source: Extent, target: Extent, letters: LettersOf) -> None:
+        self.pair = pair
+        self.source = source
+        self.target = target
+        self._link = link
+        self._letters = letters
+
+    def translate(self, position: int, begin: int, *, pass_letters: bool) -> Translation:
+        """The rule, with what it asks for."""
+        mirror, way_back = self.pair.mirror, self.pair.way_back
+        end = max(self.target.end, begin)
+        others: Consumed = NothingConsumed()
+        letters = NO_OFFSETS
+        if way_back is not None:
+            others = _WhenAsked(lambda: self._copies(position, begin), way_back.next)
+            letters = self._letters(self.pair.target) if pass_letters else NO_OFFSETS
+        return translate(
+            position, None if mirror is None else mirror.next, self._target_origins(begin, end), end, others, letters
+        )
+
+    def count_ahead(self, position: int, old: int | None) -> int:
+        """Copies below `old` in the target that the group has not consumed in the source, and positions below it that
+        are not there yet. Copies ascend, so it looks back no further than to one that is consumed.
+        """
+        end = min(old or 0, self.target.end)
+        ahead, width = (old or 0) - end, _LOOK_BACK
+        while end > self.target.start:
+            begin = max(self.target.start, end - width)
+            offsets = [chunk.source_offsets for chunk in self._target_origins(begin, end)]
+            copied = np.concatenate(offsets) if offsets else np.empty(0, np.int64)
+            copied = copied[copied >= 0]
+            ahead += int(np.count_nonzero(copied >= position))
+            if (copied < position).any():
+                break
+            end, width = begin, width * 2
+        return ahead
+
+    def count_missing(self, position: int, found: Translation, old: int) -> int:
+        """See `offsets.missing`."""
+        mirror, source, target = self.pair.mirror, self.source, self.target
+        copied_from = source.end if mirror is None else found.source_offset
+        gone = range(old, max(target.start, old))
+        if target.is_compacted and not gone and mirror is not None:
+            copied_from = min(copied_from, mirror.start)
+        return count_missing(self._source_origins(position, source.end), copied_from, gone)
+
+    def _copies(self, position: int, begin: int) -> Copies:
+        source, way_back = self.source, self.pair.way_back
+        assert way_back is not None
+        end = min(position, source.end)
+        place = seek(self._source_origins, source.start, end, begin)
+        lost = Lost.NONE
+        if source.is_compacted:
+            lost = Lost.ANY
+        elif source.start > 0 and not place.seen_before:
+            lost = Lost.OLDEST
+
+        def next_copy() -> int:
+            if position < source.end and (source.is_compacted or position < source.start):
+                return 0
+            for chunk in self._source_origins(position, source.end):
+                copied = chunk.source_offsets[chunk.source_offsets >= 0]
+                if len(copied):
+                    return int(copied[0])
+            return way_back.next
+
+        copies = self._source_origins(place.position, end)
+        letters = NO_OFFSETS if lost is Lost.NONE else self._letters(self.pair.target)
+        return Copies(copies, WayBack(way_back.start, way_back.next), lost, next_copy, letters)
+
+    def _source_origins(self, first: int, end: int) -> Iterator[Origins]:
+        first = max(first, self.source.start)
+        return self._link.source.origins(self.pair.source, first, end, self.pair.seen_from_source)
+
+    def _target_origins(self, first: int, end: int) -> Iterator[Origins]:
+        first, end = max(first, self.target.start), min(end, self.target.end)
+        return self._link.target.origins(self.pair.target, first, end, self.pair.seen_from_target)
+
+
+class _WhenAsked:
+    """`Copies` that are looked for when a record of others is there that may be consumed: below `next_offset`, where
+    the way back stands. Otherwise the source is not read.
+    """
+
+    def __init__(self, make: Callable[[], Copies], next_offset: int) -> None:
+        self._make = make
+        self._next_offset = next_offset
+
+    @functools.cached_property
+    def _copies(self) -> Copies:
+        return self._make()
+
+    def consumed(self, positions: Offsets) -> npt.NDArray[np.bool_]:
+        """See `translate.Consumed`."""
+        if not len(positions) or positions[0] >= self._next_offset:
+            return np.zeros(len(positions), np.bool_)
+        return self._copies.consumed(positions)
+
+    def none_from(self, position: int) -> bool:
+        """See `translate.Consumed`."""
+        return position >= self._next_offset or self._copies.none_from(position)
