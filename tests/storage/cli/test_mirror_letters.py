@@ -77,6 +77,11 @@ def test_dead_letters_of_kafka_are_shown_and_go_back_once(run: Run, kafka: Kafka
     assert (listed["group"], listed["deadLetters"], listed["topics"]) == ("billing", 3, {orders: 2, "(unknown)": 1})
     shown = run("dlq", "show", "billing", "--reason", "DataException", "--wide", store=root).stdout
     assert f"{orders}:1:41" in shown and "org.apache.kafka.connect.errors.DataException: not JSON" in shown
+    assert run("dlq", "export", "billing", "--to", str(scratch / "dead.jsonl"), store=root).exit_code == 0
+    exported = [json.loads(line) for line in (scratch / "dead.jsonl").read_text().splitlines()]
+    assert [(row["errorMessage"], row["originTopic"]) for row in exported] == [
+        ("not JSON", orders), ("no stock", orders), (None, None),
+    ]  # fmt: skip
     assert run("dlq", "redrive", "billing", "--yes", "--json", store=root).exit_code == 1
 
     plan = mirror("redrive", "billing", "--dry-run", expected=1)
