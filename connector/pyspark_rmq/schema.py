@@ -223,6 +223,10 @@ BROKER_PROPERTIES = frozenset(
         "KAFKA_GROUP",
         "KAFKA_STAGE",
         "KAFKA_STACK_TRACE",
+        "KAFKA_RETRY",
+        "KAFKA_RETRY_TOPIC",
+        "KAFKA_RETRY_PARTITION",
+        "KAFKA_ATTEMPTS",
     }
 )
 

@@ -26,10 +26,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.broker import failure
+from rmq_store.format.mirror_properties import KAFKA_GROUP, KAFKA_STACK_TRACE, KAFKA_STAGE
 
-KAFKA_GROUP: Final = "KAFKA_GROUP"
-KAFKA_STAGE: Final = "KAFKA_STAGE"
-KAFKA_STACK_TRACE: Final = "KAFKA_STACK_TRACE"
 UNKNOWN_FORMAT: Final = "unknown"
 
 ADDED: Final = (

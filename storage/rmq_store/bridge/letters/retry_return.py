@@ -24,16 +24,8 @@ from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaReader, Kafk
 from rmq_store.bridge.letters.compacted_topic import CompactedTopic, keyed_records
 from rmq_store.bridge.letters.header_rows import with_header, without_marks
 from rmq_store.bridge.letters.redriven_topic import escaped
-from rmq_store.bridge.letters.retry_rows import (
-    ATTEMPTS,
-    ATTEMPTS_HEADER,
-    DEAD,
-    GROUP_HEADER,
-    RETRY,
-    RETRY_PARTITION,
-    RETRY_QUEUE,
-    RETRY_TOPIC,
-)
+from rmq_store.bridge.letters.retry_rows import ATTEMPTS_HEADER, DEAD, GROUP_HEADER, RETRY_QUEUE
+from rmq_store.bridge.records.origin import sources_of_messages
 from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.to_kafka import KafkaRules, to_kafka
 from rmq_store.broker import failure
@@ -47,6 +39,7 @@ from rmq_store.errors import (
     UsageError,
 )
 from rmq_store.format import names, properties
+from rmq_store.format.mirror_properties import KAFKA_ATTEMPTS, KAFKA_RETRY, KAFKA_RETRY_PARTITION, KAFKA_RETRY_TOPIC
 
 REFUSED_PURPOSE: Final = "kafka_retry"
 DEAD_LETTERS_SUFFIX: Final = "-dead-letters"
@@ -64,7 +57,7 @@ _OF_THE_SCHEDULE: Final = (properties.DELAY_TIME_LEVEL, properties.REAL_TOPIC, p
 
 _LETTER_HEADERS: Final = (
     (b"rmq.letter.topic", failure.ORIGIN_TOPIC), (b"rmq.letter.partition", failure.ORIGIN_QUEUE_ID),
-    (b"rmq.letter.offset", failure.ORIGIN_QUEUE_OFFSET), (b"rmq.letter.attempts", ATTEMPTS),
+    (b"rmq.letter.offset", failure.ORIGIN_QUEUE_OFFSET), (b"rmq.letter.attempts", KAFKA_ATTEMPTS),
     (b"rmq.letter.error-class", failure.ERROR_CLASS), (b"rmq.letter.error-message", failure.ERROR_MESSAGE),
 )  # fmt: skip
 
@@ -226,12 +219,14 @@ class RetryReturn:
         """The rows that are Kafka's, by where they go."""
         kinds, topics, partitions = (
             pc.map_lookup(rows.column("properties"), pa.scalar(name), "first").to_pylist()
-            for name in (RETRY, RETRY_TOPIC, RETRY_PARTITION)
+            for name in (KAFKA_RETRY, KAFKA_RETRY_TOPIC, KAFKA_RETRY_PARTITION)
         )
+        # A message of RocketMQ is its consumers', also one that a job sent with all properties of such a row.
+        is_ours = sources_of_messages(rows).is_mirrored
         found: dict[tuple[str, int, bool], list[int]] = {}
         for row, (kind, topic, partition) in enumerate(zip(kinds, topics, partitions, strict=True)):
-            if kind is None or topic is None or not (partition or "").isdecimal():
-                continue  # a message of RocketMQ: its consumers get it
+            if not is_ours[row] or kind is None or topic is None or not (partition or "").isdecimal():
+                continue
             is_dead = kind == DEAD or topic not in self._partitions
             goal = (topic if topic in self._partitions else next(iter(self._partitions))) + (
                 DEAD_LETTERS_SUFFIX if is_dead else ""
@@ -260,7 +255,7 @@ class RetryReturn:
             unsuitable[row] = f"Kafka's topic {goal!r} would not take it"
         own = given.column("properties").take(pa.array(taken))
         records = without_marks(mapped.rows)
-        named = _LETTER_HEADERS if is_dead else ((ATTEMPTS_HEADER, ATTEMPTS),)
+        named = _LETTER_HEADERS if is_dead else ((ATTEMPTS_HEADER, KAFKA_ATTEMPTS),)
         for header, name in named:
             values = pc.map_lookup(own, pa.scalar(name), "first").cast(pa.binary())
             records = with_header(records, header, values)

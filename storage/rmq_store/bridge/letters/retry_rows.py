@@ -31,11 +31,8 @@ from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.to_rmq import RmqRules, to_rmq
 from rmq_store.broker.failure import KAFKA_LETTER
 from rmq_store.broker.send_back import FIRST_RETRY_LEVEL
+from rmq_store.format.mirror_properties import KAFKA_ATTEMPTS, KAFKA_RETRY, KAFKA_RETRY_PARTITION, KAFKA_RETRY_TOPIC
 
-RETRY: Final = "KAFKA_RETRY"
-RETRY_TOPIC: Final = "KAFKA_RETRY_TOPIC"
-RETRY_PARTITION: Final = "KAFKA_RETRY_PARTITION"
-ATTEMPTS: Final = "KAFKA_ATTEMPTS"
 WAITS: Final = "retry"
 DEAD: Final = "dead"
 
@@ -91,10 +88,10 @@ def retry_rows(rows: pa.RecordBatch, route: Route, rmq_rules: RmqRules, rules: R
     partitions = pc.coalesce(own.column("partition"), pa.scalar(route.source_partition, pa.int32()))
     reasons = reason_properties(own, rows.column("timestampMs").take(taken), properties_bytes(mapped.rows), bytes_max)
     named = [
-        (RETRY, pa.array(np.where(is_dead, DEAD, WAITS).astype(object), pa.string())),
-        (RETRY_TOPIC, goals.fill_null(next(iter(rules.topics)))),
-        (RETRY_PARTITION, partitions.cast(pa.string())),
-        (ATTEMPTS, pa.array(attempts).cast(pa.string())),
+        (KAFKA_RETRY, pa.array(np.where(is_dead, DEAD, WAITS).astype(object), pa.string())),
+        (KAFKA_RETRY_TOPIC, goals.fill_null(next(iter(rules.topics)))),
+        (KAFKA_RETRY_PARTITION, partitions.cast(pa.string())),
+        (KAFKA_ATTEMPTS, pa.array(attempts).cast(pa.string())),
         *((name, values) for name, values in reasons if name != KAFKA_LETTER),
     ]
     levels = np.minimum(FIRST_RETRY_LEVEL + attempts - 1, rules.level_count)

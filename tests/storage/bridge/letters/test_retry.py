@@ -199,7 +199,9 @@ def test_a_second_process_takes_over_and_the_first_ends(ladder: Ladder) -> None:
 
 def test_messages_of_rocketmq_in_the_same_queue_stay_rocketmqs(ladder: Ladder) -> None:
     ladder.run()
-    ladder.store.send(Message(QUEUE, b"of RocketMQ", queue_id=0))
+    copied = {"KAFKA_RETRY": "retry", "KAFKA_RETRY_TOPIC": "orders", "KAFKA_RETRY_PARTITION": "0"}
+    for properties in ({}, copied):
+        ladder.store.send(Message(QUEUE, b"of RocketMQ", properties=properties, queue_id=0))
     ladder.run()
     assert (ladder.returned(), ladder.returned("orders-dead-letters")) == ([], [])
 
