@@ -167,6 +167,7 @@ class RetryReturn:
         ).combine_chunks()
         self._return(rows.to_batches()[0])
         self._next = end
+        self._store.commit_offsets(self._group, {(self._queue, RETRY_QUEUE): end})  # for `rmq lag` and metrics only
         return end - start
 
     def _range(self) -> tuple[int, int]:

@@ -64,7 +64,7 @@ class KafkaRetry:
         both = sorted(set(failed) & set(topics))
         if both:
             raise UsageError(f"{both[0]!r} cannot be a topic of failed records and the one that they return to")
-        if store.committed_offsets(group):
+        if any(topic != names.retry_topic(group) for topic, _ in store.committed_offsets(group)):
             raise UsageError(f"group {group!r} consumes topics of the store: its retries are not Kafka's")
         store.retry.prepare(group, max_attempts)
         settings = store.groups()[group]

@@ -97,6 +97,7 @@ def test_a_failed_record_waits_as_rocketmqs_retry_does_and_returns_as_it_was(lad
     ]
     ladder.run(DELAYS_MS[0])
     assert len(ladder.returned()) == 1
+    assert ladder.store.committed_offsets(GROUP) == {(QUEUE, 0): 1}  # what `rmq lag` and metrics count from
 
 
 def test_each_failure_waits_longer_and_after_the_last_one_the_record_is_dead(ladder: Ladder) -> None:
