@@ -135,6 +135,16 @@ def test_a_store_that_was_set_back_does_not_send_letters_again(letters: Letters,
     assert letters.went() == [b"1"]
 
 
+def test_a_letter_restored_from_an_archive_beside_itself_goes_once(letters: Letters, scratch: Path) -> None:
+    letters.take((b"k", b"1", spring(1)), (b"k", b"2", spring(2)))
+    letters.store.archive(scratch / "archive").archive_up_to(letters.store.log_range()[1])
+    letters.store.dead_letters.restore(scratch / "archive", again=True)
+    assert letters.run().outcomes == {"REDRIVEN": 2, "ALREADY_REDRIVEN": 2}
+    assert letters.went() == [b"1", b"2"]
+    letters.run()
+    assert letters.store.dead_letters.redriven(GROUP) == {0: [(0, 4)]}
+
+
 def test_a_second_process_takes_over_and_the_first_ends(letters: Letters) -> None:
     letters.take((b"k", b"1", spring(1)))
     first, second = letters.writer(), letters.writer()
