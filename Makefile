@@ -12,7 +12,7 @@ HARNESS := tests/crash tests/fuzz tests/security tests/storage/reliable tests/st
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv java spark-classes servers demo test slow compat compat-stores harness kafka crash soak bench bench-peers lint types check clean
+.PHONY: help venv java spark-classes servers kafka-jars demo test slow compat compat-stores harness kafka crash soak bench bench-peers lint types check clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ spark-classes: java $(STAMP)
 servers: ## install PostgreSQL, MariaDB and Redis, which the tests of rmq_store.reliable start for themselves (root)
 	@sh tools/test_servers.sh install
 
+kafka-jars: java $(STAMP) ## fetch the released Kafka that the tests of rmq_store.bridge start for themselves (Maven)
+	@PYTHONPATH=tests $(PY) -m bench.kafka_broker
+
 demo: java $(STAMP) ## show the main job on a store that a real RocketMQ broker wrote
 	@$(PY) examples/demo.py
 
@@ -57,7 +60,7 @@ compat-stores: java $(STAMP) ## let brokers of nine versions make a store of eac
 harness: spark-classes ## the short forms of the crash, fuzz and security proof, and their teeth (12 minutes)
 	@$(PY) -m pytest $(IN_PARALLEL) -m "harness and not slow" -o timeout=900 $(HARNESS) $(PYTEST_ARGS)
 
-kafka: java $(STAMP) ## kill mirrors to and from a real Kafka, and the Kafka, 100 times each (hours; needs Maven)
+kafka: kafka-jars ## kill mirrors to and from a real Kafka, and the Kafka, 100 times each (hours; needs Maven)
 	@RMQ_TEST_SERVERS=required RMQ_MIRROR_KILLS=100 $(PY) -m pytest -m "harness" -o timeout=7200 tests/storage/bridge/kills $(PYTEST_ARGS)
 
 crash: java $(STAMP) ## break stores on purpose for up to an hour, and count what they lost (docs/reliability.md)

@@ -94,11 +94,16 @@ class KafkaServer(Server):
         """As `Server.missing`; Maven fetches the jars once."""
         if self.programs() == [None]:
             return "Kafka needs Java: there is no java on PATH"
+        return self._without_jars or super().missing()
+
+    @functools.cached_property
+    def _without_jars(self) -> str | None:
+        """Asked for once: where there is no network, each answer takes Maven some seconds."""
         try:
             kafka_broker.build()
         except PeerError as error:
             return str(error)
-        return super().missing()
+        return None
 
     def url(self, database: str = "") -> str:
         """The address; Kafka has no databases."""

@@ -112,3 +112,7 @@ def _await(port: int, log: TextIO) -> None:
 def _failed(log: TextIO, what: str) -> PeerError:
     log.seek(0)
     return PeerError(f"Kafka: {what}. {' '.join(log.read().splitlines()[-3:])}")
+
+
+if __name__ == "__main__":
+    build()

@@ -7,6 +7,7 @@ fields are described there (`Main.java` and the classes that add commands).
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import shutil
 import socket
@@ -161,10 +162,19 @@ def build() -> None:
 
 
 def built(project: Path, stamp: Path, product: str) -> None:
-    """Let Maven do what a project says, unless that was done: `stamp` says when. Raises `PeerError`."""
+    """Let Maven do what a project says, unless that was done: `stamp` says when. Of several processes one does it, and
+    the others wait. Raises `PeerError`.
+    """
     sources = [project / "pom.xml", *(project / "src").rglob("*.*")]
-    if stamp.exists() and all(source.stat().st_mtime <= stamp.stat().st_mtime for source in sources):
-        return
+    stamp.parent.mkdir(exist_ok=True)
+    with (stamp.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not stamp.exists() or any(source.stat().st_mtime > stamp.stat().st_mtime for source in sources):
+            _build(project, product)
+            stamp.touch()
+
+
+def _build(project: Path, product: str) -> None:
     for program in ("mvn", "java"):
         if shutil.which(program) is None:
             raise PeerError(f"{product} is not to be had: there is no {program} on PATH")
@@ -175,7 +185,6 @@ def built(project: Path, stamp: Path, product: str) -> None:
         if online.returncode != 0:
             said = next((line for line in online.stdout.splitlines() if "[ERROR]" in line), "Maven does not say why")
             raise PeerError(f"{product} is not to be had: {said.strip()}")
-    stamp.touch()
 
 
 def free_port() -> int:
