@@ -26,6 +26,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
+@pytest.mark.slow
 def test_both_ways_in_turns_settle(kafka: KafkaServer, store: Store) -> None:
     topic = kafka.new_topic("both")
     store.create_topic(topic, queue_count=1)

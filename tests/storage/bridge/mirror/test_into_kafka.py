@@ -21,6 +21,7 @@ from rmq_store import (
     MirrorConflictError,
     MirrorLettersError,
     MirrorSourceError,
+    MirrorTargetError,
     Store,
 )
 from rmq_store.bridge.kafka.client import Partition
@@ -191,6 +192,7 @@ def test_the_first_does_not_disturb_the_open_transaction_of_the_second(
     assert len(values(kafka, topic, 1)) == 1
 
 
+@pytest.mark.slow
 def test_a_transaction_that_took_too_long_is_no_second_mirror(kafka: KafkaServer, store: Store, topic: str) -> None:
     fill(store, topic, [b"1"])
     options = {"side_options": {"transaction_timeout_ms": 1000}}
@@ -381,6 +383,43 @@ def test_a_target_that_was_made_again_is_noticed(kafka: KafkaServer, store: Stor
     with mirror_of(kafka, store, "again", [topic]) as mirror, pytest.raises(MirrorSourceError, match="made again"):
         mirror.run(until_caught_up=True)
     assert values(kafka, topic) == []
+
+
+@pytest.mark.slow
+def test_a_target_that_has_lost_its_end_is_noticed(
+    kafka: KafkaServer, store: Store, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unclean election of the target partition, when the mirror starts and under way."""
+    fill(store, topic, [b"1", b"2"])
+    copy_all(kafka, store, "lost-end", [topic])
+    fill(store, topic, [b"3"])
+    with mirror_of(kafka, store, "lost-end", [topic]) as mirror:
+        own, end_of = mirror._side.positions.partition, mirror._side.writers.high_watermark
+        monkeypatch.setattr(mirror._side.writers, "high_watermark", lambda place: end_of(place) if place == own else 1)
+        with pytest.raises(MirrorSourceError, match=r"Partition 0 .* ends at 1, and ended at 2"):
+            mirror.run(until_caught_up=True)
+    with mirror_of(kafka, store, "lost-end", [topic]) as mirror:
+        mirror._look()
+        copy = mirror._topics[topic].copy
+        copy.open()
+        writer = copy._writer
+        assert writer is not None
+        monkeypatch.setattr(writer, "flush", lambda: {Partition(topic, 0): 1})
+        with pytest.raises(MirrorTargetError, match="ends at 1 now, and ended at 2 before"):
+            copy.copy()
+        writer.close()
+    assert values(kafka, topic) == [b"1", b"2"]
+
+
+@pytest.mark.slow
+def test_64_queues_are_copied(kafka: KafkaServer, store: Store) -> None:
+    name = kafka.new_topic("Wide", partition_count=64)
+    store.create_topic(name, queue_count=64)
+    for queue_id in range(64):
+        fill(store, name, [b"%d-%d" % (queue_id, number) for number in range(3)], queue_id)
+    assert copy_all(kafka, store, "wide", [name], rules=CopyRules(window_rows=100)).copied == 192
+    for queue_id in (0, 31, 63):
+        assert values(kafka, name, queue_id) == [b"%d-%d" % (queue_id, number) for number in range(3)]
 
 
 def test_a_position_topic_that_does_not_keep_positions_is_refused(kafka: KafkaServer, store: Store, topic: str) -> None:

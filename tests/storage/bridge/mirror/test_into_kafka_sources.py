@@ -38,6 +38,7 @@ def refused(kafka: KafkaServer, root: Path, topic: str, match: str) -> None:
         mirror.run(until_caught_up=True)
 
 
+@pytest.mark.slow
 def test_a_restored_copy_is_noticed_and_goes_on_at_the_common_place(kafka: KafkaServer, root: Path, topic: str) -> None:
     mirror = f"m-{topic}"
     with Store.open(root) as store:

@@ -37,6 +37,7 @@ def words(kafka: KafkaServer, root: Path, name: str, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_command_copies_what_is_there_and_ends(kafka: KafkaServer, root: Path) -> None:
     ended = rmq(*words(kafka, root, "command", "--create-topics", "--once", "--json"))
     assert ended.returncode == 0, ended.stderr
@@ -48,6 +49,7 @@ def test_the_command_copies_what_is_there_and_ends(kafka: KafkaServer, root: Pat
     assert again.stdout.startswith("command: 0 copied, lag 0")
 
 
+@pytest.mark.slow
 def test_a_topic_that_kafka_does_not_have_is_asked_for(kafka: KafkaServer, root: Path) -> None:
     ended = rmq(*words(kafka, root, "missing", "--once"))
     assert ended.returncode == 1
