@@ -24,6 +24,7 @@ from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaReader, Kafk
 from rmq_store.bridge.letters.compacted_topic import CompactedTopic, keyed_records
 from rmq_store.bridge.letters.header_rows import with_header, without_marks
 from rmq_store.bridge.letters.redriven_topic import escaped
+from rmq_store.bridge.letters.refused_retries import RefusedRetries
 from rmq_store.bridge.letters.retry_rows import ATTEMPTS_HEADER, DEAD, GROUP_HEADER, RETRY_QUEUE
 from rmq_store.bridge.records.origin import sources_of_messages
 from rmq_store.bridge.records.route import Route
@@ -31,17 +32,15 @@ from rmq_store.bridge.records.to_kafka import KafkaRules, to_kafka
 from rmq_store.broker import failure
 from rmq_store.broker.store import Store
 from rmq_store.errors import (
-    MirrorConflictError,
     MirrorSourceError,
     RecordRefusedError,
     RecordTooLargeError,
     UnknownTopicError,
     UsageError,
 )
-from rmq_store.format import names, properties
+from rmq_store.format import names
 from rmq_store.format.mirror_properties import KAFKA_ATTEMPTS, KAFKA_RETRY, KAFKA_RETRY_PARTITION, KAFKA_RETRY_TOPIC
 
-REFUSED_PURPOSE: Final = "kafka_retry"
 DEAD_LETTERS_SUFFIX: Final = "-dead-letters"
 
 _COLUMNS: Final = (
@@ -51,9 +50,6 @@ _COLUMNS: Final = (
 _ROWS_MAX: Final = 4_096
 _BYTES_MAX: Final = 8 << 20
 _THIS_SIDE: Final = "retry"
-
-# What would make the copy wait once more.
-_OF_THE_SCHEDULE: Final = (properties.DELAY_TIME_LEVEL, properties.REAL_TOPIC, properties.REAL_QUEUE_ID)
 
 _LETTER_HEADERS: Final = (
     (b"rmq.letter.topic", failure.ORIGIN_TOPIC), (b"rmq.letter.partition", failure.ORIGIN_QUEUE_ID),
@@ -97,6 +93,7 @@ class RetryReturn:
         self._key = json.dumps([self._queue, RETRY_QUEUE]).encode()
         self._next: int | None = None
         self._has_begun = self._is_open = False
+        self._refused = RefusedRetries(store, group)
         self._partitions: dict[str, int] = {}
         self._compacted: dict[str, bool] = {}
         self.returned: Counter[str] = Counter()
@@ -177,7 +174,7 @@ class RetryReturn:
             return 0, 0
 
     def _return(self, rows: pa.RecordBatch) -> None:
-        unsuitable = self._known_refused(rows)
+        unsuitable = self._refused.known(rows)
         while True:
             try:
                 returned, dead = self._send(rows, unsuitable)
@@ -210,7 +207,7 @@ class RetryReturn:
         )
         self._writer.add(self._positions.partition, record)
         self._writer.flush()  # Kafka has judged all records
-        self._store_refused(rows, unsuitable)
+        self._refused.store_letters(rows, unsuitable)
         self._store.flush()  # what Kafka has must not be forgotten here
         self._writer.commit()
         self._is_open = False
@@ -285,48 +282,3 @@ class RetryReturn:
                 named = [sent[place] for place in error.rows if place < len(sent)] or sent
                 return dict.fromkeys(named, f"Kafka refuses it: {error.reason}")
         raise error
-
-    def _known_refused(self, rows: pa.RecordBatch) -> dict[int, str]:
-        """The rows that became dead letters here, before a transaction that may not have been committed."""
-        unit = self._store.newest_unit(REFUSED_PURPOSE, self._group)
-        offsets = rows.column("queueOffset").to_numpy()
-        known = [int(name[1:]) for name in unit.detail] if unit is not None else []
-        places = np.flatnonzero(np.isin(offsets, np.array(known, np.int64)))
-        return dict.fromkeys(places.tolist(), "")
-
-    def _store_refused(self, rows: pa.RecordBatch, unsuitable: dict[int, str]) -> None:
-        """Rows that Kafka does not take become dead letters of the group here, in a unit that names all of these."""
-        new = [row for row in sorted(unsuitable) if row not in self._known_refused(rows)]
-        if not new:
-            return
-        topic = names.dlq_topic(self._group)
-        self._store.create_topic(topic, 1, self._store.config.dlq_perm, exist_ok=True)
-        letters = pa.RecordBatch.from_pylist(
-            [_letter(rows.slice(row, 1), topic, unsuitable[row]) for row in new], _LETTER_SCHEMA
-        )
-        offsets = rows.column("queueOffset")
-        before = self._store.last_unit(REFUSED_PURPOSE, self._group)
-        appended = self._store.append_unit(
-            [letters], purpose=REFUSED_PURPOSE, key=self._group, value=(before or 0) + 1, expect=before,
-            detail={f"o{offsets[row].as_py()}": 1 for row in unsuitable}, keep_unique_key=True,
-        )  # fmt: skip
-        if appended is None:
-            raise MirrorConflictError(f"another process returns records of group {self._group!r}; nothing was written")
-
-
-def _letter(row: pa.RecordBatch, topic: str, reason: str) -> dict[str, object]:
-    """One message as a dead letter, row of _LETTER_SCHEMA."""
-    message = row.to_pylist()[0]
-    added = {failure.KAFKA_LETTER: "rmq", failure.ERROR_CLASS: "KafkaRefused", failure.ERROR_MESSAGE: reason}
-    own = {name: value for name, value in message["properties"] if name not in (*added, *_OF_THE_SCHEDULE)}
-    return {
-        "topic": topic, "queueId": 0, "body": message["body"], "bornTimestamp": message["bornTimestamp"],
-        "reconsumeTimes": message["reconsumeTimes"], "properties": list({**own, **added}.items()),
-    }  # fmt: skip
-
-
-_LETTER_SCHEMA: Final = pa.schema([
-    ("topic", pa.string()), ("queueId", pa.int32()), ("body", pa.binary()),
-    ("bornTimestamp", pa.timestamp("us", tz="UTC")), ("reconsumeTimes", pa.int32()),
-    ("properties", pa.map_(pa.string(), pa.string())),
-])  # fmt: skip
