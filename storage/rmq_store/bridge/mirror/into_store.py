@@ -370,7 +370,9 @@ class IntoStore:
             return
         for place, end in ends.items():
             self._told(place).stable_end = end
-        self.report.state = "caught up" if self.report.is_caught_up else "copying"
+        self.report.state = "copying"
+        if self.report.is_caught_up:
+            self.report.state = "caught up"
 
     def _tell(self) -> None:
         for place, one in self._topics.active.items():

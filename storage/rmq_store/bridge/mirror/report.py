@@ -16,6 +16,7 @@ from rmq_store.bridge.kafka.client import Partition
 from rmq_store.format.openmetrics import Metric, MetricFamily
 
 RATE_WINDOW_S: Final = 10.0
+STARTING: Final = "starting"
 
 _LABELS: Final = ("mirror", "direction")
 _PLACE: Final = (*_LABELS, "topic", "partition")
@@ -83,7 +84,7 @@ class MirrorReport:
     damaged: int = 0
     older_than_retention: int = 0
     units: int = 0
-    state: str = "starting"
+    state: str = STARTING
     last_poll_ms: int = 0
     partitions: dict[Partition, PartitionReport] = field(default_factory=dict)
     clock_s: Callable[[], float] = time.monotonic
@@ -113,8 +114,8 @@ class MirrorReport:
 
     @property
     def is_caught_up(self) -> bool:
-        """True if no partition has stopped and each is caught up."""
-        return all(one.is_caught_up and not one.failure for one in self.partitions.values())
+        """True if no partition has stopped and each is caught up; False while none was looked at."""
+        return self.state != STARTING and all(one.is_caught_up and not one.failure for one in self.partitions.values())
 
     @property
     def failures(self) -> Mapping[Partition, str]:

@@ -21,12 +21,19 @@ def test_lag_is_the_stable_end_less_the_position_and_never_negative(
 
 
 def test_a_partition_that_has_stopped_is_not_caught_up_and_has_no_lag() -> None:
-    report = MirrorReport("m", "kafka-to-rmq")
+    report = MirrorReport("m", "kafka-to-rmq", state="copying")
     report.partitions[Partition("t", 0)] = PartitionReport(5, 5)
     assert report.is_caught_up
     report.partitions[Partition("t", 1)] = PartitionReport(5, 9, "gone")
     assert not report.is_caught_up
     assert report.lag == 0 and report.failures == {Partition("t", 1): "gone"}
+
+
+def test_a_mirror_that_has_not_looked_yet_is_not_caught_up() -> None:
+    report = MirrorReport("m", "kafka-to-rmq")
+    assert not report.is_caught_up
+    report.state = "copying"
+    assert report.is_caught_up
 
 
 def test_the_rate_is_of_the_last_ten_seconds() -> None:
