@@ -59,6 +59,7 @@ def test_a_topic_that_ends_with_a_marker_is_caught_up(kafka: KafkaServer, store:
     assert report.partitions[Partition(topic, 0)].next_offset == 12
 
 
+@pytest.mark.slow
 def test_a_compacted_topic_is_copied_with_its_gaps_and_tombstones(kafka: KafkaServer, store: Store) -> None:
     topic = kafka.new_topic(
         settings={
@@ -103,6 +104,7 @@ def test_records_of_a_megabyte_are_copied(kafka: KafkaServer, scratch: Path, sma
         assert [message.body for message in copied(store, topic)] == bodies
 
 
+@pytest.mark.slow
 def test_a_topic_of_64_partitions_is_copied(kafka: KafkaServer, store: Store) -> None:
     topic = kafka.new_topic(partition_count=64)
     with producer(kafka) as made:
