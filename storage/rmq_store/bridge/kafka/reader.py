@@ -17,8 +17,10 @@ from rmq_store.bridge.records.schema import Fetched
 from rmq_store.errors import KafkaUnavailableError
 
 FETCH_BYTES: Final = 16 << 20
-PARTITION_FETCH_BYTES: Final = 1 << 20
-"""Packed bytes of one answer, and of one partition in it; a larger batch comes alone."""
+PARTITION_FETCH_BYTES: Final = 4 << 20
+"""Packed bytes of one answer, and of one partition in it; a larger batch comes alone. Of a partition more than Kafka's
+usual 1 MiB: a mirror appends what came of each partition as one unit, and a unit costs the same whatever it holds.
+"""
 
 MAX_FETCHED: Final = 8
 """Answers of partitions that are unpacked at a time; each has at most `records.batches.MAX_PLAIN_BYTES` of records."""
