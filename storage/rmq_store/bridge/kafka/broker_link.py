@@ -170,6 +170,8 @@ def ours(error: errors.KafkaError, what: str) -> StoreError:
             f"Kafka has ended the transaction before it was committed ({detail}). It took too long, or another writer "
             "has taken its transactional id."
         )
+    if isinstance(error, errors.UnsupportedVersionError):
+        return KafkaRefusedError(f"Kafka is too old for {detail}. Transactions of a mirror need Kafka 2.7 or later.")
     if isinstance(error, errors.UnknownTopicOrPartitionError):
         return KafkaRefusedError(f"Kafka does not have {detail}. Make the topic, or give the user the right to see it.")
     if passes(error):

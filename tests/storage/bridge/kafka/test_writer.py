@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 
+import kafka.errors as kafka_errors
 import pyarrow as pa
 import pytest
 
@@ -19,6 +20,7 @@ from rmq_store import (
     UsageError,
 )
 from rmq_store.bridge.kafka.administration import KafkaPythonAdministration
+from rmq_store.bridge.kafka.broker_link import ours
 from rmq_store.bridge.kafka.client import Partition, Position
 from rmq_store.bridge.kafka.connection import KafkaConnection
 from rmq_store.bridge.kafka.reader import KafkaPythonReader
@@ -244,3 +246,8 @@ def test_nobody_waits_for_ever_for_a_broker_that_does_not_answer() -> None:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(KafkaUnavailableError, match="Is it running"):
             KafkaPythonWriters({"bootstrap_servers": [address]}, lambda topic: {}, patience_ms=300)
+
+
+def test_a_kafka_that_is_too_old_for_transactions_of_a_mirror_is_told() -> None:
+    told = ours(kafka_errors.IncompatibleBrokerVersion("InitProducerIdRequest"), "a transaction")
+    assert isinstance(told, KafkaRefusedError) and "2.7 or later" in str(told)
