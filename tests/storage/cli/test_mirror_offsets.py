@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -134,16 +135,12 @@ def test_messages_that_wait_for_their_retry_are_not_left_behind_unasked(scene: S
 
 @pytest.mark.slow
 def test_in_rounds_it_follows_a_group_until_somebody_stops_it(scene: Scene) -> None:
-    running = in_rounds(scene)
-    try:
+    with in_rounds(scene) as running:
         for offset in (4, 8):
             commit(scene.kafka, scene.group, scene.topic, offset)
             wait_until(lambda wanted=offset: scene.committed() == {(scene.topic, 0): wanted})
         running.send_signal(signal.SIGTERM)
-        out, err = running.communicate(timeout=60)
-    finally:
-        running.kill()
-        running.wait()
+        out, err = running.communicate()
     assert (running.returncode, err) == (0, "")
     assert json.loads(out.splitlines()[0])["groups"][0]["queues"][0]["newOffset"] == 4
 
@@ -169,29 +166,30 @@ def test_what_contradicts_itself_is_a_mistake(tmp_path: Path, arguments: tuple[s
 
 @pytest.mark.slow
 def test_in_rounds_it_bears_that_kafka_is_away_for_a_while(scene: Scene) -> None:
-    running = in_rounds(scene)
-    try:
+    with in_rounds(scene) as running:
         wait_until(lambda: scene.committed() == {(scene.topic, 0): 4})
         scene.kafka.restart()
         commit(scene.kafka, scene.group, scene.topic, 9)
         wait_until(lambda: scene.committed() == {(scene.topic, 0): 9})
         running.send_signal(signal.SIGTERM)
-        running.communicate(timeout=60)
-    finally:
-        running.kill()
-        running.wait()
+        running.communicate()
     assert running.returncode == 0
 
 
-def in_rounds(scene: Scene) -> subprocess.Popen[str]:
+@contextmanager
+def in_rounds(scene: Scene) -> Iterator[subprocess.Popen[str]]:
     """The command, once a second, in a process of its own."""
     arguments = ("-g", scene.group, "--to", "rmq", "--yes", "--json", "--every", "1")
     own = ("--bootstrap-servers", scene.kafka.address, *MIRROR)
     program = "import sys; from rmq_store.cli import main; sys.exit(main())"
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", program, "mirror", "offsets", str(scene.root), *own, *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    ) as running:  # fmt: skip
+        try:
+            yield running
+        finally:
+            running.kill()
 
 
 def wait_until(done: Callable[[], bool]) -> None:

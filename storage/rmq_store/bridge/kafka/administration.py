@@ -124,8 +124,7 @@ class KafkaPythonAdministration:
         """Groups of consumers that the cluster knows: neither Connect's workers, nor share groups, which have no
         offsets. A group whose offsets were committed for it has no protocol.
         """
-        with translated("asking for groups"):
-            listed = self._client.list_groups()
+        listed = _patiently("asking for groups", self._client.list_groups)
         return [
             found["group_id"]
             for found in listed
@@ -148,8 +147,8 @@ class KafkaPythonAdministration:
         (KIP-848) it says 1.
         """
         what = f"asking for group {group!r}"
-        with translated(what):
-            states = {found["group_id"]: found.get("group_state", "") for found in self._client.list_groups()}
+        listed = _patiently(what, self._client.list_groups)
+        states = {found["group_id"]: found.get("group_state", "") for found in listed}
         if states.get(group, "Dead") in _WITHOUT_MEMBERS:
             return 0
         described = _patiently(what, lambda: self._client.describe_groups([group])[group])
