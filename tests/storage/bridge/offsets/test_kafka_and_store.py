@@ -170,7 +170,7 @@ def test_a_group_at_work_on_either_side_is_not_moved(kafka: KafkaServer, tmp_pat
         store.commit_offsets(GROUP, {(topic, 0): 5})
         member = KafkaConsumer(topic, bootstrap_servers=kafka.address, group_id=GROUP)
         try:
-            wait_until(lambda: bool(member.poll(100) is not None and member.assignment()))
+            wait_until(lambda: bool(member.poll(3000) is not None and member.assignment()))
             with pytest.raises(GroupInUseError, match="members"):
                 plan_move(back, GROUP, GROUP, Rules())
             forced = plan_move(back, GROUP, GROUP, Rules(), force=True)
@@ -218,7 +218,7 @@ def test_a_topic_that_was_made_again_is_refused_until_its_mirror_begins_anew(
 
 
 def wait_until(done: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + 100
     while not done():
         assert time.monotonic() < deadline_s
         time.sleep(0.1)
