@@ -46,6 +46,7 @@ _SETTINGS: Final = {
     "min.cleanable.dirty.ratio": "0.1",
 }
 _POLL_MS: Final = 200
+_GLANCE_S: Final = 5.0
 _LAST_OFFSETS: Final = 100
 _LAST_TIMEOUT_S: Final = 30.0
 _MARKS: Final = 8
@@ -157,26 +158,33 @@ class KafkaPositions:
         """
         self._read_to(self._writers.high_watermark(self.partition), timeout_ms)
 
-    def glance(self, timeout_ms: int) -> None:
+    def glance(self) -> None:
         """The same without waiting for open transactions, for who has one open himself. A writer that has taken his
-        transactional id has ended it, so that its claim can be seen.
+        transactional id has ended it, so that its claim can be seen. It takes some seconds at most: older versions of
+        kafka-python tell an end that lies behind open transactions.
         """
-        self._read_to(self._reader.stable_ends([self.partition])[self.partition], timeout_ms)
+        end = self._reader.stable_ends([self.partition])[self.partition]
+        self._read_on(end, time.monotonic() + _GLANCE_S)
 
     def _read_to(self, end: int, timeout_ms: int) -> None:
+        if self._read_on(end, time.monotonic() + timeout_ms / 1000) < end:
+            raise KafkaUnavailableError(
+                f"Positions in topic {self.partition.topic!r} of Kafka cannot be read to its end at {end}: a "
+                "transaction of a mirror is still open there. Kafka ends it after its transaction timeout."
+            )
+
+    def _read_on(self, end: int, deadline_s: float) -> int:
+        """Where the reader is when it has come to the end, or when time is over."""
         if self._next is None:
             self._next = self._reader.starts([self.partition])[self.partition]
         self._reader.assign({self.partition: Position(self._next)})
-        deadline_s = time.monotonic() + timeout_ms / 1000
-        while self._reader.position(self.partition) < end:
+        while (position := self._reader.position(self.partition)) < end:
+            if time.monotonic() > deadline_s or self._is_stopping():
+                break
             for fetched in self._reader.poll(_POLL_MS).values():
                 self._take(fetched.rows)
                 self._next = fetched.next_offset
-            if time.monotonic() > deadline_s or self._is_stopping():
-                raise KafkaUnavailableError(
-                    f"Positions in topic {self.partition.topic!r} of Kafka cannot be read to its end at {end}: a "
-                    "transaction of a mirror is still open there. Kafka ends it after its transaction timeout."
-                )
+        return position
 
     def last_records(self, partition: Partition) -> pa.RecordBatch:
         """Some of the last committed records (RECORDS_SCHEMA) of any partition; none if the last offsets are none."""

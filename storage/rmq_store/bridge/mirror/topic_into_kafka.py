@@ -150,7 +150,7 @@ class TopicIntoKafka:
         self._must_settle = False
 
     def _refuse_other_owner(self) -> None:
-        self._side.positions.glance(_POSITIONS_TIMEOUT_MS)
+        self._side.positions.glance()
         known = self._side.positions.topic(self.topic)
         if known is not None and known.owner != self._side.instance:
             raise MirrorConflictError(
