@@ -12,7 +12,7 @@ import time
 
 from rmq_store import Message, Store
 
-PAUSE_S = 0.02
+PAUSE_S = 0.1
 BATCH_ROWS = 200
 
 
