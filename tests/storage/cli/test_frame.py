@@ -72,7 +72,8 @@ def test_every_command_says_what_it_does(run: Run, path: str, command: click.Com
 
 @pytest.mark.parametrize(("path", "command"), LEAVES, ids=[path for path, _ in LEAVES])
 def test_every_command_has_examples_that_parse_and_json(path: str, command: click.Command) -> None:
-    examples = [line.strip() for line in (command.epilog or "").splitlines() if line.strip().startswith("rmq ")]
+    lines = (command.epilog or "").replace("\\\n", " ").splitlines()
+    examples = [line.strip() for line in lines if line.strip().startswith("rmq ")]
     examples = [line for line in examples if line.startswith(f"{path} ")]
     assert examples
     for example in examples:
