@@ -48,6 +48,14 @@ class _Client(KafkaAdminClient):  # type: ignore[misc]
             request.require_stable = True
             yield group, request
 
+    @staticmethod
+    def _process_create_partitions_input(topic_partitions: Any) -> Any:
+        topics = KafkaAdminClient._process_create_partitions_input(topic_partitions)
+        for topic in topics:
+            # kafka-python 3.0.0 to 3.0.8 send an empty list, which a broker takes for partitions without brokers.
+            topic.assignments = topic.assignments or None
+        return topics
+
 
 class KafkaPythonAdministration:
     """`KafkaAdministration` by kafka-python. Not safe for threads.
