@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 import servers
 from crash.business import kills, points
-from crash.business.judge import Found
 from crash.conftest import Run
 from crash.part import Part
 
@@ -44,13 +41,3 @@ def test_each_group_has_one_effect_of_what_was_committed_wherever_processes_die(
 )
 def test_it_would_be_noticed(part: Part, protection: str, run_part: Run) -> None:
     assert run_part(part, without_protection=protection).violations
-
-
-def test_people_must_be_told_of_a_message_that_kills_its_senders_unless_it_is_void() -> None:
-    killer, other = SimpleNamespace(kills=True), SimpleNamespace(kills=False)
-    found = Found(
-        orders={"told": killer, "void": killer, "untold": killer, "other": other},
-        status={"told": "unconfirmed", "void": "void", "untold": "unconfirmed", "other": "unconfirmed"},
-        manual_stubs={"told"},
-    )
-    assert found.untold_killers() == ["untold"]
