@@ -94,9 +94,9 @@ def rmq_to_kafka(
 
     Records and the position behind them are one transaction, so a mirror that was killed goes on where it was;
     consumers need isolation.level=read_committed. What Kafka does not take becomes a dead letter in NAME-dead-letters.
-    On a terminal a line shows lag and rate. Where a RocketMQ broker runs on the store it is only read; a power cut may
-    then take messages from the broker that Kafka has. Exit status 1: topics have stopped, 4: another mirror of this
-    name is at work.
+    On a terminal a line shows lag and rate. A RocketMQ broker may run on the store: the mirror then only reads it, and
+    a power cut may take messages from the broker that Kafka has. Exit status 1: topics have stopped, 4: another mirror
+    of this name is at work.
     """
     from rmq_store.bridge.kafka.connect import open_administration, open_reader, open_writers
     from rmq_store.bridge.mirror.into_kafka import IntoKafka

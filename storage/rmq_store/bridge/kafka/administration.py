@@ -13,7 +13,7 @@ from kafka.structs import OffsetAndMetadata
 
 from rmq_store.bridge.kafka.client import KafkaTopic, Partition
 from rmq_store.bridge.kafka.connection import KafkaConnection
-from rmq_store.bridge.kafka.failures import closed_unless_made, translated
+from rmq_store.bridge.kafka.failures import closed_unless_made, connecting, translated
 from rmq_store.errors import GroupInUseError, KafkaRefusedError, KafkaUnavailableError, UsageError
 
 # A topic that was made is known to all brokers soon, and an offset of a transaction settled when that ends.
@@ -65,7 +65,7 @@ class KafkaPythonAdministration:
     """
 
     def __init__(self, connection: KafkaConnection) -> None:
-        with translated(f"connecting to {', '.join(connection.bootstrap_servers)}"):
+        with connecting(connection.bootstrap_servers):
             self._client = _Client(**{"request_timeout_ms": _REQUEST_MS, **connection.administration_settings()})
 
     def cluster_id(self) -> str:

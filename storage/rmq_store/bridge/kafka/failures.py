@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from kafka import errors
@@ -15,6 +16,10 @@ _UNAVAILABLE: Final = (
     errors.RetriableError, errors.KafkaConnectionError, errors.BrokerNotAvailableError,
     errors.UnstableOffsetCommitError,
 )  # fmt: skip
+_NOT_LET_IN: Final = (
+    errors.SaslAuthenticationFailedError, errors.UnsupportedSaslMechanismError, errors.IllegalSaslStateError,
+)  # fmt: skip
+_MANAGER_LOG: Final = logging.getLogger("kafka.net.manager")
 _MISTAKES: Final = (
     errors.KafkaConfigurationError, errors.IllegalArgumentError, errors.InvalidTopicError,
     errors.InvalidPartitionsError, errors.InvalidReplicationFactorError, errors.InvalidConfigurationError,
@@ -59,6 +64,46 @@ def translated(what: str) -> Iterator[None]:
         raise UsageError(f"Kafka, {what}: {error.filename or 'a file of TLS'}: {error.strerror}") from error
     except OSError as error:
         raise KafkaUnavailableError(f"Kafka, {what}: {error}") from error
+
+
+@contextlib.contextmanager
+def connecting(servers: Sequence[str]) -> Iterator[None]:
+    """Around the first connection of a client. kafka-python tries until its time is over, also with a password that
+    brokers refuse, and says why only in its log: here the error says it.
+
+    Raises:
+        KafkaRefusedError: a broker refused the user, the password or the mechanism. Others as `translated`.
+    """
+    what = f"connecting to {', '.join(servers)}"
+    attempts = _Attempts()
+    _MANAGER_LOG.addHandler(attempts)
+    try:
+        with translated(what):
+            yield
+    except KafkaUnavailableError as error:
+        if attempts.refusal is not None:
+            raise KafkaRefusedError(f"Kafka, {what}: {told(attempts.refusal)}") from error
+        if attempts.last is not None:
+            raise KafkaUnavailableError(f"{error}: {told(attempts.last)}") from error
+        raise
+    finally:
+        _MANAGER_LOG.removeHandler(attempts)
+
+
+class _Attempts(logging.Handler):
+    """What the attempts of a client to connect ended with, as its log has it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.refusal: BaseException | None = None
+        self.last: BaseException | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for found in record.args if isinstance(record.args, tuple) else ():
+            if isinstance(found, _NOT_LET_IN):
+                self.refusal = found
+            elif isinstance(found, BaseException):
+                self.last = found
 
 
 @contextlib.contextmanager

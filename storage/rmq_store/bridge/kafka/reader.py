@@ -12,7 +12,7 @@ from kafka.structs import OffsetAndMetadata
 from rmq_store.bridge.kafka import raw_fetch
 from rmq_store.bridge.kafka.client import Partition, Position
 from rmq_store.bridge.kafka.connection import KafkaConnection
-from rmq_store.bridge.kafka.failures import closed_unless_made, translated
+from rmq_store.bridge.kafka.failures import closed_unless_made, connecting, translated
 from rmq_store.bridge.records.schema import Fetched
 from rmq_store.errors import KafkaUnavailableError
 
@@ -56,7 +56,7 @@ class KafkaPythonReader:
         max_fetched: int = MAX_FETCHED,
     ) -> None:
         settings = {"metadata_max_age_ms": _METADATA_AGE_MS, **connection.settings()}
-        with translated(f"connecting to {', '.join(connection.bootstrap_servers)}"):
+        with connecting(connection.bootstrap_servers):
             self._consumer = _Consumer(
                 **settings,
                 group_id=None,

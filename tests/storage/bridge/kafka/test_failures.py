@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 
 import pytest
@@ -9,7 +10,7 @@ from kafka import TopicPartition, errors
 from kafka.structs import OffsetAndMetadata
 
 from rmq_store import KafkaOffsetError, KafkaRefusedError, KafkaUnavailableError, MirrorSourceError, UsageError
-from rmq_store.bridge.kafka.failures import translated
+from rmq_store.bridge.kafka.failures import connecting, translated
 
 UNAVAILABLE = [
     errors.KafkaTimeoutError("late"), errors.KafkaConnectionError("gone"), errors.NodeNotReadyError("1"),
@@ -51,6 +52,26 @@ def test_a_truncated_partition_is_an_error_of_the_source(known: bool) -> None:
     end = OffsetAndMetadata(12, "", 4) if known else None
     with pytest.raises(MirrorSourceError, match="orders/3" + (".* 12 " if known else "")), translated("reading"):
         raise errors.LogTruncationError({TopicPartition("orders", 3): end})
+
+
+@pytest.mark.parametrize(
+    ("attempts", "kind", "why"),
+    [
+        ([errors.SaslAuthenticationFailedError("bad password"), errors.KafkaConnectionError("closed")],
+         KafkaRefusedError, "bad password"),
+        ([errors.KafkaConnectionError("unknown certificate")], KafkaUnavailableError, "late: .*unknown certificate"),
+        ([], KafkaUnavailableError, "late$"),
+    ],
+)  # fmt: skip
+def test_why_nobody_could_be_connected_to_is_said(attempts: list[Exception], kind: type[Exception], why: str) -> None:
+    log = logging.getLogger("kafka.net.manager")
+    handlers = list(log.handlers)
+    with pytest.raises(kind, match=why) as told, connecting(["k:1"]):
+        for attempt in attempts:
+            log.warning("Bootstrap connection to %s failed: %s (backoff %.2f secs)", "k", attempt, 0.1)
+        raise errors.KafkaTimeoutError("late")
+    assert type(told.value) is kind
+    assert log.handlers == handlers
 
 
 def test_a_long_error_is_cut() -> None:
