@@ -78,7 +78,8 @@ def test_mirrors_work_with_tls_and_a_password_and_show_it_to_nobody(
         assert json.loads(back.stdout.splitlines()[-1])["copied"] == 3
         refused = mirror("kafka-to-rmq", "--name", "other", "--topics", "Orders", password="WRONG_PASSWORD")
         assert refused.exit_code != 0
-        assert "Authentication failed" in refused.output
+        # kafka-python drops the broker's answer if it finds it together with the close.
+        assert "Authentication failed" in refused.output or "refuse the user, the password" in refused.output
         assert not any("not-to-be-seen" in result.output for result in (out, back, refused))
     with Store.open(root, read_only=True) as store:
         [limits] = store.queue_ranges("Copies").values()

@@ -65,7 +65,7 @@ class KafkaPythonAdministration:
     """
 
     def __init__(self, connection: KafkaConnection) -> None:
-        with connecting(connection.bootstrap_servers):
+        with connecting(connection):
             self._client = _Client(**{"request_timeout_ms": _REQUEST_MS, **connection.administration_settings()})
 
     def cluster_id(self) -> str:

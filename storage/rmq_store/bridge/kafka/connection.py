@@ -73,6 +73,11 @@ class KafkaConnection:
     def __repr__(self) -> str:
         return f"KafkaConnection({', '.join(self.bootstrap_servers)})"
 
+    @property
+    def authenticates(self) -> bool:
+        """Brokers ask for a user (SASL)."""
+        return str(self.options.get("security_protocol", "")).startswith("SASL_")
+
     def settings(self) -> dict[str, Any]:
         """What every client of kafka-python is given. Reads the secrets. UsageError: one is not there."""
         settings: dict[str, Any] = {

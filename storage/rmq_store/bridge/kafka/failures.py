@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
 from kafka import errors
 
+from rmq_store.bridge.kafka.connection import KafkaConnection
 from rmq_store.errors import KafkaOffsetError, KafkaRefusedError, KafkaUnavailableError, MirrorSourceError, UsageError
 
 _UNAVAILABLE: Final = (
@@ -19,6 +20,9 @@ _UNAVAILABLE: Final = (
 _NOT_LET_IN: Final = (
     errors.SaslAuthenticationFailedError, errors.UnsupportedSaslMechanismError, errors.IllegalSaslStateError,
 )  # fmt: skip
+_CLOSED_WHILE_AUTHENTICATING: Final = (
+    ". Brokers close a connection if they refuse the user, the password or the mechanism: check the sasl_ options"
+)
 _MANAGER_LOG: Final = logging.getLogger("kafka.net.manager")
 _MISTAKES: Final = (
     errors.KafkaConfigurationError, errors.IllegalArgumentError, errors.InvalidTopicError,
@@ -67,14 +71,17 @@ def translated(what: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def connecting(servers: Sequence[str]) -> Iterator[None]:
+def connecting(connection: KafkaConnection) -> Iterator[None]:
     """Around the first connection of a client. kafka-python tries until its time is over, also with a password that
     brokers refuse, and says why only in its log: here the error says it.
+
+    A broker that refuses a password answers, and closes the connection. kafka-python drops an answer that it finds
+    together with the close, so the error can only name the likely reason.
 
     Raises:
         KafkaRefusedError: a broker refused the user, the password or the mechanism. Others as `translated`.
     """
-    what = f"connecting to {', '.join(servers)}"
+    what = f"connecting to {', '.join(connection.bootstrap_servers)}"
     attempts = _Attempts()
     _MANAGER_LOG.addHandler(attempts)
     try:
@@ -84,7 +91,8 @@ def connecting(servers: Sequence[str]) -> Iterator[None]:
         if attempts.refusal is not None:
             raise KafkaRefusedError(f"Kafka, {what}: {told(attempts.refusal)}") from error
         if attempts.last is not None:
-            raise KafkaUnavailableError(f"{error}: {told(attempts.last)}") from error
+            likely = _CLOSED_WHILE_AUTHENTICATING if connection.authenticates and attempts.was_closed else ""
+            raise KafkaUnavailableError(f"{error}: {told(attempts.last)}{likely}") from error
         raise
     finally:
         _MANAGER_LOG.removeHandler(attempts)
@@ -97,6 +105,11 @@ class _Attempts(logging.Handler):
         super().__init__(logging.WARNING)
         self.refusal: BaseException | None = None
         self.last: BaseException | None = None
+
+    @property
+    def was_closed(self) -> bool:
+        """The last attempt had a connection, and the broker closed it."""
+        return "socket disconnected" in str(self.last)
 
     def emit(self, record: logging.LogRecord) -> None:
         for found in record.args if isinstance(record.args, tuple) else ():

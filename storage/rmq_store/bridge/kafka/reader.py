@@ -56,7 +56,7 @@ class KafkaPythonReader:
         max_fetched: int = MAX_FETCHED,
     ) -> None:
         settings = {"metadata_max_age_ms": _METADATA_AGE_MS, **connection.settings()}
-        with connecting(connection.bootstrap_servers):
+        with connecting(connection):
             self._consumer = _Consumer(
                 **settings,
                 group_id=None,

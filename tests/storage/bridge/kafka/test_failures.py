@@ -10,6 +10,7 @@ from kafka import TopicPartition, errors
 from kafka.structs import OffsetAndMetadata
 
 from rmq_store import KafkaOffsetError, KafkaRefusedError, KafkaUnavailableError, MirrorSourceError, UsageError
+from rmq_store.bridge.kafka.connection import KafkaConnection
 from rmq_store.bridge.kafka.failures import connecting, translated
 
 UNAVAILABLE = [
@@ -66,12 +67,25 @@ def test_a_truncated_partition_is_an_error_of_the_source(known: bool) -> None:
 def test_why_nobody_could_be_connected_to_is_said(attempts: list[Exception], kind: type[Exception], why: str) -> None:
     log = logging.getLogger("kafka.net.manager")
     handlers = list(log.handlers)
-    with pytest.raises(kind, match=why) as told, connecting(["k:1"]):
+    connection = KafkaConnection(("k:1",))
+    with pytest.raises(kind, match=why) as told, connecting(connection):
         for attempt in attempts:
             log.warning("Bootstrap connection to %s failed: %s (backoff %.2f secs)", "k", attempt, 0.1)
         raise errors.KafkaTimeoutError("late")
     assert type(told.value) is kind
     assert log.handlers == handlers
+
+
+@pytest.mark.parametrize("protocol", ["SASL_SSL", "SASL_PLAINTEXT", "SSL"])
+def test_a_connection_that_is_closed_while_a_user_signs_in_names_the_likely_reason(protocol: str) -> None:
+    """kafka-python drops the broker's answer if it finds it together with the close."""
+    connection = KafkaConnection(("k:1",), {"security_protocol": protocol})
+    log = logging.getLogger("kafka.net.manager")
+    with pytest.raises(KafkaUnavailableError, match="socket disconnected") as told, connecting(connection):
+        error = errors.KafkaConnectionError("socket disconnected")
+        log.warning("Bootstrap connection to %s failed: %s (backoff %.2f secs)", "k", error, 0.1)
+        raise errors.KafkaTimeoutError("late")
+    assert ("refuse the user, the password" in str(told.value)) == protocol.startswith("SASL")
 
 
 def test_a_long_error_is_cut() -> None:
