@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from typing import TYPE_CHECKING
+
 import pytest
 
 import kafka_server
@@ -9,10 +12,33 @@ import servers
 from bench import kafka_broker
 from server_fixtures import require
 
+if TYPE_CHECKING:
+    from kafka import TopicPartition
+
+
+def committed(kafka: kafka_server.KafkaServer, partition: TopicPartition) -> list[bytes]:
+    """The first records of a partition that a reader of committed ones gets within a minute."""
+    from kafka import KafkaConsumer
+
+    consumer = KafkaConsumer(
+        bootstrap_servers=kafka.address,
+        isolation_level="read_committed",
+        auto_offset_reset="none",
+        enable_auto_commit=False,
+    )
+    consumer.assign([partition])
+    consumer.seek(partition, 0)
+    deadline = time.monotonic() + 60
+    records: list[bytes] = []
+    while not records and time.monotonic() < deadline:
+        records = [record.value for record in consumer.poll(1000).get(partition, ())]
+    consumer.close()
+    return records
+
 
 @pytest.mark.slow
 def test_a_killed_broker_comes_back_with_its_address_and_its_records(kafka: kafka_server.KafkaServer) -> None:
-    from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+    from kafka import KafkaProducer, TopicPartition
 
     topic = kafka.new_topic(partition_count=2)
     partition = TopicPartition(topic, 1)
@@ -22,18 +48,13 @@ def test_a_killed_broker_comes_back_with_its_address_and_its_records(kafka: kafk
     producer.send(topic, b"kept", partition=1)
     producer.commit_transaction()
     producer.close()
+    # The coordinator answers before the marker is in the partition. A broker that is killed in between may never write
+    # the marker (seen once in nine kills on a busy machine), and readers of committed records then wait for ever.
+    assert committed(kafka, partition) == [b"kept"]
     address = kafka.address
     kafka.restart()
     assert kafka.address == address
-    consumer = KafkaConsumer(
-        bootstrap_servers=address, isolation_level="read_committed", auto_offset_reset="none", enable_auto_commit=False
-    )
-    consumer.assign([partition])
-    consumer.seek(partition, 0)
-    # The marker of the transaction may be written only after the restart.
-    found = next(filter(None, (consumer.poll(1000) for _ in range(60))))
-    consumer.close()
-    assert [record.value for record in found[partition]] == [b"kept"]
+    assert committed(kafka, partition) == [b"kept"]
 
 
 @pytest.mark.parametrize("required", [False, True])
