@@ -6,8 +6,9 @@ import functools
 from typing import NamedTuple
 
 from rmq_store.format.compression import compress
-from rmq_store.format.frame_check import BODY_POSITIONS, CRC_PROPERTY_BYTES, SysFlag
+from rmq_store.format.frame_check import BODY_POSITIONS, SysFlag
 from rmq_store.format.message import Host, encode_frame
+from rmq_store.format.properties import CRC_PROPERTY_BYTES
 
 IPV4, IPV6 = Host.parse("192.168.7.20:10911"), Host.parse("[fe80::a1]:10911")
 MODES = ("crc", "plain")

@@ -28,13 +28,13 @@ from rmq_store.broker.topics import TopicConfig, TopicTable
 from rmq_store.broker.writing import Writer
 from rmq_store.errors import CorruptionError, CorruptRecordError, OffsetOutOfRangeError, UsageError
 from rmq_store.format import names
-from rmq_store.format.frame_check import CRC_PROPERTY_BYTES
 from rmq_store.format.frame_copy import CopyOptions, copy_frames
 from rmq_store.format.frame_crcs import damaged_frames
 from rmq_store.format.frame_encoder import EncodeOptions
 from rmq_store.format.frame_fields import FrameHeaders, frame_columns
 from rmq_store.format.gather import value_bytes
 from rmq_store.format.host import Host
+from rmq_store.format.properties import CRC_PROPERTY_BYTES
 from rmq_store.format.property_changes import crc_property_bytes
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.layout import BLANK_BYTES

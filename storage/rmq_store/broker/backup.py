@@ -26,9 +26,10 @@ from pathlib import Path
 from rmq_store import kinds
 from rmq_store.arguments import checked
 from rmq_store.broker.backup_at_rest import copy_at_rest
-from rmq_store.broker.backup_files import BackupReport, Progress, log_of
+from rmq_store.broker.backup_files import BackupReport, Progress
 from rmq_store.broker.backup_live import LiveBackup
 from rmq_store.broker.store import Store
+from rmq_store.broker.store_log import log_of
 from rmq_store.errors import UsageError
 from rmq_store.files import durable
 from rmq_store.files.lock import OfdLock

@@ -10,9 +10,10 @@ import contextlib
 import os
 from pathlib import Path, PurePath
 
-from rmq_store.broker.backup_files import BackupReport, Progress, copy_file, log_of
+from rmq_store.broker.backup_files import BackupReport, Progress, copy_file
 from rmq_store.broker.config import StoreFile
 from rmq_store.broker.store import Store
+from rmq_store.broker.store_log import log_of
 from rmq_store.errors import StoreLockedError
 from rmq_store.files import durable
 from rmq_store.files.lock import lock_shared_quietly, process_text

@@ -8,10 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from rmq_store.broker.config import StoreConfig
 from rmq_store.files import durable
 from rmq_store.files.copying import copy_start
-from rmq_store.log.commit_log import CommitLog
 
 Progress = Callable[[int, int, int], None]
 """(messages so far, bytes so far, bytes in all)"""
@@ -30,21 +28,6 @@ class BackupReport:
     end: int
     record_count: int
     copied_bytes: int
-
-
-def log_of(root: Path, config: StoreConfig, *, writable: bool) -> CommitLog:
-    """The log of a store with these settings, without its messages' meaning. Close it."""
-    return CommitLog(
-        root,
-        config.geometry(),
-        writable=writable,
-        index_enabled=config.message_index_enable,
-        index_tags=config.message_index_tags,
-        clock=lambda: 0,
-        sync_flush=config.flush_disk_type == "SYNC_FLUSH",
-        crc_property=config.enabled_append_prop_crc,
-        delay_levels_ms=config.delay_levels_ms(),
-    )
 
 
 def copy_tree(source: Path, target: Path, wanted: Callable[[PurePath], bool]) -> None:

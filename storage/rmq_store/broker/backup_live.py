@@ -15,8 +15,9 @@ from pathlib import Path, PurePath
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.broker.backup_files import BackupReport, Progress, copy_tree, log_of
+from rmq_store.broker.backup_files import BackupReport, Progress, copy_tree
 from rmq_store.broker.store import Store
+from rmq_store.broker.store_log import log_of
 from rmq_store.broker.topics import topics_with_batch_queues
 from rmq_store.errors import CorruptRecordError, OffsetOutOfRangeError, StoreLockedError
 from rmq_store.files import durable

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from rmq_store.broker.backup_files import log_of
 from rmq_store.broker.config import StoreConfig
+from rmq_store.broker.store_log import log_of
 from rmq_store.log.delay_inference import infer_delays
 from rmq_store.log.delay_table import DelayTable
 

@@ -28,12 +28,12 @@ from rmq_store.broker.timer import timer_queue_id
 from rmq_store.broker.topics import QUEUE_COUNT_MAX
 from rmq_store.errors import CorruptRecordError, UsageError
 from rmq_store.format import properties as names
-from rmq_store.format.frame_check import CRC_PROPERTY_BYTES
 from rmq_store.format.frame_copy import CopyOptions, copy_frames
 from rmq_store.format.frame_crcs import damage_of, damaged_frames
 from rmq_store.format.frame_dispatch import due_times
 from rmq_store.format.frame_fields import FrameHeaders, frame_columns
 from rmq_store.format.names import HALF_TOPIC, PYRMQ_PREFIX, PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC, validate_topic
+from rmq_store.format.properties import CRC_PROPERTY_BYTES
 from rmq_store.format.property_changes import crc_property_bytes, set_properties
 from rmq_store.format.schema import ENCODED_SCHEMA
 from rmq_store.log.commit_log import CommitLog

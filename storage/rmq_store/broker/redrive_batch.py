@@ -28,11 +28,10 @@ from rmq_store.broker.send_back import properties_bytes_max
 from rmq_store.broker.stored_frames import FrameRun, StoredFrames, stored_text
 from rmq_store.errors import CorruptQueueError, CorruptRecordError
 from rmq_store.format import properties as keys
-from rmq_store.format.frame_check import CRC_PROPERTY_BYTES
 from rmq_store.format.frame_copy import CopyOptions, copy_frames
 from rmq_store.format.host import Host
 from rmq_store.format.names import RETRY_PREFIX, RETRY_TOPIC_LENGTH_MAX
-from rmq_store.format.properties import parse_properties
+from rmq_store.format.properties import CRC_PROPERTY_BYTES, parse_properties
 from rmq_store.format.property_changes import set_properties
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.layout import BLANK_BYTES

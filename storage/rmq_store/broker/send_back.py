@@ -15,7 +15,7 @@ from rmq_store.broker.groups import SubscriptionGroup
 from rmq_store.errors import UsageError
 from rmq_store.format import names
 from rmq_store.format import properties as keys
-from rmq_store.format.frame_check import CRC_PROPERTY_BYTES
+from rmq_store.format.properties import CRC_PROPERTY_BYTES
 
 PURPOSE: Final = "sendback"
 """Purpose of the units that hold send-backs."""

@@ -47,8 +47,7 @@ class _Topic(_Name):
 class _Group(_Name):
     def _known(self, ctx: click.Context) -> set[str]:
         """As `known.known_groups`: those that have settings, offsets or a retry topic."""
-        from rmq_store.cli.mqadmin.export import SYSTEM_GROUPS
-        from rmq_store.format.names import RETRY_PREFIX, is_group_name, is_system_group, retry_group
+        from rmq_store.format.names import RETRY_PREFIX, SYSTEM_GROUPS, is_group_name, is_system_group, retry_group
 
         offsets = _names(ctx, "consumerOffset.json", "offsetTable")  # topic@group
         names = _names(ctx, "subscriptionGroup.json", "subscriptionGroupTable")

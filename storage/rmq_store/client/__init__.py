@@ -20,7 +20,7 @@ from rmq_store.client.allocate import (
     AllocateMessageQueueByMachineRoom,
     AllocateMessageQueueConsistentHash,
 )
-from rmq_store.client.backend import Backend, Broker, MessageExt, MessageQueue, PullBatchResult, PullResult, PullStatus
+from rmq_store.client.backend import Backend, Broker
 from rmq_store.client.backoff import BackoffPolicy
 from rmq_store.client.consumer_config import (
     ConsumeFromWhere,
@@ -52,6 +52,7 @@ from rmq_store.client.listener import (
 from rmq_store.client.lite_pull_consumer import LitePullConsumer
 from rmq_store.client.local import LocalBackend
 from rmq_store.client.message_view import MessageView
+from rmq_store.client.messages import MessageExt, MessageQueue, PullBatchResult, PullResult, PullStatus
 from rmq_store.client.producer import Producer
 from rmq_store.client.producer_config import ProducerConfig
 from rmq_store.client.push_consumer import PushConsumer

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
-from rmq_store.client.backend import MessageQueue
+from rmq_store.client.messages import MessageQueue
 from rmq_store.errors import UsageError
 
 VIRTUAL_NODE_COUNT = 10

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.client.backend import MessageQueue
 from rmq_store.client.consume_concurrently import EXPIRED_DELAY_LEVEL, ConsumeConcurrentlyService
+from rmq_store.client.messages import MessageQueue
 from rmq_store.client.process_queue import Batch, ProcessQueue
 from rmq_store.client.rebalance import Assignment
 from rmq_store.client.row_batch import RowBatch

@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-from rmq_store.client.backend import Backend, MessageQueue
+from rmq_store.client.backend import Backend
 from rmq_store.client.consumer_config import MessageModel, PushConsumerConfig
 from rmq_store.client.executor import Executor
 from rmq_store.client.listener import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
+from rmq_store.client.messages import MessageQueue
 from rmq_store.client.offset_store import OffsetStore
 from rmq_store.client.process_queue import Batch, Left, Messages, ProcessQueue
 from rmq_store.client.rebalance import Assignment

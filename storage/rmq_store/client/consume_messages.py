@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rmq_store.client.backend import MessageExt, MessageQueue
 from rmq_store.client.consume_concurrently import EXPIRED_DELAY_LEVEL, ConsumeConcurrentlyService
 from rmq_store.client.message_batch import MessageBatch
+from rmq_store.client.messages import MessageExt, MessageQueue
 from rmq_store.client.process_queue import Batch, ProcessQueue
 from rmq_store.client.rebalance import Assignment
 from rmq_store.client.stored_messages import MessageRows

@@ -18,10 +18,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from rmq_store.client.backend import Backend, MessageExt, MessageQueue
+from rmq_store.client.backend import Backend
 from rmq_store.client.consumer_config import MessageModel, PushConsumerConfig
 from rmq_store.client.executor import Executor
 from rmq_store.client.listener import ConsumeOrderlyContext, ConsumeOrderlyStatus, MessageListenerOrderly
+from rmq_store.client.messages import MessageExt, MessageQueue
 from rmq_store.client.offset_store import OffsetStore
 from rmq_store.client.ordered_process_queue import NOTHING, OrderedProcessQueue
 from rmq_store.client.rebalance import Assignment

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from rmq_store.client.backend import MessageQueue
+from rmq_store.client.messages import MessageQueue
 from rmq_store.client.queue_selection import ThreadLocalIndex, next_queue, select_one_message_queue
 from rmq_store.files.guard import Guard
 

@@ -21,12 +21,13 @@ from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 
 from rmq_store.arguments import checked_methods
-from rmq_store.client.backend import Backend, MessageExt, MessageQueue, PullStatus, broker_of
+from rmq_store.client.backend import Backend, broker_of
 from rmq_store.client.client_id import make_client_id
 from rmq_store.client.consumer_config import LitePullConsumerConfig, MessageModel
 from rmq_store.client.errors import ClientError, ClientErrorCode, MQClientError
 from rmq_store.client.local import StorePlaces, backend_of
 from rmq_store.client.membership import Membership
+from rmq_store.client.messages import MessageExt, MessageQueue, PullStatus
 from rmq_store.client.offset_store import checked_offset, open_offset_store
 from rmq_store.client.ordered_process_queue import OrderedProcessQueue
 from rmq_store.client.pull_service import PULL_AFTER_ERROR_MS, with_bounds

@@ -15,11 +15,11 @@ import pyarrow as pa
 from rmq_store.broker.pop_messages import ConsumeInitMode
 from rmq_store.broker.results import SendResult, SendStatus
 from rmq_store.broker.store import Store
-from rmq_store.client.backend import MessageExt, MessageQueue, PoppedMessage, PullBatchResult, PullResult
 from rmq_store.client.errors import ResponseCode
 from rmq_store.client.local_answers import Answers
 from rmq_store.client.local_groups import LocalGroups
 from rmq_store.client.local_pull import PULL_BATCH_BYTES_MAX, PULL_BYTES_MAX, PULL_ROOM_BYTES_MAX, LocalPull
+from rmq_store.client.messages import MessageExt, MessageQueue, PoppedMessage, PullBatchResult, PullResult
 from rmq_store.client.stored_messages import messages_of
 from rmq_store.client.subscription import Subscription
 from rmq_store.format.frame_check import TRANSACTION_MASK

@@ -22,7 +22,7 @@ from pathlib import Path
 from rmq_store.broker.leases import MEMBER_PREFIX, OWNER_LENGTH_MAX, RECEIVER_PREFIX, Lease, live_leases
 from rmq_store.broker.live import LOCK_PREFIX
 from rmq_store.broker.topic_use import TopicUse, claim_order
-from rmq_store.client.backend import MessageQueue
+from rmq_store.client.messages import MessageQueue
 from rmq_store.errors import LeaseHeldError, UsageError
 from rmq_store.files.guard import Guard
 

@@ -6,10 +6,10 @@ import pyarrow as pa
 
 from rmq_store import kinds
 from rmq_store.broker.store import Store
-from rmq_store.client.backend import MessageQueue, PullBatchResult, PullStatus
 from rmq_store.client.errors import ResponseCode
 from rmq_store.client.local_answers import Answers
-from rmq_store.client.row_batch import body_bytes
+from rmq_store.client.messages import MessageQueue, PullBatchResult, PullStatus
+from rmq_store.client.stored_messages import body_bytes
 from rmq_store.errors import CorruptionError, OffsetOutOfRangeError
 from rmq_store.format.gather import repeated
 from rmq_store.format.schema import MESSAGE_SCHEMA

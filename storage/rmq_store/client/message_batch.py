@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rmq_store.client.backend import MessageExt, add_properties
+from rmq_store.client.messages import MessageExt, add_properties
 from rmq_store.client.process_queue import Batch
 from rmq_store.client.stored_messages import MessageRows
 from rmq_store.files.guard import Guard

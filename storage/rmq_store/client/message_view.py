@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rmq_store.client.backend import MessageExt, PoppedMessage
+from rmq_store.client.messages import MessageExt, PoppedMessage
 from rmq_store.client.send_back import reset_retry_topic
 from rmq_store.format.properties import SHARDING_KEY
 

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rmq_store.broker.offsets import offset_number
-from rmq_store.client.backend import Backend, MessageQueue, broker_of
+from rmq_store.client.backend import Backend, broker_of
 from rmq_store.client.consumer_config import ConsumerConfig, MessageModel
 from rmq_store.client.errors import ClientError, MessageIllegalError, MQClientError, ResponseCode
+from rmq_store.client.messages import MessageQueue
 from rmq_store.errors import CorruptConfigError, StoreFailedError, StoreFullError, UsageError
 from rmq_store.files.durable import make_directory, read_limited, remove_leftovers, write_atomically
 from rmq_store.files.guard import Guard

@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 from rmq_store.arguments import checked_methods, integer
 from rmq_store.broker.results import SendResult
 from rmq_store.client.async_sending import AsyncSender, Limit, OnException, OnSuccess
-from rmq_store.client.backend import Backend, Broker, MessageQueue
+from rmq_store.client.backend import Backend, Broker
 from rmq_store.client.errors import ClientErrorCode, MessageIllegalError, MQClientError
 from rmq_store.client.fault_strategy import MQFaultStrategy
 from rmq_store.client.local import StorePlaces, backend_of
 from rmq_store.client.message_rules import MessagePreparer, check_producer_group, check_topic
+from rmq_store.client.messages import MessageQueue
 from rmq_store.client.producer_config import ProducerConfig
 from rmq_store.client.queue_selection import MessageQueueSelector, ThreadLocalIndex, select_message_queue_by_hash
 from rmq_store.client.send_loop import Attempt, Request, SendLoop

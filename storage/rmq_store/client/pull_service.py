@@ -19,19 +19,10 @@ from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from rmq_store.client.backend import (
-    Backend,
-    Broker,
-    MessageExt,
-    MessageQueue,
-    Pulled,
-    PullResult,
-    PullStatus,
-    add_properties,
-    broker_of,
-)
+from rmq_store.client.backend import Backend, Broker, broker_of
 from rmq_store.client.consumer_config import MessageModel, PushConsumerConfig
 from rmq_store.client.errors import ClientError, MQBrokerError, ResponseCode
+from rmq_store.client.messages import MessageExt, MessageQueue, Pulled, PullResult, PullStatus, add_properties
 from rmq_store.client.offset_store import OffsetStore
 from rmq_store.client.rebalance import Assignment, Held, Rebalance
 from rmq_store.client.send_back import reset_retry_topics

@@ -24,13 +24,14 @@ from collections.abc import Callable
 from types import TracebackType
 
 from rmq_store.arguments import checked_methods
-from rmq_store.client.backend import Backend, MessageQueue
+from rmq_store.client.backend import Backend
 from rmq_store.client.client_id import make_client_id
 from rmq_store.client.consumer_config import MessageModel, PushConsumerConfig
 from rmq_store.client.errors import ClientError
 from rmq_store.client.executor import Executor
 from rmq_store.client.listener import MessageListener, MessageListenerOrderly
 from rmq_store.client.local import StorePlaces, backend_of
+from rmq_store.client.messages import MessageQueue
 from rmq_store.client.push_parts import make_parts
 from rmq_store.client.subscription import MessageSelector, Subscription
 from rmq_store.errors import UsageError

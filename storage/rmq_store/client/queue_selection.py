@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rmq_store.client.backend import MessageQueue
+from rmq_store.client.messages import MessageQueue
 from rmq_store.errors import UsageError
 from rmq_store.format.hashing import java_hash
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.client.process_queue import Batch
+from rmq_store.client.stored_messages import body_bytes
 
 
 class RowBatch(Batch[pa.RecordBatch]):
@@ -27,11 +27,6 @@ class RowBatch(Batch[pa.RecordBatch]):
         self.count, self.size_bytes = 0, 0
         if left.num_rows:
             self.begin, self.end, self.count, self.size_bytes = _extent(left)
-
-
-def body_bytes(batch: pa.RecordBatch) -> int:
-    """Bytes of the bodies of a batch of MESSAGE_SCHEMA."""
-    return int(pc.sum(pc.binary_length(batch.column("body"))).as_py() or 0)
 
 
 def _extent(rows: pa.RecordBatch) -> tuple[int, int, int, int]:

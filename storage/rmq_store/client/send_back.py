@@ -18,8 +18,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.client.backend import Backend, MessageExt, add_properties
+from rmq_store.client.backend import Backend
 from rmq_store.client.errors import ClientError
+from rmq_store.client.messages import MessageExt, add_properties
 from rmq_store.client.stored_messages import messages_of
 from rmq_store.format import properties as names
 from rmq_store.format.message import Message

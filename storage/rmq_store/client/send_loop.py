@@ -23,7 +23,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rmq_store.broker.results import SendResult, SendStatus
-from rmq_store.client.backend import MessageQueue
 from rmq_store.client.backoff import Backoff, Uniform
 from rmq_store.client.errors import (
     ClientErrorCode,
@@ -35,6 +34,7 @@ from rmq_store.client.errors import (
     RemotingTooMuchRequestError,
 )
 from rmq_store.client.fault_strategy import MQFaultStrategy
+from rmq_store.client.messages import MessageQueue
 from rmq_store.client.producer_config import FLOW_CONTROL_CODES, ProducerConfig
 from rmq_store.client.queue_selection import ThreadLocalIndex
 

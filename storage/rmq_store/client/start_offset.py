@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
-from rmq_store.client.backend import Backend, MessageQueue, broker_of
+from rmq_store.client.backend import Backend, broker_of
 from rmq_store.client.consumer_config import ConsumeFromWhere
+from rmq_store.client.messages import MessageQueue
 from rmq_store.client.offset_store import OffsetStore
 from rmq_store.format.names import RETRY_PREFIX
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.client.backend import MessageExt, add_properties
+from rmq_store.client.messages import MessageExt, add_properties
 from rmq_store.format import native
 from rmq_store.format.host import Host
 from rmq_store.format.ids import offset_message_id, offset_message_ids
@@ -179,3 +179,8 @@ def _shared(column: pa.StringArray) -> tuple[npt.NDArray[np.int32], list[str]]:
 def _milliseconds(times: pa.TimestampArray) -> npt.NDArray[np.int64]:
     microseconds: npt.NDArray[np.int64] = times.view(pa.int64()).to_numpy()
     return microseconds // 1000
+
+
+def body_bytes(batch: pa.RecordBatch) -> int:
+    """Bytes of the bodies of a batch of MESSAGE_SCHEMA."""
+    return int(pc.sum(pc.binary_length(batch.column("body"))).as_py() or 0)

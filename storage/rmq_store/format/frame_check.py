@@ -26,6 +26,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from rmq_store.format.properties import CRC_PROPERTY_BYTES, CRC_PROPERTY_PREFIX
+
 MESSAGE_MAGIC_V1 = -626843481  # 0xDAA320A7
 MESSAGE_MAGIC_V2 = -626843477  # 0xDAA320AB
 BLANK_MAGIC = -875286124  # 0xCBD43194
@@ -54,9 +56,6 @@ BODY_POSITIONS = (88, 100, 100, 112)
 FRAME_BYTES_MIN = BODY_POSITIONS[0] + 1 + 2
 
 CRC_MASK = 0x7FFFFFFF
-# `__CRC32#`, x01, ten decimal digits with the least significant first, x02: the frame's last 20 bytes where present.
-CRC_PROPERTY_PREFIX = b"__CRC32#\x01"
-CRC_PROPERTY_BYTES = 20
 _CRC_PROPERTY_NAME = int.from_bytes(CRC_PROPERTY_PREFIX + b"\x02")
 
 

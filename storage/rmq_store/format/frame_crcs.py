@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.format.crc import crc_digits, slice_crcs
-from rmq_store.format.frame_check import CRC_MASK, CRC_PROPERTY_BYTES, CRC_PROPERTY_PREFIX, check_frame
+from rmq_store.format.frame_check import CRC_MASK, check_frame
 from rmq_store.format.frame_fields import FrameHeaders
 from rmq_store.format.gather import gather_fields
+from rmq_store.format.properties import CRC_PROPERTY_BYTES, CRC_PROPERTY_PREFIX
 
 Mask = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.intp] | slice

@@ -19,13 +19,7 @@ from rmq_store.format import properties as names
 from rmq_store.format.compression import compress
 from rmq_store.format.crc import array_crcs, shift_crcs, slice_crcs
 from rmq_store.format.encode_input import EncodeInput, EncodeOptions, RowFields, refuse_over
-from rmq_store.format.frame_check import (
-    COMPRESSION_MASK,
-    CRC_MASK,
-    CRC_PROPERTY_BYTES,
-    TRANSACTION_MASK,
-    SysFlag,
-)
+from rmq_store.format.frame_check import COMPRESSION_MASK, CRC_MASK, TRANSACTION_MASK, SysFlag
 from rmq_store.format.frame_fields import header_dtype
 from rmq_store.format.frame_parts import CRC_RESERVED, encoded_rows, fixed_width, hash_lists, topic_heads
 from rmq_store.format.frame_patch import patch_frames
@@ -34,6 +28,7 @@ from rmq_store.format.hashing import java_hashes
 from rmq_store.format.ids import month_start_ms
 from rmq_store.format.index_keys import index_key_hashes, topic_hashes
 from rmq_store.format.native_encoder import encode_natively
+from rmq_store.format.properties import CRC_PROPERTY_BYTES
 from rmq_store.format.property_encoder import MapEntries, PropertyParts, no_separator, property_parts
 from rmq_store.format.schema import ENCODED_SCHEMA
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from rmq_store.errors import UsageError
 from rmq_store.format import native
-from rmq_store.format.properties import decode_utf8
+from rmq_store.format.utf8 import decode_utf8
 
 Bytes = npt.NDArray[np.uint8]
 Positions = npt.NDArray[np.int64]

@@ -17,8 +17,6 @@ from rmq_store.format import properties as names
 from rmq_store.format.frame_check import (
     BLANK_MAGIC,
     CRC_MASK,
-    CRC_PROPERTY_BYTES,
-    CRC_PROPERTY_PREFIX,
     HOSTS_V6_MASK,
     MESSAGE_MAGIC_V1,
     MESSAGE_MAGIC_V2,
@@ -29,6 +27,8 @@ from rmq_store.format.frame_check import (
     crc_property,
 )
 from rmq_store.format.host import IPV4_HOST_BYTES, IPV6_HOST_BYTES, Host
+from rmq_store.format.properties import CRC_PROPERTY_BYTES, CRC_PROPERTY_PREFIX
+from rmq_store.format.utf8 import decode_utf8
 
 __all__ = [
     "BLANK_MAGIC",
@@ -403,7 +403,7 @@ def decode_checked(view: bytes | memoryview, position: int) -> StoredMessage:
         reconsume_times=reconsume_times,
         prepared_transaction_offset=prepared_transaction_offset,
         body=bytes(view[body_start:body_end]),
-        topic=names.decode_utf8(bytes(view[topic_start:topic_end])),
+        topic=decode_utf8(bytes(view[topic_start:topic_end])),
         properties=names.parse_properties(properties_raw),
         properties_raw=properties_raw,
     )

@@ -109,6 +109,14 @@ def is_system_topic(name: str) -> bool:
     return name in _SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
 
 
+# MixAll#isSysConsumerGroup, TopicConfigManager and SubscriptionGroupManager: what a broker makes by itself.
+SYSTEM_GROUPS = frozenset((
+    "DEFAULT_CONSUMER", "DEFAULT_PRODUCER", "TOOLS_CONSUMER", "SCHEDULE_CONSUMER", "FILTERSRV_CONSUMER",
+    "__MONITOR_CONSUMER", "CLIENT_INNER_PRODUCER", "SELF_TEST_P_GROUP", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_ONSAPI_PULL",
+))  # fmt: skip
+
+
 def is_system_group(name: str) -> bool:
     """True for the groups that a broker makes for itself (MixAll.CID_RMQ_SYS_PREFIX)."""
     return name.startswith(SYSTEM_GROUP_PREFIX)

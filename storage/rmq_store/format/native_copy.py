@@ -12,12 +12,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.format import native
-from rmq_store.format.frame_check import CRC_PROPERTY_BYTES
 from rmq_store.format.frame_fields import FrameHeaders
 from rmq_store.format.frame_parts import encoded_rows
 from rmq_store.format.gather import SLICES_BYTES_MAX, value_bytes
 from rmq_store.format.host import Host
 from rmq_store.format.index_keys import topic_hashes
+from rmq_store.format.properties import CRC_PROPERTY_BYTES
 
 Int32 = npt.NDArray[np.int32]
 

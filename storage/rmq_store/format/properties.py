@@ -9,10 +9,10 @@ Source: MessageDecoder.java (messageProperties2String, string2messageProperties)
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from rmq_store.errors import UsageError
+from rmq_store.format.utf8 import decode_utf8
 
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
@@ -80,20 +80,9 @@ TIMER_DELAY_LEVEL = "TIMER_DELAY_LEVEL"
 DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
 CRC32 = "__CRC32#"
-
-# Java's decoder answers one U+FFFD for an encoded surrogate (ED A0..BF and the byte behind it), Python's `replace` one
-# for each byte. Everything else malformed gives the same text in both.
-_ENCODED_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
-_REPLACEMENT = "�".encode()
-
-
-def decode_utf8(raw: bytes) -> str:
-    """The text that Java's `new String(raw, UTF_8)` gives: malformed bytes become U+FFFD, nothing is ever refused."""
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return _ENCODED_SURROGATE.sub(_REPLACEMENT, raw).decode(errors="replace")
-
+# `__CRC32#`, x01, ten decimal digits with the least significant first, x02: the frame's last 20 bytes where present.
+CRC_PROPERTY_PREFIX = b"__CRC32#\x01"
+CRC_PROPERTY_BYTES = 20
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
     r"""Write `properties` in their order, each entry ended by %x02.

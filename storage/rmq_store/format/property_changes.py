@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.errors import UsageError
-from rmq_store.format.frame_check import CRC_PROPERTY_BYTES, CRC_PROPERTY_PREFIX
 from rmq_store.format.gather import Bytes, Positions, begins_with, leading_words, take_slices, value_bytes
+from rmq_store.format.properties import CRC_PROPERTY_BYTES, CRC_PROPERTY_PREFIX
 from rmq_store.format.property_encoder import checked_text, first_with_separator, no_separator, refusal
 
 Int64 = npt.NDArray[np.int64]

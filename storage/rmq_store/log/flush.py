@@ -17,8 +17,8 @@ from rmq_store.files.progress import ProgressRecord
 from rmq_store.files.segments import FsyncError
 from rmq_store.format.checkpoint import Checkpoint
 from rmq_store.log.append import append_lock
+from rmq_store.log.checkpoint import load_checkpoint
 from rmq_store.log.commit_log import LOCK_TIMEOUT_MS, CommitLog
-from rmq_store.log.starting_point import load_checkpoint
 
 # A first opener after a power cut scans at most about this much, besides what a writer wrote since its last flush.
 PROGRESS_INTERVAL_BYTES = 64 << 20

@@ -15,9 +15,9 @@ from rmq_store.errors import CorruptionError
 from rmq_store.files import durable
 from rmq_store.files.progress import ProgressRecord
 from rmq_store.files.state_page import StatePage
-from rmq_store.format.checkpoint import Checkpoint
 from rmq_store.format.frame_check import check_frame
 from rmq_store.format.message import decode_frame
+from rmq_store.log.checkpoint import load_checkpoint
 from rmq_store.log.commit_log import CommitLog
 from rmq_store.log.hash_index import NO_FILE
 from rmq_store.log.queue_ends import QueueEnds
@@ -144,15 +144,6 @@ def lock_text(log: CommitLog) -> bytes:
         return os.pread(fd, LOCK_TEXT_BYTES, 0)
     finally:
         os.close(fd)
-
-
-def load_checkpoint(log: CommitLog) -> Checkpoint:
-    """RocketMQ's checkpoint; all zeros if the file is missing."""
-    path = log.root / "checkpoint"
-    try:
-        return Checkpoint.unpack(durable.read_limited(path, 1 << 20), str(path))
-    except FileNotFoundError:
-        return Checkpoint()
 
 
 def _index_missing(log: CommitLog, record: ProgressRecord) -> bool:

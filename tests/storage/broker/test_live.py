@@ -11,8 +11,8 @@ import pytest
 from rmq_store import LeaseHeldError, Message, Store, StoreConfig, UsageError
 from rmq_store.broker.leases import STUCK_AFTER_MS, Lease, live_leases
 from rmq_store.broker.live import live_consumers, live_groups, require_idle
-from rmq_store.client.backend import MessageQueue
 from rmq_store.client.local_groups import LocalGroups
+from rmq_store.client.messages import MessageQueue
 
 NOW_MS = 1_763_711_715_000  # 2025-11-21 07:55:15 UTC
 

@@ -14,8 +14,8 @@ from click.testing import Result
 
 from rmq_store import Message, Store, SubscriptionGroup
 from rmq_store.broker.leases import Lease
-from rmq_store.client.backend import MessageQueue
 from rmq_store.client.local_groups import LocalGroups
+from rmq_store.client.messages import MessageQueue
 from rmq_store.clock import system_clock
 
 from .changing import command

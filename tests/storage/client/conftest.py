@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from rmq_store import Message, SendResult, SendStatus, Store, StoreConfig
-from rmq_store.client.backend import MessageExt, MessageQueue, PullResult, PullStatus
 from rmq_store.client.local import LocalBackend
 from rmq_store.client.local_broker import LocalBroker
+from rmq_store.client.messages import MessageExt, MessageQueue, PullResult, PullStatus
 from rmq_store.client.producer import Producer
 from rmq_store.client.producer_config import ProducerConfig
 from rmq_store.clock import ClockFile

@@ -19,7 +19,7 @@ from rmq_store.client.allocate import (
     AllocateMessageQueueStrategy,
     ring_hash,
 )
-from rmq_store.client.backend import MessageQueue
+from rmq_store.client.messages import MessageQueue
 
 AVG, CIRCLE, HASH = (
     AllocateMessageQueueAveragely(),

@@ -13,10 +13,10 @@ import pytest
 
 from rmq_store import Message, SendStatus, Store, TopicConfig, UsageError
 from rmq_store.client import local_broker
-from rmq_store.client.backend import MessageQueue
 from rmq_store.client.errors import MQBrokerError, ResponseCode
 from rmq_store.client.local import LocalBackend
 from rmq_store.client.local_broker import LocalBroker
+from rmq_store.client.messages import MessageQueue
 from rmq_store.files import durable
 from rmq_store.files.lock import OfdLock
 from rmq_store.log import flush

@@ -15,10 +15,10 @@ import pytest
 
 from rmq_store import CorruptRecordError, Message, SubscriptionGroup, TopicConfig
 from rmq_store.client import local_pull
-from rmq_store.client.backend import MessageQueue, PullStatus
 from rmq_store.client.errors import MQBrokerError, ResponseCode
 from rmq_store.client.local import LocalBackend
 from rmq_store.client.local_broker import LocalBroker
+from rmq_store.client.messages import MessageQueue, PullStatus
 from rmq_store.client.stored_messages import messages_of
 from rmq_store.format import frame_decoder
 from rmq_store.format.schema import MESSAGE_SCHEMA

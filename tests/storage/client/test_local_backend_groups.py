@@ -14,9 +14,9 @@ import pytest
 
 import rmq_store
 from rmq_store import LeaseHeldError, UsageError
-from rmq_store.client.backend import MessageQueue
 from rmq_store.client.local import LocalBackend
 from rmq_store.client.local_broker import LocalBroker
+from rmq_store.client.messages import MessageQueue
 
 from .conftest import QUEUE, advance
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rmq_store.client.backend import MessageExt
 from rmq_store.client.held_queue import LOCK_LIVE_MS
+from rmq_store.client.messages import MessageExt
 from rmq_store.client.ordered_process_queue import NOTHING, OrderedProcessQueue
 
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from rmq_store.client.backend import MessageExt
 from rmq_store.client.message_batch import MessageBatch
+from rmq_store.client.messages import MessageExt
 from rmq_store.client.process_queue import Batch, ProcessQueue
 from rmq_store.client.row_batch import RowBatch
 

@@ -12,7 +12,6 @@ from itertools import pairwise
 import pytest
 
 from rmq_store import Message, SendStatus, StoreError, UsageError
-from rmq_store.client.backend import MessageQueue
 from rmq_store.client.errors import (
     MessageIllegalError,
     MQBrokerError,
@@ -23,6 +22,7 @@ from rmq_store.client.errors import (
     RemotingTooMuchRequestError,
     ResponseCode,
 )
+from rmq_store.client.messages import MessageQueue
 from rmq_store.client.producer_config import RETRY_RESPONSE_CODES_4X, ProducerConfig
 
 from .conftest import FakeBackend, Made, fail_all

@@ -12,7 +12,6 @@ import zlib
 import pytest
 
 from rmq_store import Message, SendResult, SendStatus, StoreError, UsageError
-from rmq_store.client.backend import MessageQueue
 from rmq_store.client.errors import (
     MessageIllegalError,
     MQBrokerError,
@@ -22,6 +21,7 @@ from rmq_store.client.errors import (
     RemotingTimeoutError,
     RemotingTooMuchRequestError,
 )
+from rmq_store.client.messages import MessageQueue
 from rmq_store.client.producer import Producer
 from rmq_store.client.producer_config import ProducerConfig
 from rmq_store.format.mirror_properties import MIRROR_PROPERTIES

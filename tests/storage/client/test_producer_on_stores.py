@@ -18,9 +18,9 @@ import pytest
 
 import rmq_store
 from rmq_store import Message, SendStatus, Store
-from rmq_store.client.backend import MessageExt
 from rmq_store.client.errors import MQBrokerError, MQClientError, ResponseCode
 from rmq_store.client.local import LocalBackend
+from rmq_store.client.messages import MessageExt
 from rmq_store.client.producer import Producer
 from rmq_store.client.producer_config import ProducerConfig
 from rmq_store.files import durable

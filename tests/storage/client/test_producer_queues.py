@@ -11,8 +11,8 @@ import threading
 import pytest
 
 from rmq_store import UsageError
-from rmq_store.client.backend import MessageQueue
 from rmq_store.client.fault_strategy import LATENCY_TABLES, LatencyPreset, MQFaultStrategy
+from rmq_store.client.messages import MessageQueue
 from rmq_store.client.queue_selection import (
     ThreadLocalIndex,
     next_queue,

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_store.client import stored_messages
-from rmq_store.client.backend import MessageExt
+from rmq_store.client.messages import MessageExt
 from rmq_store.client.stored_messages import NATIVE_ROWS_MIN, MessageRows, messages_of
 from rmq_store.format import native
 from rmq_store.format.schema import MESSAGE_SCHEMA

@@ -25,13 +25,13 @@ from crc_ways import crc_way
 from rmq_store.format import native
 from rmq_store.format.crc import slice_crcs
 from rmq_store.format.encode_input import EncodeInput, EncodeOptions
-from rmq_store.format.frame_check import CRC_PROPERTY_BYTES
 from rmq_store.format.frame_encoder import encode_batch
 from rmq_store.format.gather import sum_words
 from rmq_store.format.hashing import java_hash, java_hashes, topic_key_hashes
 from rmq_store.format.host import Host
 from rmq_store.format.ids import UniqueIdGenerator
 from rmq_store.format.native_encoder import columns_of
+from rmq_store.format.properties import CRC_PROPERTY_BYTES
 from rmq_store.format.schema import PROPERTIES_TYPE
 
 FORMAT_TESTS = Path(__file__).parent

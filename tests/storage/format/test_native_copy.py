@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 
 from rmq_store.errors import UsageError
 from rmq_store.format import frame_copy, native, native_copy
-from rmq_store.format.frame_check import CRC_PROPERTY_BYTES
 from rmq_store.format.frame_copy import CopyOptions, copy_frames
 from rmq_store.format.frame_fields import FrameHeaders, frame_columns
 from rmq_store.format.message import Host, encode_frame
-from rmq_store.format.properties import PROPERTIES_BYTES_MAX
+from rmq_store.format.properties import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX
 
 pytestmark = pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")
 

@@ -15,7 +15,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rmq_store.client.backend import MessageExt
 from rmq_store.client.consumer_config import ConsumeFromWhere, PushConsumerConfig
 from rmq_store.client.listener import (
     ConsumeConcurrentlyContext,
@@ -23,6 +22,7 @@ from rmq_store.client.listener import (
     MessageListenerConcurrently,
 )
 from rmq_store.client.local import LocalBackend
+from rmq_store.client.messages import MessageExt
 from rmq_store.client.push_consumer import PushConsumer
 
 TOPIC = "Orders"

@@ -14,12 +14,6 @@ from rmq_store.errors import UsageError
 if TYPE_CHECKING:
     from rmq_store import Store
 
-# MixAll#isSysConsumerGroup, TopicConfigManager and SubscriptionGroupManager: what a broker makes by itself.
-SYSTEM_GROUPS = frozenset((
-    "DEFAULT_CONSUMER", "DEFAULT_PRODUCER", "TOOLS_CONSUMER", "SCHEDULE_CONSUMER", "FILTERSRV_CONSUMER",
-    "__MONITOR_CONSUMER", "CLIENT_INNER_PRODUCER", "SELF_TEST_P_GROUP", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY",
-    "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_ONSAPI_PULL",
-))  # fmt: skip
 
 # ExportConfigsCommand#needBrokerProprties, those that a store has.
 _CONFIGS = (
@@ -93,7 +87,7 @@ def _groups(store: Store) -> dict[str, Any]:
     """AdminBrokerProcessor#getUserSubscriptionGroup: without system groups."""
     from rmq_store.broker.config_files import ConfigFile
     from rmq_store.format.config_json import as_json_value
-    from rmq_store.format.names import is_system_group
+    from rmq_store.format.names import SYSTEM_GROUPS, is_system_group
 
     table = ConfigFile(store.path, "subscriptionGroup.json").load().get("subscriptionGroupTable", {})
     return {

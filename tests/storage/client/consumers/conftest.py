@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import Store, StoreConfig
-from rmq_store.client.backend import MessageExt, MessageQueue
 from rmq_store.client.consumer_config import PushConsumerConfig
 from rmq_store.client.listener import (
     ConsumeConcurrentlyStatus,
@@ -24,6 +23,7 @@ from rmq_store.client.listener import (
     MessageListenerOrderly,
 )
 from rmq_store.client.local import LocalBackend
+from rmq_store.client.messages import MessageExt, MessageQueue
 from rmq_store.client.push_consumer import PushConsumer
 
 TOPIC, GROUP, BROKER = "Orders", "cg_orders", "rmq-embedded"

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from rmq_store import Message, UsageError
-from rmq_store.client.backend import MessageQueue
 from rmq_store.client.consumer_config import ConsumeFromWhere, LitePullConsumerConfig, MessageModel
 from rmq_store.client.errors import ClientErrorCode, MQBrokerError, MQClientError
 from rmq_store.client.lite_pull_consumer import LitePullConsumer
+from rmq_store.client.messages import MessageQueue
 from rmq_store.client.subscription import MessageSelector
 
 TOPIC, GROUP, BROKER = "Orders", "cg_report", "rmq-embedded"

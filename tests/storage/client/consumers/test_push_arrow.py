@@ -12,8 +12,8 @@ import pytest
 
 from rmq_store import Message
 from rmq_store.client import local_broker
-from rmq_store.client.backend import MessageExt
 from rmq_store.client.listener import ConsumeConcurrentlyStatus, MessageListenerArrow
+from rmq_store.client.messages import MessageExt
 from rmq_store.client.rate_limiter import RateLimiter
 from rmq_store.client.subscription import MessageSelector
 from rmq_store.format.schema import MESSAGE_SCHEMA

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import Message
-from rmq_store.client.backend import MessageExt
 from rmq_store.client.consumer_config import ConsumeFromWhere, MessageModel
 from rmq_store.client.errors import MQBrokerError
 from rmq_store.client.listener import ConsumeConcurrentlyStatus
+from rmq_store.client.messages import MessageExt
 from rmq_store.client.rate_limiter import RateLimiter
 from rmq_store.format.schema import MESSAGE_SCHEMA
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from rmq_store.client.backend import MessageExt
 from rmq_store.client.consumer_config import ConsumeFromWhere, MessageModel
 from rmq_store.client.errors import MQBrokerError, RemotingConnectError
 from rmq_store.client.listener import ConsumeConcurrentlyStatus
+from rmq_store.client.messages import MessageExt
 from rmq_store.client.rate_limiter import RateLimiter
 from rmq_store.files import durable
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from rmq_store.client.backend import MessageExt
 from rmq_store.client.consume_orderly import CONTINUOUS_MS_MAX
 from rmq_store.client.consumer_config import PushConsumerConfig
 from rmq_store.client.errors import RemotingConnectError
 from rmq_store.client.listener import ConsumeOrderlyStatus
+from rmq_store.client.messages import MessageExt
 from rmq_store.client.rate_limiter import RateLimiter
 
 SUCCESS, ROLLBACK, COMMIT, SUSPEND = (

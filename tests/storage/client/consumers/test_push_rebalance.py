@@ -11,10 +11,10 @@ import pytest
 
 from rmq_store import LeaseHeldError, UsageError
 from rmq_store.client.allocate import AllocateMessageQueueAveragelyByCircle, AllocateMessageQueueByConfig
-from rmq_store.client.backend import MessageExt, MessageQueue
 from rmq_store.client.consumer_config import ConsumeFromWhere, LitePullConsumerConfig, MessageModel, PushConsumerConfig
 from rmq_store.client.listener import ConsumeConcurrentlyStatus, ConsumeOrderlyStatus, MessageListenerConcurrently
 from rmq_store.client.local import LocalBackend
+from rmq_store.client.messages import MessageExt, MessageQueue
 from rmq_store.client.push_consumer import PushConsumer
 
 TOPIC, GROUP, BROKER = "Orders", "cg_orders", "rmq-embedded"

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import UsageError
-from rmq_store.client.backend import MessageExt
 from rmq_store.client.listener import ConsumeConcurrentlyStatus
+from rmq_store.client.messages import MessageExt
 
 TOPIC, GROUP = "Orders", "cg_orders"
 HANG_S = 30

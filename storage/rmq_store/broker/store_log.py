@@ -1,0 +1,23 @@
+"""The log of a store by its settings alone, for whoever needs nothing of what its messages mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rmq_store.broker.config import StoreConfig
+from rmq_store.log.commit_log import CommitLog
+
+
+def log_of(root: Path, config: StoreConfig, *, writable: bool) -> CommitLog:
+    """The log of a store with these settings, without its messages' meaning. Close it."""
+    return CommitLog(
+        root,
+        config.geometry(),
+        writable=writable,
+        index_enabled=config.message_index_enable,
+        index_tags=config.message_index_tags,
+        clock=lambda: 0,
+        sync_flush=config.flush_disk_type == "SYNC_FLUSH",
+        crc_property=config.enabled_append_prop_crc,
+        delay_levels_ms=config.delay_levels_ms(),
+    )

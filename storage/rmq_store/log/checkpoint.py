@@ -1,0 +1,16 @@
+"""RocketMQ's checkpoint file of a store, read (`format/checkpoint.py` has its layout)."""
+
+from __future__ import annotations
+
+from rmq_store.files import durable
+from rmq_store.format.checkpoint import Checkpoint
+from rmq_store.log.commit_log import CommitLog
+
+
+def load_checkpoint(log: CommitLog) -> Checkpoint:
+    """RocketMQ's checkpoint; all zeros if the file is missing."""
+    path = log.root / "checkpoint"
+    try:
+        return Checkpoint.unpack(durable.read_limited(path, 1 << 20), str(path))
+    except FileNotFoundError:
+        return Checkpoint()
