@@ -58,8 +58,8 @@ EXTRAS = {
     ],
 }
 
-# Optional: where it cannot be compiled, everything works without it (rmq_store/format/native.py). One build serves all
-# versions of Python that we run on.
+# Optional: where it cannot be compiled, everything works without it (rmq_store/format/bytes/native.py). One build
+# serves all versions of Python that we run on.
 NATIVE = HERE / "storage" / "rmq_store" / "native"
 EXTENSION = Extension(
     "rmq_store._native",

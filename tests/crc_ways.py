@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from rmq_store.format import native
+from rmq_store.format.bytes import native
 
 
 @contextmanager

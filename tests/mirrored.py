@@ -16,7 +16,7 @@ from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.schema import RECORDS_SCHEMA
 from rmq_store.bridge.records.to_kafka import KafkaRules, to_kafka
 from rmq_store.bridge.records.to_rmq import RmqRules, to_rmq
-from rmq_store.format.schema import MESSAGE_SCHEMA
+from rmq_store.format.tables.schema import MESSAGE_SCHEMA
 
 NOW_MS = 1_700_000_000_000
 BORN_MS = NOW_MS - 60_000

@@ -13,12 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyspark_rmq import option_docs, schema
-from rmq_store.broker import leases
+from pyspark_rmq import option_docs
+from pyspark_rmq.schema import schema
+from rmq_store.broker.metadata import leases
 from rmq_store.cli import commands
-from rmq_store.files import progress, state_page
-from rmq_store.format import checkpoint, consume_queue, frame_check, index
-from rmq_store.format.schema import ENCODED_SCHEMA
+from rmq_store.files import progress
+from rmq_store.files.locks import state_page
+from rmq_store.format.frames import frame_check
+from rmq_store.format.tables import checkpoint
+from rmq_store.format.tables.schema import ENCODED_SCHEMA
+from rmq_store.format.views import consume_queue, index
 from rmq_store.kinds import KINDS
 
 ROOT = Path(__file__).resolve().parents[1]

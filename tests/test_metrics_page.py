@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from pyspark_rmq.lag_metrics import STREAM_METRICS, stream_metrics
+from pyspark_rmq.lag.lag_metrics import STREAM_METRICS, stream_metrics
 from rmq_store import Metric, Store, openmetrics_text, store_metrics
-from rmq_store.broker.metric_table import QUEUE_METRICS, STORE_METRICS
+from rmq_store.broker.monitoring.metric_table import QUEUE_METRICS, STORE_METRICS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "metrics.md"

@@ -14,35 +14,35 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pyspark_rmq.batch_once import write_once as write_once
-    from pyspark_rmq.breaker import FloodBreaker as FloodBreaker
-    from pyspark_rmq.breaker import FloodBreakerError as FloodBreakerError
-    from pyspark_rmq.consuming import consume as consume
-    from pyspark_rmq.idempotency import SparkIdempotency as SparkIdempotency
-    from pyspark_rmq.judge import DLQ as DLQ
-    from pyspark_rmq.judge import RECONSUME_LATER as RECONSUME_LATER
-    from pyspark_rmq.judge import SUCCESS as SUCCESS
-    from pyspark_rmq.lag_listener import LagListener as LagListener
-    from pyspark_rmq.query_failure import Failure as Failure
-    from pyspark_rmq.query_failure import failure as failure
-    from pyspark_rmq.redriving import redrive as redrive
+    from pyspark_rmq.lag.lag_listener import LagListener as LagListener
+    from pyspark_rmq.query.query_failure import Failure as Failure
+    from pyspark_rmq.query.query_failure import failure as failure
+    from pyspark_rmq.retry.consume import consume as consume
+    from pyspark_rmq.retry.flood_breaker import FloodBreaker as FloodBreaker
+    from pyspark_rmq.retry.flood_breaker import FloodBreakerError as FloodBreakerError
+    from pyspark_rmq.retry.handler_runner import DLQ as DLQ
+    from pyspark_rmq.retry.handler_runner import RECONSUME_LATER as RECONSUME_LATER
+    from pyspark_rmq.retry.handler_runner import SUCCESS as SUCCESS
+    from pyspark_rmq.retry.idempotency import SparkIdempotency as SparkIdempotency
+    from pyspark_rmq.retry.redrive import redrive as redrive
     from pyspark_rmq.source import DefaultSource as DefaultSource
+    from pyspark_rmq.write.batch_once import write_once as write_once
 
 # Public name -> the module that has it. No module has the name of a function: importing it would hide the function.
 _HOMES = {
-    "DLQ": "judge",
+    "DLQ": "retry.handler_runner",
     "DefaultSource": "source",
-    "Failure": "query_failure",
-    "FloodBreaker": "breaker",
-    "FloodBreakerError": "breaker",
-    "LagListener": "lag_listener",
-    "RECONSUME_LATER": "judge",
-    "SUCCESS": "judge",
-    "SparkIdempotency": "idempotency",
-    "consume": "consuming",
-    "failure": "query_failure",
-    "redrive": "redriving",
-    "write_once": "batch_once",
+    "Failure": "query.query_failure",
+    "FloodBreaker": "retry.flood_breaker",
+    "FloodBreakerError": "retry.flood_breaker",
+    "LagListener": "lag.lag_listener",
+    "RECONSUME_LATER": "retry.handler_runner",
+    "SUCCESS": "retry.handler_runner",
+    "SparkIdempotency": "retry.idempotency",
+    "consume": "retry.consume",
+    "failure": "query.query_failure",
+    "redrive": "retry.redrive",
+    "write_once": "write.batch_once",
 }
 
 

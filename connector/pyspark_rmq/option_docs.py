@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pyspark_rmq.option_table import OPTIONS, Option, Use
+from pyspark_rmq.options.option_table import OPTIONS, Option, Use
 
 _HEAD = """# Options of `format("rmq")`
 
-<!-- Generated from connector/pyspark_rmq/option_table.py: python -m pyspark_rmq.option_docs docs/options.md -->
+<!-- Generated from connector/pyspark_rmq/options/option_table.py: python -m pyspark_rmq.option_docs docs/options.md -->
 
 Names and meanings are those of Spark's Kafka source wherever the meaning is the same. Names are compared without
 case. An unknown option, or one in the wrong place, is an error. `load()` raises it; with Spark Connect the first use of

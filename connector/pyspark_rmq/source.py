@@ -25,7 +25,7 @@ class DefaultSource(DataSource):
     """RocketMQ messages as rows: batch and stream, source and sink. Options are in docs/options.md."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        from pyspark_rmq.options import check_names
+        from pyspark_rmq.options.options import check_names
 
         super().__init__(options)
         check_names(options)
@@ -37,41 +37,41 @@ class DefaultSource(DataSource):
 
     def schema(self) -> StructType:
         """All columns of the source; with the options `group` and `dlq` also where rows come from."""
-        from pyspark_rmq.option_table import READ
-        from pyspark_rmq.options import check_options, report_options
-        from pyspark_rmq.schema import source_schema
+        from pyspark_rmq.options.option_table import READ
+        from pyspark_rmq.options.options import check_options, report_options
+        from pyspark_rmq.schema.schema import source_schema
 
         # Spark calls this at load(), and of a read only; with a schema of the user's it calls nothing there.
         check_options(self.options, sorted(READ), _now_ms())
         report = report_options(self.options)
         if report is not None:
-            from pyspark_rmq.reports import report_schema
+            from pyspark_rmq.read.reports import report_schema
 
             return report_schema(report)
         return source_schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`."""
-        from pyspark_rmq.options import report_options, source_options
-        from pyspark_rmq.reader import RmqReader
+        from pyspark_rmq.options.options import report_options, source_options
+        from pyspark_rmq.read.reader import RmqReader
 
         report = report_options(self.options)
         if report is not None:
-            from pyspark_rmq.reports import ReportReader
+            from pyspark_rmq.read.reports import ReportReader
 
             return ReportReader(report, schema)
         options = source_options(self.options, "batch read", _now_ms())
         if options.filter_pushdown:
-            from pyspark_rmq.pushdown import PushingReader
+            from pyspark_rmq.read.pushdown import PushingReader
 
             return PushingReader(options, schema)
         return RmqReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For `spark.readStream`."""
-        from pyspark_rmq.options import source_options
-        from pyspark_rmq.refused_reader import RefusedStreamReader
-        from pyspark_rmq.stream_reader import RmqStreamReader
+        from pyspark_rmq.options.options import source_options
+        from pyspark_rmq.read.refused_reader import RefusedStreamReader
+        from pyspark_rmq.read.stream_reader import RmqStreamReader
 
         try:
             return RmqStreamReader(source_options(self.options, "stream read", _now_ms()), schema)
@@ -80,9 +80,9 @@ class DefaultSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For `df.write`."""
-        from pyspark_rmq.options import sink_options
-        from pyspark_rmq.send_back_writer import batch_send_back_writer
-        from pyspark_rmq.writer import batch_writer
+        from pyspark_rmq.options.options import sink_options
+        from pyspark_rmq.write.send_back_writer import batch_send_back_writer
+        from pyspark_rmq.write.writer import batch_writer
 
         options = sink_options(self.options, "batch write")
         make = batch_writer if options.send_back is None else batch_send_back_writer
@@ -90,9 +90,9 @@ class DefaultSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """For `df.writeStream`."""
-        from pyspark_rmq.options import sink_options
-        from pyspark_rmq.send_back_writer import stream_send_back_writer
-        from pyspark_rmq.writer import stream_writer
+        from pyspark_rmq.options.options import sink_options
+        from pyspark_rmq.write.send_back_writer import stream_send_back_writer
+        from pyspark_rmq.write.writer import stream_writer
 
         options = sink_options(self.options, "stream write")
         make = stream_writer if options.send_back is None else stream_send_back_writer

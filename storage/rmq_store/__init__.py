@@ -19,29 +19,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rmq_store.broker import failure
-    from rmq_store.broker.administration import Administration, Deletion
-    from rmq_store.broker.archive import ArchiveReport, DeadLetterArchive
-    from rmq_store.broker.archive_restore import RestoreReport
-    from rmq_store.broker.archive_schema import ARCHIVE_SCHEMA
-    from rmq_store.broker.backup import BackupReport, backup
-    from rmq_store.broker.config import StoreConfig
-    from rmq_store.broker.encoding import INPUT_SCHEMA
-    from rmq_store.broker.groups import SubscriptionGroup
-    from rmq_store.broker.leases import Lease, live_leases
-    from rmq_store.broker.losses import Loss, record_losses, recorded_losses
-    from rmq_store.broker.metrics import store_metrics, write_openmetrics
-    from rmq_store.broker.redrive import DeadLetters
-    from rmq_store.broker.results import AppendResult, CommitResult, QueueRange, SendResult, SendStatus
-    from rmq_store.broker.retention import Retention, RetentionPlan, RetentionReport
-    from rmq_store.broker.retry import Retry, SentBack
-    from rmq_store.broker.schedule import Delivery, Schedule
-    from rmq_store.broker.send_back_area import SendBackArea, SendBackCounts
-    from rmq_store.broker.send_back_batch import ANSWER_SCHEMA, SEND_BACK_SCHEMA
-    from rmq_store.broker.staged_files import StagedFile, sweep
-    from rmq_store.broker.staging import StagingArea
-    from rmq_store.broker.store import Store
-    from rmq_store.broker.topics import TopicConfig
+    from rmq_store.broker.backup.backup import BackupReport, backup
+    from rmq_store.broker.delay.scheduler import Delivery, Schedule
+    from rmq_store.broker.dlq.archive import ArchiveReport, DeadLetterArchive
+    from rmq_store.broker.dlq.archive_restore import RestoreReport
+    from rmq_store.broker.dlq.archive_schema import ARCHIVE_SCHEMA
+    from rmq_store.broker.dlq.redrive import DeadLetters
+    from rmq_store.broker.metadata.groups import SubscriptionGroup
+    from rmq_store.broker.metadata.leases import Lease, live_leases
+    from rmq_store.broker.metadata.store_config import StoreConfig
+    from rmq_store.broker.metadata.topics import TopicConfig
+    from rmq_store.broker.monitoring.losses import Loss, record_losses, recorded_losses
+    from rmq_store.broker.monitoring.metrics import store_metrics, write_openmetrics
+    from rmq_store.broker.retry.retry import Retry, SentBack
+    from rmq_store.broker.retry.send_back_batch import ANSWER_SCHEMA, SEND_BACK_SCHEMA
+    from rmq_store.broker.retry.send_back_tasks import SendBackArea, SendBackCounts
+    from rmq_store.broker.rules import failure
+    from rmq_store.broker.store.administration import Administration, Deletion
+    from rmq_store.broker.store.retention import Retention, RetentionPlan, RetentionReport
+    from rmq_store.broker.store.store import Store
+    from rmq_store.broker.write.encoder import INPUT_SCHEMA
+    from rmq_store.broker.write.staged_files import StagedFile, sweep
+    from rmq_store.broker.write.staging import StagingArea
     from rmq_store.clock import ClockFile, store_clock
     from rmq_store.errors import (
         CorruptBatchError,
@@ -82,39 +81,40 @@ if TYPE_CHECKING:
         UnknownTopicError,
         UsageError,
     )
-    from rmq_store.files.pin import Pin
-    from rmq_store.format.message import Message, StoredMessage
-    from rmq_store.format.names import is_system_topic, validate_group, validate_topic
-    from rmq_store.format.openmetrics import Metric, MetricFamily, openmetrics_text
-    from rmq_store.format.schema import MESSAGE_SCHEMA
-    from rmq_store.log.kept import BadRange
-    from rmq_store.log.recovery import RecoveryReport
+    from rmq_store.files.segments.pin import Pin
+    from rmq_store.format.frames.message import Message, StoredMessage
+    from rmq_store.format.tables.schema import MESSAGE_SCHEMA
+    from rmq_store.format.text.names import is_system_topic, validate_group, validate_topic
+    from rmq_store.format.text.openmetrics import Metric, MetricFamily, openmetrics_text
+    from rmq_store.log.core.accepted_damage import BadRange
+    from rmq_store.log.recovery.recovery import RecoveryReport
+    from rmq_store.protocol.results import AppendResult, CommitResult, QueueRange, SendResult, SendStatus
 
 # Module -> the public names that it has, but for the module `failure`. They are imported when they are asked for: the
 # `rmq` command, which a shell runs for every TAB, never pays for numpy and pyarrow.
 _HOMES = {
-    "broker.administration": "Administration Deletion",
-    "broker.archive": "ArchiveReport DeadLetterArchive",
-    "broker.archive_restore": "RestoreReport",
-    "broker.archive_schema": "ARCHIVE_SCHEMA",
-    "broker.backup": "BackupReport backup",
-    "broker.config": "StoreConfig",
-    "broker.encoding": "INPUT_SCHEMA",
-    "broker.groups": "SubscriptionGroup",
-    "broker.leases": "Lease live_leases",
-    "broker.losses": "Loss record_losses recorded_losses",
-    "broker.metrics": "store_metrics write_openmetrics",
-    "broker.redrive": "DeadLetters",
-    "broker.results": "AppendResult CommitResult QueueRange SendResult SendStatus",
-    "broker.retention": "Retention RetentionPlan RetentionReport",
-    "broker.retry": "Retry SentBack",
-    "broker.schedule": "Delivery Schedule",
-    "broker.send_back_area": "SendBackArea SendBackCounts",
-    "broker.send_back_batch": "ANSWER_SCHEMA SEND_BACK_SCHEMA",
-    "broker.staged_files": "StagedFile sweep",
-    "broker.staging": "StagingArea",
-    "broker.store": "Store",
-    "broker.topics": "TopicConfig",
+    "broker.store.administration": "Administration Deletion",
+    "broker.dlq.archive": "ArchiveReport DeadLetterArchive",
+    "broker.dlq.archive_restore": "RestoreReport",
+    "broker.dlq.archive_schema": "ARCHIVE_SCHEMA",
+    "broker.backup.backup": "BackupReport backup",
+    "broker.metadata.store_config": "StoreConfig",
+    "broker.write.encoder": "INPUT_SCHEMA",
+    "broker.metadata.groups": "SubscriptionGroup",
+    "broker.metadata.leases": "Lease live_leases",
+    "broker.monitoring.losses": "Loss record_losses recorded_losses",
+    "broker.monitoring.metrics": "store_metrics write_openmetrics",
+    "broker.dlq.redrive": "DeadLetters",
+    "protocol.results": "AppendResult CommitResult QueueRange SendResult SendStatus",
+    "broker.store.retention": "Retention RetentionPlan RetentionReport",
+    "broker.retry.retry": "Retry SentBack",
+    "broker.delay.scheduler": "Delivery Schedule",
+    "broker.retry.send_back_tasks": "SendBackArea SendBackCounts",
+    "broker.retry.send_back_batch": "ANSWER_SCHEMA SEND_BACK_SCHEMA",
+    "broker.write.staged_files": "StagedFile sweep",
+    "broker.write.staging": "StagingArea",
+    "broker.store.store": "Store",
+    "broker.metadata.topics": "TopicConfig",
     "clock": "ClockFile store_clock",
     "errors": (
         "CorruptBatchError CorruptConfigError CorruptIndexError CorruptQueueError CorruptRecordError "
@@ -125,15 +125,16 @@ _HOMES = {
         "SchemaMismatchError StagingError StoreError StoreFailedError StoreFullError StoreKindError "
         "StoreLockedError StoreReplacedError TopicKindError UnknownTopicError UsageError"
     ),
-    "files.pin": "Pin",
-    "format.message": "Message StoredMessage",
-    "format.names": "is_system_topic validate_group validate_topic",
-    "format.openmetrics": "Metric MetricFamily openmetrics_text",
-    "format.schema": "MESSAGE_SCHEMA",
-    "log.kept": "BadRange",
-    "log.recovery": "RecoveryReport",
+    "files.segments.pin": "Pin",
+    "format.frames.message": "Message StoredMessage",
+    "format.text.names": "is_system_topic validate_group validate_topic",
+    "format.text.openmetrics": "Metric MetricFamily openmetrics_text",
+    "format.tables.schema": "MESSAGE_SCHEMA",
+    "log.core.accepted_damage": "BadRange",
+    "log.recovery.recovery": "RecoveryReport",
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()} | {"failure": "broker.failure"}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()} | {"failure":
+"broker.rules.failure"}
 
 __all__ = [
     "ANSWER_SCHEMA",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmq_store.format.native import Bytes, Int32, Int64, Rows, Texts, UInt32
+from rmq_store.format.bytes.native import Bytes, Int32, Int64, Rows, Texts, UInt32
 
 INTERFACE: int
 
@@ -121,14 +121,14 @@ def encode_message(
     crc_property: bool,
     index_tags: bool,
 ) -> tuple[bytearray, list[int], int] | None:
-    """As `rmq_store.format.one_frame.encode_one`, which see. None: refused, the message is not ordinary or cannot be
-    stored. OverflowError, TypeError: an argument is no number of its width, or of another type.
+    """As `rmq_store.format.frames.one_frame.encode_one`, which see. None: refused, the message is not ordinary or
+    cannot be stored. OverflowError, TypeError: an argument is no number of its width, or of another type.
     """
 
 def place_message(
     frame: bytearray, queue_offset: int, commit_log_offset: int, store_timestamp_ms: int, crc_property: bool
 ) -> None:
-    """As `rmq_store.format.message.place_frame`, which see. IndexError: too short for a frame."""
+    """As `rmq_store.format.frames.message.place_frame`, which see. IndexError: too short for a frame."""
 
 def patch_frames(
     frames: Bytes,
@@ -269,8 +269,8 @@ def make_messages(
 def chain_one(
     slots: Int32, header: bytes, key_hashes: list[int], phy_offset: int, timestamp_ms: int, entry_max: int
 ) -> tuple[int, bytes, list[tuple[int, int]], bytes] | None:
-    """As `rmq_store.format.index.chain_one`, which see; the four fields of its answer. None: refused, a record of more
-    than 64 keys. ValueError: a hash is negative, or there are no slots.
+    """As `rmq_store.format.views.index.chain_one`, which see; the four fields of its answer. None: refused, a record of
+    more than 64 keys. ValueError: a hash is negative, or there are no slots.
     """
 
 def message_sizes(data: Bytes, positions: Int64, base_offset: int, stop: int, sizes: Int32) -> None:
@@ -308,7 +308,8 @@ def newest_entries(
     log_start: int,
     log_end: int,
 ) -> list[int] | None:
-    """As `rmq_store.log.index_map.newest_entries`, which see; newest file first. ValueError: a file of another size."""
+    """As `rmq_store.log.views.index_map.newest_entries`, which see; newest file first. ValueError: a file of another
+    size."""
 
 def walk_frames(
     data: Bytes, position: int, stop: int, base_offset: int, crc_position: int, positions: Int64, sizes: Int64

@@ -17,8 +17,8 @@ from pathlib import Path
 from rmq_store.arguments import checked, checked_methods
 from rmq_store.errors import CorruptConfigError, UsageError
 from rmq_store.files.durable import open_nofollow, write_atomically
-from rmq_store.files.lock import OfdLock
-from rmq_store.files.locked_call import call_locked
+from rmq_store.files.locks.lock import OfdLock
+from rmq_store.files.locks.locked_call import call_locked
 
 _WORD = struct.Struct("<q")
 _LOCK_TIMEOUT_MS = 5000

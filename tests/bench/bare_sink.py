@@ -91,7 +91,7 @@ def _copy(path: Path, start: int, log: Sequence[int]) -> None:
     import numpy as np
     import pyarrow as pa
 
-    from rmq_store.broker.used_files import UsedFiles
+    from rmq_store.broker.write.page_release import UsedFiles
     from rmq_store.files import durable
 
     with path.open("rb") as file:

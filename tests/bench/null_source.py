@@ -48,7 +48,7 @@ class NullSource(DataSource):
         return "null"
 
     def schema(self) -> StructType:
-        from pyspark_rmq.schema import SOURCE_SCHEMA
+        from pyspark_rmq.schema.schema import SOURCE_SCHEMA
 
         return SOURCE_SCHEMA
 

@@ -47,7 +47,7 @@ def filled(directory: Path, rows: int, body_bytes: int) -> Input:
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from pyspark_rmq.schema import SOURCE_SCHEMA
+    from pyspark_rmq.schema.schema import SOURCE_SCHEMA
     from rmq_store import Store
 
     made = Input(directory / "store", directory / "template.arrow", rows)

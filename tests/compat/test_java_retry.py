@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import Message, StagingArea, Store, StoreConfig, SubscriptionGroup
-from rmq_store.format.config_json import loads
-from rmq_store.format.hashing import java_hash
+from rmq_store.format.tables.config_json import loads
+from rmq_store.format.text.hashing import java_hash
 from rmq_store.verify import verify_store
 
 from .test_java_agrees import GEOMETRY, LONG_TOPIC, copy, index_files, java_conf, orders, queue_files, rows

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
-from pyspark_rmq.offsets import Queue
+from pyspark_rmq.position.position import Queue
 from rmq_store import Store, StoreConfig
 from rmq_store.errors import CorruptRecordError, LeaseHeldError, UnknownTopicError
 
@@ -294,9 +294,9 @@ def fake_home() -> Callable[..., FakeHome]:
 @pytest.fixture
 def stream_reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """Make a stream reader on a fake home, as a new planning process would: `stream_reader(home, **options)`."""
-    from pyspark_rmq import reader, stream_reader
-    from pyspark_rmq.options import source_options
-    from pyspark_rmq.schema import SOURCE_SCHEMA
+    from pyspark_rmq.options.options import source_options
+    from pyspark_rmq.read import reader, stream_reader
+    from pyspark_rmq.schema.schema import SOURCE_SCHEMA
 
     def make(home: FakeHome, **options: str) -> stream_reader.RmqStreamReader:
         for module in (reader, stream_reader):

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from pyspark_rmq.offsets import Queue
+from pyspark_rmq.position.position import Queue
 
 T0, T1 = Queue("T", 0), Queue("T", 1)
 LIMIT = ReadMaxRows(1)  # only says that it is not Trigger.Once

@@ -14,7 +14,7 @@ from rmq_store.bridge.letters.letter_rows import LetterGroups, letter_rows
 from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.schema import RECORDS_SCHEMA
 from rmq_store.bridge.records.to_rmq import RmqRules
-from rmq_store.broker.redrive_batch import OF_KAFKA
+from rmq_store.broker.dlq.redrive_batch import OF_KAFKA
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("default")]
 

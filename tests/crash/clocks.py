@@ -164,7 +164,7 @@ class Life:
 
 @protection("due_now", "takes every waiting message for due")
 def due_now() -> Iterator[None]:
-    from rmq_store.broker.schedule import Schedule
+    from rmq_store.broker.delay.scheduler import Schedule
 
     look_now = Schedule._look_now
 

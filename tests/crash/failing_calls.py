@@ -47,7 +47,7 @@ class Case(NamedTuple):
 
 @protection("no_redirty", "after a failed fsync, the next opener writes what was not flushed again")
 def no_redirty() -> Iterator[None]:
-    from rmq_store.files.segments import SegmentRun
+    from rmq_store.files.segments.segments import SegmentRun
 
     with patch.object(SegmentRun, "rewrite", lambda run, start, end: None):
         yield
@@ -55,7 +55,7 @@ def no_redirty() -> Iterator[None]:
 
 @protection("no_poison", "a failed fsync ends all writing, in every process")
 def no_poison() -> Iterator[None]:
-    from rmq_store.files.state_page import StatePage
+    from rmq_store.files.locks.state_page import StatePage
 
     with patch.object(StatePage, "poison", property(lambda page: 0, lambda page, value: None)):
         yield
@@ -63,7 +63,7 @@ def no_poison() -> Iterator[None]:
 
 @protection("no_flush", "an acknowledgement under SYNC_FLUSH waits for an fsync")
 def no_flush() -> Iterator[None]:
-    from rmq_store.log import flush
+    from rmq_store.log.append import flush
 
     def pretend(log: Any) -> None:
         log.writing_page.flushed_end = log.writing_page.appended_end

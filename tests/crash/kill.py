@@ -144,7 +144,7 @@ def write(root: Path, chance: random.Random, producer: int, calls: int, pipe: in
     after so many calls.
     """
     from rmq_store import Store
-    from rmq_store.broker import flusher
+    from rmq_store.broker.write import flusher
 
     with mock.patch.object(flusher, "PROGRESS_INTERVAL_BYTES", 20_000), Store.open(root) as store:
         tell(pipe, OPENED)
@@ -189,7 +189,8 @@ def forget_boot(root: Path) -> None:
 
 @protection("no_undo", "leaves there what a writer that died in the middle of an append has written")
 def no_undo() -> Iterator[None]:
-    from rmq_store.log import append, recovery
+    from rmq_store.log.append import append
+    from rmq_store.log.recovery import recovery
 
     with mock.patch.object(append, "undo", lambda log: None), mock.patch.object(recovery, "undo", lambda log: None):
         yield
@@ -197,7 +198,7 @@ def no_undo() -> Iterator[None]:
 
 @protection("no_intent", "does not write down what it is about to append")
 def no_intent() -> Iterator[None]:
-    from rmq_store.files.state_page import StatePage
+    from rmq_store.files.locks.state_page import StatePage
 
     with mock.patch.object(StatePage, "declare", lambda *_: None):
         yield

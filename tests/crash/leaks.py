@@ -57,7 +57,7 @@ def run(trial: Trial) -> Counters:
     if child == 0:
         os.close(read_end)
         try:
-            from rmq_store.broker import pop_journal
+            from rmq_store.broker.pop import pop_journal
 
             pop_journal.COMPACT_BYTES = _JOURNAL_BYTES
             answer = _cycles(trial, lambda count: os.write(write_end, b"%d\n" % count))
@@ -273,7 +273,7 @@ def _many_queues(root: Path, topics: int) -> dict[str, int]:
 
 @protection("bounded_files", "the least recently used files of a store are closed")
 def _no_bound() -> Iterator[None]:
-    from rmq_store.files.segments import OpenFiles
+    from rmq_store.files.segments.segments import OpenFiles
 
     with mock.patch.object(OpenFiles.__init__, "__defaults__", (1 << 30,)):
         yield
@@ -281,7 +281,7 @@ def _no_bound() -> Iterator[None]:
 
 @protection("closed_locks", "who closes a store closes its lock files")
 def _no_closed_locks() -> Iterator[None]:
-    from rmq_store.files.lock import OfdLock
+    from rmq_store.files.locks.lock import OfdLock
 
     with mock.patch.object(OfdLock, "close", lambda lock, timeout_ms=0: lock.release()):
         yield
@@ -289,7 +289,7 @@ def _no_closed_locks() -> Iterator[None]:
 
 @protection("forgotten_files", "a file that is deleted is not kept open")
 def _no_forgotten_files() -> Iterator[None]:
-    from rmq_store.files.segments import OpenFiles
+    from rmq_store.files.segments.segments import OpenFiles
 
     with (
         mock.patch.object(OpenFiles, "forget", lambda files, path: None),

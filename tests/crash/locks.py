@@ -77,7 +77,7 @@ def _require(holds: bool, what: str, found: Counters) -> None:
 
 def _stopped(root: Path, chance: random.Random, number: int, ledger: Ledger, found: Counters) -> None:
     from rmq_store import Store, StoreLockedError
-    from rmq_store.log import opening
+    from rmq_store.log.recovery import opening
 
     recovers = chance.random() < 0.4
     store = None if recovers else Store.open(root)
@@ -202,7 +202,7 @@ def _beside_child(root: Path, chance: random.Random, number: int, ledger: Ledger
 @protection("breaks_locks", "takes a lock that is held after it has waited for it")
 def breaks_locks() -> Iterator[None]:
     from rmq_store import StoreLockedError
-    from rmq_store.files.lock import OfdLock
+    from rmq_store.files.locks.lock import OfdLock
 
     acquire = OfdLock.acquire_exclusive
 
@@ -218,7 +218,7 @@ def breaks_locks() -> Iterator[None]:
 
 @protection("shared_after_fork", "lets a forked child keep the descriptors of its parent's locks")
 def shared_after_fork() -> Iterator[None]:
-    from rmq_store.files.lock import OfdLock
+    from rmq_store.files.locks.lock import OfdLock
 
     with mock.patch.object(OfdLock, "_forget", lambda lock: None):
         yield

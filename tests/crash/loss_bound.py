@@ -23,8 +23,8 @@ from crash.protections import protection
 from crash.simulated_disk import run_lives
 from crash.store_life import Life, tiny_config
 from rmq_store import Store
-from rmq_store.broker import store as store_module
-from rmq_store.broker.flusher import Flusher
+from rmq_store.broker.store import store as store_module
+from rmq_store.broker.write.flusher import Flusher
 
 PAGE_BYTES = 4096
 CONFIG = replace(

@@ -536,7 +536,7 @@ class Walk:
 
 @protection("no_unit_drop", "recovery drops a unit whose end is not reached")
 def _no_unit_drop() -> Iterator[None]:
-    from rmq_store.log.units import UnitScan
+    from rmq_store.log.core.units import UnitScan
 
     with mock.patch.object(UnitScan, "torn", lambda scan: None):
         yield
@@ -544,7 +544,7 @@ def _no_unit_drop() -> Iterator[None]:
 
 @protection("no_marker_check", "a unit is not appended again under a value that its key has already")
 def _no_marker_check() -> Iterator[None]:
-    from rmq_store.broker.writing import Writer
+    from rmq_store.broker.write.writer import Writer
 
     with mock.patch.object(Writer, "_already_done", lambda *_: False):
         yield

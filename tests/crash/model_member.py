@@ -134,7 +134,8 @@ def _work(pipe: Connection, root: Path, config: Any, now_ms: int) -> None:
 
 def _die_at(k: int) -> None:
     """Be killed at the k-th operation from now on, stores into the state page included; 0: never."""
-    from rmq_store.files import durable, state_page
+    from rmq_store.files import durable
+    from rmq_store.files.locks import state_page
 
     if not k:
         durable.hook = None

@@ -95,7 +95,8 @@ class _Words(np.ndarray):
         self._origin = getattr(other, "_origin", None) or _address(self)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        from rmq_store.files import durable, state_page
+        from rmq_store.files import durable
+        from rmq_store.files.locks import state_page
 
         assert self._origin is not None
         number = key.indices(len(self))[0] if isinstance(key, slice) else key
@@ -121,8 +122,8 @@ class _Slots(np.ndarray):
 def memory_counts() -> Iterator[None]:
     """Stores into mapped files are operations, too: words of the state page, slots and headers of the index."""
     from rmq_store.files import durable
-    from rmq_store.files.state_page import StatePage
-    from rmq_store.log.index_file import IndexFile
+    from rmq_store.files.locks.state_page import StatePage
+    from rmq_store.log.views.index_file import IndexFile
 
     open_page, open_index, write_header = StatePage.__init__, IndexFile.__init__, IndexFile.write_header
 

@@ -8,7 +8,7 @@ def write_in_small_pieces() -> None:
     disk would be told of none before the flush.
     """
     from rmq_store.files import durable
-    from rmq_store.log import filling, write_back
+    from rmq_store.log.append import frame_writer, write_back
 
     durable.WRITE_BYTES = write_back.STEP_BYTES = 4096
-    filling.PIECE_BYTES, filling.FOR_TWO_PIECES = 8192, 2
+    frame_writer.PIECE_BYTES, frame_writer.FOR_TWO_PIECES = 8192, 2

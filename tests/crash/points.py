@@ -185,7 +185,7 @@ class Day:
 
     def _live(self, points: Points, pipe: int, producer: int = DIRECT) -> None:
         from rmq_store import Store
-        from rmq_store.log.flush import save_progress
+        from rmq_store.log.append.flush import save_progress
 
         chance = random.Random(1)
         with watched(points):
@@ -286,7 +286,7 @@ def _find(store: object, producers: Iterable[int]) -> dict[int, list[int]]:
 
 @protection("in_place", "overwrites its JSON files instead of replacing them")
 def in_place() -> Iterator[None]:
-    from rmq_store.broker import config_files
+    from rmq_store.broker.metadata import json_table
     from rmq_store.files import durable
 
     def overwrite(path: Path, data: bytes, *, backup: object = None) -> None:
@@ -298,14 +298,14 @@ def in_place() -> Iterator[None]:
 
     with (
         mock.patch.object(durable, "write_atomically", overwrite),
-        mock.patch.object(config_files, "write_atomically", overwrite),
+        mock.patch.object(json_table, "write_atomically", overwrite),
     ):
         yield
 
 
 @protection("early_end", "moves the end of the log before the records are written")
 def early_end() -> Iterator[None]:
-    from rmq_store.files.state_page import StatePage
+    from rmq_store.files.locks.state_page import StatePage
 
     declare = StatePage.declare
 
@@ -319,7 +319,7 @@ def early_end() -> Iterator[None]:
 
 @protection("no_index_undo", "leaves in the index what an unfinished append has put there")
 def no_index_undo() -> Iterator[None]:
-    from rmq_store.log.views import Views
+    from rmq_store.log.views.views import Views
 
     with mock.patch.object(Views, "restore_index", lambda *_: None):
         yield

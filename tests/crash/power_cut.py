@@ -92,7 +92,7 @@ def _wait(seconds: float) -> None:
 def _write(root: Path, flush_type: str, seed: float, pipe: int) -> None:
     """Append for ever; tell what is on disk by promise, and how much was sent."""
     from rmq_store import Store
-    from rmq_store.log.flush import save_progress
+    from rmq_store.log.append.flush import save_progress
 
     loops.die_with_parent()
     chance = random.Random(seed)

@@ -17,9 +17,9 @@ from typing import Any
 from unittest.mock import patch
 
 from crash.disk_image import Operation
-from rmq_store.files.state_page import StatePage, _Word
-from rmq_store.log import flush
-from rmq_store.log.index_file import IndexFile
+from rmq_store.files.locks.state_page import StatePage, _Word
+from rmq_store.log.append import flush
+from rmq_store.log.views.index_file import IndexFile
 
 # The engine writes inode numbers into these two: an image must hold the very file.
 IDENTITIES = ("pyrmq/state", "pyrmq/progress")

@@ -283,8 +283,8 @@ def _break(counters: Counters, reason: str) -> None:
 def _no_pins() -> Iterator[None]:
     import contextlib
 
-    from rmq_store.broker import retention
-    from rmq_store.files import pin
+    from rmq_store.broker.store import retention
+    from rmq_store.files.segments import pin
 
     @contextlib.contextmanager
     def alone(path: Path) -> Iterator[bool]:

@@ -26,16 +26,17 @@ from crash.protections import protection
 from crash.recorded_disk import Recorder
 from crash.store_life import GROUP, SLOTS, TOPICS, UNIT, Life, Promise, Workplace, engine, tiny_config
 from rmq_store import Message, Store, StoreConfig
-from rmq_store.broker import store as store_module
-from rmq_store.broker.config import StoreFile
-from rmq_store.broker.offsets import OffsetTable
-from rmq_store.broker.topics import TopicTable
+from rmq_store.broker.metadata.offsets import OffsetTable
+from rmq_store.broker.metadata.store_config import StoreFile
+from rmq_store.broker.metadata.topics import TopicTable
+from rmq_store.broker.store import store as store_module
 from rmq_store.errors import StoreError
 from rmq_store.files import durable
-from rmq_store.log import flush, opening, recovery
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.geometry import infer
-from rmq_store.log.units import END_TAG, UNITS_TOPIC, UnitRecord, UnitScan
+from rmq_store.log.append import flush
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.core.geometry import infer
+from rmq_store.log.core.units import END_TAG, UNITS_TOPIC, UnitRecord, UnitScan
+from rmq_store.log.recovery import opening, recovery
 from rmq_store.verify import verify_store
 
 IMAGES_PER_LIFE = 100

@@ -64,7 +64,7 @@ _SPARK_FAILS_MAX = 3
 
 @protection("no_marker", "the sink looks for the marker of a batch before it appends it")
 def _no_marker() -> Iterator[None]:
-    from rmq_store.broker.writing import Writer
+    from rmq_store.broker.write.writer import Writer
 
     kept = Writer._already_done
     Writer._already_done = lambda self, unit, repeatable: False  # type: ignore[method-assign]

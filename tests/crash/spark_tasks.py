@@ -37,7 +37,7 @@ TOPIC = "Out"
 @protection("shared_staging_names", "every attempt of a task writes a file that nobody else writes")
 def _shared_names() -> Iterator[None]:
     """Attempts write the same file, as a sink does that names it by its partition; the content is not checked."""
-    from rmq_store.broker import staging
+    from rmq_store.broker.write import staging
 
     kept = staging.StagingFile.__init__, staging._CrcFile.__init__, staging.StagingFile.abort
 
@@ -61,7 +61,7 @@ def _shared_names() -> Iterator[None]:
 def _no_staging() -> Iterator[None]:
     """Each task appends for itself, as a sink does that has no commit."""
     from rmq_store import Store
-    from rmq_store.broker import staging
+    from rmq_store.broker.write import staging
 
     kept = staging.StagingFile.finish
 
@@ -80,14 +80,14 @@ def _no_staging() -> Iterator[None]:
 
 @protection("no_loss_check", "what was to be read and is gone is told")
 def _no_loss_check() -> Iterator[None]:
-    from pyspark_rmq import continuity
+    from pyspark_rmq.read import loss_detection
 
-    kept = continuity.lost
-    continuity.lost = lambda wanted, kept: []
+    kept = loss_detection.lost
+    loss_detection.lost = lambda wanted, kept: []
     try:
         yield
     finally:
-        continuity.lost = kept
+        loss_detection.lost = kept
 
 
 # -- attempts, called directly -----------------------------------------------------------------------------------------
@@ -111,8 +111,8 @@ class _Query:
         self._schema = StructType([StructField("value", StringType())])
 
     def writer(self) -> Any:
-        from pyspark_rmq.options import sink_options
-        from pyspark_rmq.writer import stream_writer
+        from pyspark_rmq.options.options import sink_options
+        from pyspark_rmq.write.writer import stream_writer
 
         options = sink_options({"path": str(self.path), "topic": TOPIC}, "stream write")
         return stream_writer(options, self._schema, False)
@@ -275,9 +275,9 @@ class _Stream:
     def _new(self) -> Any:
         from pyspark.sql.types import StructType
 
-        from pyspark_rmq.options import source_options
-        from pyspark_rmq.schema import SOURCE_SCHEMA
-        from pyspark_rmq.stream_reader import RmqStreamReader
+        from pyspark_rmq.options.options import source_options
+        from pyspark_rmq.read.stream_reader import RmqStreamReader
+        from pyspark_rmq.schema.schema import SOURCE_SCHEMA
 
         schema = StructType([SOURCE_SCHEMA["queueId"], SOURCE_SCHEMA["queueOffset"]])
         return RmqStreamReader(source_options(self._options, "stream read", 0), schema)

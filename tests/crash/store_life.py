@@ -24,12 +24,12 @@ from crash.dying import BEFORE_BOOT
 from crash.pieces import write_in_small_pieces
 from crash.recorded_disk import IDENTITIES, Recorder
 from rmq_store import Message, Store, StoreConfig
-from rmq_store.broker.flusher import Flusher
-from rmq_store.files import state_page
-from rmq_store.log import append as append_module
-from rmq_store.log import flush as flush_module
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.units import UnitRecord
+from rmq_store.broker.write.flusher import Flusher
+from rmq_store.files.locks import state_page
+from rmq_store.log.append import append as append_module
+from rmq_store.log.append import flush as flush_module
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.core.units import UnitRecord
 
 GROUP = "readers"
 TOPICS = ("T0", "T1")

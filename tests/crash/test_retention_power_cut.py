@@ -24,10 +24,10 @@ from crash.part import TEETH_SEEDS
 from crash.recorded_disk import Recorder
 from crash.store_life import SLOTS, UNIT, Workplace, engine
 from rmq_store import Message, Store, StoreConfig, StoreError
-from rmq_store.broker import disk_space
-from rmq_store.broker.unit_markers import UnitMarkers
+from rmq_store.broker.store.unit_markers import UnitMarkers
+from rmq_store.broker.write import disk_space
 from rmq_store.files import durable
-from rmq_store.log.units import UnitRecord
+from rmq_store.log.core.units import UnitRecord
 from rmq_store.verify import verify_store
 
 pytestmark = pytest.mark.harness

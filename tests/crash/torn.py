@@ -141,8 +141,8 @@ def _fill(image: _Image, kind: str, cut: int, rng: random.Random) -> bytes:
 
 def _open_log(root: Path) -> Any:
     """The log alone: twice as fast as a whole store."""
-    from rmq_store.log.commit_log import CommitLog
-    from rmq_store.log.opening import open_for_writing
+    from rmq_store.log.core.commit_log import CommitLog
+    from rmq_store.log.recovery.opening import open_for_writing
 
     ticks = count(_NOW + 10**9, 1000)
     log = CommitLog(
@@ -440,21 +440,21 @@ def _patched(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 @protection("no_record_crc", "a record that we wrote must have its CRC property, which covers its properties")
 def _no_record_crc() -> Iterator[None]:
-    from rmq_store.log.starting_point import StartingPoint
+    from rmq_store.log.recovery.starting_point import StartingPoint
 
     yield from _patched(StartingPoint, "crc_from", lambda start, log: None)
 
 
 @protection("no_zeroed_tail", "what is cut off the log is overwritten with zeros")
 def _no_zeroed_tail() -> Iterator[None]:
-    from rmq_store.log import recovery
+    from rmq_store.log.recovery import recovery
 
     yield from _patched(recovery, "_remove", lambda log, end: 0)
 
 
 @protection("no_own_offset", "a record counts only at the offset that it names itself")
 def _no_own_offset() -> Iterator[None]:
-    from rmq_store.log import scan
+    from rmq_store.log.core import scan
 
     check = scan.check_frame
     yield from _patched(scan, "check_frame", lambda *args, **how: check(*args, **{**how, "expect_offset": None}))
@@ -462,14 +462,14 @@ def _no_own_offset() -> Iterator[None]:
 
 @protection("no_durable_point", "records that were on disk are never cut, whatever lies before them")
 def _no_durable_point() -> Iterator[None]:
-    from rmq_store.log import recovery
+    from rmq_store.log.recovery import recovery
 
     yield from _patched(recovery, "find_damage", lambda log, start: [])
 
 
 @protection("no_holes", "a queue that lost entries has holes in their place, and stays as long as it was")
 def _no_holes() -> Iterator[None]:
-    from rmq_store.log import dispatch
+    from rmq_store.log.recovery import dispatch
 
     yield from _patched(dispatch, "close_gap", lambda log, key, first: None)
 

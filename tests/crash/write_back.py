@@ -263,7 +263,7 @@ def _first_byte(path: Path) -> int:
 
 @protection("no_renewal", "after a failed write-back, the next opener makes the files anew")
 def _no_renewal() -> Iterator[None]:
-    from rmq_store.log import recovery
+    from rmq_store.log.recovery import recovery
 
     with patch.object(recovery, "renew", lambda log: None):
         yield

@@ -182,8 +182,8 @@ def _guided(target: Target, trial: Trial, corpus: Path, executions: int) -> Coun
 
 @protection("frame_check", "a frame's lengths are compared with the bytes that are there before a field is read")
 def _without_frame_check() -> Iterator[None]:
-    from rmq_store.format import message
-    from rmq_store.format.frame_check import FrameCheck
+    from rmq_store.format.frames import message
+    from rmq_store.format.frames.frame_check import FrameCheck
 
     def believe(view: memoryview, position: int, limit: int, **_: object) -> FrameCheck:
         return FrameCheck("message", int.from_bytes(view[position : position + 4], "big", signed=True), "")
@@ -196,7 +196,7 @@ def _without_frame_check() -> Iterator[None]:
 
 @protection("json_depth", "JSON tables are nested 64 levels deep at most")
 def _without_json_depth() -> Iterator[None]:
-    from rmq_store.format import config_json
+    from rmq_store.format.tables import config_json
 
     kept = config_json.DEPTH_MAX
     config_json.DEPTH_MAX = 1 << 30

@@ -75,7 +75,7 @@ def run(trial: Trial) -> Counters:
 
 def _recovery_sees(data: bytearray, victim: Victim) -> bool:
     """As the scan asks: the record must be whole, and so must its neighbour behind be."""
-    from rmq_store.format.frame_check import check_frame
+    from rmq_store.format.frames.frame_check import check_frame
 
     view = memoryview(data)
     after = check_frame(view, victim.end, len(view), expect_offset=BASE + victim.end, check_crc=True)
@@ -163,8 +163,8 @@ class _Sample:
 def _make(root: Path, *, crc: bool) -> tuple[list[tuple[int, int]], list[tuple[object, ...]]]:
     """A clean store with twelve records; where they lie, and what a reader gets."""
     from rmq_store import Message, Store, StoreConfig
-    from rmq_store.format.compression import compress
-    from rmq_store.format.frame_check import check_frame
+    from rmq_store.format.frames.compression import compress
+    from rmq_store.format.frames.frame_check import check_frame
 
     config = StoreConfig(
         mapped_file_size_commit_log=16384, mapped_file_size_consume_queue=400, max_hash_slot_num=16, max_index_num=64,
@@ -217,7 +217,7 @@ def _compare(counters: Counters, before: list[tuple[object, ...]], after: list[t
 
 @protection("record_crc", "the CRC over the whole record is compared")
 def _without_record_crc() -> Iterator[None]:
-    from rmq_store.format import frame_check
+    from rmq_store.format.frames import frame_check
 
     kept = frame_check._stored_crc
     frame_check._stored_crc = lambda view, end: None

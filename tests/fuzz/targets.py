@@ -22,33 +22,36 @@ import numpy as np
 import pyarrow as pa
 
 import rmq_store
-from pyspark_rmq.offsets import StreamPosition, parse_assign, parse_offsets, parse_timestamps
-from rmq_store.broker.config import StoreFile
-from rmq_store.broker.groups import GroupTable
-from rmq_store.broker.offsets import DelayOffsetTable, OffsetTable
-from rmq_store.broker.pop_journal import PopJournal
-from rmq_store.broker.pop_state import Given, Gone
-from rmq_store.broker.receipt_handle import ReceiptHandle
-from rmq_store.broker.sql92 import compile_selector
-from rmq_store.broker.staged_files import StagedFile, content_sum_of, open_staged
-from rmq_store.broker.topics import TopicTable
+from pyspark_rmq.position.position import StreamPosition, parse_assign, parse_offsets, parse_timestamps
+from rmq_store.broker.filter.sql92 import compile_selector
+from rmq_store.broker.metadata.groups import GroupTable
+from rmq_store.broker.metadata.offsets import DelayOffsetTable, OffsetTable
+from rmq_store.broker.metadata.store_config import StoreFile
+from rmq_store.broker.metadata.topics import TopicTable
+from rmq_store.broker.pop.pop_journal import PopJournal
+from rmq_store.broker.pop.pop_state import Given, Gone
+from rmq_store.broker.pop.receipt_handle import ReceiptHandle
+from rmq_store.broker.write.staged_files import StagedFile, content_sum_of, open_staged
 from rmq_store.errors import StoreError
+from rmq_store.files.locks.state_page import STATE_BYTES, StatePage
 from rmq_store.files.progress import Progress, ProgressRecord
-from rmq_store.files.state_page import STATE_BYTES, StatePage
-from rmq_store.format import config_json, consume_queue, frame_check, native
-from rmq_store.format.checkpoint import Checkpoint
-from rmq_store.format.compression import DecompressionError, compress, decompress
-from rmq_store.format.config_json import ConfigJsonError
-from rmq_store.format.frame_decoder import decode_frames, dispatch_columns
-from rmq_store.format.frame_walk import sound_frames
-from rmq_store.format.ids import parse_offset_message_id, parse_unique_id
-from rmq_store.format.index import IndexHeader
-from rmq_store.format.message import Host, check_frame, decode_frame, encode_frame
-from rmq_store.format.properties import parse_properties
-from rmq_store.format.property_columns import parse_property_column
-from rmq_store.format.schema import ENCODED_SCHEMA, MESSAGE_SCHEMA
-from rmq_store.log.hash_index import HashIndex
-from rmq_store.log.units import UnitRecord
+from rmq_store.format.batches.frame_decoder import decode_frames, dispatch_columns
+from rmq_store.format.bytes import native
+from rmq_store.format.frames import frame_check
+from rmq_store.format.frames.compression import DecompressionError, compress, decompress
+from rmq_store.format.frames.frame_walk import sound_frames
+from rmq_store.format.frames.message import Host, check_frame, decode_frame, encode_frame
+from rmq_store.format.properties.property_columns import parse_property_column
+from rmq_store.format.properties.property_string import parse_properties
+from rmq_store.format.tables import config_json
+from rmq_store.format.tables.checkpoint import Checkpoint
+from rmq_store.format.tables.config_json import ConfigJsonError
+from rmq_store.format.tables.schema import ENCODED_SCHEMA, MESSAGE_SCHEMA
+from rmq_store.format.text.ids import parse_offset_message_id, parse_unique_id
+from rmq_store.format.views import consume_queue
+from rmq_store.format.views.index import IndexHeader
+from rmq_store.log.core.units import UnitRecord
+from rmq_store.log.views.hash_index import HashIndex
 
 # DecompressionError and ConfigJsonError are what the format layer says; the layers above it make CorruptionErrors.
 TYPED = (StoreError, ConfigJsonError, DecompressionError)

@@ -122,10 +122,10 @@ def _table(name: str, load: Callable[[Path], Any], lab: _Lab, state: str) -> boo
 
 
 def _load_table(kind: str, root: Path) -> Any:
-    from rmq_store.broker.config import StoreFile
-    from rmq_store.broker.groups import GroupTable
-    from rmq_store.broker.offsets import DelayOffsetTable, OffsetTable
-    from rmq_store.broker.topics import TopicTable
+    from rmq_store.broker.metadata.groups import GroupTable
+    from rmq_store.broker.metadata.offsets import DelayOffsetTable, OffsetTable
+    from rmq_store.broker.metadata.store_config import StoreFile
+    from rmq_store.broker.metadata.topics import TopicTable
 
     if kind == "store.json":
         return StoreFile.load(root)
@@ -151,7 +151,7 @@ def _units(lab: _Lab, state: str) -> bool:
 
 def _newest_unit(root: Path) -> Any:
     from rmq_store import Store
-    from rmq_store.broker.unit_table import UnitTable
+    from rmq_store.broker.write.units import UnitTable
 
     with Store.open(root, read_only=True) as store:
         return UnitTable(store._log).newest(*view_store.UNIT, store.log_range()[1])
@@ -173,7 +173,7 @@ def _journal(lab: _Lab, state: str) -> bool:
 
 
 def _pop_state(root: Path) -> list[Any]:
-    from rmq_store.broker.pop_journal import PopJournal
+    from rmq_store.broker.pop.pop_journal import PopJournal
 
     journal = PopJournal((root / _JOURNAL).parent, sync=False)
     try:
@@ -346,8 +346,8 @@ def _no_hang() -> Iterator[None]:
 
 @protection("record_owner", "a record is asked for its own topic, queue and queue offset before an entry is believed")
 def _without_record_owner() -> Iterator[None]:
-    from rmq_store.broker import queue_reader
-    from rmq_store.log.commit_log import CommitLog
+    from rmq_store.broker.read import queue_reader
+    from rmq_store.log.core.commit_log import CommitLog
 
     kept, decode_frames = CommitLog.is_record_of, queue_reader.decode_frames
     CommitLog.is_record_of = lambda *_, **__: True

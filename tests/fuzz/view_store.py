@@ -26,8 +26,8 @@ def make(root: Path) -> Rows:
     import pyarrow as pa
 
     from rmq_store import Message, StagingArea, Store, StoreConfig, SubscriptionGroup
-    from rmq_store.broker import unit_table
-    from rmq_store.broker.offsets import DelayOffsetTable
+    from rmq_store.broker.metadata.offsets import DelayOffsetTable
+    from rmq_store.broker.write import units
 
     config = StoreConfig(
         mapped_file_size_commit_log=8192, mapped_file_size_consume_queue=200, max_hash_slot_num=16, max_index_num=40,
@@ -50,7 +50,7 @@ def make(root: Path) -> Rows:
         store.commit_offsets(GROUP, {("Orders", 0): 3})
         store.commit_offsets(GROUP, {("Others", 0): 9})
         DelayOffsetTable(root).advance({3: 0, 4: 0})
-        kept, unit_table._SAVE_AFTER = unit_table._SAVE_AFTER, 1
+        kept, units._SAVE_AFTER = units._SAVE_AFTER, 1
         for value in (4, UNIT_VALUE):
             with StagingArea.for_task(root, "write", 0, 0, topic="Others") as area:
                 area.write(pa.RecordBatch.from_pydict({"body": [b"%d" % value]}))
@@ -58,7 +58,7 @@ def make(root: Path) -> Rows:
             assert staged is not None
             store.commit_staged([staged], purpose=UNIT[0], key=UNIT[1], value=value)
         store.last_unit(*UNIT)
-        unit_table._SAVE_AFTER = kept
+        units._SAVE_AFTER = kept
         store.pop.receive(GROUP, "Orders", 2, 60_000)
     return read_rows(root)
 

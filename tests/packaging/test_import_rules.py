@@ -14,58 +14,19 @@ from pathlib import Path
 
 import pytest
 
+from layers import FOLDERS, FREE, LAYERS, figure, page_with_figure
 from rmq_store import reliable
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOTS = {"rmq_store": ROOT / "storage", "pyspark_rmq": ROOT / "connector"}
 
-# Part of rmq_store -> the parts that it may import. Every part may also import itself.
-LAYERS: dict[str, set[str]] = {
-    "errors": set(),
-    # Of public methods: checked against the types that they declare.
-    "argument_types": set(),
-    "arguments": {"errors", "argument_types"},
-    # Functions on plain values, too, but in C. By way of format/native.py, which knows whether it is there.
-    "format": {"errors", "threads", "memory", "_native"},
-    "files": {"errors", "arguments"},
-    "clock": {"errors", "arguments", "files"},
-    "threads": set(),
-    "memory": set(),
-    # Which kinds of stores there are: names of files, and sentences. Nothing of the engine: the verifier asks it, too.
-    "kinds": {"errors"},
-    "log": {"errors", "clock", "format", "files", "kinds"},
-    "verify": {"errors", "clock", "format", "files", "log", "kinds"},
-    "broker": {"errors", "arguments", "clock", "threads", "memory", "format", "files", "log", "verify", "kinds"},
-    "client": {"errors", "arguments", "clock", "format", "files", "log", "broker", "kinds"},
-    # A user of the clients like any other, with a database beside them.
-    "reliable": {"errors", "arguments", "client"},
-    # A user of the store, with Kafka on its other side.
-    "bridge": {"errors", "arguments", "clock", "threads", "format", "log", "broker", "client", "_native"},
-}
-# Folder of rmq_store.reliable -> the folders that it may import beside itself.
-RELIABLE_FOLDERS: dict[str, set[str]] = {
-    "database": set(),
-    "outbox": {"database"},
-    "inbox": {"database", "outbox"},
-    "relay": {"database", "outbox"},
-    "desk": {"database", "outbox", "relay"},
-}
-# The same of rmq_store.bridge.
-BRIDGE_FOLDERS: dict[str, set[str]] = {
-    "records": set(),
-    "kafka": {"records"},
-    "mirror": {"records", "kafka"},
-    "offsets": {"records", "kafka", "mirror"},
-    "letters": {"records", "kafka", "mirror"},
-}
-FREE = {"cli", "__init__"}  # the command and the public names may use all of the parts
 RUN_TIME = {"numpy", "pyarrow"}
 COMMAND = {"click", "rich"}
 RELIABLE = {"sqlalchemy", "redis"}  # of the extra of this name
 # Of the extra [kafka].
 BRIDGE = {"kafka"}
 # What a stream writes to its checkpoint. It needs no Spark, and of the engine only the errors.
-OPEN_TO_THE_COMMAND = ("pyspark_rmq.offsets.", "pyspark_rmq.marks.")
+OPEN_TO_THE_COMMAND = ("pyspark_rmq.position.position.", "pyspark_rmq.position.fingerprint.")
 NO_IMPORT = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml"}
 NO_CALL = {"eval", "exec", "compile", "__import__"}
 # What would make `format` do I/O or look at a clock.
@@ -125,7 +86,7 @@ def loaded_with(name: str, path: Path, known: Collection[str]) -> set[str]:
 
 
 def part(dotted: str) -> str:
-    """`format` of `rmq_store.format.index`; `__init__` of `rmq_store` itself."""
+    """`format` of `rmq_store.format.views.index`; `__init__` of `rmq_store` itself."""
     return dotted.split(".")[1] if "." in dotted else "__init__"
 
 
@@ -135,7 +96,7 @@ CONNECTOR = modules("pyspark_rmq")
 
 def test_every_part_of_the_engine_has_a_rule() -> None:
     parts = {part(name) for name, _ in ENGINE}
-    assert parts == LAYERS.keys() | FREE, "a new part needs a line in LAYERS, and in docs/design.md"
+    assert parts == {*LAYERS, *FREE}, "a new part needs a line in LAYERS, and in docs/design.md"
     assert set().union(*LAYERS.values()) <= parts | {"_native"}, "a part that is not there may be imported"
 
 
@@ -156,20 +117,38 @@ def test_a_layer_of_the_engine_imports_only_what_lies_below_it(name: str, path: 
     assert refused == []
 
 
-@pytest.mark.parametrize(("own", "folders"), [("reliable", RELIABLE_FOLDERS), ("bridge", BRIDGE_FOLDERS)])
-def test_folders_of_a_part_import_only_folders_above_them(own: str, folders: dict[str, set[str]]) -> None:
+def folder(dotted: str, own: str, packages: Collection[str]) -> str:
+    """The folder of a part that a module is in; "." for the modules of the part itself."""
+    first, _, rest = dotted.removeprefix(own).removeprefix(".").partition(".")
+    return first if rest or f"{own}.{first}" in packages else "."
+
+
+PACKAGES = {name for name, path in ENGINE + CONNECTOR if path.name == "__init__.py"}
+
+
+@pytest.mark.parametrize("own", FOLDERS)
+def test_folders_of_a_part_import_only_folders_above_them(own: str) -> None:
+    order = FOLDERS[own]
     refused, seen = [], set()
-    for name, path in ENGINE:
-        parts = name.split(".")
-        if parts[1:2] != [own] or len(parts) < 3:
+    for name, path in ENGINE + CONNECTOR:
+        if name == own or not name.startswith(f"{own}."):
             continue
-        seen.add(parts[2])
+        here = folder(name, own, PACKAGES)
+        seen.add(here)
         for target, line in imports(name, path):
-            found = target.split(".")
-            if found[:2] == ["rmq_store", own] and found[2] not in folders[parts[2]] | {parts[2]}:
-                refused.append(f"{path}:{line} imports {target}")
+            if target.startswith(f"{own}."):
+                below = folder(target, own, PACKAGES)
+                if below in order and order.index(below) > order.index(here):
+                    refused.append(f"{path}:{line} imports {target}: {below} stands below {here}")
     assert refused == []
-    assert seen == folders.keys()
+    assert seen | {"."} == {*order, "."}, "a new folder needs its place in tests/layers.py"
+
+
+def test_the_figure_of_the_design_shows_the_layers() -> None:
+    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    assert page_with_figure(page) == page, "python tests/layers.py draws it"
+    parts = [f"rmq_store.{name}" for name in LAYERS]
+    assert all(part in figure() for part in parts)
 
 
 def test_only_the_seam_of_the_bridge_knows_a_kafka_client() -> None:
@@ -200,7 +179,7 @@ def test_no_module_imports_itself_by_way_of_another() -> None:
     """Which of the two came first would decide whether the import works at all."""
     found = dict(ENGINE + CONNECTOR)
     graph = {name: loaded_with(name, path, found) for name, path in found.items()}
-    assert {"rmq_store.errors", "rmq_store.format.names"} <= graph["rmq_store.broker.query"]
+    assert {"rmq_store.errors", "rmq_store.format.text.names"} <= graph["rmq_store.broker.read.query"]
     assert cycle(graph) == []
 
 
@@ -266,7 +245,7 @@ def test_the_connector_uses_only_public_names_of_the_engine(name: str, path: Pat
         pieces = target.split(".")
         if pieces[0] != "rmq_store" or target in {f"rmq_store.reliable.{public}" for public in reliable.__all__}:
             continue
-        if len(pieces) > 1 and pieces[1] in LAYERS.keys() | FREE and pieces[1] not in ("errors", "arguments"):
+        if len(pieces) > 1 and pieces[1] in {*LAYERS, *FREE} and pieces[1] not in ("errors", "arguments"):
             refused.append(f"{path}:{line} imports {target}, which is inside the engine")
     assert refused == []
 

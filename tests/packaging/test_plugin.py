@@ -190,7 +190,7 @@ def test_a_plain_handler_goes_the_whole_ladder(project: Path) -> None:
 
             def test_a_handler_gets_the_rows_that_a_job_gets(rmq_store, rmq_topic, rmq_group):
                 from pyspark.sql import Row
-                from pyspark_rmq.schema import ORIGIN_FIELDS, SOURCE_SCHEMA
+                from pyspark_rmq.schema.schema import ORIGIN_FIELDS, SOURCE_SCHEMA
 
                 rmq_store.produce(rmq_topic, "x", keys="k", properties={"a": "b"})
                 columns = [*SOURCE_SCHEMA.names, *(field.name for field in ORIGIN_FIELDS)]

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from rmq_store import CorruptionError, Store, StoreError
-from rmq_store.broker.groups import GroupTable
-from rmq_store.broker.offsets import DelayOffsetTable, OffsetTable
-from rmq_store.broker.topics import TopicTable
-from rmq_store.format.compression import CompressionKind, DecompressionError, compress, decompress
-from rmq_store.format.frame_check import FRAME_BYTES_MIN
-from rmq_store.format.message import Host, encode_frame
+from rmq_store.broker.metadata.groups import GroupTable
+from rmq_store.broker.metadata.offsets import DelayOffsetTable, OffsetTable
+from rmq_store.broker.metadata.topics import TopicTable
+from rmq_store.format.frames.compression import CompressionKind, DecompressionError, compress, decompress
+from rmq_store.format.frames.frame_check import FRAME_BYTES_MIN
+from rmq_store.format.frames.message import Host, encode_frame
 from rmq_store.verify import verify_store
 from security.conftest import TINY
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import Message, Store
-from rmq_store.broker.backup import backup
+from rmq_store.broker.backup.backup import backup
 from security.conftest import TINY, fill
 from security.test_planted import use
 

@@ -25,7 +25,7 @@ OS_PREFIXES = ("exec", "spawn", "posix_spawn")
 IMPORTS_BY_NAME = {"connector/pyspark_rmq/__init__.py", "storage/rmq_store/__init__.py"}
 
 # Other programs: the one that the caller of `rmq consume --exec` names, and the Python that Spark would start.
-PROGRAMS = {"storage/rmq_store/cli/consume.py", "storage/rmq_store/cli/checks/spark.py"}
+PROGRAMS = {"storage/rmq_store/cli/messages/consume.py", "storage/rmq_store/cli/checks/spark.py"}
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from rmq_store import MESSAGE_SCHEMA, Message, Store, StoreConfig, UnknownTopicError
-from rmq_store.format.hashing import index_hash, java_hash
+from rmq_store.format.text.hashing import index_hash, java_hash
 from rmq_store.verify import verify_store
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -32,8 +32,8 @@ from rmq_store import (
     StoreKindError,
     UsageError,
 )
-from rmq_store.format.compression import compress
-from rmq_store.format.message import Host, encode_frame
+from rmq_store.format.frames.compression import compress
+from rmq_store.format.frames.message import Host, encode_frame
 
 TOPIC = "Victim"
 HOSTILE_NAMES = {

@@ -15,9 +15,9 @@ import pytest
 
 from interrupts import Signal, interrupted
 from rmq_store import Message, StagingArea, Store, StoreConfig, SubscriptionGroup
-from rmq_store.broker.losses import Loss, record_losses
+from rmq_store.broker.monitoring.losses import Loss, record_losses
 from rmq_store.errors import UsageError
-from rmq_store.files.lock import OfdLock
+from rmq_store.files.locks.lock import OfdLock
 from rmq_store.verify import verify_store
 
 # An interrupt between the call of os.scandir and its `with`: the iterator goes with the frame, and says so.

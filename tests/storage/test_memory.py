@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import Store
-from rmq_store.broker import queue_reader
-from rmq_store.format import native
+from rmq_store.broker.read import queue_reader
+from rmq_store.format.bytes import native
 from rmq_store.memory import BatchMemory
 
 MIB = 1 << 20

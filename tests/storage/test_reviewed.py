@@ -23,8 +23,8 @@ from rmq_store import (
     UsageError,
 )
 from rmq_store.files import durable
-from rmq_store.files.lock import OfdLock
-from rmq_store.log.flush import save_progress
+from rmq_store.files.locks.lock import OfdLock
+from rmq_store.log.append.flush import save_progress
 
 # What a broker does to the lock file: a POSIX lock on byte 0 for as long as it runs.
 BROKER = """

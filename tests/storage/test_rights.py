@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from rmq_store import Message, Store, StoreConfig
-from rmq_store.broker.backup import backup
-from rmq_store.broker.repair import carry_out, examine
+from rmq_store.broker.backup.backup import backup
+from rmq_store.broker.repair.repair import carry_out, examine
 from rmq_store.errors import StoreError
 from rmq_store.verify import verify_store
 

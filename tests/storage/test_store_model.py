@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rmq_store import MESSAGE_SCHEMA, Message, Store, StoreConfig
-from rmq_store.format.hashing import java_hash
+from rmq_store.format.text.hashing import java_hash
 from rmq_store.verify import verify_store
 
 TOPICS = ("Alpha", "Beta", "%RETRY%group")

@@ -233,7 +233,7 @@ def test_files_that_are_made_ahead_do_not_come_into_another_store(
     root: Path, tiny: StoreConfig, tree_hash: Hash, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a thread, at any moment."""
-    from rmq_store.files import segments
+    from rmq_store.files.segments import segments
 
     monkeypatch.setattr(segments, "_AHEAD_BYTES_MIN", 0)
     other = root.with_name("other")

@@ -33,7 +33,7 @@ from rmq_store import (
     UsageError,
     sweep,
 )
-from rmq_store.broker import writing
+from rmq_store.broker.write import writer
 from rmq_store.verify import verify_store
 
 TOPIC = "Paid"
@@ -109,7 +109,7 @@ def test_a_commit_whose_flush_fails_is_acknowledged_by_its_repetition_only_when_
             raise StoreLockedError("not free", None)
 
         with monkeypatch.context() as patch:
-            patch.setattr(writing, "flush", no_time)
+            patch.setattr(writer, "flush", no_time)
             with pytest.raises(StoreFailedError, match="perhaps not on disk"):
                 store.commit_staged(files, key="q", value=1)
         assert page.flushed_end < page.appended_end
@@ -323,17 +323,17 @@ def test_who_finds_the_files_used_up_by_the_same_commit_has_nothing_to_add(
     """
     staged = stage(root, [b"%04d" % number * 100 for number in range(300)])
     path = root / "pyrmq" / "staging" / staged.name
-    open_all, discard = writing.open_all_staged, writing.discard_staged
+    open_all, discard = writer.open_all_staged, writer.discard_staged
 
     def open_late(*arguments: Any) -> list[pa.RecordBatch]:
-        monkeypatch.setattr(writing, "open_all_staged", open_all)
+        monkeypatch.setattr(writer, "open_all_staged", open_all)
         with Store.open(root) as other:
             assert other.commit_staged([staged], key="q", value=7, use_up=True).committed
         return open_all(*arguments)
 
-    monkeypatch.setattr(writing, "open_all_staged", open_late)
+    monkeypatch.setattr(writer, "open_all_staged", open_late)
     if first_ends == "begun":
-        monkeypatch.setattr(writing, "discard_staged", lambda *_: None)
+        monkeypatch.setattr(writer, "discard_staged", lambda *_: None)
     with Store.open(root) as store:
         assert store.commit_staged([staged], key="q", value=7) == CommitResult(0, committed=False)
         assert path.exists() == (first_ends == "begun")

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import Message, Store, StoreConfig
-from rmq_store.broker.backup import backup
-from rmq_store.broker.repair import carry_out, examine
+from rmq_store.broker.backup.backup import backup
+from rmq_store.broker.repair.repair import carry_out, examine
 from rmq_store.verify import Report, verify_store
 from rmq_store.verify.in_use import lock_use
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import Message, Store, StoreConfig
-from rmq_store.broker.repair import carry_out, examine
+from rmq_store.broker.repair.repair import carry_out, examine
 from rmq_store.errors import CorruptionError, CorruptRecordError
 from rmq_store.verify import verify_store
 from rmq_store.verify.files import map_file

@@ -27,7 +27,7 @@ from rmq_store import (
     TopicConfig,
     UsageError,
 )
-from rmq_store.broker.pop_messages import ConsumeInitMode
+from rmq_store.broker.pop.pop_messages import ConsumeInitMode
 from rmq_store.verify import verify_store
 
 WRONG: list[Any] = [

@@ -12,7 +12,7 @@ import os
 import sys
 from typing import Any
 
-from pyspark_rmq.keeping import close_all, close_kept
+from pyspark_rmq.access.store_pool import close_all, close_kept
 
 _modules_spared = 0
 _closes_before_it_ends = False

@@ -12,10 +12,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from pyspark_rmq.keeping import Place, kept
-from pyspark_rmq.offsets import Queue
-from pyspark_rmq.options import SourceOptions
-from pyspark_rmq.worker import spare_modules
+from pyspark_rmq.access.spark_worker import spare_modules
+from pyspark_rmq.access.store_pool import Place, kept
+from pyspark_rmq.options.options import SourceOptions
+from pyspark_rmq.position.position import Queue
 
 if TYPE_CHECKING:
     import numpy as np

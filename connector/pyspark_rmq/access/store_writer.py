@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark_rmq.keeping import beside, briefly, kept
-from pyspark_rmq.options import SinkOptions
-from pyspark_rmq.worker import close_before_it_ends, is_worker, spare_modules
+from pyspark_rmq.access.spark_worker import close_before_it_ends, is_worker, spare_modules
+from pyspark_rmq.access.store_pool import beside, briefly, kept
+from pyspark_rmq.options.options import SinkOptions
 
 if TYPE_CHECKING:
     from rmq_store import SendBackArea, StagedFile, StagingArea, Store

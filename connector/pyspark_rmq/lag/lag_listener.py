@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from pyspark_rmq.home import Home, clock_of, open_to_watch
-from pyspark_rmq.lag_metrics import stream_metrics
-from pyspark_rmq.lag_tracking import Batch, QueueRow, SourceRow, SourceTracker, batch_of, milliseconds
-from pyspark_rmq.offsets import refuse
+from pyspark_rmq.access.store_reader import Home, clock_of, open_to_watch
+from pyspark_rmq.lag.lag_metrics import stream_metrics
+from pyspark_rmq.lag.lag_tracking import Batch, QueueRow, SourceRow, SourceTracker, batch_of, milliseconds
+from pyspark_rmq.position.position import refuse
 from rmq_store.arguments import checked
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from pyspark_rmq.lag_tracking import SourceTracker
+from pyspark_rmq.lag.lag_tracking import SourceTracker
 from rmq_store import Metric, MetricFamily
 
 _SOURCE = ("query", "query_id", "source", "consumer_group")

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspark_rmq.home import Home
-from pyspark_rmq.offsets import Queue, StreamPosition
-from pyspark_rmq.options import DLQ_PREFIX, RETRY_PREFIX
+from pyspark_rmq.access.store_reader import Home
+from pyspark_rmq.options.options import DLQ_PREFIX, RETRY_PREFIX
+from pyspark_rmq.position.position import Queue, StreamPosition
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pyspark_rmq.offsets import (
+from pyspark_rmq.position.position import (
     INT32_MAX,
     INT64_MAX,
     Position,
@@ -39,7 +39,7 @@ FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 SKIP = "skip"
 
-# format/names.py: the longest name of a group that today's brokers take.
+# format/text/names.py: the longest name of a group that today's brokers take.
 _GROUP_LENGTH_MAX = 120
 
 # Leading zeros are digits, too; beyond that nobody has typed a number.

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pyspark_rmq.offsets import LATEST, Position, refuse
-from pyspark_rmq.option_table import FROM_LAST, FROM_TIMESTAMP, OPTIONS, SKIP, WRITE, Use
-from pyspark_rmq.planning import Limits
+from pyspark_rmq.options.option_table import FROM_LAST, FROM_TIMESTAMP, OPTIONS, SKIP, WRITE, Use
+from pyspark_rmq.position.planning import Limits
+from pyspark_rmq.position.position import LATEST, Position, refuse
 
 # Spark's own options of a streaming query arrive among those of its sink.
 _OF_SPARK = frozenset({"checkpointlocation", "queryname", "outputmode"})

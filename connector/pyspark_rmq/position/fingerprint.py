@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark_rmq.offsets import Queue, StreamPosition
+    from pyspark_rmq.position.position import Queue, StreamPosition
 
 
 class Mark(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pyspark_rmq.offsets import Queue, QueueOffsets
+from pyspark_rmq.position.position import Queue, QueueOffsets
 
 
 class QueueSlice(NamedTuple):

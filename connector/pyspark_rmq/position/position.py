@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, NoReturn
 
-from pyspark_rmq.marks import Mark
+from pyspark_rmq.position.fingerprint import Mark
 
 _VERSION = 1
 _VERSION_WITH_CLOSED = 2

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pyspark_rmq.offsets import refuse
+from pyspark_rmq.position.position import refuse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

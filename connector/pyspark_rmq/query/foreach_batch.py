@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from pyspark_rmq.offsets import refuse
+from pyspark_rmq.position.position import refuse
 
 if TYPE_CHECKING:
     import pyarrow as pa

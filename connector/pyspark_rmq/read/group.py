@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from pyspark_rmq.home import Home, Lease
-from pyspark_rmq.offsets import Queue, QueueOffsets
-from pyspark_rmq.options import RETRY_PREFIX
+from pyspark_rmq.access.store_reader import Home, Lease
+from pyspark_rmq.options.options import RETRY_PREFIX
+from pyspark_rmq.position.position import Queue, QueueOffsets
 
 _log = logging.getLogger(__name__)
 

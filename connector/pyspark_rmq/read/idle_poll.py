@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyspark_rmq.home import Home, Range
-from pyspark_rmq.offsets import Queue
+from pyspark_rmq.access.store_reader import Home, Range
+from pyspark_rmq.position.position import Queue
 
 SELDOM_S: Final = 0.2
 """How late is noticed what does not show at the end of the log."""

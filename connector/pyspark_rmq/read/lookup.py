@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 from pyspark.sql.datasource import InputPartition
 
-from pyspark_rmq.conditions import IsSought
-from pyspark_rmq.home import Home
-from pyspark_rmq.offsets import Queue
-from pyspark_rmq.options import Lookup, SourceOptions
-from pyspark_rmq.planning import QueueSlice, split
-from pyspark_rmq.reader import SlicePartition, read_matching
+from pyspark_rmq.access.store_reader import Home
+from pyspark_rmq.options.options import Lookup, SourceOptions
+from pyspark_rmq.position.planning import QueueSlice, split
+from pyspark_rmq.position.position import Queue
+from pyspark_rmq.read.reader import SlicePartition, read_matching
+from pyspark_rmq.schema.row_filters import IsSought
 
 _log = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
-from pyspark_rmq import losses
-from pyspark_rmq.home import Home, Range
-from pyspark_rmq.marks import mark_before, stored_after
-from pyspark_rmq.offsets import Queue, StreamPosition, describe, refuse
-from pyspark_rmq.options import SourceOptions
-from pyspark_rmq.planning import QueueSlice, clip, lost
+from pyspark_rmq.access.store_reader import Home, Range
+from pyspark_rmq.options.options import SourceOptions
+from pyspark_rmq.position.fingerprint import mark_before, stored_after
+from pyspark_rmq.position.planning import QueueSlice, clip, lost
+from pyspark_rmq.position.position import Queue, StreamPosition, describe, refuse
+from pyspark_rmq.read import loss_report
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ def report_loss(message: str, gone: LostRanges, options: SourceOptions, *reasons
         from rmq_store.errors import DataLossError
 
         raise DataLossError(f"{message}. If the query should go on with what is there, set failOnDataLoss=false.", gone)
-    if losses.record(options, gone, reasons if len(reasons) > 1 else reasons * len(gone)):
+    if loss_report.record(options, gone, reasons if len(reasons) > 1 else reasons * len(gone)):
         _log.warning("%s; going on, because failOnDataLoss is off", message)
 
 
@@ -60,8 +60,8 @@ def keep_within(
 
 def _why_gone(bounds: tuple[int, int] | None, start: int) -> str:
     if bounds is None:
-        return losses.DELETED_TOPIC
-    return losses.RETENTION if start < bounds[0] else losses.ROLLED_BACK
+        return loss_report.DELETED_TOPIC
+    return loss_report.RETENTION if start < bounds[0] else loss_report.ROLLED_BACK
 
 
 def report_damage(queue: Queue, damaged: Sequence[int], options: SourceOptions) -> None:
@@ -72,7 +72,7 @@ def report_damage(queue: Queue, damaged: Sequence[int], options: SourceOptions) 
             gone[-1] = (*gone[-1][:3], offset + 1)
         else:
             gone.append((*queue, offset, offset + 1))
-    report_loss(f"messages are damaged: {describe(gone)}", gone, options, losses.CORRUPTION)
+    report_loss(f"messages are damaged: {describe(gone)}", gone, options, loss_report.CORRUPTION)
 
 
 def check_identity(home: Home, position: StreamPosition) -> None:
@@ -134,7 +134,7 @@ def check_history(
             "the store was rolled back or replaced",
             gone,
             options,
-            losses.ROLLED_BACK,
+            loss_report.ROLLED_BACK,
         )
     return going_on
 
@@ -168,14 +168,14 @@ def check_missing(
             going_on[queue] = max(offset, end)
     if deleted:
         places = ", ".join(f"{topic}-{queue_id} at offset {offset}" for topic, queue_id, offset, _ in sorted(deleted))
-        report_loss(f"topics were deleted that the stream reads: {places}", deleted, options, losses.DELETED_TOPIC)
+        report_loss(f"topics were deleted that the stream reads: {places}", deleted, options, loss_report.DELETED_TOPIC)
     if closed:
         report_loss(
             f"readQueueNums was lowered before everything was read: {describe(closed)} are in queues that are not "
             "open for reading",
             closed,
             options,
-            losses.CLOSED_QUEUE,
+            loss_report.CLOSED_QUEUE,
         )
     if not deleted and not closed:
         _log.info("no longer reading %s", ", ".join(map(str, missing)))

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-from pyspark_rmq.home import record_losses, recorded_losses
-from pyspark_rmq.options import SourceOptions
+from pyspark_rmq.access.store_reader import record_losses, recorded_losses
+from pyspark_rmq.options.options import SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -34,11 +34,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructType, TimestampType
 
-from pyspark_rmq.conditions import Comparison, where_all_hold
-from pyspark_rmq.options import Lookup, SourceOptions
-from pyspark_rmq.planning import QueueSlice
-from pyspark_rmq.reader import RmqReader
-from pyspark_rmq.schema import SOURCE_SCHEMA
+from pyspark_rmq.options.options import Lookup, SourceOptions
+from pyspark_rmq.position.planning import QueueSlice
+from pyspark_rmq.read.reader import RmqReader
+from pyspark_rmq.schema.row_filters import Comparison, where_all_hold
+from pyspark_rmq.schema.schema import SOURCE_SCHEMA
 
 _EQUALITY = (EqualTo, EqualNullSafe, In)
 _ORDER = (GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_rmq import positions
-from pyspark_rmq.continuity import keep_or_fail, keep_within, report_damage
-from pyspark_rmq.home import Home, open_to_read, task_home
-from pyspark_rmq.options import DLQ_PREFIX, SourceOptions
-from pyspark_rmq.planning import QueueSlice, split
-from pyspark_rmq.schema import source_columns
+from pyspark_rmq.access.store_reader import Home, open_to_read, task_home
+from pyspark_rmq.options.options import DLQ_PREFIX, SourceOptions
+from pyspark_rmq.position.planning import QueueSlice, split
+from pyspark_rmq.read import starting_offsets
+from pyspark_rmq.read.loss_detection import keep_or_fail, keep_within, report_damage
+from pyspark_rmq.schema.schema import source_columns
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from pyspark_rmq.conditions import Condition
-    from pyspark_rmq.home import Redriven
+    from pyspark_rmq.access.store_reader import Redriven
+    from pyspark_rmq.schema.row_filters import Condition
 
     Read = Callable[[QueueSlice, np.ndarray | None], Iterator[pa.RecordBatch]]
 
@@ -57,7 +57,7 @@ class RmqReader(DataSourceReader):
         with open_to_read(options) as home:
             kept = self._planned(home)
             if self._lookup is not None:
-                from pyspark_rmq.lookup import found_partitions
+                from pyspark_rmq.read.lookup import found_partitions
 
                 return found_partitions(home, options, self._lookup, kept)
         del home  # what it knows of thousands of queues makes room for their partitions
@@ -65,10 +65,10 @@ class RmqReader(DataSourceReader):
 
     def _planned(self, home: Home) -> list[QueueSlice]:
         options = self._options
-        positions.warn_of_unlisted(home, options.subscription)
-        ranges = positions.subscribed(home, options.subscription)
-        start = positions.batch_start(home, options, ranges)
-        end = positions.batch_end(home, options, ranges)
+        starting_offsets.warn_of_unlisted(home, options.subscription)
+        ranges = starting_offsets.subscribed(home, options.subscription)
+        start = starting_offsets.batch_start(home, options, ranges)
+        end = starting_offsets.batch_end(home, options, ranges)
         wanted = [QueueSlice(*queue, start[queue], end[queue]) for queue in ranges]
         return self._narrow(keep_or_fail(wanted, ranges, options))
 
@@ -80,7 +80,7 @@ class RmqReader(DataSourceReader):
         """Yield the messages of one task as record batches of the declared schema."""
         conditions = self._conditions
         if self._lookup is not None and isinstance(partition, SlicePartition) and partition.rows is None:
-            from pyspark_rmq.conditions import IsSought
+            from pyspark_rmq.schema.row_filters import IsSought
 
             conditions = [IsSought(self._lookup), *conditions]
         return read_partition(self._options, self._schema, partition, conditions)
@@ -112,31 +112,31 @@ def _read_columns(
     names: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
     """Yield the columns `names` of a partition, also those that the store does not have by itself."""
-    from pyspark_rmq import origin
+    from pyspark_rmq.schema import origin_columns
 
     part = partition.part
     own = part.topic == options.subscription.of_group
     if own and options.group is not None:
         # DefaultMQPushConsumerImpl.copySubscription: all of it. It has passed the filter before.
         options = replace(options, tags=None)
-    stored = origin.stored_columns(names, restore_topic=own)
+    stored = origin_columns.stored_columns(names, restore_topic=own)
     redriven = _redriven(home, part) if "redriven" in names else None
     for batch in read_matching(home, options, part, stored, conditions, partition.rows):
         if stored == list(names):
             yield batch
         else:
-            yield origin.complete(batch, names, store_topic=part.topic, restore_topic=own, redriven=redriven)
+            yield origin_columns.complete(batch, names, store_topic=part.topic, restore_topic=own, redriven=redriven)
 
 
 def _redriven(home: Home, part: QueueSlice) -> Redriven | None:
     """Which messages of a dead-letter topic's queue were moved on; None for other topics, or if that is damaged."""
-    from pyspark_rmq import origin
+    from pyspark_rmq.schema import origin_columns
     from rmq_store.errors import CorruptionError
 
     if not part.topic.startswith(DLQ_PREFIX):
         return None
     try:
-        return home.redriven(part.topic.removeprefix(DLQ_PREFIX)).get(part.queue_id, origin.NothingRedriven())
+        return home.redriven(part.topic.removeprefix(DLQ_PREFIX)).get(part.queue_id, origin_columns.NothingRedriven())
     except CorruptionError as error:
         _log.warning("the column redriven of %s is NULL: %s", part.topic, error)
         return None
@@ -157,7 +157,7 @@ def read_matching(
     if not conditions:
         yield from _read_what_exists(home, options, part, columns, rows)
         return
-    from pyspark_rmq.conditions import where_all_hold
+    from pyspark_rmq.schema.row_filters import where_all_hold
 
     looked_at = dict.fromkeys(["queueOffset", *(name for condition in conditions for name in condition.columns)])
     if not _HEAVY.intersection(columns):

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-from pyspark_rmq.home import broker_waits
-from pyspark_rmq.losses import LOSS_SCHEMA, loss_rows
-from pyspark_rmq.offsets import refuse
-from pyspark_rmq.options import ReportOptions
+from pyspark_rmq.access.store_reader import broker_waits
+from pyspark_rmq.options.options import ReportOptions
+from pyspark_rmq.position.position import refuse
+from pyspark_rmq.read.loss_report import LOSS_SCHEMA, loss_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa

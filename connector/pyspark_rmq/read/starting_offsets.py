@@ -12,12 +12,12 @@ import os
 import re
 from collections.abc import Collection, Mapping
 
-from pyspark_rmq import losses
-from pyspark_rmq.continuity import report_loss
-from pyspark_rmq.home import Home, Range, clock_of
-from pyspark_rmq.offsets import EARLIEST, LATEST, Position, Queue, describe, refuse
-from pyspark_rmq.option_table import FROM_LAST, FROM_TIMESTAMP
-from pyspark_rmq.options import RETRY_PREFIX, SourceOptions, Subscription
+from pyspark_rmq.access.store_reader import Home, Range, clock_of
+from pyspark_rmq.options.option_table import FROM_LAST, FROM_TIMESTAMP
+from pyspark_rmq.options.options import RETRY_PREFIX, SourceOptions, Subscription
+from pyspark_rmq.position.position import EARLIEST, LATEST, Position, Queue, describe, refuse
+from pyspark_rmq.read import loss_report
+from pyspark_rmq.read.loss_detection import report_loss
 
 _log = logging.getLogger(__name__)
 
@@ -249,7 +249,7 @@ def _ahead(options: SourceOptions, ranges: Ranges, committed: Mapping[Queue, int
             "exist; the store was rolled back or replaced",
             gone,
             options,
-            losses.ROLLED_BACK,
+            loss_report.ROLLED_BACK,
         )
     return {Queue(topic, queue_id) for topic, queue_id, _, _ in gone}
 

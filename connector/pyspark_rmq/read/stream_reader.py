@@ -31,18 +31,19 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_rmq import continuity, planning, positions
-from pyspark_rmq.ending import stop_when_terminated
-from pyspark_rmq.group import GroupMember, describe_owner
-from pyspark_rmq.home import Home, Pin, Range, open_to_commit, open_to_read, place_of
-from pyspark_rmq.idle import IdleLook
-from pyspark_rmq.keeping import Place
-from pyspark_rmq.marks import marks_before
-from pyspark_rmq.offsets import Queue, QueueOffsets, StreamPosition
-from pyspark_rmq.options import SourceOptions
-from pyspark_rmq.planning import QueueSlice
-from pyspark_rmq.reader import SlicePartition, read_partition
-from pyspark_rmq.schema import source_columns
+from pyspark_rmq.access.store_pool import Place
+from pyspark_rmq.access.store_reader import Home, Pin, Range, open_to_commit, open_to_read, place_of
+from pyspark_rmq.options.options import SourceOptions
+from pyspark_rmq.position import planning
+from pyspark_rmq.position.fingerprint import marks_before
+from pyspark_rmq.position.planning import QueueSlice
+from pyspark_rmq.position.position import Queue, QueueOffsets, StreamPosition
+from pyspark_rmq.query.ending import stop_when_terminated
+from pyspark_rmq.read import loss_detection, starting_offsets
+from pyspark_rmq.read.group import GroupMember, describe_owner
+from pyspark_rmq.read.idle_poll import IdleLook
+from pyspark_rmq.read.reader import SlicePartition, read_partition
+from pyspark_rmq.schema.schema import source_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,7 +90,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             home, ranges = self._look()
             start: QueueOffsets = {}
             try:
-                start = positions.stream_start(home, self._options, ranges)
+                start = starting_offsets.stream_start(home, self._options, ranges)
             except UsageError as error:
                 # A new query is refused by `latestOffset`. A first batch that is repeated knows where it began, and
                 # goes on although, say, the option does not name a queue that was added since.
@@ -149,7 +150,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest = {queue: limits.max_offset for queue, limits in ranges.items()}
         available = self._available(begin.next)
         fresh = {queue: ranges[queue] for queue in available if queue not in begin.next}
-        began = reopened | back | (positions.new_queue_start(home, self._options, fresh) if fresh else {})
+        began = reopened | back | (starting_offsets.new_queue_start(home, self._options, fresh) if fresh else {})
         low = dict(begin.next) | began
         end = self._admit(home, low, available, ranges, isinstance(limit, ReadAllAvailable))
         if end == begin.next and not first and not back:
@@ -200,7 +201,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._pinned = finish, pin
             # What retention took before it was pinned.
             ranges = {queue: home.queue_range(*queue) for queue in ranges}
-        kept = continuity.keep_or_fail(wanted, ranges, self._options)
+        kept = loss_detection.keep_or_fail(wanted, ranges, self._options)
         return [SlicePartition(part) for part in planning.split(kept, self._options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -251,7 +252,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._member.heartbeat()
             return self._ranges
         subscription = self._options.subscription
-        ranges = positions.subscribed(home, subscription)
+        ranges = starting_offsets.subscribed(home, subscription)
         if self._member is not None:
             # The retry topic's before it exists: a second query of the group is refused now, not at the first failure.
             own = () if subscription.of_group is None else (subscription.of_group,)
@@ -276,7 +277,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             place.close()
             raise
         self._home, self._place = home, place
-        positions.warn_of_unlisted(home, options.subscription)
+        starting_offsets.warn_of_unlisted(home, options.subscription)
         if options.group is not None and commits:
             self._member = GroupMember(home, options.group, describe_owner(options.consumer_name or "a Spark stream"))
         return home
@@ -314,10 +315,10 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not missing and not begin.closed:
             return {}
         had = {queue.topic for queue in missing}
-        topics = positions.subscribed_topics({*home.topics(), *had}, self._options.subscription)
-        closed = continuity.still_closed(home, begin, ranges, topics)
+        topics = starting_offsets.subscribed_topics({*home.topics(), *had}, self._options.subscription)
+        closed = loss_detection.still_closed(home, begin, ranges, topics)
         if missing:
-            closed |= continuity.check_missing(home, begin, missing, topics, self._options)
+            closed |= loss_detection.check_missing(home, begin, missing, topics, self._options)
         return closed
 
     def _complete(self, position: StreamPosition, ranges: Mapping[Queue, Range]) -> None:
@@ -334,10 +335,10 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check(self, home: Home, position: StreamPosition, ranges: Mapping[Queue, Range]) -> dict[Queue, int]:
         """Where queues go on that were rolled back; reports them."""
         # Also those that were compared before: files may be overwritten where they lie.
-        compares = position not in self._checked or not continuity.has_all(home, position, ranges)
+        compares = position not in self._checked or not loss_detection.has_all(home, position, ranges)
         if compares:
-            continuity.check_identity(home, position)
-        back = continuity.check_history(home, position, ranges, self._options, compares=compares)
+            loss_detection.check_identity(home, position)
+        back = loss_detection.check_history(home, position, ranges, self._options, compares=compares)
         home.rest()
         if not back:
             self._checked = (*self._checked[-1:], position)

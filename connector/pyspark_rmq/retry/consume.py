@@ -25,14 +25,15 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType, TimestampType
 
-from pyspark_rmq import connect_query, foreach_batch, home, sink_home
-from pyspark_rmq.breaker import FloodBreaker, FloodWatch
-from pyspark_rmq.idempotency import NEEDED as ID_COLUMNS
-from pyspark_rmq.idempotency import SparkIdempotency, TaskIdempotency
-from pyspark_rmq.judge import DLQ, MODES, REASON_COLUMNS, RESULT_COLUMNS, SUCCESS, Judge, Mode
-from pyspark_rmq.offsets import refuse
-from pyspark_rmq.option_table import group_name, local_path
-from pyspark_rmq.reasons import NO_RESULT
+from pyspark_rmq.access import store_reader, store_writer
+from pyspark_rmq.options.option_table import group_name, local_path
+from pyspark_rmq.position.position import refuse
+from pyspark_rmq.query import connect_query, foreach_batch
+from pyspark_rmq.retry.failure_reason import NO_RESULT
+from pyspark_rmq.retry.flood_breaker import FloodBreaker, FloodWatch
+from pyspark_rmq.retry.handler_runner import DLQ, MODES, REASON_COLUMNS, RESULT_COLUMNS, SUCCESS, Judge, Mode
+from pyspark_rmq.retry.idempotency import NEEDED as ID_COLUMNS
+from pyspark_rmq.retry.idempotency import SparkIdempotency, TaskIdempotency
 from rmq_store.arguments import instance, path_text
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def consume(
     for name in RESULT_COLUMNS:
         if name in types:
             refuse(f"the stream has a column {name!r}, which is the name of a column of results: rename it")
-    sink_home.prepare_to_consume(path, group, max_reconsume_times)
+    store_writer.prepare_to_consume(path, group, max_reconsume_times)
     kept = tuple(name for name in types if name not in REASON_COLUMNS) if on_results is not None else tuple(_NEEDED)
     consumer = _BatchConsumer(
         handler, mode, path, group, max_reconsume_times, on_results, reasons, kept,
@@ -213,7 +214,7 @@ class _BatchConsumer:
         from pyspark import StorageLevel
 
         query_id = self._query_id(batch)
-        if not self._run_began and not home.is_consuming(self._path, self._group):
+        if not self._run_began and not store_reader.is_consuming(self._path, self._group):
             refuse(
                 f"nobody reads as group {self._group!r} in {self._path}: what fails here would never come back. Give "
                 "the stream the options path and group that consume has, and leave commitOffsets on"
@@ -223,14 +224,14 @@ class _BatchConsumer:
             return
         most = self._max_reconsume_times
         if most is None:
-            most = home.retry_max_times(self._path, self._group)
+            most = store_reader.retry_max_times(self._path, self._group)
         once = self._once(query_id, batch_id, most)
         judge = Judge(self._handler, self._mode, self._path, self._kept, most, once)
         judged = foreach_batch.map_in_arrow(batch, judge.__call__, self._schema).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             counts = _count(judged)
             self._warn_of_unanswered(counts, batch_id)
-            now_ms = home.clock_of(self._path)()
+            now_ms = store_reader.clock_of(self._path)()
             if self._watch is not None:
                 self._watch.check(counts.rows, counts.dead, now_ms)
             if self._on_results is not None:
@@ -245,7 +246,7 @@ class _BatchConsumer:
     def _once(self, query_id: str, batch_id: int, max_reconsume_times: int) -> TaskIdempotency | None:
         if self._idempotency is None:
             return None
-        ladder_ms = home.retry_ladder_ms(self._path)
+        ladder_ms = store_reader.retry_ladder_ms(self._path)
         token = f"{query_id}/{batch_id}"
         return TaskIdempotency(self._idempotency, self._group, ladder_ms, max_reconsume_times, token)
 
@@ -262,7 +263,7 @@ class _BatchConsumer:
         """Whether an earlier run has sent this batch's failures back. Only the first batch of a run can be repeated."""
         if self._run_began:
             return False
-        newest = sink_home.last_sent_back(self._path, _key(self._group, query_id))
+        newest = store_writer.last_sent_back(self._path, _key(self._group, query_id))
         found = -1 if newest is None else newest >> _DIGEST_BITS
         if found < batch_id:
             self._run_began = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from pyspark_rmq.offsets import refuse
+from pyspark_rmq.position.position import refuse
 from rmq_store.arguments import check_fields
 from rmq_store.errors import StoreError
 

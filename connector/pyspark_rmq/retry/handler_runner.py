@@ -25,11 +25,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_rmq.home import clock_of
-from pyspark_rmq.idempotency import NOT_DONE, Rows, TaskIdempotency
-from pyspark_rmq.message_ids import ids_or_errors
-from pyspark_rmq.offsets import refuse
-from pyspark_rmq.reasons import Reason, no_result, reason_of, returned
+from pyspark_rmq.access.store_reader import clock_of
+from pyspark_rmq.position.position import refuse
+from pyspark_rmq.retry.failure_reason import Reason, no_result, reason_of, returned
+from pyspark_rmq.retry.idempotency import NOT_DONE, Rows, TaskIdempotency
+from pyspark_rmq.schema.message_ids import ids_or_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import Row

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from pyspark_rmq.message_ids import message_ids
-from pyspark_rmq.offsets import refuse
-from pyspark_rmq.reasons import Reason, reason_of
+from pyspark_rmq.position.position import refuse
+from pyspark_rmq.retry.failure_reason import Reason, reason_of
+from pyspark_rmq.schema.message_ids import message_ids
 
 if TYPE_CHECKING:
     from rmq_store.reliable import Idempotency

@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 from rmq_store import failure
 
 if TYPE_CHECKING:
-    from pyspark_rmq.home import Redriven
+    from pyspark_rmq.access.store_reader import Redriven
 
 RETRY_TOPIC: Final = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_rmq.options import Lookup
-from pyspark_rmq.origin import offset_message_ids
+from pyspark_rmq.options.options import Lookup
+from pyspark_rmq.schema.origin_columns import offset_message_ids
 
 Mask = npt.NDArray[np.bool_]
 

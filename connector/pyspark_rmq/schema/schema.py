@@ -39,7 +39,7 @@ deliverTimestamp   TIMESTAMP              -                       used: waits un
 
 Without a schema of the user's, the origin columns (originTopic to storeTopic) are there with the options `group` and
 `dlq`, the reasons (errorClass to lastFailureTime), redriven and replays with `dlq`. A user's schema may name all of
-them at any time. How they are made: `origin.py`. With the option sendBack the sink takes other columns:
+them at any time. How they are made: `origin_columns.py`. With the option sendBack the sink takes other columns:
 `send_back_columns`.
 """
 
@@ -64,7 +64,7 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from pyspark_rmq.offsets import refuse
+from pyspark_rmq.position.position import refuse
 
 _TEXT_MAP = MapType(StringType(), StringType(), valueContainsNull=True)
 

@@ -13,9 +13,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from pyspark_rmq import origin
-from pyspark_rmq.judge import DLQ, DONE, RECONSUME_LATER, level_of
-from pyspark_rmq.reasons import Reason, no_result, reason_of, returned
+from pyspark_rmq.retry.failure_reason import Reason, no_result, reason_of, returned
+from pyspark_rmq.retry.handler_runner import DLQ, DONE, RECONSUME_LATER, level_of
+from pyspark_rmq.schema import origin_columns
 from rmq_store import ClockFile, Message, SendResult, Store, StoreConfig, UnknownTopicError, failure
 
 RETRY_PREFIX = "%RETRY%"
@@ -188,7 +188,7 @@ class RmqTestStore:
             for batch in self.store.read(topic, queue_id, start, limits.max_offset):
                 names = [*batch.schema.names, *_ORIGIN_COLUMNS]
                 own = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
-                rows = origin.complete(batch, names, store_topic=topic, restore_topic=own)
+                rows = origin_columns.complete(batch, names, store_topic=topic, restore_topic=own)
                 yield from rows.to_pylist(maps_as_pydicts="strict")
 
 

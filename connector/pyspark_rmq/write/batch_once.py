@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pyspark.sql import DataFrame
 
-from pyspark_rmq import connect_query, foreach_batch
-from pyspark_rmq.batch_rows import BatchRows
-from pyspark_rmq.idempotency import STUB_TABLES
-from pyspark_rmq.offsets import refuse
-from pyspark_rmq.option_table import group_name
+from pyspark_rmq.options.option_table import group_name
+from pyspark_rmq.position.position import refuse
+from pyspark_rmq.query import connect_query, foreach_batch
+from pyspark_rmq.retry.idempotency import STUB_TABLES
+from pyspark_rmq.write.batch_rows import BatchRows
 from rmq_store.arguments import instance
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def _insert(table: sa.Table, columns: list[str], connection: sa.Connection, rows
 
 def _columns_of(table: sa.Table, columns: list[str]) -> list[str]:
     """The columns that the table has, too. Another column of the stream is refused, unless every message has it."""
-    from pyspark_rmq.schema import ORIGIN_FIELDS, SOURCE_SCHEMA
+    from pyspark_rmq.schema.schema import ORIGIN_FIELDS, SOURCE_SCHEMA
 
     known = {field.name for field in (*SOURCE_SCHEMA, *ORIGIN_FIELDS)}
     strange = [name for name in columns if name not in table.c and name not in known]

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_rmq import foreach_batch
-from pyspark_rmq.message_ids import message_ids
-from pyspark_rmq.offsets import refuse
+from pyspark_rmq.position.position import refuse
+from pyspark_rmq.query import foreach_batch
+from pyspark_rmq.schema.message_ids import message_ids
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

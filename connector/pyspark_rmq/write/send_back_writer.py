@@ -19,12 +19,12 @@ import numpy as np
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pyspark_rmq.home import clock_of
-from pyspark_rmq.offsets import refuse
-from pyspark_rmq.options import SinkOptions
-from pyspark_rmq.schema import SinkColumns, send_back_columns
-from pyspark_rmq.sink_home import SEND_BACK, Marker, prepare_to_send_back, stage_send_backs
-from pyspark_rmq.writer import RmqStreamWriter, RmqWriter, Staged, refuse_table, stream_ids
+from pyspark_rmq.access.store_reader import clock_of
+from pyspark_rmq.access.store_writer import SEND_BACK, Marker, prepare_to_send_back, stage_send_backs
+from pyspark_rmq.options.options import SinkOptions
+from pyspark_rmq.position.position import refuse
+from pyspark_rmq.schema.schema import SinkColumns, send_back_columns
+from pyspark_rmq.write.writer import RmqStreamWriter, RmqWriter, Staged, refuse_table, stream_ids
 
 if TYPE_CHECKING:
     import pyarrow as pa

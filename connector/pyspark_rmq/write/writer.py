@@ -23,10 +23,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pyspark_rmq.offsets import refuse
-from pyspark_rmq.options import NO_TABLES, SinkOptions
-from pyspark_rmq.schema import SinkColumns, sink_columns
-from pyspark_rmq.sink_home import (
+from pyspark_rmq.access.store_writer import (
     Marker,
     commit_staged,
     is_there_to_write,
@@ -35,6 +32,9 @@ from pyspark_rmq.sink_home import (
     stage,
     sweep_staged,
 )
+from pyspark_rmq.options.options import NO_TABLES, SinkOptions
+from pyspark_rmq.position.position import refuse
+from pyspark_rmq.schema.schema import SinkColumns, sink_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa

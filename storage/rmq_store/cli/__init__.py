@@ -22,36 +22,18 @@ from typing import Any, NoReturn
 
 import click
 
-from rmq_store.cli import (
-    backup,
-    broker,
-    checkpoint,
-    consume,
-    delayed,
-    dlq,
-    doctor,
-    groups,
-    init,
-    lag,
-    metrics,
-    mirror,
-    mqadmin,
-    offsets,
-    output,
-    read,
-    repair,
-    resend,
-    retention,
-    send,
-    tail,
-    top,
-    topics,
-    trace,
-    verify,
-)
+from rmq_store.cli import checkpoint, mqadmin
+from rmq_store.cli.dlq import dlq
+from rmq_store.cli.groups import groups, lag, offsets
+from rmq_store.cli.maintenance import backup, broker, doctor, init, repair, retention, verify
+from rmq_store.cli.messages import consume, delayed, read, send, tail, trace
+from rmq_store.cli.mirror import mirror
+from rmq_store.cli.monitoring import metrics, top, topics
 from rmq_store.cli.mqadmin import broker as mqadmin_broker
 from rmq_store.cli.mqadmin import cleaning, consumer, export, message, message_dump, message_flow, offset, topic
-from rmq_store.cli.sections import SectionedGroup
+from rmq_store.cli.outbox import resend
+from rmq_store.cli.shared import output
+from rmq_store.cli.shared.sections import SectionedGroup
 from rmq_store.errors import NotAStoreError, StoreError, UsageError
 
 EXIT_PROBLEMS, EXIT_USAGE = 1, 2

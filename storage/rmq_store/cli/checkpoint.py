@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.completion import GROUP, TOPIC
-from rmq_store.cli.confirm import changing_options, confirm
-from rmq_store.cli.known import require_group
-from rmq_store.cli.output import common_options, open_store, printable, wide_option, write_json
-from rmq_store.cli.targets import one_of, target, target_options
+from rmq_store.cli.shared.completion import GROUP, TOPIC
+from rmq_store.cli.shared.confirm import changing_options, confirm
+from rmq_store.cli.shared.name_lookup import require_group
+from rmq_store.cli.shared.output import common_options, open_store, printable, wide_option, write_json
+from rmq_store.cli.shared.targets import one_of, target, target_options
 
 if TYPE_CHECKING:
     from rmq_store import Store
@@ -159,7 +159,7 @@ def rewind(
 def _plan(
     store: Store, found: Checkpoint, topics: tuple[str, ...], queue: int | None, drop_state: bool, asked: dict[str, Any]
 ) -> Rewind:
-    from rmq_store.broker.offset_reset import given
+    from rmq_store.broker.monitoring.offset_reset import given
     from rmq_store.cli.checkpoints.rewinding import Selection, plan_rewind
 
     name, value = one_of(asked)
@@ -173,9 +173,9 @@ def _plan(
 
 def _require_idle(store: Store, plan: Rewind, group: str | None, *, dry_run: bool) -> None:
     """Of the groups that the query is known by: those of its retry topics, and `group`."""
-    from rmq_store.broker.live import live_consumers
+    from rmq_store.broker.monitoring.active_consumers import live_consumers
     from rmq_store.errors import LeaseHeldError
-    from rmq_store.format.names import RETRY_PREFIX, retry_group
+    from rmq_store.format.text.names import RETRY_PREFIX, retry_group
 
     queues = {queue for standing in plan.checkpoint.standings() for queue in standing.begin.next}
     groups = {retry_group(queue.topic) for queue in queues if queue.topic.startswith(RETRY_PREFIX)}

@@ -11,8 +11,24 @@
 >>> directory.cleanup()
 """
 
-from rmq_store.broker.results import SendResult, SendStatus
-from rmq_store.client.allocate import (
+from rmq_store.broker.filter.subscription import MessageSelector
+from rmq_store.client.backend.backend import Backend, Broker
+from rmq_store.client.backend.local import LocalBackend
+from rmq_store.client.backend.queue_selection import select_message_queue_by_hash
+from rmq_store.client.consume_service.listener import (
+    ConsumeConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
+    MessageListenerArrow,
+    MessageListenerConcurrently,
+    MessageListenerOrderly,
+)
+from rmq_store.client.consumer.lite_pull_consumer import LitePullConsumer
+from rmq_store.client.consumer.message_view import MessageView
+from rmq_store.client.consumer.push_consumer import PushConsumer
+from rmq_store.client.consumer.simple_consumer import FilterExpression, FilterExpressionType, SimpleConsumer
+from rmq_store.client.group.allocate import (
     AllocateMachineRoomNearby,
     AllocateMessageQueueAveragely,
     AllocateMessageQueueAveragelyByCircle,
@@ -20,15 +36,19 @@ from rmq_store.client.allocate import (
     AllocateMessageQueueByMachineRoom,
     AllocateMessageQueueConsistentHash,
 )
-from rmq_store.client.backend import Backend, Broker
-from rmq_store.client.backoff import BackoffPolicy
-from rmq_store.client.consumer_config import (
+from rmq_store.client.group.consumer_config import (
     ConsumeFromWhere,
     LitePullConsumerConfig,
     MessageModel,
     PushConsumerConfig,
 )
-from rmq_store.client.errors import (
+from rmq_store.client.group.rate_limiter import RateLimiter
+from rmq_store.client.producer.backoff import BackoffPolicy
+from rmq_store.client.producer.producer import Producer
+from rmq_store.client.producer.producer_config import ProducerConfig
+from rmq_store.errors import InvalidReceiptHandleError, LeaseHeldError, UsageError
+from rmq_store.format.frames.message import Message
+from rmq_store.protocol.errors import (
     ClientError,
     ClientErrorCode,
     MessageIllegalError,
@@ -40,28 +60,8 @@ from rmq_store.client.errors import (
     RemotingTooMuchRequestError,
     ResponseCode,
 )
-from rmq_store.client.listener import (
-    ConsumeConcurrentlyContext,
-    ConsumeConcurrentlyStatus,
-    ConsumeOrderlyContext,
-    ConsumeOrderlyStatus,
-    MessageListenerArrow,
-    MessageListenerConcurrently,
-    MessageListenerOrderly,
-)
-from rmq_store.client.lite_pull_consumer import LitePullConsumer
-from rmq_store.client.local import LocalBackend
-from rmq_store.client.message_view import MessageView
-from rmq_store.client.messages import MessageExt, MessageQueue, PullBatchResult, PullResult, PullStatus
-from rmq_store.client.producer import Producer
-from rmq_store.client.producer_config import ProducerConfig
-from rmq_store.client.push_consumer import PushConsumer
-from rmq_store.client.queue_selection import select_message_queue_by_hash
-from rmq_store.client.rate_limiter import RateLimiter
-from rmq_store.client.simple_consumer import FilterExpression, FilterExpressionType, SimpleConsumer
-from rmq_store.client.subscription import MessageSelector
-from rmq_store.errors import InvalidReceiptHandleError, LeaseHeldError, UsageError
-from rmq_store.format.message import Message
+from rmq_store.protocol.messages import MessageExt, MessageQueue, PullBatchResult, PullResult, PullStatus
+from rmq_store.protocol.results import SendResult, SendStatus
 
 __all__ = [
     "AllocateMachineRoomNearby",

@@ -5,7 +5,7 @@ open it afterwards.
 
 Every operation that can fail or lose data calls `hook(operation, path)` first, so that a test can make exactly the k-th
 one fail. Operations: "open", "read", "write", "allocate", "fsync" (of a file; fdatasync too), "rename", "link",
-"unlink", "fsync_directory", "mkdir"; "syncfs" in log/flush.py.
+"unlink", "fsync_directory", "mkdir"; "syncfs" in log/append/flush.py.
 
 Assumptions about the medium: a rename is atomic; bytes are durable after fsync(2) of the file, names after fsync(2)
 of the directory. Linux only.

@@ -19,12 +19,13 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from rmq_store.files import durable, pin
-from rmq_store.log.append import append_lock
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.consume_queue import ConsumeQueue
-from rmq_store.log.flush import flush, save_progress
-from rmq_store.log.queue_noting import note_first_files
+from rmq_store.files import durable
+from rmq_store.files.segments import pin
+from rmq_store.log.append.append import append_lock
+from rmq_store.log.append.flush import flush, save_progress
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.integrity.queue_noting import note_first_files
+from rmq_store.log.views.consume_queue import ConsumeQueue
 
 
 def removable(log: CommitLog, end: int) -> list[int]:

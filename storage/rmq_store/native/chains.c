@@ -1,5 +1,5 @@
-/* Chains of index files, from what their slots lead to back to the oldest entry. The twins are in log/index_map.py, that
-   of `newest_entries` in log/index_search.py. */
+/* Chains of index files, from what their slots lead to back to the oldest entry. The twins are in log/views/index_map.py, that
+   of `newest_entries` in log/views/index_search.py. */
 
 #include "native.h"
 

@@ -1,4 +1,4 @@
-/* Stored frames as new frames for another place. The twin, and the rules: format/frame_copy.py.
+/* Stored frames as new frames for another place. The twin, and the rules: format/batches/frame_copy.py.
 
    One pass over the rows: each frame is checked, copied and changed while its bytes are at hand, and its property
    string says what its queue and the index get. A batch with something that is not ordinary (IPv6 hosts, malformed

@@ -1,5 +1,5 @@
-/* Frames of a batch of messages, from its columns. The twin is format/frame_encoder.py with its parts; layout of a frame:
-   format/frame_check.py.
+/* Frames of a batch of messages, from its columns. The twin is format/batches/frame_encoder.py with its parts; layout of a frame:
+   format/frames/frame_check.py.
 
    One pass over the rows, `encode_frames`, or two, so that several threads can write: `measure_frames` checks what is to
    be stored and says how long each frame gets, then `write_frames` writes them. All walk the columns in the same way, so

@@ -1,4 +1,4 @@
-/* Looks at many files with one call. The twin is in log/file_sizes.py. */
+/* Looks at many files with one call. The twin is in log/core/file_sizes.py. */
 
 #include "native.h"
 

@@ -1,5 +1,5 @@
 /* Pieces of frames, and what the index gets for a message: what the encoder of batches and the copier of frames have in
-   common. The twins are format/frame_parts.py and format/index_keys.py; layout of a frame: format/frame_check.py. */
+   common. The twins are format/batches/frame_parts.py and format/views/index_keys.py; layout of a frame: format/frames/frame_check.py. */
 
 #ifndef RMQ_FRAME_PARTS_H
 #define RMQ_FRAME_PARTS_H

@@ -1,4 +1,4 @@
-/* The fixed fields and all lengths of many frames, checked. Layout and rules: rmq_store/format/frame_check.py. */
+/* The fixed fields and all lengths of many frames, checked. Layout and rules: rmq_store/format/frames/frame_check.py. */
 
 #include "native.h"
 

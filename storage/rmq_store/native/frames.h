@@ -1,4 +1,4 @@
-/* One frame's fixed fields and lengths, checked. Layout and rules: rmq_store/format/frame_check.py. */
+/* One frame's fixed fields and lengths, checked. Layout and rules: rmq_store/format/frames/frame_check.py. */
 
 #ifndef RMQ_FRAMES_H
 #define RMQ_FRAMES_H

@@ -1,4 +1,4 @@
-/* IPv4 hosts of frames as text: `1.2.3.4:10911`. Layout: rmq_store/format/host.py. */
+/* IPv4 hosts of frames as text: `1.2.3.4:10911`. Layout: rmq_store/format/text/host.py. */
 
 #include "native.h"
 

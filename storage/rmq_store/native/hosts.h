@@ -1,4 +1,4 @@
-/* IPv4 hosts of frames as text: `1.2.3.4:10911`. Layout: rmq_store/format/host.py. */
+/* IPv4 hosts of frames as text: `1.2.3.4:10911`. Layout: rmq_store/format/text/host.py. */
 
 #ifndef RMQ_HOSTS_H
 #define RMQ_HOSTS_H

@@ -1,4 +1,4 @@
-/* New entries of an index file, chained to what their slots hold and to one another. The twins are in format/index.py: of
+/* New entries of an index file, chained to what their slots hold and to one another. The twins are in format/views/index.py: of
    `chain_one` and `chain_and_point` the functions of that name, of `chain_entries` `build_chain` and `encode_entries`.
    What these do by sorting is done here one by one, as RocketMQ does it. Where the slots are those of the file,
    `chain_entries` has a table of those that were met in between, because entries must be on the file before the slots
@@ -173,7 +173,7 @@ done:
     return result;
 }
 
-/* The header of a file; its fields are where format/index.py says. */
+/* The header of a file; its fields are where format/views/index.py says. */
 #define HEADER_BYTES 40
 /* Of a record with more keys Python makes the entries. */
 #define KEYS_MAX 64

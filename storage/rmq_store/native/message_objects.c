@@ -1,4 +1,4 @@
-/* Messages as Python objects, made of columns. The twin is `_made` of client/stored_messages.py.
+/* Messages as Python objects, made of columns. The twin is `_made` of protocol/stored_messages.py.
 
    The only part that makes objects of a class that it is given: each field is set by its own descriptor, as a
    constructor would, so that nothing here knows how such an object lies in memory. */

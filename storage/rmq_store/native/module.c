@@ -7,7 +7,7 @@
 #include "crc.h"
 #include "crc32c.h"
 
-/* Raised whenever a function is added or its parameters change, here and in rmq_store/format/native.py. */
+/* Raised whenever a function is added or its parameters change, here and in rmq_store/format/bytes/native.py. */
 #define INTERFACE 15
 
 int take_items(Items *items, PyObject *object, size_t item_bytes, int writable, const char *name)

@@ -1,5 +1,5 @@
 /* Filling in frames what is known only when it is known where they will lie: queueOffset, physicalOffset,
-   storeTimestamp, and the digits of the CRC property that follow from them. The twin is format/frame_patch.py, which
+   storeTimestamp, and the digits of the CRC property that follow from them. The twin is format/batches/frame_patch.py, which
    says what CRC-32 being affine has to do with it. */
 
 #include "native.h"

@@ -1,4 +1,4 @@
-/* The pieces `name %x01 value %x02` of many property strings. Rules: rmq_store/format/properties.py. */
+/* The pieces `name %x01 value %x02` of many property strings. Rules: rmq_store/format/properties/property_string.py. */
 
 #include "native.h"
 

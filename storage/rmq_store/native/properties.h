@@ -1,4 +1,4 @@
-/* The pieces `name %x01 value %x02` of a property string. Rules: rmq_store/format/properties.py. */
+/* The pieces `name %x01 value %x02` of a property string. Rules: rmq_store/format/properties/property_string.py. */
 
 #ifndef RMQ_PROPERTIES_H
 #define RMQ_PROPERTIES_H

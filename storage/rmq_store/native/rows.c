@@ -1,4 +1,4 @@
-/* The columns of a batch, and the property strings made of them. The twin is format/property_encoder.py. */
+/* The columns of a batch, and the property strings made of them. The twin is format/properties/property_encoder.py. */
 
 #include "rows.h"
 

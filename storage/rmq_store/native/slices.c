@@ -1,5 +1,5 @@
 /* Many pieces of one buffer: copied one behind another, as Arrow's binary arrays; or added up. The twins are in
-   format/gather.py. */
+   format/bytes/gather.py. */
 
 #include "native.h"
 

@@ -1,5 +1,5 @@
-/* Texts of messages: what may be stored, and Java's hash. The twins are format/property_encoder.py (checked_text,
-   first_with_separator) and format/hashing.py. */
+/* Texts of messages: what may be stored, and Java's hash. The twins are format/properties/property_encoder.py (checked_text,
+   first_with_separator) and format/text/hashing.py. */
 
 #include "native.h"
 

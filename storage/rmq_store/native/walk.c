@@ -1,4 +1,4 @@
-/* Sound frames one behind another, found by what they say of their own sizes. Rules: rmq_store/format/frame_check.py. */
+/* Sound frames one behind another, found by what they say of their own sizes. Rules: rmq_store/format/frames/frame_check.py. */
 
 #include "native.h"
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import pyarrow as pa
 
-from rmq_store.format.properties import KEYS, TAGS
+from rmq_store.format.properties.property_string import KEYS, TAGS
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -102,7 +102,8 @@ class PullResult(Pulled):
 
 @dataclass(frozen=True, slots=True)
 class PullBatchResult(Pulled):
-    """Messages from the asked offset on, as batches of MESSAGE_SCHEMA (`format/schema.py`), none of them empty."""
+    """Messages from the asked offset on, as batches of MESSAGE_SCHEMA (`format/tables/schema.py`), none of them
+    empty."""
 
     batches: Sequence[pa.RecordBatch] = ()
 

@@ -18,10 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.client.messages import MessageExt, add_properties
-from rmq_store.format import native
-from rmq_store.format.host import Host
-from rmq_store.format.ids import offset_message_id, offset_message_ids
+from rmq_store.format.bytes import native
+from rmq_store.format.text.host import Host
+from rmq_store.format.text.ids import offset_message_id, offset_message_ids
+from rmq_store.protocol.messages import MessageExt, add_properties
 
 _NAMES = [field.name for field in fields(MessageExt)]
 # A MessageExt while it is made. The constructor of a frozen class sets each field by `object.__setattr__`, which takes

@@ -1,6 +1,7 @@
 """The files of the log, by name and size only: which there are, how long each should be, and what is no segment.
 
-Source of the rules: MappedFileQueue#doLoad, and `rmq_store.files.segments`, which refuses what is named here as damage.
+Source of the rules: MappedFileQueue#doLoad, and `rmq_store.files.segments.segments`, which refuses what is named here
+as damage.
 """
 
 from __future__ import annotations

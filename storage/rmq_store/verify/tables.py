@@ -3,7 +3,7 @@
     config/<name>.json    RocketMQ's JSON, integer keys without quotes; if it is bad <name>.json.bak is read
     pyrmq/store.json      sizes and settings of a store of ours
 
-Source of the rules: ConfigManager#load, and `rmq_store.broker.config_files`.
+Source of the rules: ConfigManager#load, and `rmq_store.broker.metadata.json_table`.
 """
 
 from __future__ import annotations

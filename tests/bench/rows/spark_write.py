@@ -112,7 +112,7 @@ def columns(frame: DataFrame, number: str, names: str, body_bytes: int) -> DataF
 
 def _remove(path: Path) -> None:
     """Remove a store when nobody has it open any more: the commit of a stream keeps it for a moment."""
-    from rmq_store.files.lock import OfdLock
+    from rmq_store.files.locks.lock import OfdLock
 
     lock, end_s = OfdLock(path / "lock"), time.monotonic() + LET_GO_S
     while (holder := lock.who()).kind != "free":

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rmq_store import MESSAGE_SCHEMA, Store
-from rmq_store.broker.lag import group_lag
+from rmq_store.broker.monitoring.lag import group_lag
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 COMPRESSED = 1

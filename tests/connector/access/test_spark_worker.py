@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pyspark_rmq import keeping, worker
-from pyspark_rmq.home import task_home
-from pyspark_rmq.options import SourceOptions, Subscription
+from pyspark_rmq.access import spark_worker, store_pool
+from pyspark_rmq.access.store_reader import task_home
+from pyspark_rmq.options.options import SourceOptions, Subscription
 
 Make = Callable[..., Any]
 
@@ -24,10 +24,10 @@ class Collector:
         self.calls: list[tuple[str, int]] = []
 
     def collect(self) -> None:
-        self.calls.append(("collect", len(keeping._kept)))
+        self.calls.append(("collect", len(store_pool._kept)))
 
     def freeze(self) -> None:
-        self.calls.append(("freeze", len(keeping._kept)))
+        self.calls.append(("freeze", len(store_pool._kept)))
 
 
 SPARED = [("collect", 0), ("freeze", 0)]
@@ -36,9 +36,9 @@ SPARED = [("collect", 0), ("freeze", 0)]
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Collector:
     collector = Collector()
-    monkeypatch.setattr(worker, "gc", collector)
-    monkeypatch.setattr(worker, "is_worker", lambda: True)
-    monkeypatch.setattr(worker, "_modules_spared", 0)
+    monkeypatch.setattr(spark_worker, "gc", collector)
+    monkeypatch.setattr(spark_worker, "is_worker", lambda: True)
+    monkeypatch.setattr(spark_worker, "_modules_spared", 0)
     return collector
 
 
@@ -46,11 +46,11 @@ def test_modules_are_spared_once_and_again_when_new_ones_came(
     collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(3):
-        worker.spare_modules()
+        spark_worker.spare_modules()
     assert collector.calls == SPARED
     monkeypatch.setitem(sys.modules, "a_module_that_came", ModuleType("a_module_that_came"))
     for _ in range(3):
-        worker.spare_modules()
+        spark_worker.spare_modules()
     assert collector.calls == 2 * SPARED
 
 
@@ -65,14 +65,14 @@ def test_a_worker_is_a_process_that_will_have_more_tasks(
     monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
     if reuse is not None:
         monkeypatch.setenv("SPARK_REUSE_WORKER", reuse)
-    assert worker.is_worker() is expected
+    assert spark_worker.is_worker() is expected
 
 
 def test_outside_of_a_worker_collections_are_left_alone(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    assert not worker.is_worker()
-    monkeypatch.setattr(worker, "gc", collector)
-    worker.spare_modules()
+    assert not spark_worker.is_worker()
+    monkeypatch.setattr(spark_worker, "gc", collector)
+    spark_worker.spare_modules()
     assert collector.calls == []
 
 
@@ -83,15 +83,15 @@ def test_what_a_task_before_has_kept_open_is_closed_first(
     options = SourceOptions(str(make_store(Orders=10)), Subscription(("Orders",)))
     with task_home(options):
         pass
-    assert len(keeping._kept) == 1
+    assert len(store_pool._kept) == 1
     monkeypatch.setitem(sys.modules, "a_module_that_came", ModuleType("a_module_that_came"))
     with task_home(options):
         assert collector.calls == 2 * SPARED
     with task_home(options):
         pass
     assert collector.calls == 2 * SPARED
-    keeping.close_kept()
-    assert not keeping._kept
+    store_pool.close_kept()
+    assert not store_pool._kept
 
 
 def test_a_worker_looks_past_what_it_has_imported(spark: Any, make_store: Make) -> None:

@@ -18,14 +18,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_rmq import home as home_module
-from pyspark_rmq import keeping, sink_home
-from pyspark_rmq.home import task_home
-from pyspark_rmq.options import SinkOptions, SourceOptions, Subscription
-from pyspark_rmq.sink_home import commit_staged
+from pyspark_rmq.access import store_pool, store_writer
+from pyspark_rmq.access import store_reader as home_module
+from pyspark_rmq.access.store_reader import task_home
+from pyspark_rmq.access.store_writer import commit_staged
+from pyspark_rmq.options.options import SinkOptions, SourceOptions, Subscription
 from rmq_store import NotAStoreError, StagedFile, StagingArea, Store, StoreConfig, StoreFailedError, StoreFullError
 from rmq_store.files import durable
-from rmq_store.files.state_page import StatePage
+from rmq_store.files.locks.state_page import StatePage
 
 Make = Callable[..., Any]
 
@@ -35,8 +35,8 @@ HANG_GUARD_S = 60
 @pytest.fixture(autouse=True)
 def nothing_kept() -> Iterator[None]:
     yield
-    for key in list(keeping._kept):
-        opened = keeping._take(key)
+    for key in list(store_pool._kept):
+        opened = store_pool._take(key)
         assert opened is not None
         opened.close()
 
@@ -86,7 +86,7 @@ def test_a_moment_after_the_last_task_nothing_is_open(make_store: Make, monkeypa
     while open_files(path) and time.monotonic() < deadline_s:
         time.sleep(0.05)
     assert not open_files(path)
-    assert not keeping._kept
+    assert not store_pool._kept
 
 
 def test_retention_does_not_wait_for_a_home_that_rests(make_store: Make) -> None:
@@ -134,13 +134,13 @@ def test_a_store_that_was_replaced_is_opened_anew(make_store: Make) -> None:
 def test_what_is_wrong_with_a_replaced_store_is_no_business_of_the_next_commit(
     make_store: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sink_home, "is_worker", lambda: True)
+    monkeypatch.setattr(store_writer, "is_worker", lambda: True)
     path = make_store(Orders=10)
-    with sink_home._commit_home(str(path), keeps_open=True):
+    with store_writer._commit_home(str(path), keeps_open=True):
         pass
     shutil.rmtree(path)
     make_store(Orders=3)
-    with sink_home._commit_home(str(path), keeps_open=True) as store:
+    with store_writer._commit_home(str(path), keeps_open=True) as store:
         assert count(store) == 3
     assert f"{path} could not be closed" in caplog.text
 
@@ -150,14 +150,14 @@ def test_what_is_wrong_with_a_replaced_store_is_no_business_of_the_next_commit(
 def test_a_store_that_was_replaced_while_it_was_written_does_not_have_what_was_written(
     make_store: Make, monkeypatch: pytest.MonkeyPatch, worker: bool, keeps_open: bool
 ) -> None:
-    monkeypatch.setattr(sink_home, "is_worker", lambda: worker)
+    monkeypatch.setattr(store_writer, "is_worker", lambda: worker)
     path = make_store(Orders=10)
-    with pytest.raises(StoreFailedError, match="deleted or replaced"), sink_home._commit_home(str(path), keeps_open):
+    with pytest.raises(StoreFailedError, match="deleted or replaced"), store_writer._commit_home(str(path), keeps_open):
         path.rename(path.with_name("old"))
         make_store(Orders=3)
-    with pytest.raises(StoreFailedError, match="deleted or replaced"), sink_home._commit_home(str(path), keeps_open):
+    with pytest.raises(StoreFailedError, match="deleted or replaced"), store_writer._commit_home(str(path), keeps_open):
         shutil.rmtree(path)
-    assert not keeping._kept
+    assert not store_pool._kept
 
 
 @pytest.mark.parametrize("keeps_open", [False, True])
@@ -165,7 +165,7 @@ def test_of_two_errors_that_of_the_commit_counts(
     make_store: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, keeps_open: bool
 ) -> None:
     """A commit whose fsync failed must not be told as one that found the disk full when it was closed."""
-    monkeypatch.setattr(sink_home, "is_worker", lambda: True)
+    monkeypatch.setattr(store_writer, "is_worker", lambda: True)
     path = make_store(Orders=10)
     closing = Store.close
 
@@ -174,10 +174,10 @@ def test_of_two_errors_that_of_the_commit_counts(
         raise StoreFullError("no room for the checkpoint")
 
     monkeypatch.setattr(Store, "close", close)
-    with pytest.raises(StoreFailedError, match="fsync"), sink_home._commit_home(str(path), keeps_open):
+    with pytest.raises(StoreFailedError, match="fsync"), store_writer._commit_home(str(path), keeps_open):
         raise StoreFailedError("fsync")
     assert "no room for the checkpoint" in caplog.text
-    assert not keeping._kept
+    assert not store_pool._kept
 
 
 def test_a_home_that_cannot_be_kept_is_closed_and_its_user_hears_nothing(
@@ -192,7 +192,7 @@ def test_a_home_that_cannot_be_kept_is_closed_and_its_user_hears_nothing(
     path = make_store(Orders=10)
     with task_home(options(path)) as home:
         assert count(home) == 10
-    assert not keeping._kept and not open_files(path)
+    assert not store_pool._kept and not open_files(path)
     assert "cannot be kept open" in caplog.text
 
 
@@ -210,17 +210,17 @@ def test_a_home_whose_directories_cannot_be_opened_is_closed(make_store: Make, m
         monkeypatch.setattr(os, "open", no_descriptor)
         return home
 
-    with pytest.raises(OSError, match="Too many"), keeping.kept(("x", str(path)), path, open_home, lambda _: 60.0):
+    with pytest.raises(OSError, match="Too many"), store_pool.kept(("x", str(path)), path, open_home, lambda _: 60.0):
         pass
     monkeypatch.undo()
-    assert not keeping._kept and not open_files(path)
+    assert not store_pool._kept and not open_files(path)
 
 
 def test_a_home_in_which_a_task_failed_is_not_given_to_another(make_store: Make) -> None:
     path = make_store(Orders=10)
     with pytest.raises(RuntimeError), task_home(options(path)):
         raise RuntimeError("a task")
-    assert not keeping._kept and not open_files(path)
+    assert not store_pool._kept and not open_files(path)
 
 
 def test_a_task_that_is_not_read_to_its_end_leaves_its_home_to_the_next(make_store: Make) -> None:
@@ -242,7 +242,7 @@ def test_tasks_at_the_same_time_have_homes_of_their_own(make_store: Make) -> Non
     path = make_store(Orders=10)
     with task_home(options(path)) as first, task_home(options(path)) as second:
         assert first is not second
-    assert len(keeping._kept) == 1
+    assert len(store_pool._kept) == 1
     with task_home(options(path)) as third:
         assert third is first
         assert count(third) == 10
@@ -256,14 +256,14 @@ def test_a_forked_child_does_not_use_the_home_of_its_parent(make_store: Make) ->
     child = os.fork()
     if child == 0:
         try:
-            os.write(tell, f"{len(keeping._kept)}".encode())
+            os.write(tell, f"{len(store_pool._kept)}".encode())
         finally:
             os._exit(0)
     os.waitpid(child, 0)
     os.close(tell)
     with os.fdopen(told) as answer:
         assert answer.read() == "0"
-    assert len(keeping._kept) == 1
+    assert len(store_pool._kept) == 1
 
 
 WORKER = """
@@ -272,7 +272,7 @@ from pathlib import Path
 sys.modules["__main__"].__spec__ = types.SimpleNamespace(name="pyspark.daemon")
 import pyarrow as pa
 from pyspark_rmq import sink_home
-from pyspark_rmq.options import SinkOptions
+from pyspark_rmq.options.options import SinkOptions
 from rmq_store import StagingArea
 sink_home._COMMIT_HOME_KEPT_S = 600.0
 path = Path(sys.argv[1])
@@ -400,8 +400,8 @@ def test_a_small_batch_write_waits_for_its_close_and_a_large_one_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that ends right behind a small write left `abort`."""
-    monkeypatch.setattr(sink_home, "is_worker", lambda: True)
-    monkeypatch.setattr(sink_home, "_LITTLE_CLOSED_WITHIN_S", HANG_GUARD_S)
+    monkeypatch.setattr(store_writer, "is_worker", lambda: True)
+    monkeypatch.setattr(store_writer, "_LITTLE_CLOSED_WITHIN_S", HANG_GUARD_S)
     path = seldom_flushed(tmp_path)
     assert commit_staged(SinkOptions(str(path)), [stage_one(path)], None, lambda: None, keeps_open=False)
     assert not (path / "abort").exists()
@@ -414,14 +414,14 @@ def test_a_small_batch_write_waits_for_its_close_and_a_large_one_does_not(
         closing(store)
 
     monkeypatch.setattr(Store, "close", close_later)
-    monkeypatch.setattr(sink_home, "_LITTLE_BYTES", 0)
+    monkeypatch.setattr(store_writer, "_LITTLE_BYTES", 0)
     assert commit_staged(SinkOptions(str(path)), [stage_one(path)], None, lambda: None, keeps_open=False)
-    monkeypatch.setattr(sink_home, "_LITTLE_BYTES", 1 << 20)
-    monkeypatch.setattr(sink_home, "_LITTLE_CLOSED_WITHIN_S", 0.01)
+    monkeypatch.setattr(store_writer, "_LITTLE_BYTES", 1 << 20)
+    monkeypatch.setattr(store_writer, "_LITTLE_CLOSED_WITHIN_S", 0.01)
     assert commit_staged(SinkOptions(str(path)), [stage_one(path)], None, lambda: None, keeps_open=False)
     assert (path / "abort").exists(), "no longer than that"
     may_close.set()
-    keeping.close_all()
+    store_pool.close_all()
     assert not (path / "abort").exists()
 
 
@@ -436,7 +436,7 @@ def stage_one(path: Path) -> StagedFile:
 def test_a_flush_that_fails_behind_a_commit_is_told_to_the_next_one_and_its_rows_are_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sink_home, "is_worker", lambda: True)
+    monkeypatch.setattr(store_writer, "is_worker", lambda: True)
     path = seldom_flushed(tmp_path)
     failed = threading.Event()
 
@@ -460,7 +460,7 @@ def test_a_flush_that_fails_behind_a_commit_is_told_to_the_next_one_and_its_rows
 def test_a_commit_is_done_and_swept_where_no_thread_can_be_started(
     make_store: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sink_home, "is_worker", lambda: True)
+    monkeypatch.setattr(store_writer, "is_worker", lambda: True)
     path = make_store(Orders=10)
     staged = stage_one(path)
     starting, swept = threading.Thread.start, []

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pyspark_rmq import home, sink_home
-from pyspark_rmq.options import SourceOptions, Subscription, sink_options, source_options
+from pyspark_rmq.access import store_reader, store_writer
+from pyspark_rmq.options.options import SourceOptions, Subscription, sink_options, source_options
 from rmq_store import NotAStoreError, ReadOnlyError, Store, StoreLockedError, UsageError
 
 Make = Callable[..., Any]
@@ -22,8 +22,8 @@ def source(path: Path, **fields: Any) -> SourceOptions:
 
 def test_a_store_answers_all_that_the_connector_asks(make_store: Make) -> None:
     path = make_store(Orders=10)
-    with home.open_to_commit(source(path, group="cg", broker_name="b-1")) as opened:
-        wanted = {name for name in vars(home.Home) if not name.startswith("_")}
+    with store_reader.open_to_commit(source(path, group="cg", broker_name="b-1")) as opened:
+        wanted = {name for name in vars(store_reader.Home) if not name.startswith("_")}
         assert wanted <= set(dir(opened))
         limits = opened.queue_ranges("Orders")
         assert sum(limit.max_offset for limit in limits.values()) == 10
@@ -46,31 +46,31 @@ def test_a_group_on_a_store_that_cannot_be_written_is_told_how_to_read_it(
     path = make_store(Orders=1)
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
     with pytest.raises(ReadOnlyError, match=r"group 'cg' cannot commit.*set commitOffsets=false"):
-        home.open_to_commit(source(path, group="cg"))
-    home.open_to_read(source(path, group="cg")).close()
+        store_reader.open_to_commit(source(path, group="cg"))
+    store_reader.open_to_read(source(path, group="cg")).close()
 
 
 def test_the_offsets_of_a_group_are_those_of_the_file_that_the_option_says(make_store: Make) -> None:
     path = make_store(Orders=10)
     for name, offset in (("consumerOffset.json", 1), ("lmqConsumerOffset.json", 2)):
         (path / "config" / name).write_text('{"offsetTable":{"Orders@cg":{0:' + str(offset) + "}}}")
-    for opening in (home.open_to_read, home.open_to_commit):
+    for opening in (store_reader.open_to_read, store_reader.open_to_commit):
         with opening(source(path, group="cg")) as opened, pytest.raises(UsageError, match="Spark's option enableLmq"):
             opened.committed_offsets("cg")
     for enable_lmq, offset in ((False, 1), (True, 2)):
         options = source(path, group="cg", enable_lmq=enable_lmq)
-        with home.open_to_read(options) as opened:
+        with store_reader.open_to_read(options) as opened:
             assert opened.committed_offsets("cg") == {("Orders", 0): offset}
-        with home.task_home(options) as opened:
+        with store_reader.task_home(options) as opened:
             assert opened.committed_offsets("cg") == {("Orders", 0): offset}
-    with home.open_to_commit(source(path, group="cg", enable_lmq=True)) as opened:
+    with store_reader.open_to_commit(source(path, group="cg", enable_lmq=True)) as opened:
         opened.commit_offsets("cg", {("Orders", 0): 3})  # type: ignore[dict-item]
     assert "{0:3}" in "".join((path / "config" / "lmqConsumerOffset.json").read_text().split())
     assert "{0:1}" in (path / "config" / "consumerOffset.json").read_text()
 
 
 def test_nothing_is_created_by_reading(tmp_path: Path) -> None:
-    for opening in (home.open_to_read, home.open_to_commit):
+    for opening in (store_reader.open_to_read, store_reader.open_to_commit):
         with pytest.raises(NotAStoreError):
             opening(source(tmp_path / "missing", group="cg"))
     assert list(tmp_path.iterdir()) == []
@@ -78,9 +78,9 @@ def test_nothing_is_created_by_reading(tmp_path: Path) -> None:
 
 def test_preparing_to_write_makes_a_store_once(tmp_path: Path) -> None:
     options = sink_options({"path": str(tmp_path / "new")}, "stream write")
-    sink_home.prepare_to_write(options)
+    store_writer.prepare_to_write(options)
     described = (tmp_path / "new" / "pyrmq" / "store.json").read_bytes()
-    sink_home.prepare_to_write(options)
+    store_writer.prepare_to_write(options)
     assert (tmp_path / "new" / "pyrmq" / "store.json").read_bytes() == described
 
 
@@ -89,8 +89,8 @@ def test_a_new_store_is_logged_once_with_its_absolute_path(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     options = sink_options({"path": "mistyped"}, "batch write")
-    sink_home.prepare_to_write(options)
-    sink_home.prepare_to_write(options)
+    store_writer.prepare_to_write(options)
+    store_writer.prepare_to_write(options)
     assert [record.getMessage() for record in caplog.records] == [
         f"made a new store at {tmp_path / 'mistyped'}: nothing was there"
     ]
@@ -103,26 +103,26 @@ def test_without_create_store_a_write_makes_none(tmp_path: Path, is_mount_point:
         path.mkdir()
     options = sink_options({"path": str(path), "createStore": "false"}, "stream write")
     for prepare in (
-        sink_home.prepare_to_write,
-        sink_home.is_there_to_write,
-        lambda options: sink_home.prepare_batch(options, 0),
-        lambda options: sink_home.prepare_batch(options, 7),
+        store_writer.prepare_to_write,
+        store_writer.is_there_to_write,
+        lambda options: store_writer.prepare_batch(options, 0),
+        lambda options: store_writer.prepare_batch(options, 7),
     ):
         with pytest.raises(NotAStoreError, match=r"mistyped: no store is here, and option createStore=false.*rmq init"):
             prepare(options)
     assert path.exists() == is_mount_point and not list(tmp_path.glob("mistyped/*"))
     Store.open(path, create=True).close()
-    sink_home.prepare_to_write(options)
-    assert sink_home.is_there_to_write(options)
+    store_writer.prepare_to_write(options)
+    assert store_writer.is_there_to_write(options)
 
 
 @pytest.mark.parametrize(
     "prepare",
     [
-        lambda path: sink_home.prepare_to_write(sink_options({"path": path}, "stream write")),
-        lambda path: sink_home.prepare_to_send_back(sink_options({"path": path, "sendBack": "cg"}, "batch write")),
-        lambda path: sink_home.prepare_to_consume(path, "cg", 3),
-        lambda path: sink_home.last_sent_back(path, "cg/query"),
+        lambda path: store_writer.prepare_to_write(sink_options({"path": path}, "stream write")),
+        lambda path: store_writer.prepare_to_send_back(sink_options({"path": path, "sendBack": "cg"}, "batch write")),
+        lambda path: store_writer.prepare_to_consume(path, "cg", 3),
+        lambda path: store_writer.last_sent_back(path, "cg/query"),
     ],
 )
 def test_what_was_prepared_is_prepared_also_if_the_store_cannot_be_closed(
@@ -156,7 +156,7 @@ def test_a_log_in_several_directories_is_read_and_a_group_does_not_commit_there(
     given = {"path": str(path), "subscribe": "Orders", "storePathCommitLog": paths}
     for use in ("batch read", "stream read"):
         options = source_options(given, use, 0)
-        with home.task_home(options) as opened:
+        with store_reader.task_home(options) as opened:
             assert sum(limit.max_offset for limit in opened.queue_ranges("Orders").values()) == 10
     with pytest.raises(UsageError, match=r"storePathCommitLog.*set commitOffsets=false"):
         source_options({**given, "group": "cg"}, "stream read", 0)

@@ -20,10 +20,11 @@ from pyspark.sql.streaming.listener import (
     QueryTerminatedEvent,
 )
 
-from pyspark_rmq import LagListener, lag_listener
-from pyspark_rmq.lag_metrics import STREAM_METRICS
-from pyspark_rmq.lag_tracking import SourceRow, SourceTracker, batch_of
-from pyspark_rmq.offsets import Queue, StreamPosition
+from pyspark_rmq import LagListener
+from pyspark_rmq.lag import lag_listener
+from pyspark_rmq.lag.lag_metrics import STREAM_METRICS
+from pyspark_rmq.lag.lag_tracking import SourceRow, SourceTracker, batch_of
+from pyspark_rmq.position.position import Queue, StreamPosition
 from rmq_store import Message, Store, StoreConfig, SubscriptionGroup, UsageError
 
 Make = Callable[..., Any]

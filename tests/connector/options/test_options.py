@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from pyspark_rmq import option_docs
-from pyspark_rmq.offsets import Position, Queue
-from pyspark_rmq.option_table import OPTIONS, READ, WRITE
-from pyspark_rmq.options import (
+from pyspark_rmq.options.option_table import OPTIONS, READ, WRITE
+from pyspark_rmq.options.options import (
     SinkOptions,
     Subscription,
     check_names,
@@ -19,7 +18,8 @@ from pyspark_rmq.options import (
     sink_options,
     source_options,
 )
-from pyspark_rmq.planning import Limits
+from pyspark_rmq.position.planning import Limits
+from pyspark_rmq.position.position import Position, Queue
 from rmq_store.errors import UsageError
 
 NOW_MS = 1_700_000_000_000
@@ -201,7 +201,7 @@ def test_every_option_is_described_in_the_same_form() -> None:
 
 
 def test_the_options_page_is_what_the_table_gives(tmp_path: Path) -> None:
-    page = Path(__file__).resolve().parents[2] / "docs" / "options.md"
+    page = Path(__file__).resolve().parents[3] / "docs" / "options.md"
     assert option_docs.main([str(page), "--check"]) == 0
     stale = tmp_path / "options.md"
     stale.write_text(page.read_text(encoding="utf-8").replace("`group`", "`crowd`"), encoding="utf-8")

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_rmq.offsets import Queue
-from pyspark_rmq.planning import (
+from pyspark_rmq.position.planning import (
     Limits,
     QueueSlice,
     admit_bytes,
@@ -20,6 +19,7 @@ from pyspark_rmq.planning import (
     must_wait,
     split,
 )
+from pyspark_rmq.position.position import Queue
 
 Q = [Queue("T", number) for number in range(12)]
 

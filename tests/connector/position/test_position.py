@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_rmq.marks import Mark
-from pyspark_rmq.offsets import Position, Queue, StreamPosition, describe, parse_assign, parse_offsets, parse_timestamps
+from pyspark_rmq.position.fingerprint import Mark
+from pyspark_rmq.position.position import (
+    Position,
+    Queue,
+    StreamPosition,
+    describe,
+    parse_assign,
+    parse_offsets,
+    parse_timestamps,
+)
 from rmq_store.errors import UsageError
 
 WORDS = ("earliest", "latest", "group")

@@ -21,9 +21,9 @@ PROCESS = """
 import sys, types
 sys.modules["__main__"].__spec__ = types.SimpleNamespace(name=sys.argv[2])
 from pyspark_rmq import ending
-from pyspark_rmq.options import source_options
-from pyspark_rmq.schema import SOURCE_SCHEMA
-from pyspark_rmq.stream_reader import RmqStreamReader
+from pyspark_rmq.options.options import source_options
+from pyspark_rmq.schema.schema import SOURCE_SCHEMA
+from pyspark_rmq.read.stream_reader import RmqStreamReader
 options = {"path": sys.argv[1], "subscribe": "Orders", "group": "g"}
 reader = RmqStreamReader(source_options(options, "stream read", 1_000_000), SOURCE_SCHEMA)
 reader.initialOffset()

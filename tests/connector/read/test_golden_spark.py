@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_rmq.schema import BROKER_PROPERTIES
+from pyspark_rmq.schema.schema import BROKER_PROPERTIES
 from rmq_store import Store
 
 pytestmark = [

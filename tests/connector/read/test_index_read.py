@@ -21,11 +21,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.serializers import CloudPickleSerializer
 
-from pyspark_rmq import lookup
-from pyspark_rmq.options import source_options
-from pyspark_rmq.origin import offset_message_ids
-from pyspark_rmq.reader import RmqReader, SlicePartition
-from pyspark_rmq.schema import READABLE, SOURCE_SCHEMA
+from pyspark_rmq.options.options import source_options
+from pyspark_rmq.read import lookup
+from pyspark_rmq.read.reader import RmqReader, SlicePartition
+from pyspark_rmq.schema.origin_columns import offset_message_ids
+from pyspark_rmq.schema.schema import READABLE, SOURCE_SCHEMA
 from rmq_store import Message, Store, StoreConfig, recorded_losses
 from rmq_store.errors import CorruptionError, CorruptRecordError, DataLossError, UsageError
 
@@ -287,7 +287,7 @@ def test_times_and_offsets_bound_the_search(shop: Shop, monkeypatch: pytest.Monk
             send_some(store, count=50)
             shop.now_ms += 10_000
     walked: list[object] = []
-    from rmq_store.log import index_search
+    from rmq_store.log.views import index_search
 
     chains = index_search.IndexMap.chains
     monkeypatch.setattr(

@@ -17,14 +17,14 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from pyspark_rmq.continuity import check_missing, keep_within
-from pyspark_rmq.offsets import Queue, StreamPosition
-from pyspark_rmq.options import source_options
-from pyspark_rmq.planning import QueueSlice
-from pyspark_rmq.reader import RmqReader, SlicePartition
-from pyspark_rmq.schema import SOURCE_SCHEMA
+from pyspark_rmq.options.options import source_options
+from pyspark_rmq.position.planning import QueueSlice
+from pyspark_rmq.position.position import Queue, StreamPosition
+from pyspark_rmq.read.loss_detection import check_missing, keep_within
+from pyspark_rmq.read.reader import RmqReader, SlicePartition
+from pyspark_rmq.read.stream_reader import RmqStreamReader
+from pyspark_rmq.schema.schema import SOURCE_SCHEMA
 from pyspark_rmq.source import DefaultSource
-from pyspark_rmq.stream_reader import RmqStreamReader
 from rmq_store import NotAStoreError, Store, UsageError, recorded_losses
 from rmq_store.errors import CorruptQueueError, CorruptRecordError, DataLossError, OffsetOutOfRangeError
 from rmq_store.files import durable
@@ -131,7 +131,7 @@ class ShrinkingStore:
 def test_what_was_delivered_before_the_loss_is_not_counted_as_lost_nor_read_again(
     one_queue: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pyspark_rmq import reader as module
+    from pyspark_rmq.read import reader as module
 
     strict, lenient = planned(one_queue), planned(one_queue, failOnDataLoss="false")
     scripts = (range(0, 300), 400, COUNT), (range(400, 500), 700, 900), range(700, 900)
@@ -148,7 +148,7 @@ def test_what_was_delivered_before_the_loss_is_not_counted_as_lost_nor_read_agai
 def test_an_error_that_takes_nothing_away_is_not_tried_for_ever(
     one_queue: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pyspark_rmq import reader as module
+    from pyspark_rmq.read import reader as module
 
     lenient = planned(one_queue, failOnDataLoss="false")
     store = ShrinkingStore((range(0, 300), 0, COUNT))
@@ -283,7 +283,7 @@ def test_a_lost_segment_is_one_loss_and_its_messages_are_not_tried_one_by_one(
     one_queue: Path, monkeypatch: pytest.MonkeyPatch, how: str, only: str
 ) -> None:
     """A try for each message cost a millisecond: hours for a segment of a gigabyte."""
-    from pyspark_rmq import reader as module
+    from pyspark_rmq.read import reader as module
 
     monkeypatch.setattr(module, "_PIECE_ROWS", 100)
     size = sorted(one_queue.glob("commitlog/*"))[0].stat().st_size
@@ -322,7 +322,7 @@ def test_a_lost_segment_is_one_loss_and_its_messages_are_not_tried_one_by_one(
 def test_what_is_lost_is_asked_for_a_bounded_number_of_messages_at_once(
     one_queue: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyspark_rmq.reader._LOST_ROWS", 64)
+    monkeypatch.setattr("pyspark_rmq.read.reader._LOST_ROWS", 64)
     asked = Mock(wraps=Store.lost_offsets)
     monkeypatch.setattr(Store, "lost_offsets", lambda *given, **options: asked(*given, **options))
     size = sorted(one_queue.glob("commitlog/*"))[0].stat().st_size
@@ -429,7 +429,7 @@ def test_of_what_retention_takes_while_damage_is_read_around_nothing_is_named_tw
 def test_a_lost_tail_is_named_once_and_nothing_is_read_twice_around_damage(
     one_queue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_rows: int
 ) -> None:
-    from pyspark_rmq import reader as module
+    from pyspark_rmq.read import reader as module
 
     monkeypatch.setattr(module, "_PIECE_ROWS", piece_rows)
     shutil.copytree(one_queue, tmp_path / "backup")

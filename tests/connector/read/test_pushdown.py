@@ -16,11 +16,11 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import datasource as spark_filters
 from pyspark.sql.types import StructType
 
-from pyspark_rmq.conditions import IsSought
-from pyspark_rmq.options import Lookup, source_options
-from pyspark_rmq.pushdown import PushingReader
-from pyspark_rmq.reader import RmqReader
-from pyspark_rmq.schema import READABLE, SOURCE_SCHEMA
+from pyspark_rmq.options.options import Lookup, source_options
+from pyspark_rmq.read.pushdown import PushingReader
+from pyspark_rmq.read.reader import RmqReader
+from pyspark_rmq.schema.row_filters import IsSought
+from pyspark_rmq.schema.schema import READABLE, SOURCE_SCHEMA
 from pyspark_rmq.source import DefaultSource
 from rmq_store import Message, Store, StoreConfig
 

@@ -11,11 +11,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from pyspark_rmq.reports import WAITS_SCHEMA
+from pyspark_rmq.read.reports import WAITS_SCHEMA
 from pyspark_rmq.source import DefaultSource
 from rmq_store import Message, Store, StoreConfig, UsageError
-from rmq_store.broker import broker_waits
-from rmq_store.format.names import HALF_TOPIC, TIMER_TOPIC
+from rmq_store.broker.delay import broker_backlog
+from rmq_store.format.text.names import HALF_TOPIC, TIMER_TOPIC
 
 NOW = 1_700_000_000_000
 CONFIG = StoreConfig(mapped_file_size_commit_log=1 << 16, default_topic_queue_nums=1, enabled_append_prop_crc=False)
@@ -67,7 +67,7 @@ def test_spark_reads_them(spark: SparkSession, waiting: Path) -> None:
 
 def test_the_columns_are_those_of_the_store() -> None:
     arrow = to_arrow_schema(WAITS_SCHEMA, timezone="UTC")
-    assert arrow == pa.schema([pa.field(field.name, field.type) for field in broker_waits.WAITS_SCHEMA])
+    assert arrow == pa.schema([pa.field(field.name, field.type) for field in broker_backlog.WAITS_SCHEMA])
 
 
 def test_a_log_that_lies_elsewhere_is_named_beside_it(waiting: Path, tmp_path: Path) -> None:

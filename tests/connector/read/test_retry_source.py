@@ -14,16 +14,24 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from pyspark_rmq import group as group_module
-from pyspark_rmq import origin, positions, reader
-from pyspark_rmq.offsets import Queue
-from pyspark_rmq.options import SinkOptions, Subscription, sink_options, source_options
-from pyspark_rmq.reader import RmqReader
-from pyspark_rmq.schema import READABLE, SOURCE_SCHEMA, send_back_columns, sink_columns, source_columns, source_schema
-from pyspark_rmq.stream_reader import RmqStreamReader
+from pyspark_rmq.options.options import SinkOptions, Subscription, sink_options, source_options
+from pyspark_rmq.position.position import Queue
+from pyspark_rmq.read import group as group_module
+from pyspark_rmq.read import reader, starting_offsets
+from pyspark_rmq.read.reader import RmqReader
+from pyspark_rmq.read.stream_reader import RmqStreamReader
+from pyspark_rmq.schema import origin_columns
+from pyspark_rmq.schema.schema import (
+    READABLE,
+    SOURCE_SCHEMA,
+    send_back_columns,
+    sink_columns,
+    source_columns,
+    source_schema,
+)
 from rmq_store import ClockFile, CorruptRecordError, LeaseHeldError, Store, StoreConfig, UsageError, failure
-from rmq_store.format.host import Host
-from rmq_store.format.ids import offset_message_id
+from rmq_store.format.text.host import Host
+from rmq_store.format.text.ids import offset_message_id
 
 Make = Callable[..., Any]
 T0, RETRY = Queue("T", 0), Queue("%RETRY%g", 0)
@@ -151,8 +159,8 @@ def completed(names: list[str], *rows: dict[str, str], restore_topic: bool = Tru
             "commitLogOffset": pa.array(range(500, 500 + count), pa.int64()),
         }
     )
-    read = batch.select(origin.stored_columns(names, restore_topic=restore_topic))
-    made = origin.complete(read, names, store_topic="%RETRY%g", restore_topic=restore_topic)
+    read = batch.select(origin_columns.stored_columns(names, restore_topic=restore_topic))
+    made = origin_columns.complete(read, names, store_topic="%RETRY%g", restore_topic=restore_topic)
     assert made.schema.names == names
     return [tuple(row.values()) for row in made.to_pylist()]
 
@@ -195,9 +203,9 @@ def test_reasons_that_are_no_numbers_are_null_and_not_an_error() -> None:
     ],
 )
 def test_what_is_not_selected_is_not_read(names: list[str], stored: list[str]) -> None:
-    assert origin.stored_columns(names, restore_topic=True) == stored
+    assert origin_columns.stored_columns(names, restore_topic=True) == stored
     if "topic" not in names:
-        assert origin.stored_columns(names, restore_topic=False) == stored
+        assert origin_columns.stored_columns(names, restore_topic=False) == stored
 
 
 def test_the_offset_id_of_a_record_is_the_one_that_its_producer_got(tmp_path: Path) -> None:
@@ -242,23 +250,23 @@ def rows_of(batch_reader: RmqReader) -> list[pa.RecordBatch]:
 
 
 def start(home: Any, options: Any) -> dict[Queue, int]:
-    return positions.stream_start(home, options, positions.subscribed(home, options.subscription))
+    return starting_offsets.stream_start(home, options, starting_offsets.subscribed(home, options.subscription))
 
 
 @pytest.mark.statement("C08", "C12")
 def test_the_retry_topic_is_read_as_soon_as_it_exists_and_once(fake_home: Make) -> None:
     home = fake_home({T0: (0, 5)})
-    assert set(positions.subscribed(home, stream_options(group="g").subscription)) == {T0}
+    assert set(starting_offsets.subscribed(home, stream_options(group="g").subscription)) == {T0}
     home.queues[RETRY] = (0, 3)
     both = {T0, RETRY}
-    assert set(positions.subscribed(home, stream_options(group="g").subscription)) == both
-    assert set(positions.subscribed(home, stream_options(group="other").subscription)) == {T0}
+    assert set(starting_offsets.subscribed(home, stream_options(group="g").subscription)) == both
+    assert set(starting_offsets.subscribed(home, stream_options(group="other").subscription)) == {T0}
     named = stream_options(group="g", subscribe="T,%RETRY%g").subscription
-    assert positions.subscribed_topics(home.topics(), named) == ["T", "%RETRY%g"]
-    assert set(positions.subscribed(home, stream_options(group="g", assign='{"T":[0]}').subscription)) == both
-    assert set(positions.subscribed(home, stream_options(group="g", subscribePattern="T").subscription)) == both
+    assert starting_offsets.subscribed_topics(home.topics(), named) == ["T", "%RETRY%g"]
+    assert set(starting_offsets.subscribed(home, stream_options(group="g", assign='{"T":[0]}').subscription)) == both
+    assert set(starting_offsets.subscribed(home, stream_options(group="g", subscribePattern="T").subscription)) == both
     pattern = stream_options(group="g", subscribePattern="%RETRY%.*").subscription
-    assert set(positions.subscribed(home, pattern)) == {RETRY}
+    assert set(starting_offsets.subscribed(home, pattern)) == {RETRY}
 
 
 @pytest.mark.statement("C08")

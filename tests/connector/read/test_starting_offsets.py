@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from pyspark_rmq import positions
-from pyspark_rmq.offsets import Queue
-from pyspark_rmq.options import SourceOptions, source_options
+from pyspark_rmq.options.options import SourceOptions, source_options
+from pyspark_rmq.position.position import Queue
+from pyspark_rmq.read import starting_offsets
 from rmq_store import Message, Store
-from rmq_store.broker.topics import TopicTable
+from rmq_store.broker.metadata.topics import TopicTable
 from rmq_store.errors import DataLossError, UnknownTopicError, UsageError
 
 Make = Callable[..., Any]
@@ -28,28 +28,28 @@ def options(use: str = "stream read", **given: str) -> SourceOptions:
 
 
 def start(home: Any, asked: SourceOptions) -> dict[Queue, int]:
-    return positions.stream_start(home, asked, positions.subscribed(home, asked.subscription))
+    return starting_offsets.stream_start(home, asked, starting_offsets.subscribed(home, asked.subscription))
 
 
 def test_subscriptions_name_topics_match_them_or_assign_queues(fake_home: Make) -> None:
     home = fake_home({T0: (0, 1), T1: (0, 2), Queue("T2", 0): (0, 3)})
-    assert set(positions.subscribed(home, options().subscription)) == {T0, T1}
-    assert set(positions.subscribed(home, options(subscribe="T2,T").subscription)) == {T0, T1, Queue("T2", 0)}
+    assert set(starting_offsets.subscribed(home, options().subscription)) == {T0, T1}
+    assert set(starting_offsets.subscribed(home, options(subscribe="T2,T").subscription)) == {T0, T1, Queue("T2", 0)}
     assigned = source_options({"path": "/s", "assign": '{"T":[1]}'}, "batch read", 0)
-    assert set(positions.subscribed(home, assigned.subscription)) == {T1}
+    assert set(starting_offsets.subscribed(home, assigned.subscription)) == {T1}
     missing = source_options({"path": "/s", "assign": '{"T":[7]}'}, "batch read", 0)
     with pytest.raises(UsageError, match=r"'T' has no queue 7 to read; it has \[0, 1\]"):
-        positions.subscribed(home, missing.subscription)
+        starting_offsets.subscribed(home, missing.subscription)
     with pytest.raises(UnknownTopicError):
-        positions.subscribed(home, options(subscribe="Nope").subscription)
+        starting_offsets.subscribed(home, options(subscribe="Nope").subscription)
 
 
 @pytest.mark.statement("D02")
 def test_a_pattern_matches_whole_names_and_leaves_out_what_is_not_the_users() -> None:
     topics = dict.fromkeys(["Orders", "Orders2", "%RETRY%g", "%DLQ%g", "SCHEDULE_TOPIC_XXXX", "rmq_sys_pyrmq_units"])
-    assert positions.matching_topics(topics, "Orders") == ["Orders"]
-    assert positions.matching_topics(topics, ".*") == ["Orders", "Orders2"]
-    assert positions.matching_topics(topics, "%DLQ%.*") == ["%DLQ%g"]
+    assert starting_offsets.matching_topics(topics, "Orders") == ["Orders"]
+    assert starting_offsets.matching_topics(topics, ".*") == ["Orders", "Orders2"]
+    assert starting_offsets.matching_topics(topics, "%DLQ%.*") == ["%DLQ%g"]
 
 
 def test_a_position_for_every_queue_must_name_every_queue_and_no_other(fake_home: Make) -> None:
@@ -74,7 +74,7 @@ def test_a_time_that_is_still_to_come_is_no_place_where_a_stream_can_start(
     fake_home: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It began at the end at once, and read what came before that time."""
-    monkeypatch.setattr(positions, "clock_of", lambda path: lambda: 30_000)
+    monkeypatch.setattr(starting_offsets, "clock_of", lambda path: lambda: 30_000)
     home = fake_home({T0: (0, 10), T1: (4, 20)})
     assert start(home, options(startingTimestamp="30000")) == {T0: 10, T1: 20}, "nothing came since"
     by_queue = '{"T":{"0":5000,"1":30001}}'
@@ -84,8 +84,9 @@ def test_a_time_that_is_still_to_come_is_no_place_where_a_stream_can_start(
         with pytest.raises(UsageError, match="startingOffsetsByTimestamp: 30001"):
             start(home, options(startingOffsetsByTimestamp=by_queue, **group))
     batch = options("batch read", startingTimestamp="30001")
-    assert positions.batch_start(home, batch, positions.subscribed(home, batch.subscription)) == {T0: 10, T1: 20}
-    monkeypatch.setattr(positions, "clock_of", lambda path: lambda: 5)
+    ranges = starting_offsets.subscribed(home, batch.subscription)
+    assert starting_offsets.batch_start(home, batch, ranges) == {T0: 10, T1: 20}
+    monkeypatch.setattr(starting_offsets, "clock_of", lambda path: lambda: 5)
     assert start(home, options(startingOffsets='{"T":{"0":10,"1":20}}')) == {T0: 10, T1: 20}, "these are no times"
 
 
@@ -128,19 +129,22 @@ def test_a_committed_offset_behind_the_end_means_that_the_store_lost_messages(
 
 def test_a_batch_looks_at_the_group_only_if_asked(fake_home: Make) -> None:
     home = fake_home({T0: (2, 10)}, committed={T0: 7})
-    ranges = positions.subscribed(home, options().subscription)
-    assert positions.batch_start(home, options("batch read", group="g"), ranges) == {T0: 2}
-    assert positions.batch_start(home, options("batch read", group="g", startingOffsets="group"), ranges) == {T0: 7}
-    assert positions.batch_end(home, options("batch read"), ranges) == {T0: 10}
-    assert positions.batch_end(home, options("batch read", endingOffsets='{"T":{"0":5}}'), ranges) == {T0: 5}
-    assert positions.batch_end(home, options("batch read", endingTimestamp="4001"), ranges) == {T0: 5}
+    ranges = starting_offsets.subscribed(home, options().subscription)
+    assert starting_offsets.batch_start(home, options("batch read", group="g"), ranges) == {T0: 2}
+    from_group = options("batch read", group="g", startingOffsets="group")
+    assert starting_offsets.batch_start(home, from_group, ranges) == {T0: 7}
+    assert starting_offsets.batch_end(home, options("batch read"), ranges) == {T0: 10}
+    to_offsets = options("batch read", endingOffsets='{"T":{"0":5}}')
+    assert starting_offsets.batch_end(home, to_offsets, ranges) == {T0: 5}
+    to_time = options("batch read", endingTimestamp="4001")
+    assert starting_offsets.batch_end(home, to_time, ranges) == {T0: 5}
 
 
 def test_a_queue_that_appears_while_the_query_runs_is_not_skipped(fake_home: Make) -> None:
     home = fake_home({T0: (2, 10), T1: (3, 10)}, committed={T1: 7})
-    ranges = positions.subscribed(home, options().subscription)
-    assert positions.new_queue_start(home, options(), ranges) == {T0: 2, T1: 3}
-    assert positions.new_queue_start(home, options(group="g"), ranges) == {T0: 2, T1: 7}
+    ranges = starting_offsets.subscribed(home, options().subscription)
+    assert starting_offsets.new_queue_start(home, options(), ranges) == {T0: 2, T1: 3}
+    assert starting_offsets.new_queue_start(home, options(group="g"), ranges) == {T0: 2, T1: 7}
 
 
 def test_a_new_queue_with_a_stale_committed_offset_is_loss_or_read_from_its_beginning(
@@ -148,21 +152,21 @@ def test_a_new_queue_with_a_stale_committed_offset_is_loss_or_read_from_its_begi
 ) -> None:
     # The topic was deleted and made again; its group's offsets are still those of the old one.
     home = fake_home({T0: (2, 10)}, committed={T0: 15})
-    ranges = positions.subscribed(home, options().subscription)
+    ranges = starting_offsets.subscribed(home, options().subscription)
     with pytest.raises(DataLossError, match=r"T-0 \[10, 15\) do not exist") as raised:
-        positions.new_queue_start(home, options(group="g"), ranges)
+        starting_offsets.new_queue_start(home, options(group="g"), ranges)
     assert raised.value.ranges == [("T", 0, 10, 15)]
-    assert positions.new_queue_start(home, options(group="g", failOnDataLoss="false"), ranges) == {T0: 2}
+    assert starting_offsets.new_queue_start(home, options(group="g", failOnDataLoss="false"), ranges) == {T0: 2}
     assert "T-0 [10, 15)" in caplog.text
 
 
 def test_a_negative_committed_offset_is_none(fake_home: Make) -> None:
     home = fake_home({T0: (0, 10), T1: (0, 10)}, committed={T0: -1, T1: 4})
-    ranges = positions.subscribed(home, options().subscription)
+    ranges = starting_offsets.subscribed(home, options().subscription)
     asked = options(group="g", startingOffsets="latest")
     assert start(home, asked) == {T0: 10, T1: 4}
-    assert positions.new_queue_start(home, asked, ranges) == {T0: 0, T1: 4}
-    assert positions.batch_start(home, options("batch read", group="g", startingOffsets="group"), ranges) == {
+    assert starting_offsets.new_queue_start(home, asked, ranges) == {T0: 0, T1: 4}
+    assert starting_offsets.batch_start(home, options("batch read", group="g", startingOffsets="group"), ranges) == {
         T0: 0,
         T1: 4,
     }
@@ -172,10 +176,10 @@ def test_an_error_in_times_per_queue_names_their_own_option(fake_home: Make) -> 
     home = fake_home({T0: (0, 10), T1: (0, 10)})
     with pytest.raises(UsageError, match="option startingOffsetsByTimestamp must name every queue"):
         start(home, options(startingOffsetsByTimestamp='{"T":{"0":5}}'))
-    ranges = positions.subscribed(home, options().subscription)
+    ranges = starting_offsets.subscribed(home, options().subscription)
     with pytest.raises(UsageError, match="option endingOffsetsByTimestamp names queues that are not read"):
         times = '{"T":{"0":5,"1":5,"2":5}}'
-        positions.batch_end(home, options("batch read", endingOffsetsByTimestamp=times), ranges)
+        starting_offsets.batch_end(home, options("batch read", endingOffsetsByTimestamp=times), ranges)
 
 
 def test_a_batch_that_starts_at_an_unknown_group_is_refused_with_the_nearest_name(fake_home: Make) -> None:
@@ -183,9 +187,9 @@ def test_a_batch_that_starts_at_an_unknown_group_is_refused_with_the_nearest_nam
     home = fake_home({T0: (0, 10)}, known_groups=("cg_bills",))
     asked = options("batch read", group="cg_bill", startingOffsets="group")
     with pytest.raises(UsageError, match=r"knows no group 'cg_bill'.*did you mean 'cg_bills'"):
-        positions.batch_start(home, asked, positions.subscribed(home, asked.subscription))
+        starting_offsets.batch_start(home, asked, starting_offsets.subscribed(home, asked.subscription))
     known = options("batch read", group="cg_bills", startingOffsets="group")
-    assert positions.batch_start(home, known, positions.subscribed(home, known.subscription)) == {T0: 0}
+    assert starting_offsets.batch_start(home, known, starting_offsets.subscribed(home, known.subscription)) == {T0: 0}
 
 
 def test_a_group_is_known_by_its_offsets_or_its_retry_topic_too(fake_home: Make) -> None:
@@ -194,7 +198,7 @@ def test_a_group_is_known_by_its_offsets_or_its_retry_topic_too(fake_home: Make)
         fake_home({T0: (0, 10)}, known_groups=(), committed={T0: 4}),
         fake_home({T0: (0, 10), RETRY: (0, 1)}, known_groups=()),
     ):
-        positions.batch_start(home, asked, positions.subscribed(home, asked.subscription))
+        starting_offsets.batch_start(home, asked, starting_offsets.subscribed(home, asked.subscription))
 
 
 def test_a_stream_that_starts_at_an_unknown_group_says_so(fake_home: Make, caplog: pytest.LogCaptureFixture) -> None:
@@ -218,8 +222,8 @@ def test_a_pattern_matches_no_topic_that_is_only_found_by_its_queues(
     TopicTable(tmp_path / "store").delete("Orders")
     with Store.open(tmp_path / "store", read_only=True) as home:
         by_pattern = source_options({"path": "/s", "subscribePattern": "O.*"}, "batch read", 0).subscription
-        assert {queue.topic for queue in positions.subscribed(home, by_pattern)} == {"Others"}
-        positions.warn_of_unlisted(home, by_pattern)
+        assert {queue.topic for queue in starting_offsets.subscribed(home, by_pattern)} == {"Others"}
+        starting_offsets.warn_of_unlisted(home, by_pattern)
         assert "not in config/topics.json: Orders." in caplog.text
         by_name = options(subscribe="Orders").subscription
-        assert positions.subscribed(home, by_name)[Queue("Orders", 1)] == (0, 1)
+        assert starting_offsets.subscribed(home, by_name)[Queue("Orders", 1)] == (0, 1)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pyspark_rmq.offsets import Queue
+from pyspark_rmq.position.position import Queue
 from rmq_store.errors import DataLossError, UnknownTopicError, UsageError
 
-from .planned_batches import LIMIT, T0, T1, first_batch, planned, through_spark
+from ..planned_batches import LIMIT, T0, T1, first_batch, planned, through_spark
 
 Make = Callable[..., Any]
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
-from pyspark_rmq import group as group_module
-from pyspark_rmq import stream_reader as stream_reader_module
-from pyspark_rmq.offsets import Queue
+from pyspark_rmq.position.position import Queue
+from pyspark_rmq.read import group as group_module
+from pyspark_rmq.read import stream_reader as stream_reader_module
 from rmq_store.errors import LeaseHeldError, StoreFullError, UsageError
 
-from .planned_batches import LIMIT, T0, T1, first_batch, planned, through_spark
+from ..planned_batches import LIMIT, T0, T1, first_batch, planned, through_spark
 
 Make = Callable[..., Any]
 
@@ -360,9 +360,9 @@ def test_min_partitions_cut_the_queues(fake_home: Make, stream_reader: Make) -> 
 def test_a_reader_is_made_without_touching_anything_and_travels_to_the_workers() -> None:
     from pyspark import cloudpickle
 
-    from pyspark_rmq.options import source_options
-    from pyspark_rmq.schema import SOURCE_SCHEMA
-    from pyspark_rmq.stream_reader import RmqStreamReader
+    from pyspark_rmq.options.options import source_options
+    from pyspark_rmq.read.stream_reader import RmqStreamReader
+    from pyspark_rmq.schema.schema import SOURCE_SCHEMA
 
     options = source_options({"path": "/does/not/exist", "subscribe": "T", "group": "g"}, "stream read", 0)
     copy = cloudpickle.loads(cloudpickle.dumps(RmqStreamReader(options, SOURCE_SCHEMA)))

@@ -16,13 +16,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from pyspark_rmq import group as group_module
-from pyspark_rmq import stream_reader as stream_reader_module
-from pyspark_rmq.idle import SELDOM_S
-from pyspark_rmq.keeping import Place
-from pyspark_rmq.options import source_options
-from pyspark_rmq.schema import SOURCE_SCHEMA
-from pyspark_rmq.stream_reader import RmqStreamReader
+from pyspark_rmq.access.store_pool import Place
+from pyspark_rmq.options.options import source_options
+from pyspark_rmq.read import group as group_module
+from pyspark_rmq.read import stream_reader as stream_reader_module
+from pyspark_rmq.read.idle_poll import SELDOM_S
+from pyspark_rmq.read.stream_reader import RmqStreamReader
+from pyspark_rmq.schema.schema import SOURCE_SCHEMA
 from rmq_store import ClockFile, Message, Store, StoreConfig
 from rmq_store.errors import DataLossError, LeaseHeldError, NotAStoreError, UsageError
 

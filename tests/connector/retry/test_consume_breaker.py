@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_rmq.breaker import FloodBreaker, FloodBreakerError, FloodWatch
+from pyspark_rmq.retry.flood_breaker import FloodBreaker, FloodBreakerError, FloodWatch
 from rmq_store import StoreError, UsageError
 
 

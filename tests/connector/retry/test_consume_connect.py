@@ -10,7 +10,7 @@ import pytest
 
 from rmq_store import Message, Store, StoreConfig
 
-from .conftest import connect_port
+from ..conftest import connect_port
 
 PROGRAM = """
 import json, sys, warnings

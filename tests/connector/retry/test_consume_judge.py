@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 import pyspark_rmq
-from pyspark_rmq.judge import Judge
-from pyspark_rmq.reasons import reason_of
+from pyspark_rmq.retry.failure_reason import reason_of
+from pyspark_rmq.retry.handler_runner import Judge
 from rmq_store import ClockFile, UsageError
 
 Handler = Callable[[Any], Any]

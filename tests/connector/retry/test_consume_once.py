@@ -15,8 +15,8 @@ from pyspark.serializers import CPickleSerializer
 
 import servers
 from pyspark_rmq import DLQ, RECONSUME_LATER, SUCCESS, SparkIdempotency
-from pyspark_rmq.idempotency import TaskIdempotency
-from pyspark_rmq.judge import Judge
+from pyspark_rmq.retry.handler_runner import Judge
+from pyspark_rmq.retry.idempotency import TaskIdempotency
 from rmq_store import UsageError
 from rmq_store.errors import SchemaMismatchError
 from rmq_store.reliable import Tables, open_engine

@@ -15,7 +15,7 @@ from pyspark_rmq import SparkIdempotency
 from rmq_store import ClockFile, UsageError
 from rmq_store.reliable import Tables, open_engine
 
-from .conftest import connect_port
+from ..conftest import connect_port
 
 pytestmark = [
     pytest.mark.spark,
@@ -186,7 +186,7 @@ def test_it_works_on_spark_connect(
 
 @pytest.mark.slow
 def test_the_example_runs_to_its_end(run_program: Callable[..., str]) -> None:
-    example = Path(__file__).resolve().parents[2] / "examples" / "reliable" / "stock_in_spark.py"
+    example = Path(__file__).resolve().parents[3] / "examples" / "reliable" / "stock_in_spark.py"
     printed = run_program(example.read_text(encoding="utf-8")).splitlines()
     # Ten orders by each of two groups; of five orders for milk one must wait.
     assert printed[-2:] == ["orders 20", "stock {'milk': 0, 'tea': 15}"]

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 import pyspark_rmq
-from pyspark_rmq import FloodBreaker, foreach_batch
+from pyspark_rmq import FloodBreaker
+from pyspark_rmq.query import foreach_batch
 from rmq_store import ClockFile, NotAStoreError, Store, UsageError
 
 pytestmark = [
@@ -200,7 +201,7 @@ def test_a_checkpoint_that_was_set_back_is_an_error_and_loses_no_failure(
 @pytest.mark.slow
 @pytest.mark.statement("B03", "D06")
 def test_the_example_runs_to_its_end(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(Path(__file__).resolve().parents[2] / "examples" / "retry.py"), run_name="__main__")
+    runpy.run_path(str(Path(__file__).resolve().parents[3] / "examples" / "retry.py"), run_name="__main__")
     shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|Orders")]
     assert [[cell.strip() for cell in line.strip("|").split("|")[:5]] for line in sorted(shown)] == [
         ["Orders", "NULL", "1", "DLQ", "returned by the h..."],

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pytest
 
 import pyspark_rmq
-from pyspark_rmq import redriving
+from pyspark_rmq.retry import redrive as redriving
 from rmq_store import Message, Store, StoreFullError, UsageError
 
-from .conftest import SMALL
+from ..conftest import SMALL
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("default")]
 
@@ -191,7 +191,7 @@ def test_a_call_that_was_interrupted_is_resumed_by_the_same_call(
 ) -> None:
     """B19: resumable, and committed after it is published."""
     monkeypatch.setattr(redriving, "_CHUNK_ROWS", 2)
-    from rmq_store.broker.redrive import DeadLetters
+    from rmq_store.broker.dlq.redrive import DeadLetters
 
     calls, real = [], DeadLetters.redrive
 

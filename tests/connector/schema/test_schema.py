@@ -18,7 +18,7 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from pyspark_rmq.schema import (
+from pyspark_rmq.schema.schema import (
     BROKER_PROPERTIES,
     SOURCE_SCHEMA,
     SinkColumns,
@@ -135,7 +135,7 @@ def test_a_new_message_does_not_say_why_and_where_another_one_failed() -> None:
 
 
 def test_a_new_message_does_not_say_that_a_mirror_made_it() -> None:
-    from rmq_store.format.mirror_properties import MIRROR_PROPERTIES
+    from rmq_store.format.properties.mirror_properties import MIRROR_PROPERTIES
 
     assert BROKER_PROPERTIES.issuperset(MIRROR_PROPERTIES)
 

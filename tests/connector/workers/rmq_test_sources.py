@@ -11,10 +11,10 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pyspark_rmq.options import sink_options, source_options
-from pyspark_rmq.reader import RmqReader
+from pyspark_rmq.options.options import sink_options, source_options
+from pyspark_rmq.read.reader import RmqReader
 from pyspark_rmq.source import DefaultSource
-from pyspark_rmq.writer import RmqStreamWriter, RmqWriter, batch_writer, stream_writer
+from pyspark_rmq.write.writer import RmqStreamWriter, RmqWriter, batch_writer, stream_writer
 
 
 def stream_part(source: DefaultSource, schema: StructType, overwrite: bool) -> tuple[Any, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_rmq.batch_rows import CHUNK_BYTES_MAX, MEMORY_BYTES_MAX, BatchRows
-from pyspark_rmq.message_ids import message_ids
+from pyspark_rmq.schema.message_ids import message_ids
+from pyspark_rmq.write.batch_rows import CHUNK_BYTES_MAX, MEMORY_BYTES_MAX, BatchRows
 from rmq_store.errors import NoMessageIdError, UsageError
 from rmq_store.reliable import Batch
 

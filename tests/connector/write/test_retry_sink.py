@@ -12,9 +12,9 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from pyspark_rmq.options import sink_options
-from pyspark_rmq.schema import READABLE
-from pyspark_rmq.send_back_writer import batch_send_back_writer, send_back_rows, stream_send_back_writer
+from pyspark_rmq.options.options import sink_options
+from pyspark_rmq.schema.schema import READABLE
+from pyspark_rmq.write.send_back_writer import batch_send_back_writer, send_back_rows, stream_send_back_writer
 from rmq_store import (
     ClockFile,
     MarkerError,

@@ -14,10 +14,10 @@ from pyspark import TaskContext
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
-from pyspark_rmq.options import sink_options, source_options
-from pyspark_rmq.schema import SOURCE_SCHEMA
-from pyspark_rmq.stream_reader import RmqStreamReader
-from pyspark_rmq.writer import stream_writer
+from pyspark_rmq.options.options import sink_options, source_options
+from pyspark_rmq.read.stream_reader import RmqStreamReader
+from pyspark_rmq.schema.schema import SOURCE_SCHEMA
+from pyspark_rmq.write.writer import stream_writer
 from rmq_store import MarkerError, Store, recorded_losses
 
 Make = Callable[..., Any]

@@ -16,10 +16,10 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql.types import StringType, StructField, StructType
 
-from pyspark_rmq import writer as writer_module
-from pyspark_rmq.options import sink_options
-from pyspark_rmq.schema import READABLE
-from pyspark_rmq.writer import batch_writer, stream_writer
+from pyspark_rmq.options.options import sink_options
+from pyspark_rmq.schema.schema import READABLE
+from pyspark_rmq.write import writer as writer_module
+from pyspark_rmq.write.writer import batch_writer, stream_writer
 from rmq_store import (
     MarkerError,
     NotAStoreError,
@@ -34,8 +34,8 @@ from rmq_store import (
     failure,
 )
 from rmq_store.files import durable
-from rmq_store.files.state_page import StatePage
-from rmq_store.log import opening
+from rmq_store.files.locks.state_page import StatePage
+from rmq_store.log.recovery import opening
 
 Make = Callable[..., Any]
 VALUE = StructType([StructField("value", StringType())])
@@ -306,8 +306,8 @@ def test_tasks_of_a_first_batch_make_one_store_between_them(tmp_path: Path) -> N
     path = tmp_path / "new"
     program = f"""
 import sys
-from pyspark_rmq.sink_home import prepare_batch
-from pyspark_rmq.options import sink_options
+from pyspark_rmq.access.store_writer import prepare_batch
+from pyspark_rmq.options.options import sink_options
 from rmq_store import Store
 print("ready", flush=True)
 sys.stdin.readline()

@@ -215,7 +215,7 @@ def _redrive_here(setting: Setting, group: str) -> int:
     import pyarrow as pa
 
     from rmq_store import Store
-    from rmq_store.broker.dead_letter_rows import DeadLetterRows, Wanted
+    from rmq_store.broker.monitoring.dead_letter_rows import DeadLetterRows, Wanted
 
     moved = 0
     with Store.open(setting.store_path, clock=setting.store_clock) as store:

@@ -19,10 +19,10 @@ from pyspark.sql.types import StructType
 import crash.spark_kills
 import crash.spark_tasks  # noqa: F401  # its protections can be named, too
 from crash.protections import remove_as_told
-from pyspark_rmq.options import sink_options, source_options
+from pyspark_rmq.options.options import sink_options, source_options
+from pyspark_rmq.read.stream_reader import RmqStreamReader
 from pyspark_rmq.source import DefaultSource
-from pyspark_rmq.stream_reader import RmqStreamReader
-from pyspark_rmq.writer import RmqStreamWriter, stream_writer
+from pyspark_rmq.write.writer import RmqStreamWriter, stream_writer
 from rmq_store.files import durable
 
 remove_as_told()
@@ -112,7 +112,7 @@ class CrashingWriter(RmqStreamWriter):
     plan: Plan
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        from pyspark_rmq.writer import stream_ids
+        from pyspark_rmq.write.writer import stream_ids
 
         batch_id = int(stream_ids()[1])
         message = super().write(self._watched(iterator, batch_id))

@@ -19,11 +19,11 @@ from pyspark.sql.types import StructType
 import crash.spark_kills
 import crash.spark_tasks  # noqa: F401  # the protections that can be named
 from crash.protections import without
-from pyspark_rmq.options import sink_options, source_options
-from pyspark_rmq.reader import RmqReader
+from pyspark_rmq.options.options import sink_options, source_options
+from pyspark_rmq.read.reader import RmqReader
+from pyspark_rmq.read.stream_reader import RmqStreamReader
 from pyspark_rmq.source import DefaultSource
-from pyspark_rmq.stream_reader import RmqStreamReader
-from pyspark_rmq.writer import RmqStreamWriter, RmqWriter, batch_writer, stream_writer
+from pyspark_rmq.write.writer import RmqStreamWriter, RmqWriter, batch_writer, stream_writer
 
 PREFIX = "fail."
 

@@ -9,10 +9,6 @@ import pyspark.sql.pandas.types
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
-import pyspark_rmq.origin
-import pyspark_rmq.reader
-import pyspark_rmq.send_back_writer
-import pyspark_rmq.stream_reader  # noqa: F401
 import rmq_store  # noqa: F401
 
 if __name__ == "__main__":

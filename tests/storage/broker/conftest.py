@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import Message, Store, StoreConfig
-from rmq_store.broker import disk_space
-from rmq_store.broker.timer import PYRMQ_TIMER_TOPIC, timer_queue_id
+from rmq_store.broker.rules.timer import PYRMQ_TIMER_TOPIC, timer_queue_id
+from rmq_store.broker.write import disk_space
 from rmq_store.files import durable
-from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
-from rmq_store.format.host import Host
-from rmq_store.log.append import append, append_lock
+from rmq_store.format.batches.frame_encoder import EncodeOptions, encode_batch
+from rmq_store.format.text.host import Host
+from rmq_store.log.append.append import append, append_lock
 from rmq_store.verify import verify_store
 
 PARKER = Host.parse("10.1.2.3:10911")

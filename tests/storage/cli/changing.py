@@ -44,7 +44,7 @@ def command(root: Path, *arguments: str, answer: str | None = None) -> Result:
     with pytest.MonkeyPatch.context() as patch:
         if answer is not None:
             terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
-            patch.setattr("rmq_store.cli.confirm.sys", terminal)
+            patch.setattr("rmq_store.cli.shared.confirm.sys", terminal)
         return CliRunner().invoke(
             commands,
             list(arguments),

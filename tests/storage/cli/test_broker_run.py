@@ -28,13 +28,14 @@ from rmq_store import (
     StoreFullError,
     StoreLockedError,
 )
-from rmq_store.broker.offsets import DelayOffsetTable
-from rmq_store.broker.retention import SegmentFate
-from rmq_store.broker.schedule import Delivery
-from rmq_store.cli import broker, commands
-from rmq_store.cli.stop_signal import StopSignal
+from rmq_store.broker.delay.scheduler import Delivery
+from rmq_store.broker.metadata.offsets import DelayOffsetTable
+from rmq_store.broker.store.retention import SegmentFate
+from rmq_store.cli import commands
+from rmq_store.cli.maintenance import broker
+from rmq_store.cli.shared.stop_signal import StopSignal
 from rmq_store.clock import ClockFile
-from rmq_store.format.properties import DELAY_TIME_LEVEL
+from rmq_store.format.properties.property_string import DELAY_TIME_LEVEL
 
 START_MS = 1_700_000_000_000
 

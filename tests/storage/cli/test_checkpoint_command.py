@@ -20,7 +20,7 @@ import pytest
 from click.testing import Result
 
 from rmq_store import Message, Store
-from rmq_store.broker.leases import Lease
+from rmq_store.broker.metadata.leases import Lease
 from rmq_store.files import durable
 
 from .changing import NOW_MS, command

@@ -22,7 +22,7 @@ from click.testing import Result
 from rich.cells import set_cell_size
 
 from rmq_store import Store
-from rmq_store.cli import output
+from rmq_store.cli.shared import output
 
 Run = Callable[..., Result]
 EXPECTED = Path(__file__).parent / "expected"
@@ -333,7 +333,7 @@ def test_read_in_a_pipe_is_one_table(
     run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str], together: int
 ) -> None:
     """Each queue is read by itself, and long ones in parts; all lines have the widths of the first part."""
-    monkeypatch.setattr("rmq_store.cli.read._TOGETHER", together)
+    monkeypatch.setattr("rmq_store.cli.messages.read._TOGETHER", together)
     head, *lines = run("read", *arguments, "--max", "60").stdout.splitlines()
     for line in lines:
         for title in ("STORED", "TAGS", "KEYS", "BODY"):

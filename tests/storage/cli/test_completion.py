@@ -11,7 +11,7 @@ from click.shell_completion import ShellComplete
 
 from rmq_store import Store
 from rmq_store.cli import commands
-from rmq_store.cli.completion import GROUP, TOPIC
+from rmq_store.cli.shared.completion import GROUP, TOPIC
 
 from .test_strangers import TEXT
 

@@ -16,9 +16,9 @@ import pytest
 from click.testing import Result
 
 from rmq_store import Message, Store, StoreConfig, SubscriptionGroup, failure
-from rmq_store.broker.archive_schema import DEAD_LETTER_SCHEMA
-from rmq_store.broker.dead_letter_rows import DeadLetterRows, Wanted
-from rmq_store.cli import dlq_redrive
+from rmq_store.broker.dlq.archive_schema import DEAD_LETTER_SCHEMA
+from rmq_store.broker.monitoring.dead_letter_rows import DeadLetterRows, Wanted
+from rmq_store.cli.dlq import dlq_redrive
 
 Run = Callable[..., Result]
 EXPECTED = Path(__file__).parent / "expected"

@@ -15,8 +15,8 @@ from click.testing import Result
 
 from rmq_store import BadRange, Message, NotAStoreError, Store, StoreConfig
 from rmq_store.cli.checks import FAIL, OK, WARN, Finding, directory, machine, spark
-from rmq_store.files.state_page import StatePage
-from rmq_store.log.kept import Kept
+from rmq_store.files.locks.state_page import StatePage
+from rmq_store.log.core.accepted_damage import Kept
 
 Run = Callable[..., Result]
 SMALL = StoreConfig(mapped_file_size_commit_log=16384, max_hash_slot_num=64, max_index_num=100)
@@ -239,9 +239,9 @@ def test_entries_that_cannot_be_used_are_named_with_their_table(root: Path) -> N
 
 
 def test_an_engine_without_its_extension_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmq_store.format.native.LOADED", True)
+    monkeypatch.setattr("rmq_store.format.bytes.native.LOADED", True)
     _is(machine.engine({}), OK, "fast")
-    monkeypatch.setattr("rmq_store.format.native.LOADED", False)
+    monkeypatch.setattr("rmq_store.format.bytes.native.LOADED", False)
     _is(machine.engine({"RMQ_PURE": "1"}), WARN, "RMQ_PURE=1", "unset RMQ_PURE")
     _is(machine.engine({}, lambda name: None), WARN, "is not there", "C compiler", "pip install")
     _is(machine.engine({}, lambda name: object()), WARN, "another version", "--force-reinstall")

@@ -26,8 +26,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_classic
 
 from rmq_store import Message, Store
-from rmq_store.cli import metrics_server
-from rmq_store.cli.http_limits import (
+from rmq_store.cli.monitoring import metrics_server
+from rmq_store.cli.monitoring.http_limits import (
     CONNECTIONS_MOST,
     REQUEST_BYTES_MOST,
     LimitedReader,
@@ -35,7 +35,7 @@ from rmq_store.cli.http_limits import (
     check_name,
     is_ours,
 )
-from rmq_store.cli.metrics_server import parse_address
+from rmq_store.cli.monitoring.metrics_server import parse_address
 
 from .conftest import mind_ctrl_c
 

@@ -14,8 +14,8 @@ from click.testing import Result
 
 from rmq_store import ClockFile, CorruptRecordError, Message, Store, StoreConfig, SubscriptionGroup
 from rmq_store.cli import commands
-from rmq_store.format.config_json import loads
-from rmq_store.format.consume_queue import ENTRY
+from rmq_store.format.tables.config_json import loads
+from rmq_store.format.views.consume_queue import ENTRY
 
 from .changing import NOW_MS, command
 

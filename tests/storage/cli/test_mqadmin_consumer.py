@@ -13,10 +13,10 @@ import pytest
 from click.testing import Result
 
 from rmq_store import Message, Store, SubscriptionGroup
-from rmq_store.broker.leases import Lease
-from rmq_store.client.local_groups import LocalGroups
-from rmq_store.client.messages import MessageQueue
+from rmq_store.broker.metadata.leases import Lease
+from rmq_store.broker.processor.local_groups import LocalGroups
 from rmq_store.clock import system_clock
+from rmq_store.protocol.messages import MessageQueue
 
 from .changing import command
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import Store
-from rmq_store.broker.leases import Lease
+from rmq_store.broker.metadata.leases import Lease
 
 from .changing import NOW_MS, command
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import Result
 
 from rmq_store import CorruptRecordError, Message, Store, TopicConfig
-from rmq_store.broker.leases import Lease
+from rmq_store.broker.metadata.leases import Lease
 from rmq_store.client import LitePullConsumer
 
 from .changing import command

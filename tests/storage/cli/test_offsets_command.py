@@ -15,8 +15,8 @@ import pytest
 from click.testing import Result
 
 from rmq_store import Message, Store
-from rmq_store.broker.leases import Lease
-from rmq_store.client.local_groups import LocalGroups
+from rmq_store.broker.metadata.leases import Lease
+from rmq_store.broker.processor.local_groups import LocalGroups
 from rmq_store.clock import system_clock
 
 from .changing import NOW_MS, command

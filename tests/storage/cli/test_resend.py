@@ -15,7 +15,8 @@ import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner, Result
 
-from rmq_store.cli import commands, resend_list
+from rmq_store.cli import commands
+from rmq_store.cli.outbox import resend_list
 from rmq_store.reliable import Tables, open_engine
 from rmq_store.reliable.database import leases, manual_list
 from rmq_store.reliable.desk import stub_status
@@ -55,7 +56,7 @@ def resend(database: str, monkeypatch: pytest.MonkeyPatch) -> Resend:
         with pytest.MonkeyPatch.context() as patch:
             if answer is not None:
                 terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
-                patch.setattr("rmq_store.cli.confirm.sys", terminal)
+                patch.setattr("rmq_store.cli.shared.confirm.sys", terminal)
             return CliRunner().invoke(
                 commands,
                 ["resend", *words],

@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rmq_store import Message, Store, StoreConfig
-from rmq_store.broker import disk_space
+from rmq_store.broker.write import disk_space
 from rmq_store.cli import commands
-from rmq_store.format.properties import DELAY_TIME_LEVEL
+from rmq_store.format.properties.property_string import DELAY_TIME_LEVEL
 
 from .changing import command
 

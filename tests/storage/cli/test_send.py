@@ -11,8 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rmq_store import Message, Store
-from rmq_store.cli import commands, sending
-from rmq_store.cli.times import parse_time
+from rmq_store.cli import commands
+from rmq_store.cli.messages import message_lines
+from rmq_store.cli.shared.times import parse_time
 from rmq_store.errors import UsageError
 
 Run = Callable[..., Result]
@@ -76,7 +77,7 @@ def test_of_a_file_that_is_too_large_no_more_is_read(root: Path, tmp_path: Path)
 
 
 def test_lines_are_messages_and_share_the_options(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "BATCH_ROWS", 2)
+    monkeypatch.setattr(message_lines, "BATCH_ROWS", 2)
     result = _fed(root, b"one\r\n\ntwo\nlast", "Orders", "--lines", "-", "--tags", "T", "--sharding-key", "k")
     assert (result.exit_code, result.stdout) == (0, "4 messages, 10 bytes of bodies stored in Orders\n")
     rows = _messages(root)
@@ -129,7 +130,7 @@ def test_what_tail_prints_can_be_sent(run: Run, root: Path) -> None:
 def test_a_bad_line_is_named_and_what_was_stored_before_it_is_counted(
     root: Path, monkeypatch: pytest.MonkeyPatch, line: bytes, words: str
 ) -> None:
-    monkeypatch.setattr(sending, "BATCH_ROWS", 1)
+    monkeypatch.setattr(message_lines, "BATCH_ROWS", 1)
     result = _fed(root, b'{"body": "good"}\n\n' + line, "Orders", "--jsonl", "-")
     assert (result.exit_code, result.stdout) == (2, "")
     assert words in result.stderr.splitlines()[-1]
@@ -191,7 +192,7 @@ def test_all_messages_before_a_line_that_the_store_refuses_are_stored(root: Path
 
 
 def test_a_line_that_is_too_long_loses_nothing_before_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "LINE_BYTES_MAX", 100)
+    monkeypatch.setattr(message_lines, "LINE_BYTES_MAX", 100)
     result = _fed(root, b"one\ntwo\n" + b"x" * 200, "Orders", "--lines", "-")
     assert result.exit_code == 2
     assert "line 3 is longer than 100 bytes" in result.stderr
@@ -239,7 +240,7 @@ def test_mistakes_are_one_line_and_code_2(run: Run, root: Path, arguments: list[
 
 
 def test_not_flushed_in_time_is_stored_and_code_1(run: Run, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rmq_store.broker.results import SendResult, SendStatus
+    from rmq_store.protocol.results import SendResult, SendStatus
 
     answer = SendResult("Orders", 0, 0, 0, "ID", "OFFSET", SendStatus.FLUSH_DISK_TIMEOUT)
     monkeypatch.setattr(Store, "send", lambda *a, **k: answer)

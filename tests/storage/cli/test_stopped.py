@@ -14,7 +14,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rmq_store import Message, Store
-from rmq_store.cli import commands, sending
+from rmq_store.cli import commands
+from rmq_store.cli.messages import message_lines
 
 Run = Callable[..., Result]
 
@@ -92,13 +93,13 @@ def test_what_the_operating_system_refuses_is_no_damage(
 def test_who_sends_lines_and_is_stopped_closes_the_store_and_says_how_many_are_stored(
     root: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
 ) -> None:
-    whole = sending.batches_of_lines
+    whole = message_lines.batches_of_lines
 
     def stopped(*arguments: object) -> object:
         yield next(iter(whole(*arguments)))  # type: ignore[arg-type]
         signal.raise_signal(number)
 
-    monkeypatch.setattr(sending, "batches_of_lines", stopped)
+    monkeypatch.setattr(message_lines, "batches_of_lines", stopped)
     result = CliRunner().invoke(commands, ["send", "Orders", "--lines", "-", "--store", str(root)], input="a\n")
     assert result.exit_code == code
     assert result.stderr.endswith("rmq: 1 messages are stored in Orders, and then:\nrmq: interrupted\n")

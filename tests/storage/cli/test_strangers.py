@@ -28,7 +28,7 @@ from click.testing import Result
 
 from rmq_store import Message, Store, StoreConfig, SubscriptionGroup, failure
 from rmq_store.cli import _remarks_shown, commands
-from rmq_store.cli.output import printable, printable_json, write_json
+from rmq_store.cli.shared.output import printable, printable_json, write_json
 from rmq_store.reliable import Tables, open_engine
 from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.database.leases import now_ms
@@ -188,7 +188,7 @@ WORDS: dict[str, list[list[str]]] = {
     "exportConfigs": [["-f", "WHERE/out"]],
 }
 # One runs until it is stopped; what it prints is escaped where it prints (tests/storage/cli/test_broker_run.py). The
-# other lists what only a broker writes (tests/storage/broker/test_broker_waits.py).
+# other lists what only a broker writes (tests/storage/broker/delay/test_broker_backlog.py).
 NOT_RUN = {"broker run", "delayed"}
 
 

@@ -15,8 +15,8 @@ import pytest
 from click.testing import Result
 
 from rmq_store import Message, Store, StoreConfig
-from rmq_store.cli import tail as tail_module
-from rmq_store.cli.following import Follower
+from rmq_store.cli.messages import tail as tail_module
+from rmq_store.cli.shared.follow import Follower
 
 Run = Callable[..., Result]
 EXPECTED = Path(__file__).parent / "expected"

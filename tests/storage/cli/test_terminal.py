@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from rmq_store.cli.output import printable, time_text, write_table
-from rmq_store.cli.tables import columns_of, table_lines
-from rmq_store.cli.watching import table
+from rmq_store.cli.shared.live_screen import table
+from rmq_store.cli.shared.output import printable, time_text, write_table
+from rmq_store.cli.shared.tables import columns_of, table_lines
 
 Run = Callable[..., Result]
 RunInTerminal = Callable[..., tuple[int, str]]

@@ -18,7 +18,7 @@ import pytest
 from click.testing import Result
 
 from rmq_store import ClockFile, Message, Store, clock
-from rmq_store.broker import disk_space
+from rmq_store.broker.write import disk_space
 from rmq_store.cli.checks import directory, machine, spark
 
 Run = Callable[..., Result]
@@ -148,7 +148,7 @@ def test_cleaning_shows_first_what_it_will_do(run: Run, at_noon: Path, scratch: 
 
 def test_what_the_doctor_says(run: Run, monkeypatch: pytest.MonkeyPatch, scratch: Path) -> None:
     """The same on every machine: what it looks at is given, and well, in doubt or bad."""
-    monkeypatch.setattr("rmq_store.format.native.LOADED", False)
+    monkeypatch.setattr("rmq_store.format.bytes.native.LOADED", False)
     with Store.open(scratch / "store", create=True):
         pass
     maps = scratch / "max_map_count"

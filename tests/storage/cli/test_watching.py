@@ -20,9 +20,9 @@ import pytest
 from click.testing import Result
 
 from rmq_store import Message, Store, SubscriptionGroup
-from rmq_store.cli import lag as lag_module
-from rmq_store.cli import top as top_module
-from rmq_store.cli.rates import Rates, bytes_text, duration_text, rate_text
+from rmq_store.cli.groups import lag as lag_module
+from rmq_store.cli.monitoring import top as top_module
+from rmq_store.cli.shared.formatting import Rates, bytes_text, duration_text, rate_text
 
 from .conftest import mind_ctrl_c
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from rmq_store import Message, SendResult, SendStatus, Store, StoreConfig
-from rmq_store.client.local import LocalBackend
-from rmq_store.client.local_broker import LocalBroker
-from rmq_store.client.messages import MessageExt, MessageQueue, PullResult, PullStatus
-from rmq_store.client.producer import Producer
-from rmq_store.client.producer_config import ProducerConfig
+from rmq_store.broker.processor.local_broker import LocalBroker
+from rmq_store.client.backend.local import LocalBackend
+from rmq_store.client.producer.producer import Producer
+from rmq_store.client.producer.producer_config import ProducerConfig
 from rmq_store.clock import ClockFile
+from rmq_store.protocol.messages import MessageExt, MessageQueue, PullResult, PullStatus
 
 START_MS = 1_700_000_000_000
 

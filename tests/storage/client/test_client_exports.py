@@ -13,7 +13,7 @@ import pytest
 
 import rmq_store
 from rmq_store import client
-from rmq_store.client import errors
+from rmq_store.protocol import errors
 
 
 def test_the_example_in_the_package_docstring_is_true() -> None:

@@ -12,12 +12,12 @@ import pytest
 
 from interrupts import Signal
 from rmq_store import Message, Store, StoreConfig, UsageError
-from rmq_store.broker.leases import live_leases
-from rmq_store.client.consumer_config import ConsumeFromWhere, LitePullConsumerConfig, PushConsumerConfig
-from rmq_store.client.listener import ConsumeConcurrentlyStatus, MessageListenerConcurrently
-from rmq_store.client.lite_pull_consumer import LitePullConsumer
-from rmq_store.client.push_consumer import PushConsumer
-from rmq_store.files.lock import OfdLock
+from rmq_store.broker.metadata.leases import live_leases
+from rmq_store.client.consume_service.listener import ConsumeConcurrentlyStatus, MessageListenerConcurrently
+from rmq_store.client.consumer.lite_pull_consumer import LitePullConsumer
+from rmq_store.client.consumer.push_consumer import PushConsumer
+from rmq_store.client.group.consumer_config import ConsumeFromWhere, LitePullConsumerConfig, PushConsumerConfig
+from rmq_store.files.locks.lock import OfdLock
 
 PLACES_MAX = 5_000
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET

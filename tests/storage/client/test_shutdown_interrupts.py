@@ -10,13 +10,13 @@ import pytest
 
 from interrupts import interrupted
 from rmq_store import Message, Store, StoreConfig
-from rmq_store.broker.leases import live_leases
-from rmq_store.client.consumer_config import PushConsumerConfig
-from rmq_store.client.listener import ConsumeConcurrentlyStatus, MessageListenerConcurrently
-from rmq_store.client.lite_pull_consumer import LitePullConsumer
-from rmq_store.client.producer import Producer
-from rmq_store.client.push_consumer import PushConsumer
-from rmq_store.files.lock import OfdLock
+from rmq_store.broker.metadata.leases import live_leases
+from rmq_store.client.consume_service.listener import ConsumeConcurrentlyStatus, MessageListenerConcurrently
+from rmq_store.client.consumer.lite_pull_consumer import LitePullConsumer
+from rmq_store.client.consumer.push_consumer import PushConsumer
+from rmq_store.client.group.consumer_config import PushConsumerConfig
+from rmq_store.client.producer.producer import Producer
+from rmq_store.files.locks.lock import OfdLock
 
 PLACES_MAX = 20_000
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.format.frame_check import check_frame
+from rmq_store.format.frames.frame_check import check_frame
 
 Walk = Callable[[Path], Iterator[tuple[int, memoryview]]]
 

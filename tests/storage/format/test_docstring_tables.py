@@ -8,7 +8,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from rmq_store.format import checkpoint, consume_queue, frame_check, index
+from rmq_store.format.frames import frame_check
+from rmq_store.format.tables import checkpoint
+from rmq_store.format.views import consume_queue, index
 
 ROW = re.compile(r"^    (\d+)-(\d+) +(\w+) +(int\d+)\b", re.MULTILINE)
 WIDTHS = {"int32": ">i4", "int64": ">i8"}

@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from rmq_store import Message, NotAStoreError, Store, StoreConfig, SubscriptionGroup, backup
-from rmq_store.broker.repair import carry_out, examine
+from rmq_store.broker.repair.repair import carry_out, examine
 from rmq_store.cli import commands
-from rmq_store.format.config_json import dumps, loads
+from rmq_store.format.tables.config_json import dumps, loads
 from rmq_store.verify import verify_store
 
 STRANGERS = {

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from rmq_store import Message, Store, StoreConfig, StoreKindError
-from rmq_store.broker.repair import examine
+from rmq_store.broker.repair.repair import examine
 from rmq_store.cli import commands
 from rmq_store.client import Producer
 from rmq_store.kinds import COMMON, KINDS, Effect, look, queues_are_in

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rmq_store import Message, StagingArea, Store, StoreConfig, TopicKindError, backup
-from rmq_store.broker.lag import all_lags
+from rmq_store.broker.monitoring.lag import all_lags
 from rmq_store.cli import commands
 from rmq_store.client import LitePullConsumer, MQClientError, Producer, SimpleConsumer
 from rmq_store.verify import verify_store

@@ -17,11 +17,12 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import Store, StoreConfig
-from rmq_store.broker.config import StoreFile
-from rmq_store.files import durable, state_page
-from rmq_store.log.append import append, append_lock
-from rmq_store.log.index_file import IndexFile
-from rmq_store.log.units import UnitRecord
+from rmq_store.broker.metadata.store_config import StoreFile
+from rmq_store.files import durable
+from rmq_store.files.locks import state_page
+from rmq_store.log.append.append import append, append_lock
+from rmq_store.log.core.units import UnitRecord
+from rmq_store.log.views.index_file import IndexFile
 from rmq_store.verify import Report, verify_store
 
 TOPICS = ("Alpha", "Beta")

@@ -20,14 +20,15 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import Message, Store
-from rmq_store.broker.flusher import Flusher
+from rmq_store.broker.write.flusher import Flusher
 from rmq_store.errors import StoreError, StoreFailedError, StoreLockedError, UsageError
 from rmq_store.files import durable
-from rmq_store.files.bell import Bell
-from rmq_store.files.lock import Exclusive, OfdLock
-from rmq_store.log import commit_log, filling
-from rmq_store.log.append import append_lock
-from rmq_store.log.units import UnitRecord
+from rmq_store.files.locks.futex import Bell
+from rmq_store.files.locks.lock import Exclusive, OfdLock
+from rmq_store.log.append import frame_writer
+from rmq_store.log.append.append import append_lock
+from rmq_store.log.core import commit_log
+from rmq_store.log.core.units import UnitRecord
 
 if TYPE_CHECKING:
     from .conftest import CountDown, Lab
@@ -302,7 +303,7 @@ def test_an_append_that_is_interrupted_twice_is_undone_when_its_second_thread_ha
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second Ctrl-C ended the wait for the thread that writes records: it wrote on, into what others appended."""
-    monkeypatch.setattr(filling, "PIECE_BYTES", 400)
+    monkeypatch.setattr(frame_writer, "PIECE_BYTES", 400)
     main = threading.main_thread()
     assert main.ident is not None
     inside, go_on, written = threading.Event(), threading.Event(), []
@@ -490,7 +491,7 @@ def test_an_open_that_is_interrupted_twice_keeps_nothing_locked(lab: Lab, monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(Flusher, "start", interrupt)
-        patch.setattr("rmq_store.log.opening._flush_and_leave", interrupt)
+        patch.setattr("rmq_store.log.recovery.opening._flush_and_leave", interrupt)
         with pytest.raises(KeyboardInterrupt):
             lab.open()
     assert OfdLock(lab.root / "lock").who().kind == "free"

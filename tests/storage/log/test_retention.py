@@ -19,9 +19,10 @@ from typing import Any
 import pytest
 
 from rmq_store import OffsetOutOfRangeError, Store, StoreError
-from rmq_store.broker import disk_space
-from rmq_store.files import durable, pin
-from rmq_store.files.pin import Pin, alone, is_pinned
+from rmq_store.broker.write import disk_space
+from rmq_store.files import durable
+from rmq_store.files.segments import pin
+from rmq_store.files.segments.pin import Pin, alone, is_pinned
 from rmq_store.log import retention as mechanics
 
 SEGMENTS = 7

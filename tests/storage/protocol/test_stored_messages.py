@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rmq_store.client import stored_messages
-from rmq_store.client.messages import MessageExt
-from rmq_store.client.stored_messages import NATIVE_ROWS_MIN, MessageRows, messages_of
-from rmq_store.format import native
-from rmq_store.format.schema import MESSAGE_SCHEMA
+from rmq_store.format.bytes import native
+from rmq_store.format.tables.schema import MESSAGE_SCHEMA
+from rmq_store.protocol import stored_messages
+from rmq_store.protocol.messages import MessageExt
+from rmq_store.protocol.stored_messages import NATIVE_ROWS_MIN, MessageRows, messages_of
 
 needs_native = pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")
 

@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 from rmq_store import Message, Store, StoreConfig
-from rmq_store.broker.pop import Popped
+from rmq_store.broker.pop.pop import Popped
 from rmq_store.files import durable
 
 GROUP, TOPIC = "g", "T"

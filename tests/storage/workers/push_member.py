@@ -15,15 +15,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rmq_store.client.consumer_config import ConsumeFromWhere, PushConsumerConfig
-from rmq_store.client.listener import (
+from rmq_store.client.backend.local import LocalBackend
+from rmq_store.client.consume_service.listener import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
     MessageListenerConcurrently,
 )
-from rmq_store.client.local import LocalBackend
-from rmq_store.client.messages import MessageExt
-from rmq_store.client.push_consumer import PushConsumer
+from rmq_store.client.consumer.push_consumer import PushConsumer
+from rmq_store.client.group.consumer_config import ConsumeFromWhere, PushConsumerConfig
+from rmq_store.protocol.messages import MessageExt
 
 TOPIC = "Orders"
 

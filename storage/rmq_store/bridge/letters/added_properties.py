@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.bridge.records.to_rmq import MESSAGES_SCHEMA
-from rmq_store.format import properties as names
+from rmq_store.format.properties import property_string as names
 
 _COLUMNS = (("tags", names.TAGS), ("keys", names.KEYS), ("shardingKey", names.SHARDING_KEY))
 _SEPARATORS_BYTES = 2

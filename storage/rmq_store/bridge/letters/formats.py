@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.bridge.letters.header_rows import parents, without_headers
-from rmq_store.format.utf8 import decode_utf8
+from rmq_store.format.bytes.utf8 import decode_utf8
 
 LETTERS_SCHEMA: Final = pa.schema(
     [

@@ -13,10 +13,10 @@ from rmq_store.bridge.letters.letter_rows import LetterGroups, letter_rows
 from rmq_store.bridge.records.letter import letter_topic
 from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.to_rmq import RmqRules
-from rmq_store.broker.send_back import properties_bytes_max
-from rmq_store.broker.store import Store
-from rmq_store.format import names
-from rmq_store.log.layout import BLANK_BYTES
+from rmq_store.broker.rules.send_back import properties_bytes_max
+from rmq_store.broker.store.store import Store
+from rmq_store.format.text import names
+from rmq_store.log.core.layout import BLANK_BYTES
 
 
 class LettersIntoTriage:

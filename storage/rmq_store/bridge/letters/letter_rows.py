@@ -20,7 +20,7 @@ from rmq_store.bridge.records.origin import sources_of_messages
 from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.to_rmq import RmqRules, to_rmq
 from rmq_store.errors import UsageError
-from rmq_store.format import names
+from rmq_store.format.text import names
 
 DLQ_QUEUE = 0
 """A dead-letter topic has one queue (AbstractSendMessageProcessor, DLQ_NUMS_PER_GROUP)."""

@@ -1,4 +1,4 @@
-"""Reasons of Kafka's dead letters as the properties that triage reads (`rmq_store.broker.failure`; data plane).
+"""Reasons of Kafka's dead letters as the properties that triage reads (`rmq_store.broker.rules.failure`; data plane).
 
     KAFKA_LETTER                        the letter's format, or `unknown`: `rmq dlq redrive` leaves it alone
     PYRMQ_ORIGIN_TOPIC, _QUEUE_ID,      topic, partition and offset of the record that failed
@@ -25,8 +25,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.broker import failure
-from rmq_store.format.mirror_properties import KAFKA_GROUP, KAFKA_STACK_TRACE, KAFKA_STAGE
+from rmq_store.broker.rules import failure
+from rmq_store.format.properties.mirror_properties import KAFKA_GROUP, KAFKA_STACK_TRACE, KAFKA_STAGE
 
 UNKNOWN_FORMAT: Final = "unknown"
 

@@ -31,11 +31,12 @@ from rmq_store.bridge.letters.redriven_topic import RedrivenTopic
 from rmq_store.bridge.records.origin import sources_of_messages
 from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.to_kafka import KafkaRules, to_kafka
-from rmq_store.broker.dead_letter_rows import DeadLetterRows, Wanted
-from rmq_store.broker.failure import KAFKA_LETTER
-from rmq_store.broker.store import Store
+from rmq_store.broker.monitoring.dead_letter_rows import DeadLetterRows, Wanted
+from rmq_store.broker.rules.failure import KAFKA_LETTER
+from rmq_store.broker.store.store import Store
 from rmq_store.errors import RecordRefusedError, RecordTooLargeError, UsageError
-from rmq_store.format import names, properties
+from rmq_store.format.properties import property_string
+from rmq_store.format.text import names
 
 REDRIVEN: Final = "REDRIVEN"
 ALREADY_REDRIVEN: Final = "ALREADY_REDRIVEN"
@@ -210,7 +211,7 @@ class KafkaRedrive:
     def _judge(self, rows: pa.RecordBatch, totals: RedriveTotals, *, notes: bool) -> pa.RecordBatch:
         """The letters that go, with the columns `goal` and `goalPartition`; the others are counted."""
         count = rows.num_rows
-        unique_keys = pc.map_lookup(rows.column("properties"), pa.scalar(properties.UNIQUE_KEY), "first")
+        unique_keys = pc.map_lookup(rows.column("properties"), pa.scalar(property_string.UNIQUE_KEY), "first")
         rows = rows.append_column("uniqueKey", unique_keys)
         is_letter = pc.is_valid(pc.map_lookup(rows.column("properties"), pa.scalar(KAFKA_LETTER), "first"))
         sources = sources_of_messages(rows)

@@ -11,15 +11,16 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.broker import failure
-from rmq_store.broker.store import Store
+from rmq_store.broker.rules import failure
+from rmq_store.broker.store.store import Store
 from rmq_store.errors import MirrorConflictError
-from rmq_store.format import names, properties
+from rmq_store.format.properties import property_string
+from rmq_store.format.text import names
 
 REFUSED_PURPOSE: Final = "kafka_retry"
 
 # What would make the copy wait once more.
-_OF_THE_SCHEDULE: Final = (properties.DELAY_TIME_LEVEL, properties.REAL_TOPIC, properties.REAL_QUEUE_ID)
+_OF_THE_SCHEDULE: Final = (property_string.DELAY_TIME_LEVEL, property_string.REAL_TOPIC, property_string.REAL_QUEUE_ID)
 
 
 class RefusedRetries:

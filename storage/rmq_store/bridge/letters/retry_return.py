@@ -29,8 +29,8 @@ from rmq_store.bridge.letters.retry_rows import ATTEMPTS_HEADER, DEAD, GROUP_HEA
 from rmq_store.bridge.records.origin import sources_of_messages
 from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.to_kafka import KafkaRules, to_kafka
-from rmq_store.broker import failure
-from rmq_store.broker.store import Store
+from rmq_store.broker.rules import failure
+from rmq_store.broker.store.store import Store
 from rmq_store.errors import (
     MirrorSourceError,
     RecordRefusedError,
@@ -38,8 +38,13 @@ from rmq_store.errors import (
     UnknownTopicError,
     UsageError,
 )
-from rmq_store.format import names
-from rmq_store.format.mirror_properties import KAFKA_ATTEMPTS, KAFKA_RETRY, KAFKA_RETRY_PARTITION, KAFKA_RETRY_TOPIC
+from rmq_store.format.properties.mirror_properties import (
+    KAFKA_ATTEMPTS,
+    KAFKA_RETRY,
+    KAFKA_RETRY_PARTITION,
+    KAFKA_RETRY_TOPIC,
+)
+from rmq_store.format.text import names
 
 DEAD_LETTERS_SUFFIX: Final = "-dead-letters"
 

@@ -29,9 +29,14 @@ from rmq_store.bridge.letters.reasons import reason_properties
 from rmq_store.bridge.records.origin import sources_of_messages
 from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.to_rmq import RmqRules, to_rmq
-from rmq_store.broker.failure import KAFKA_LETTER
-from rmq_store.broker.send_back import FIRST_RETRY_LEVEL
-from rmq_store.format.mirror_properties import KAFKA_ATTEMPTS, KAFKA_RETRY, KAFKA_RETRY_PARTITION, KAFKA_RETRY_TOPIC
+from rmq_store.broker.rules.failure import KAFKA_LETTER
+from rmq_store.broker.rules.send_back import FIRST_RETRY_LEVEL
+from rmq_store.format.properties.mirror_properties import (
+    KAFKA_ATTEMPTS,
+    KAFKA_RETRY,
+    KAFKA_RETRY_PARTITION,
+    KAFKA_RETRY_TOPIC,
+)
 
 WAITS: Final = "retry"
 DEAD: Final = "dead"

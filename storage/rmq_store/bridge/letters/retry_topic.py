@@ -25,9 +25,9 @@ from rmq_store.bridge.letters.retry_return import RetryReturn
 from rmq_store.bridge.letters.retry_rows import RETRY_QUEUE, RetryRules, retry_rows
 from rmq_store.bridge.records.letter import letter_topic
 from rmq_store.bridge.records.route import Route
-from rmq_store.broker.store import Store
+from rmq_store.broker.store.store import Store
 from rmq_store.errors import KafkaUnavailableError, UsageError
-from rmq_store.format import names
+from rmq_store.format.text import names
 
 _POLL_MS: Final = 200
 _RETRY_S: Final = 1.0

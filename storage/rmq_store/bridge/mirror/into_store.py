@@ -25,7 +25,7 @@ from rmq_store.bridge.mirror.source_topics import SourcePartition, SourceTopics
 from rmq_store.bridge.records.letter import letter_topic, letters_to_rmq
 from rmq_store.bridge.records.schema import CREATE_TIME, NO_TIMESTAMP_MS, RECORDS_SCHEMA, Fetched
 from rmq_store.bridge.records.to_rmq import MappedToRmq, RmqRules, to_rmq
-from rmq_store.broker.store import Store
+from rmq_store.broker.store.store import Store
 from rmq_store.errors import (
     CorruptBatchError,
     KafkaOffsetError,
@@ -36,8 +36,8 @@ from rmq_store.errors import (
     StoreFullError,
     StoreLockedError,
 )
-from rmq_store.format.properties import PROPERTIES_BYTES_MAX
-from rmq_store.log.layout import BLANK_BYTES
+from rmq_store.format.properties.property_string import PROPERTIES_BYTES_MAX
+from rmq_store.log.core.layout import BLANK_BYTES
 
 UNIT_BYTES: Final = 16 << 20
 UNIT_ROWS: Final = 65_536

@@ -13,7 +13,7 @@ import numpy as np
 
 from rmq_store.bridge.records.origin import sources_of_messages
 from rmq_store.bridge.records.route import Route
-from rmq_store.broker.store import Store
+from rmq_store.broker.store.store import Store
 
 _LOOK_BACK_ROWS: Final = 4096
 """Others may write to the queue, too; so far back a mirror looks for its own rows."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rmq_store.bridge.kafka.client import Partition
-from rmq_store.format.openmetrics import Metric, MetricFamily
+from rmq_store.format.text.openmetrics import Metric, MetricFamily
 
 RATE_WINDOW_S: Final = 10.0
 STARTING: Final = "starting"

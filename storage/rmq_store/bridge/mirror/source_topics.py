@@ -19,7 +19,7 @@ from rmq_store.bridge.mirror import queue_tail, store_topics
 from rmq_store.bridge.mirror.options import EARLIEST, LATEST, IntoStoreOptions, Start
 from rmq_store.bridge.mirror.store_positions import StorePosition, StorePositions, TopicPositions, text_hash
 from rmq_store.bridge.records.route import Route
-from rmq_store.broker.store import Store
+from rmq_store.broker.store.store import Store
 from rmq_store.errors import MirrorSourceError, UsageError
 
 

@@ -25,9 +25,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from rmq_store.broker.store import Store
+from rmq_store.broker.store.store import Store
 from rmq_store.errors import MirrorConflictError, UsageError
-from rmq_store.log.units import UnitRecord
+from rmq_store.log.core.units import UnitRecord
 
 PURPOSE: Final = "mirror"
 

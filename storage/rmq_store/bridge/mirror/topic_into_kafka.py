@@ -27,8 +27,7 @@ from rmq_store.bridge.mirror.topic_start import TopicStart
 from rmq_store.bridge.mirror.window_records import MappedWindow, map_window
 from rmq_store.bridge.records.letter import too_large_letter
 from rmq_store.bridge.records.to_kafka import KafkaRules
-from rmq_store.broker.results import QueueRange
-from rmq_store.broker.store import Store
+from rmq_store.broker.store.store import Store
 from rmq_store.errors import (
     KafkaRefusedError,
     MirrorConflictError,
@@ -39,6 +38,7 @@ from rmq_store.errors import (
     RecordTooLargeError,
     UsageError,
 )
+from rmq_store.protocol.results import QueueRange
 
 # Positions are read behind open transactions of others, which last a minute at most unless somebody wants otherwise.
 _POSITIONS_TIMEOUT_MS: Final = 90_000

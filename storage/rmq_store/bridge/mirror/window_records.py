@@ -14,7 +14,7 @@ from rmq_store.bridge.records.origin import froms
 from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.schema import RECORDS_SCHEMA
 from rmq_store.bridge.records.to_kafka import KafkaRules, to_kafka
-from rmq_store.format.mirror_properties import MIRROR_FROM
+from rmq_store.format.properties.mirror_properties import MIRROR_FROM
 
 
 @dataclass(slots=True)

@@ -14,8 +14,8 @@ from rmq_store.bridge.offsets.side import Queue
 from rmq_store.bridge.offsets.translate import NO_OFFSETS, Offsets
 from rmq_store.bridge.records import letter
 from rmq_store.bridge.records.entries import Entries
-from rmq_store.broker.store import Store
-from rmq_store.format.mirror_properties import MIRROR_FROM
+from rmq_store.broker.store.store import Store
+from rmq_store.format.properties.mirror_properties import MIRROR_FROM
 
 _OFFSET_DIGITS_MAX: Final = 18
 

@@ -16,7 +16,7 @@ from rmq_store.bridge.offsets.mirrors import IntoKafka, IntoStore
 from rmq_store.bridge.offsets.pair import Link
 from rmq_store.bridge.offsets.side import MirrorPositions, no_positions
 from rmq_store.bridge.offsets.store_side import StoreSide
-from rmq_store.broker.store import Store
+from rmq_store.broker.store.store import Store
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from rmq_store.bridge.mirror.kafka_positions import KafkaPositions, TopicPositio
 from rmq_store.bridge.mirror.store_positions import StorePositions, TopicPositions, text_hash
 from rmq_store.bridge.mirror.store_windows import changed
 from rmq_store.bridge.offsets.side import MirroredQueue, MirroredTopic, Side
-from rmq_store.broker.store import Store
+from rmq_store.broker.store.store import Store
 from rmq_store.errors import UsageError
 
 _TIMEOUT_MS: Final = 90_000

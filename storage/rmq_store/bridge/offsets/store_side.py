@@ -8,12 +8,12 @@ from typing import Final
 from rmq_store.bridge.offsets.origins import MESSAGE_COLUMNS, message_origins
 from rmq_store.bridge.offsets.side import Extent, Origin, Queue
 from rmq_store.bridge.offsets.translate import Origins
-from rmq_store.broker.lag import group_lag
-from rmq_store.broker.live import live_consumers
-from rmq_store.broker.offset_reset import OffsetChange, QueuePlace, apply_reset
-from rmq_store.broker.store import Store
+from rmq_store.broker.monitoring.active_consumers import live_consumers
+from rmq_store.broker.monitoring.lag import group_lag
+from rmq_store.broker.monitoring.offset_reset import OffsetChange, QueuePlace, apply_reset
+from rmq_store.broker.store.store import Store
 from rmq_store.errors import GroupInUseError, LeaseHeldError
-from rmq_store.format.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic, retry_topic
+from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic, retry_topic
 
 
 class StoreSide:

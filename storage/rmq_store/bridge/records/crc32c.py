@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.format import native
+from rmq_store.format.bytes import native
 
 _UInt32 = npt.NDArray[np.uint32]
 

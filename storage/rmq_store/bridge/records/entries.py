@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.format.gather import take_slices, value_bytes
+from rmq_store.format.bytes.gather import take_slices, value_bytes
 
 Mask = npt.NDArray[np.bool_]
 Int64 = npt.NDArray[np.int64]

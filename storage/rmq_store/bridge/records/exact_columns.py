@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from rmq_store.bridge.records.entries import Int64, Mask
 from rmq_store.bridge.records.weaving import Bytes, Pieces
-from rmq_store.format.gather import take_slices, value_bytes
+from rmq_store.format.bytes.gather import take_slices, value_bytes
 
 HEADERS_IN_STEP_MAX = 64
 """Rows with more headers are read one by one: each step looks at all rows that still have some."""

@@ -24,8 +24,8 @@ from rmq_store.bridge.records.origin import froms, unique_keys
 from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.schema import LOG_APPEND_TIME, RECORDS_SCHEMA
 from rmq_store.errors import RecordTooLargeError, UsageError
-from rmq_store.format import properties as names
-from rmq_store.format.mirror_properties import (
+from rmq_store.format.properties import property_string as names
+from rmq_store.format.properties.mirror_properties import (
     KAFKA_TIMESTAMP_TYPE,
     MIRROR_FROM,
     MIRROR_LETTER,
@@ -33,7 +33,7 @@ from rmq_store.format.mirror_properties import (
     MIRROR_REASON,
     MIRROR_TO,
 )
-from rmq_store.format.names import DLQ_PREFIX
+from rmq_store.format.text.names import DLQ_PREFIX
 
 if TYPE_CHECKING:
     from rmq_store.bridge.records.to_rmq import RmqRules

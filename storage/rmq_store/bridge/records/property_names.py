@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rmq_store.format import properties as names
+from rmq_store.format.properties import property_string as names
 
 HEADER_PREFIX: Final = "rmq."
 """Headers of a record that came from RocketMQ: what the message had beside body and user's properties."""

@@ -16,8 +16,8 @@ from rmq_store.bridge.records.batches_python import (
     write_rows,
 )
 from rmq_store.bridge.records.schema import HEADERS, RECORDS_SCHEMA
-from rmq_store.format import native
-from rmq_store.format.native import Bytes, Int32, Int64, Texts
+from rmq_store.format.bytes import native
+from rmq_store.format.bytes.native import Bytes, Int32, Int64, Texts
 
 # Offsets of no cells.
 _NOTHING = np.zeros(1, np.int32)

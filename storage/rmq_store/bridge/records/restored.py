@@ -34,7 +34,7 @@ from rmq_store.bridge.records.property_names import (
 )
 from rmq_store.bridge.records.weaving import Part, Pieces, text_where
 from rmq_store.errors import UsageError
-from rmq_store.format.mirror_properties import MIRROR_PROPERTIES
+from rmq_store.format.properties.mirror_properties import MIRROR_PROPERTIES
 
 Pairs = list[tuple[str, str]]
 

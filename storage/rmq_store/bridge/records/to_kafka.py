@@ -40,8 +40,8 @@ from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.schema import CREATE_TIME, HEADERS, LOG_APPEND_TIME, NO_TIMESTAMP_MS, RECORDS_SCHEMA
 from rmq_store.bridge.records.weaving import Part, Pieces, weave
 from rmq_store.errors import UsageError
-from rmq_store.format import properties as names
-from rmq_store.format.mirror_properties import (
+from rmq_store.format.properties import property_string as names
+from rmq_store.format.properties.mirror_properties import (
     KAFKA_RECORD,
     KAFKA_TOMBSTONE,
     MIRROR_FROM,

@@ -30,8 +30,8 @@ from rmq_store.bridge.records.restored import Restored
 from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.schema import LOG_APPEND_TIME
 from rmq_store.bridge.records.weaving import Part, Pieces, text_where, weave
-from rmq_store.format import properties as names
-from rmq_store.format.mirror_properties import (
+from rmq_store.format.properties import property_string as names
+from rmq_store.format.properties.mirror_properties import (
     KAFKA_RECORD,
     KAFKA_TIMESTAMP_TYPE,
     KAFKA_TOMBSTONE,
@@ -63,7 +63,7 @@ MESSAGES_SCHEMA: Final = pa.schema(
         ("properties", pa.map_(pa.string(), pa.string())),
     ]
 )
-"""Columns of INPUT_SCHEMA (`rmq_store.broker.encoding`)."""
+"""Columns of INPUT_SCHEMA (`rmq_store.broker.write.encoder`)."""
 
 
 @dataclass(frozen=True, slots=True)

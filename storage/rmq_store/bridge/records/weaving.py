@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.bridge.records.entries import Int64, Mask
-from rmq_store.format.gather import take_slices, value_bytes
+from rmq_store.format.bytes.gather import take_slices, value_bytes
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -25,17 +25,17 @@ from pathlib import Path
 
 from rmq_store import kinds
 from rmq_store.arguments import checked
-from rmq_store.broker.backup_at_rest import copy_at_rest
-from rmq_store.broker.backup_files import BackupReport, Progress
-from rmq_store.broker.backup_live import LiveBackup
-from rmq_store.broker.store import Store
-from rmq_store.broker.store_log import log_of
+from rmq_store.broker.backup.backup_at_rest import copy_at_rest
+from rmq_store.broker.backup.backup_files import BackupReport, Progress
+from rmq_store.broker.backup.backup_live import LiveBackup
+from rmq_store.broker.metadata.store_log import log_of
+from rmq_store.broker.store.store import Store
 from rmq_store.errors import UsageError
 from rmq_store.files import durable
-from rmq_store.files.lock import OfdLock
+from rmq_store.files.locks.lock import OfdLock
 from rmq_store.files.rooted import plain_name
-from rmq_store.format.names import LOCK_FILE
-from rmq_store.log.starting_point import OUR_LOCK_TEXT, lock_text
+from rmq_store.format.text.names import LOCK_FILE
+from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT, lock_text
 
 __all__ = ["BackupReport", "backup"]
 

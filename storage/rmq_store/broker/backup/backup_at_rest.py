@@ -10,14 +10,14 @@ import contextlib
 import os
 from pathlib import Path, PurePath
 
-from rmq_store.broker.backup_files import BackupReport, Progress, copy_file
-from rmq_store.broker.config import StoreFile
-from rmq_store.broker.store import Store
-from rmq_store.broker.store_log import log_of
+from rmq_store.broker.backup.backup_files import BackupReport, Progress, copy_file
+from rmq_store.broker.metadata.store_config import StoreFile
+from rmq_store.broker.metadata.store_log import log_of
+from rmq_store.broker.store.store import Store
 from rmq_store.errors import StoreLockedError
 from rmq_store.files import durable
-from rmq_store.files.lock import lock_shared_quietly, process_text
-from rmq_store.format.names import LOCK_FILE
+from rmq_store.files.locks.lock import lock_shared_quietly, process_text
+from rmq_store.format.text.names import LOCK_FILE
 
 
 def copy_at_rest(store: Store, made: Path, target: Path, tell: Progress) -> BackupReport:

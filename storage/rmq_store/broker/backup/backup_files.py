@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from rmq_store.files import durable
-from rmq_store.files.copying import copy_start
+from rmq_store.files.segments.copying import copy_start
 
 Progress = Callable[[int, int, int], None]
 """(messages so far, bytes so far, bytes in all)"""

@@ -15,25 +15,25 @@ from pathlib import Path, PurePath
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.broker.backup_files import BackupReport, Progress, copy_tree
-from rmq_store.broker.store import Store
-from rmq_store.broker.store_log import log_of
-from rmq_store.broker.topics import topics_with_batch_queues
+from rmq_store.broker.backup.backup_files import BackupReport, Progress, copy_tree
+from rmq_store.broker.metadata.store_log import log_of
+from rmq_store.broker.metadata.topics import topics_with_batch_queues
+from rmq_store.broker.store.store import Store
 from rmq_store.errors import CorruptRecordError, OffsetOutOfRangeError, StoreLockedError
 from rmq_store.files import durable
-from rmq_store.files.copying import copy_start
 from rmq_store.files.progress import ProgressRecord
-from rmq_store.files.segments import OpenFile
-from rmq_store.format.names import COMMIT_LOG_DIRECTORY, CONFIG_DIRECTORY, LOCK_FILE
-from rmq_store.log import scan
-from rmq_store.log.delivery_times import kept_entries
-from rmq_store.log.hash_index import EMPTY
-from rmq_store.log.holes import messages_in
-from rmq_store.log.kept import Kept
-from rmq_store.log.over_damage import bad_range
-from rmq_store.log.scan import next_frame
-from rmq_store.log.starting_point import OUR_LOCK_TEXT, lock_text
-from rmq_store.log.views import QueueKey
+from rmq_store.files.segments.copying import copy_start
+from rmq_store.files.segments.segments import OpenFile
+from rmq_store.format.text.names import COMMIT_LOG_DIRECTORY, CONFIG_DIRECTORY, LOCK_FILE
+from rmq_store.log.core import scan
+from rmq_store.log.core.accepted_damage import Kept
+from rmq_store.log.core.scan import next_frame
+from rmq_store.log.integrity.placeholder_entries import messages_in
+from rmq_store.log.integrity.walk_over_damage import bad_range
+from rmq_store.log.recovery.delivery_times import kept_entries
+from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT, lock_text
+from rmq_store.log.views.hash_index import EMPTY
+from rmq_store.log.views.views import QueueKey
 
 # What belongs to the processes that use the store, or to one copy of it. `lock` in a directory of POP state, too.
 _NOT_COPIED = frozenset((

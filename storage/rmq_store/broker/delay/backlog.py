@@ -15,20 +15,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.broker import delay_levels, timer_queue
-from rmq_store.broker.offsets import DelayOffsetTable
-from rmq_store.broker.parked import ParkedReader
-from rmq_store.broker.queue_reader import QueueReader
-from rmq_store.broker.timer import TIMER_QUEUES
-from rmq_store.broker.timer_queue import Mark, timer_rows
-from rmq_store.broker.unit_table import UnitTable
+from rmq_store.broker.delay import delay_level, timer_queue
+from rmq_store.broker.delay.due_copies import ParkedReader
+from rmq_store.broker.delay.timer_queue import Mark, timer_rows
+from rmq_store.broker.metadata.offsets import DelayOffsetTable
+from rmq_store.broker.read.queue_reader import QueueReader
+from rmq_store.broker.rules.timer import TIMER_QUEUES
+from rmq_store.broker.write.units import UnitTable
 from rmq_store.errors import CorruptionError, OffsetOutOfRangeError
-from rmq_store.format import properties as names
-from rmq_store.format.consume_queue import PRE_BLANK_SIZE
-from rmq_store.format.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.delivery_times import due_times
-from rmq_store.log.units import UnitRecord
+from rmq_store.format.properties import property_string as names
+from rmq_store.format.text.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
+from rmq_store.format.views.consume_queue import PRE_BLANK_SIZE
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.core.units import UnitRecord
+from rmq_store.log.recovery.delivery_times import due_times
 
 # Entries looked at per step: 20 bytes each.
 _STEP = 1 << 20
@@ -195,7 +195,7 @@ def _levels(log: CommitLog, newest_unit: NewestUnit) -> Iterator[tuple[int, int]
     known = set(progress)
     for queue_id in log.views.queue_ids(SCHEDULE_TOPIC):
         level = queue_id + 1
-        unit = newest_unit(delay_levels.PURPOSE, str(level))
+        unit = newest_unit(delay_level.PURPOSE, str(level))
         ours = unit.value if unit and unit.value else 0
         # Of a level whose entry cannot be used nothing is delivered: the Schedule leaves it.
         yield level, max(ours, progress[level]) if level in known else ours

@@ -23,14 +23,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.broker.offsets import OffsetTable
-from rmq_store.broker.queues import Queues
-from rmq_store.broker.row_columns import map_columns
+from rmq_store.broker.metadata.offsets import OffsetTable
+from rmq_store.broker.read.queues import Queues
+from rmq_store.broker.rules.input_rows import map_columns
 from rmq_store.errors import CorruptConfigError, StoreFailedError
 from rmq_store.files import durable
-from rmq_store.format import properties as names
-from rmq_store.format.names import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC
-from rmq_store.format.schema import TIMESTAMP_TYPE
+from rmq_store.format.properties import property_string as names
+from rmq_store.format.tables.schema import TIMESTAMP_TYPE
+from rmq_store.format.text.names import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC
 
 TIMER, HALF = "timer", "half message"
 

@@ -5,8 +5,8 @@ message is due. They are delivered in queue order: behind the first one that is 
 than the level's delay (the clock was set back, the level was shortened) counts as now. For that the clock is asked
 after the queue: what was stored between the two would else seem to be too far ahead. A level that the table does not
 have any more has no delay: its messages come at their times. So do those of a level whose delay is assumed. Where the
-messages of a broker tell the delay (`rmq_store.log.delay_inference`), nobody knows whether the level was shortened: a
-time counts as now only if its message was stored later than now, too.
+messages of a broker tell the delay (`rmq_store.log.recovery.delay_inference`), nobody knows whether the level was
+shortened: a time counts as now only if its message was stored later than now, too.
 
     progress = the larger of   the newest unit `delay/<level>`     ours: written together with the delivered messages
                                config/delayOffset.json             a broker's, and ours for a broker; written behind
@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from rmq_store.broker.offsets import DelayOffsetTable
-from rmq_store.broker.parked import Chunk, ParkedRows
-from rmq_store.broker.queues import Queues
-from rmq_store.broker.writing import Writer
-from rmq_store.format.names import SCHEDULE_TOPIC
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.delivery_times import due_times
-from rmq_store.log.units import UnitRecord
+from rmq_store.broker.delay.due_copies import Chunk, ParkedRows
+from rmq_store.broker.metadata.offsets import DelayOffsetTable
+from rmq_store.broker.read.queues import Queues
+from rmq_store.broker.write.writer import Writer
+from rmq_store.format.text.names import SCHEDULE_TOPIC
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.core.units import UnitRecord
+from rmq_store.log.recovery.delivery_times import due_times
 
 PURPOSE = "delay"
 

@@ -23,23 +23,23 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.broker.stored_frames import crc_required_from
-from rmq_store.broker.timer import timer_queue_id
-from rmq_store.broker.topics import QUEUE_COUNT_MAX
+from rmq_store.broker.metadata.topics import QUEUE_COUNT_MAX
+from rmq_store.broker.read.records import crc_required_from
+from rmq_store.broker.rules.timer import timer_queue_id
 from rmq_store.errors import CorruptRecordError, UsageError
-from rmq_store.format import properties as names
-from rmq_store.format.frame_copy import CopyOptions, copy_frames
-from rmq_store.format.frame_crcs import damage_of, damaged_frames
-from rmq_store.format.frame_dispatch import due_times
-from rmq_store.format.frame_fields import FrameHeaders, frame_columns
-from rmq_store.format.names import HALF_TOPIC, PYRMQ_PREFIX, PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC, validate_topic
-from rmq_store.format.properties import CRC_PROPERTY_BYTES
-from rmq_store.format.property_changes import crc_property_bytes, set_properties
-from rmq_store.format.schema import ENCODED_SCHEMA
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.layout import BLANK_BYTES
-from rmq_store.log.units import UnitRecord
-from rmq_store.log.views import QueueKey
+from rmq_store.format.batches.frame_copy import CopyOptions, copy_frames
+from rmq_store.format.frames.frame_crcs import damage_of, damaged_frames
+from rmq_store.format.frames.frame_dispatch import due_times
+from rmq_store.format.frames.frame_fields import FrameHeaders, frame_columns
+from rmq_store.format.properties import property_string as names
+from rmq_store.format.properties.property_changes import crc_property_bytes, set_properties
+from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES
+from rmq_store.format.tables.schema import ENCODED_SCHEMA
+from rmq_store.format.text.names import HALF_TOPIC, PYRMQ_PREFIX, PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC, validate_topic
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.core.layout import BLANK_BYTES
+from rmq_store.log.core.units import UnitRecord
+from rmq_store.log.views.views import QueueKey
 from rmq_store.threads import map_in_threads
 
 _LOG = logging.getLogger(__name__)

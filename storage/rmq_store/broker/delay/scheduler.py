@@ -19,21 +19,21 @@ from pathlib import Path
 from typing import TypeVar
 
 from rmq_store.arguments import checked_methods
-from rmq_store.broker.delay_levels import NO_DELAY_MS, DelayLevel
-from rmq_store.broker.offsets import DelayOffsetTable
-from rmq_store.broker.parked import PUT_OFF_MS, PUT_OFF_QUEUE, Chunk, ParkedReader, PutOff, Restored
-from rmq_store.broker.queues import Queues
-from rmq_store.broker.timer import TIMER_QUEUES
-from rmq_store.broker.timer_queue import TimerQueue
-from rmq_store.broker.writing import Writer
+from rmq_store.broker.delay.delay_level import NO_DELAY_MS, DelayLevel
+from rmq_store.broker.delay.due_copies import PUT_OFF_MS, PUT_OFF_QUEUE, Chunk, ParkedReader, PutOff, Restored
+from rmq_store.broker.delay.timer_queue import TimerQueue
+from rmq_store.broker.metadata.offsets import DelayOffsetTable
+from rmq_store.broker.read.queues import Queues
+from rmq_store.broker.rules.timer import TIMER_QUEUES
+from rmq_store.broker.write.writer import Writer
 from rmq_store.errors import CorruptConfigError, CorruptionError, NotAStoreError, UsageError
-from rmq_store.files.lock import OfdLock
-from rmq_store.format.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
-from rmq_store.log.append import append_lock
-from rmq_store.log.commit_log import CommitLog, leaves_no_lock
-from rmq_store.log.flush import flush
-from rmq_store.log.grouping import Groups
-from rmq_store.log.views import QueueKey
+from rmq_store.files.locks.lock import OfdLock
+from rmq_store.format.text.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
+from rmq_store.log.append.append import append_lock
+from rmq_store.log.append.flush import flush
+from rmq_store.log.append.grouping import Groups
+from rmq_store.log.core.commit_log import CommitLog, leaves_no_lock
+from rmq_store.log.views.views import QueueKey
 
 _LOG = logging.getLogger(__name__)
 

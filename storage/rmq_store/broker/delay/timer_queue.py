@@ -28,13 +28,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.broker.parked import Chunk, ParkedReader, ParkedRows
-from rmq_store.broker.queues import Queues
-from rmq_store.broker.writing import Writer
-from rmq_store.format.consume_queue import PRE_BLANK_SIZE
-from rmq_store.format.names import PYRMQ_TIMER_TOPIC
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.units import UnitRecord
+from rmq_store.broker.delay.due_copies import Chunk, ParkedReader, ParkedRows
+from rmq_store.broker.read.queues import Queues
+from rmq_store.broker.write.writer import Writer
+from rmq_store.format.text.names import PYRMQ_TIMER_TOPIC
+from rmq_store.format.views.consume_queue import PRE_BLANK_SIZE
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.core.units import UnitRecord
 
 PURPOSE = "timer"
 

@@ -18,20 +18,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arguments import checked_methods
-from rmq_store.broker.archive_files import STORE_KEY, ArchiveFile, ArchiveFiles, check_group, is_group, read
-from rmq_store.broker.archive_schema import ARCHIVE_SCHEMA, columns_of_properties
-from rmq_store.broker.config import StoreFile
-from rmq_store.broker.queues import Queues
-from rmq_store.broker.redriven import OffsetRanges, RedrivenTable
-from rmq_store.broker.stored_frames import StoredFrames
-from rmq_store.broker.topics import TopicTable
+from rmq_store.broker.dlq.archive_files import STORE_KEY, ArchiveFile, ArchiveFiles, check_group, is_group, read
+from rmq_store.broker.dlq.archive_schema import ARCHIVE_SCHEMA, columns_of_properties
+from rmq_store.broker.dlq.redrive_ledger import OffsetRanges, RedrivenTable
+from rmq_store.broker.metadata.store_config import StoreFile
+from rmq_store.broker.metadata.topics import TopicTable
+from rmq_store.broker.read.queues import Queues
+from rmq_store.broker.read.records import StoredFrames
 from rmq_store.errors import CorruptionError, UsageError
 from rmq_store.files import durable
-from rmq_store.files.pin import Pin
-from rmq_store.format import names
-from rmq_store.format.gather import take_slices
-from rmq_store.format.schema import MESSAGE_SCHEMA
-from rmq_store.log.commit_log import CommitLog
+from rmq_store.files.segments.pin import Pin
+from rmq_store.format.bytes.gather import take_slices
+from rmq_store.format.tables.schema import MESSAGE_SCHEMA
+from rmq_store.format.text import names
+from rmq_store.log.core.commit_log import CommitLog
 
 _LOG = logging.getLogger(__name__)
 

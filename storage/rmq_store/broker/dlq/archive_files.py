@@ -26,9 +26,9 @@ import pyarrow as pa
 
 from rmq_store.errors import CorruptConfigError, CorruptionError, UsageError
 from rmq_store.files import durable
-from rmq_store.files.lock import OfdLock
-from rmq_store.files.locked_call import call_locked
-from rmq_store.format import names
+from rmq_store.files.locks.lock import OfdLock
+from rmq_store.files.locks.locked_call import call_locked
+from rmq_store.format.text import names
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

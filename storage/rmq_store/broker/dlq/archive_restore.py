@@ -18,27 +18,27 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.broker.archive_files import ArchiveFile, ArchiveFiles, read
-from rmq_store.broker.archive_restored import ROW_BYTES_MAX, RestoredTable, digests_of
-from rmq_store.broker.archive_schema import ARCHIVE_SCHEMA
-from rmq_store.broker.config import StoreConfig
-from rmq_store.broker.queues import Queues
-from rmq_store.broker.send_back import properties_bytes_max
-from rmq_store.broker.topics import TopicConfig, TopicTable
-from rmq_store.broker.writing import Writer
+from rmq_store.broker.dlq.archive_files import ArchiveFile, ArchiveFiles, read
+from rmq_store.broker.dlq.archive_schema import ARCHIVE_SCHEMA
+from rmq_store.broker.dlq.restore_ledger import ROW_BYTES_MAX, RestoredTable, digests_of
+from rmq_store.broker.metadata.store_config import StoreConfig
+from rmq_store.broker.metadata.topics import TopicConfig, TopicTable
+from rmq_store.broker.read.queues import Queues
+from rmq_store.broker.rules.send_back import properties_bytes_max
+from rmq_store.broker.write.writer import Writer
 from rmq_store.errors import CorruptionError, CorruptRecordError, OffsetOutOfRangeError, UsageError
-from rmq_store.format import names
-from rmq_store.format.frame_copy import CopyOptions, copy_frames
-from rmq_store.format.frame_crcs import damaged_frames
-from rmq_store.format.frame_encoder import EncodeOptions
-from rmq_store.format.frame_fields import FrameHeaders, frame_columns
-from rmq_store.format.gather import value_bytes
-from rmq_store.format.host import Host
-from rmq_store.format.properties import CRC_PROPERTY_BYTES
-from rmq_store.format.property_changes import crc_property_bytes
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.layout import BLANK_BYTES
-from rmq_store.log.units import UnitRecord
+from rmq_store.format.batches.frame_copy import CopyOptions, copy_frames
+from rmq_store.format.batches.frame_encoder import EncodeOptions
+from rmq_store.format.bytes.gather import value_bytes
+from rmq_store.format.frames.frame_crcs import damaged_frames
+from rmq_store.format.frames.frame_fields import FrameHeaders, frame_columns
+from rmq_store.format.properties.property_changes import crc_property_bytes
+from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES
+from rmq_store.format.text import names
+from rmq_store.format.text.host import Host
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.core.layout import BLANK_BYTES
+from rmq_store.log.core.units import UnitRecord
 
 PURPOSE: Final = "restore"
 """Purpose of the units that hold restored dead letters; key: store and group, value: their number."""

@@ -9,9 +9,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.broker import failure
-from rmq_store.format import properties
-from rmq_store.format.schema import MESSAGE_SCHEMA, TIMESTAMP_TYPE
+from rmq_store.broker.rules import failure
+from rmq_store.format.properties import property_string
+from rmq_store.format.tables.schema import MESSAGE_SCHEMA, TIMESTAMP_TYPE
 
 DEAD_LETTER_SCHEMA: Final = pa.schema(
     [
@@ -45,10 +45,10 @@ def columns_of_properties(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     """The columns of DEAD_LETTER_SCHEMA that only properties know, null where they say nothing (that can be read)."""
     found = batch.column("properties")
     return {
-        "originTopic": pc.coalesce(_text(found, failure.ORIGIN_TOPIC), _text(found, properties.RETRY_TOPIC)),
+        "originTopic": pc.coalesce(_text(found, failure.ORIGIN_TOPIC), _text(found, property_string.RETRY_TOPIC)),
         "originQueueId": _number(found, failure.ORIGIN_QUEUE_ID, pa.int32()),
         "originQueueOffset": _number(found, failure.ORIGIN_QUEUE_OFFSET, pa.int64()),
-        "originMsgId": _text(found, properties.ORIGIN_MESSAGE_ID),
+        "originMsgId": _text(found, property_string.ORIGIN_MESSAGE_ID),
         "errorClass": _text(found, failure.ERROR_CLASS),
         "errorMessage": _text(found, failure.ERROR_MESSAGE),
         "stackHash": _text(found, failure.STACK_HASH),

@@ -17,23 +17,23 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.arguments import checked_methods
-from rmq_store.broker.archive_restore import ArchiveRestorer, RestoreReport
-from rmq_store.broker.config import StoreConfig
-from rmq_store.broker.group_topics import GroupTopics
-from rmq_store.broker.groups import GroupTable
-from rmq_store.broker.queues import Queues
-from rmq_store.broker.redrive_batch import PARKED, REDRIVEN, Copy, Judged, Policy, Redriver
-from rmq_store.broker.redrive_job import RESULT_SCHEMA, ROWS_SCHEMA, RedriveJob
-from rmq_store.broker.redriven import OffsetRanges, RedrivenTable
-from rmq_store.broker.routing import Router
-from rmq_store.broker.topics import TopicConfig, TopicTable
-from rmq_store.broker.writing import Writer
+from rmq_store.broker.dlq.archive_restore import ArchiveRestorer, RestoreReport
+from rmq_store.broker.dlq.redrive_batch import PARKED, REDRIVEN, Copy, Judged, Policy, Redriver
+from rmq_store.broker.dlq.redrive_ledger import OffsetRanges, RedrivenTable
+from rmq_store.broker.dlq.redrive_request import RESULT_SCHEMA, ROWS_SCHEMA, RedriveJob
+from rmq_store.broker.metadata.group_topics import GroupTopics
+from rmq_store.broker.metadata.groups import GroupTable
+from rmq_store.broker.metadata.store_config import StoreConfig
+from rmq_store.broker.metadata.topics import TopicConfig, TopicTable
+from rmq_store.broker.read.queues import Queues
+from rmq_store.broker.rules.routing import Router
+from rmq_store.broker.write.writer import Writer
 from rmq_store.errors import UsageError
-from rmq_store.format import names
-from rmq_store.format.frame_encoder import EncodeOptions
-from rmq_store.format.host import Host
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.units import UnitRecord
+from rmq_store.format.batches.frame_encoder import EncodeOptions
+from rmq_store.format.text import names
+from rmq_store.format.text.host import Host
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.core.units import UnitRecord
 
 __all__ = ["CHUNK_ROWS", "RESULT_SCHEMA", "ROWS_SCHEMA", "DeadLetters"]
 

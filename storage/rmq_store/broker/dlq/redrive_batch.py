@@ -13,7 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.broker.failure import (
+from rmq_store.broker.dlq.redrive_ledger import OffsetRanges
+from rmq_store.broker.read.queues import Queues
+from rmq_store.broker.read.records import FrameRun, StoredFrames, stored_text
+from rmq_store.broker.rules.failure import (
     DEAD_LETTER,
     KAFKA_LETTER,
     MIRROR_LETTER,
@@ -21,20 +24,17 @@ from rmq_store.broker.failure import (
     REPLAYS,
     with_reasons,
 )
-from rmq_store.broker.one_copy import property_string
-from rmq_store.broker.queues import Queues
-from rmq_store.broker.redriven import OffsetRanges
-from rmq_store.broker.send_back import properties_bytes_max
-from rmq_store.broker.stored_frames import FrameRun, StoredFrames, stored_text
+from rmq_store.broker.rules.send_back import properties_bytes_max
+from rmq_store.broker.write.single_copy import property_string
 from rmq_store.errors import CorruptQueueError, CorruptRecordError
-from rmq_store.format import properties as keys
-from rmq_store.format.frame_copy import CopyOptions, copy_frames
-from rmq_store.format.host import Host
-from rmq_store.format.names import RETRY_PREFIX, RETRY_TOPIC_LENGTH_MAX
-from rmq_store.format.properties import CRC_PROPERTY_BYTES, parse_properties
-from rmq_store.format.property_changes import set_properties
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.layout import BLANK_BYTES
+from rmq_store.format.batches.frame_copy import CopyOptions, copy_frames
+from rmq_store.format.properties import property_string as keys
+from rmq_store.format.properties.property_changes import set_properties
+from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES, parse_properties
+from rmq_store.format.text.host import Host
+from rmq_store.format.text.names import RETRY_PREFIX, RETRY_TOPIC_LENGTH_MAX
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.core.layout import BLANK_BYTES
 
 Int64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

@@ -20,12 +20,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmq_store.broker.queue_reader import QueueReader
+from rmq_store.broker.read.queue_reader import QueueReader
 from rmq_store.errors import CorruptRecordError, OffsetOutOfRangeError
-from rmq_store.files.guard import Guard
-from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
-from rmq_store.format.names import SYSTEM_PREFIX
-from rmq_store.log.commit_log import CommitLog
+from rmq_store.files.locks.guard import Guard
+from rmq_store.format.batches.frame_encoder import EncodeOptions, encode_batch
+from rmq_store.format.text.names import SYSTEM_PREFIX
+from rmq_store.log.core.commit_log import CommitLog
 
 Int64 = npt.NDArray[np.int64]
 

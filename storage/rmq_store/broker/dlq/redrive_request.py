@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmq_store.broker.redrive_batch import Judged, Policy
-from rmq_store.broker.routing import Router
-from rmq_store.broker.row_columns import as_schema
-from rmq_store.format import names
+from rmq_store.broker.dlq.redrive_batch import Judged, Policy
+from rmq_store.broker.rules.input_rows import as_schema
+from rmq_store.broker.rules.routing import Router
+from rmq_store.format.text import names
 
 Rows = npt.NDArray[np.intp]
 

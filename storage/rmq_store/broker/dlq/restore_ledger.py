@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmq_store.broker.redriven import OffsetRanges, RedrivenTable
-from rmq_store.format.frame_encoder import EncodeOptions
-from rmq_store.format.gather import value_bytes
-from rmq_store.format.names import SYSTEM_PREFIX
-from rmq_store.log.commit_log import CommitLog
+from rmq_store.broker.dlq.redrive_ledger import OffsetRanges, RedrivenTable
+from rmq_store.format.batches.frame_encoder import EncodeOptions
+from rmq_store.format.bytes.gather import value_bytes
+from rmq_store.format.text.names import SYSTEM_PREFIX
+from rmq_store.log.core.commit_log import CommitLog
 
 Int64 = npt.NDArray[np.int64]
 Digests = npt.NDArray[np.uint64]

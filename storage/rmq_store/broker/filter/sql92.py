@@ -26,10 +26,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rmq_store.broker import sql92_expression as build
-from rmq_store.broker.sql92_expression import DEPTH_MAX, Node, refuse
-from rmq_store.broker.sql92_lexer import Token, tokenize
-from rmq_store.broker.sql92_values import NotComparableError, float_constant, integer_constant
+from rmq_store.broker.filter import sql92_expression as build
+from rmq_store.broker.filter.sql92_expression import DEPTH_MAX, Node, refuse
+from rmq_store.broker.filter.sql92_lexer import Token, tokenize
+from rmq_store.broker.filter.sql92_values import NotComparableError, float_constant, integer_constant
 from rmq_store.errors import UsageError
 
 LENGTH_MAX = 16_384

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rmq_store.broker.sql92_lexer import Token
-from rmq_store.broker.sql92_values import Long, NotComparableError, Value, compare_constants, equal, ordered
+from rmq_store.broker.filter.sql92_lexer import Token
+from rmq_store.broker.filter.sql92_values import Long, NotComparableError, Value, compare_constants, equal, ordered
 from rmq_store.errors import UsageError
 
 DEPTH_MAX = 50

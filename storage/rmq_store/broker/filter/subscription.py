@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from rmq_store.broker.tags import ALL_TAGS, TagFilter
+from rmq_store.broker.filter.tags import ALL_TAGS, TagFilter
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Subscription:
         self._matches: Callable[[Mapping[str, str]], bool] | None = None
         if selector.expression_type == "SQL92":
             # Parsers and their tables are needed by few.
-            from rmq_store.broker.sql92 import compile_selector
+            from rmq_store.broker.filter.sql92 import compile_selector
 
             self._matches = compile_selector(selector.expression).matches
         elif TagFilter.parse(selector.expression) is not None:

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.errors import UsageError
-from rmq_store.format.consume_queue import is_extension_address
-from rmq_store.format.hashing import java_hash
+from rmq_store.format.text.hashing import java_hash
+from rmq_store.format.views.consume_queue import is_extension_address
 
 ALL_TAGS = "*"
 

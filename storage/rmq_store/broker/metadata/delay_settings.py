@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from rmq_store.broker.config import StoreConfig
-from rmq_store.broker.store_log import log_of
-from rmq_store.log.delay_inference import infer_delays
-from rmq_store.log.delay_table import DelayTable
+from rmq_store.broker.metadata.store_config import StoreConfig
+from rmq_store.broker.metadata.store_log import log_of
+from rmq_store.log.core.delay_table import DelayTable
+from rmq_store.log.recovery.delay_inference import infer_delays
 
 
 def delay_table(root: Path, config: StoreConfig) -> DelayTable:

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rmq_store.broker.config_files import LOCK_TIMEOUT_MS
+from rmq_store.broker.metadata.json_table import LOCK_TIMEOUT_MS
 from rmq_store.errors import CorruptConfigError
 from rmq_store.files import durable
-from rmq_store.files.lock import OfdLock
-from rmq_store.files.locked_call import call_locked
-from rmq_store.format.consume_queue import ENTRY_BYTES
+from rmq_store.files.locks.lock import OfdLock
+from rmq_store.files.locks.locked_call import call_locked
+from rmq_store.format.views.consume_queue import ENTRY_BYTES
 
 DELETED_TOPICS_FILE = "pyrmq/deleted_topics.json"
 

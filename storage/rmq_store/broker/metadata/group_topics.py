@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from rmq_store.broker.config import StoreConfig
-from rmq_store.broker.groups import GroupTable, SubscriptionGroup
-from rmq_store.broker.topics import TopicConfig, TopicTable
+from rmq_store.broker.metadata.groups import GroupTable, SubscriptionGroup
+from rmq_store.broker.metadata.store_config import StoreConfig
+from rmq_store.broker.metadata.topics import TopicConfig, TopicTable
 from rmq_store.errors import ResponseError
-from rmq_store.format import names
+from rmq_store.format.text import names
 
 # Answers of a broker that refuses (ResponseCode.java).
 SYSTEM_ERROR: Final = 1

@@ -19,12 +19,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from rmq_store.broker.config_files import CachedView, ConfigFile, Table
-from rmq_store.broker.odd_entries import AGAIN, OddEntry, shown, usable_entries, with_errors
+from rmq_store.broker.metadata.json_table import CachedView, ConfigFile, Table
+from rmq_store.broker.metadata.odd_entries import AGAIN, OddEntry, shown, usable_entries, with_errors
 from rmq_store.clock import system_clock
 from rmq_store.errors import CorruptConfigError, UsageError
-from rmq_store.format import names
-from rmq_store.format.config_json import Shadowed, remove
+from rmq_store.format.tables.config_json import Shadowed, remove
+from rmq_store.format.text import names
 
 # Retry queues are walked one by one, as a topic's queues are.
 _QUEUE_COUNT_MAX = 65_536

@@ -21,11 +21,11 @@ from rmq_store.clock import system_clock
 from rmq_store.errors import CorruptConfigError, StoreFullError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.durable import make_directory, read_limited, remove_leftovers, write_atomically
-from rmq_store.files.lock import OfdLock
-from rmq_store.files.locked_call import call_locked
+from rmq_store.files.locks.lock import OfdLock
+from rmq_store.files.locks.locked_call import call_locked
 from rmq_store.files.rooted import as_path, refuse_if_replaced
-from rmq_store.format.config_json import SIZE_MAX, ConfigJsonError, Style, dumps, loads
-from rmq_store.format.names import CONFIG_DIRECTORY
+from rmq_store.format.tables.config_json import SIZE_MAX, ConfigJsonError, Style, dumps, loads
+from rmq_store.format.text.names import CONFIG_DIRECTORY
 
 Table = dict[str, Any]
 Stamp = tuple[tuple[int, int, int] | None, ...]

@@ -29,9 +29,9 @@ from rmq_store.arguments import checked, checked_methods
 from rmq_store.clock import system_clock
 from rmq_store.errors import LeaseHeldError, NotAStoreError
 from rmq_store.files.durable import make_directory, open_nofollow, write_fully
-from rmq_store.files.lock import OfdLock
+from rmq_store.files.locks.lock import OfdLock
 from rmq_store.files.rooted import as_path, refuse_if_replaced
-from rmq_store.format.names import is_group_name, validate_group, validate_topic
+from rmq_store.format.text.names import is_group_name, validate_group, validate_topic
 
 MEMBER_PREFIX: Final = "%MEMBER%"
 """Begins the name of a member's lease; its owner is the client id."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from rmq_store.errors import CorruptConfigError, StoreError
-from rmq_store.format.config_json import Shadowed
+from rmq_store.format.tables.config_json import Shadowed
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rmq_store.broker.config_files import CachedView, ConfigFile, Table
-from rmq_store.broker.odd_entries import AGAIN, Entries, OddEntry, shown
+from rmq_store.broker.metadata.json_table import CachedView, ConfigFile, Table
+from rmq_store.broker.metadata.odd_entries import AGAIN, Entries, OddEntry, shown
 from rmq_store.clock import system_clock
 from rmq_store.errors import UsageError
-from rmq_store.format import names
-from rmq_store.format.config_json import Shadowed, Verbatim, remove
+from rmq_store.format.tables.config_json import Shadowed, Verbatim, remove
+from rmq_store.format.text import names
 
 # "@" is in no valid name, so a key has one meaning only. ConsumerOffsetManager.java TOPIC_GROUP_SEPARATOR.
 SEPARATOR = "@"

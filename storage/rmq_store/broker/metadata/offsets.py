@@ -25,9 +25,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from rmq_store.broker.config_files import CachedView, ConfigFile, Table
-from rmq_store.broker.odd_entries import Entries, OddEntry, Refusal, with_errors
-from rmq_store.broker.offset_files import (
+from rmq_store.broker.metadata.json_table import CachedView, ConfigFile, Table
+from rmq_store.broker.metadata.odd_entries import Entries, OddEntry, Refusal, with_errors
+from rmq_store.broker.metadata.offset_files import (
     LMQ_OFFSETS,
     OFFSET_END,
     PLAIN_OFFSETS,
@@ -38,12 +38,12 @@ from rmq_store.broker.offset_files import (
     integer_members,
     merged_members,
 )
-from rmq_store.broker.queues import Queues
+from rmq_store.broker.read.queues import Queues
 from rmq_store.clock import system_clock
 from rmq_store.errors import CorruptionError, UsageError
-from rmq_store.format import names
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.flush import flush
+from rmq_store.format.text import names
+from rmq_store.log.append.flush import flush
+from rmq_store.log.core.commit_log import CommitLog
 
 _NO_VIEW = FileView({}, {}, ())
 

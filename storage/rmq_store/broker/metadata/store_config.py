@@ -2,7 +2,8 @@
 
     {"format": 1, "identity": "<uuid>", "settings": {"mappedFileSizeCommitLog": 67108864, ...}}
 
-messageDelayLevel is not there if nobody told it: in a store that a broker wrote (`rmq_store.log.delay_inference`).
+messageDelayLevel is not there if nobody told it: in a store that a broker wrote
+(`rmq_store.log.recovery.delay_inference`).
 
 store.json.bak is there from the first time on: the content before the last change, for `rmq repair`.
 
@@ -23,9 +24,9 @@ from typing import Any
 
 from rmq_store.errors import CorruptConfigError, NotAStoreError, StoreFailedError, UsageError
 from rmq_store.files import durable
-from rmq_store.format.host import Host
-from rmq_store.format.index import file_size as index_file_bytes
-from rmq_store.log.geometry import Geometry
+from rmq_store.format.text.host import Host
+from rmq_store.format.views.index import file_size as index_file_bytes
+from rmq_store.log.core.geometry import Geometry
 
 STORE_FORMAT = 1
 STORE_FILE_BYTES_MAX = 1 << 16

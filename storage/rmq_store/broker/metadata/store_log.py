@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rmq_store.broker.config import StoreConfig
-from rmq_store.log.commit_log import CommitLog
+from rmq_store.broker.metadata.store_config import StoreConfig
+from rmq_store.log.core.commit_log import CommitLog
 
 
 def log_of(root: Path, config: StoreConfig, *, writable: bool) -> CommitLog:

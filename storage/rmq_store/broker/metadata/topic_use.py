@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from rmq_store.broker.leases import Lease, LeaseInfo, file_stem, group_directory, live_sharers
+from rmq_store.broker.metadata.leases import Lease, LeaseInfo, file_stem, group_directory, live_sharers
 from rmq_store.clock import system_clock
 from rmq_store.errors import LeaseHeldError
-from rmq_store.files.lock import OfdLock
+from rmq_store.files.locks.lock import OfdLock
 from rmq_store.files.rooted import as_path
-from rmq_store.format.names import RETRY_PREFIX, validate_group, validate_topic
+from rmq_store.format.text.names import RETRY_PREFIX, validate_group, validate_topic
 
 # A holder that cannot be named yet, or any more, is looked for again: it is between its lease and this lock.
 _UNNAMED_S = 1.0

@@ -18,14 +18,14 @@ from types import MappingProxyType
 from typing import Any
 
 from rmq_store import kinds
-from rmq_store.broker.config_files import CachedView, ConfigFile, Stamp, Table
-from rmq_store.broker.odd_entries import OddEntry, shown, usable_entries, with_errors
+from rmq_store.broker.metadata.json_table import CachedView, ConfigFile, Stamp, Table
+from rmq_store.broker.metadata.odd_entries import OddEntry, shown, usable_entries, with_errors
 from rmq_store.clock import system_clock
 from rmq_store.errors import CorruptConfigError, UnknownTopicError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.rooted import as_path
-from rmq_store.format import names
-from rmq_store.format.config_json import Shadowed, remove
+from rmq_store.format.tables.config_json import Shadowed, remove
+from rmq_store.format.text import names
 
 PERM_READ = 4
 PERM_WRITE = 2

@@ -12,11 +12,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from rmq_store.broker.leases import MEMBER_PREFIX, LeaseInfo, groups_with_leases, live_leases
+from rmq_store.broker.metadata.leases import MEMBER_PREFIX, LeaseInfo, groups_with_leases, live_leases
 from rmq_store.errors import LeaseHeldError
 
 if TYPE_CHECKING:
-    from rmq_store.broker.store import Store
+    from rmq_store.broker.store.store import Store
 
 LOCK_PREFIX: Final = "%LOCK%"
 """Begins the name of the lease on one queue; its owner is the client id, too."""

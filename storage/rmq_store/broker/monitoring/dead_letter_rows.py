@@ -15,16 +15,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.broker.archive_schema import DEAD_LETTER_SCHEMA, columns_of_properties
-from rmq_store.broker.redriven import OffsetRanges
-from rmq_store.broker.results import QueueRange
-from rmq_store.broker.sql92 import Selector
+from rmq_store.broker.dlq.archive_schema import DEAD_LETTER_SCHEMA, columns_of_properties
+from rmq_store.broker.dlq.redrive_ledger import OffsetRanges
+from rmq_store.broker.filter.sql92 import Selector
 from rmq_store.errors import OffsetOutOfRangeError, UsageError
-from rmq_store.format import names
-from rmq_store.format.schema import MESSAGE_SCHEMA
+from rmq_store.format.tables.schema import MESSAGE_SCHEMA
+from rmq_store.format.text import names
+from rmq_store.protocol.results import QueueRange
 
 if TYPE_CHECKING:
-    from rmq_store.broker.store import Store
+    from rmq_store.broker.store.store import Store
 
 _STEP_ROWS = 16_384
 _STEP_BYTES = 16 << 20

@@ -19,13 +19,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rmq_store.broker.pop_journal import read_state
+from rmq_store.broker.pop.pop_journal import read_state
 from rmq_store.errors import CorruptRecordError, OffsetOutOfRangeError, TopicKindError, UnknownTopicError
-from rmq_store.format.names import RETRY_PREFIX, dlq_topic
+from rmq_store.format.text.names import RETRY_PREFIX, dlq_topic
 
 if TYPE_CHECKING:
-    from rmq_store.broker.results import QueueRange
-    from rmq_store.broker.store import Store
+    from rmq_store.broker.store.store import Store
+    from rmq_store.protocol.results import QueueRange
 
 _LOG = logging.getLogger(__name__)
 

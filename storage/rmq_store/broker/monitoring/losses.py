@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store.arguments import checked
-from rmq_store.broker.config_files import LOCK_TIMEOUT_MS
+from rmq_store.broker.metadata.json_table import LOCK_TIMEOUT_MS
 from rmq_store.clock import store_clock
 from rmq_store.errors import CorruptConfigError
 from rmq_store.files import durable
-from rmq_store.files.lock import OfdLock
-from rmq_store.files.locked_call import call_locked
+from rmq_store.files.locks.lock import OfdLock
+from rmq_store.files.locks.locked_call import call_locked
 
 _FORMAT = 1
 _KEPT = 10_000

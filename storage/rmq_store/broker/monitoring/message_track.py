@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from rmq_store.broker.groups import FilterTable
-from rmq_store.broker.live import live_groups
-from rmq_store.broker.sql92 import compile_selector
-from rmq_store.broker.tags import TagFilter
-from rmq_store.format.message import StoredMessage
+from rmq_store.broker.filter.sql92 import compile_selector
+from rmq_store.broker.filter.tags import TagFilter
+from rmq_store.broker.metadata.groups import FilterTable
+from rmq_store.broker.monitoring.active_consumers import live_groups
+from rmq_store.format.frames.message import StoredMessage
 
 if TYPE_CHECKING:
-    from rmq_store.broker.store import Store
+    from rmq_store.broker.store.store import Store
 
 # ResponseCode.CONSUMER_NOT_ONLINE
 _NOT_ONLINE = 206

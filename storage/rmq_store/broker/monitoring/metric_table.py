@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rmq_store.format.openmetrics import Metric
+from rmq_store.format.text.openmetrics import Metric
 
 _NODE = ("cluster", "node_type", "node_id")
 _STORAGE = (*_NODE, "storage_type", "storage_medium")

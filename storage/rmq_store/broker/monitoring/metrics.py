@@ -12,19 +12,19 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rmq_store.broker import metric_table as table
-from rmq_store.broker.disk_space import usage_percent
-from rmq_store.broker.lag import GroupLag, LagLook, QueueLag
-from rmq_store.broker.leases import groups_with_leases
-from rmq_store.broker.live import live_consumers
+from rmq_store.broker.metadata.leases import groups_with_leases
+from rmq_store.broker.monitoring import metric_table as table
+from rmq_store.broker.monitoring.active_consumers import live_consumers
+from rmq_store.broker.monitoring.lag import GroupLag, LagLook, QueueLag
+from rmq_store.broker.write.disk_space import usage_percent
 from rmq_store.errors import CorruptionError, CorruptRecordError, StoreError, UsageError
 from rmq_store.files import durable
-from rmq_store.files.state_page import StatePage
-from rmq_store.format.names import DLQ_PREFIX, RETRY_PREFIX, is_group_name, is_system_group, is_system_topic
-from rmq_store.format.openmetrics import Metric, MetricFamily, openmetrics_text
+from rmq_store.files.locks.state_page import StatePage
+from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX, is_group_name, is_system_group, is_system_topic
+from rmq_store.format.text.openmetrics import Metric, MetricFamily, openmetrics_text
 
 if TYPE_CHECKING:
-    from rmq_store.broker.store import Store
+    from rmq_store.broker.store.store import Store
 
 # Others than the owner of a store may read what is said about it: the collector of a node_exporter does.
 _MODE = 0o644

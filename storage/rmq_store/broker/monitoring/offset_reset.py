@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rmq_store.broker.live import require_idle
+from rmq_store.broker.monitoring.active_consumers import require_idle
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
-    from rmq_store.broker.leases import Lease
-    from rmq_store.broker.store import Store
+    from rmq_store.broker.metadata.leases import Lease
+    from rmq_store.broker.store.store import Store
 
 OWNER = "reset of its offsets"
 

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.broker.archive_files import ArchiveFiles, read
-from rmq_store.broker.archive_schema import ARCHIVE_SCHEMA
-from rmq_store.broker.message_track import Tracker, TrackType
-from rmq_store.broker.trace_life import SEEN, Event, Step, steps_of, with_archived
-from rmq_store.broker.trace_records import PARKING_TOPICS, Copies
+from rmq_store.broker.dlq.archive_files import ArchiveFiles, read
+from rmq_store.broker.dlq.archive_schema import ARCHIVE_SCHEMA
+from rmq_store.broker.monitoring.message_track import Tracker, TrackType
+from rmq_store.broker.monitoring.trace_life import SEEN, Event, Step, steps_of, with_archived
+from rmq_store.broker.monitoring.trace_records import PARKING_TOPICS, Copies
 from rmq_store.errors import CorruptIndexError, OffsetOutOfRangeError, UsageError
-from rmq_store.format import names
-from rmq_store.format import properties as keys
-from rmq_store.format.ids import parse_offset_message_id
-from rmq_store.format.message import StoredMessage
+from rmq_store.format.frames.message import StoredMessage
+from rmq_store.format.properties import property_string as keys
+from rmq_store.format.text import names
+from rmq_store.format.text.ids import parse_offset_message_id
 
 if TYPE_CHECKING:
-    from rmq_store.broker.store import Store
+    from rmq_store.broker.store.store import Store
 
 SCAN_MAX: Final = 1_000_000
 """Messages that are looked at where the index cannot answer."""

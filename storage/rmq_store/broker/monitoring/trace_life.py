@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from rmq_store.broker.failure import DEAD_LETTER, ERROR_CLASS, ERROR_MESSAGE, REPLAYS
-from rmq_store.format import names
-from rmq_store.format import properties as keys
-from rmq_store.format.frame_check import TRANSACTION_MASK, SysFlag
-from rmq_store.format.message import StoredMessage
+from rmq_store.broker.rules.failure import DEAD_LETTER, ERROR_CLASS, ERROR_MESSAGE, REPLAYS
+from rmq_store.format.frames.frame_check import TRANSACTION_MASK, SysFlag
+from rmq_store.format.frames.message import StoredMessage
+from rmq_store.format.properties import property_string as keys
+from rmq_store.format.text import names
 
 _WAITING_TOPICS = (names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.PYRMQ_TIMER_TOPIC)
 

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.broker.timer import TIMER_QUEUES
+from rmq_store.broker.rules.timer import TIMER_QUEUES
 from rmq_store.errors import UsageError
-from rmq_store.format import names
-from rmq_store.format import properties as keys
-from rmq_store.format.message import StoredMessage
+from rmq_store.format.frames.message import StoredMessage
+from rmq_store.format.properties import property_string as keys
+from rmq_store.format.text import names
 
 if TYPE_CHECKING:
-    from rmq_store.broker.store import Store
+    from rmq_store.broker.store.store import Store
 
 # Copies of one message that are shown; a message with all its retries has 34.
 _RECORDS_MAX = 1000

@@ -24,22 +24,22 @@ import pyarrow as pa
 
 from rmq_store import kinds
 from rmq_store.arguments import checked_methods
-from rmq_store.broker.group_topics import NO_PERMISSION, GroupTopics
-from rmq_store.broker.offsets import OffsetTable
-from rmq_store.broker.pop_journal import PopJournal
-from rmq_store.broker.pop_messages import ConsumeInitMode, PropertyFilter, StoredRow, TopicReader
-from rmq_store.broker.pop_state import Change, Given, Gone, Key
-from rmq_store.broker.pop_turn import Services, Turn
-from rmq_store.broker.queues import Queues
-from rmq_store.broker.receipt_handle import ReceiptHandle
-from rmq_store.broker.retry import Retry
-from rmq_store.broker.send_back import PURPOSE
-from rmq_store.broker.tags import TagFilter
-from rmq_store.broker.topics import TopicTable
-from rmq_store.broker.writing import Writer
+from rmq_store.broker.filter.tags import TagFilter
+from rmq_store.broker.metadata.group_topics import NO_PERMISSION, GroupTopics
+from rmq_store.broker.metadata.offsets import OffsetTable
+from rmq_store.broker.metadata.topics import TopicTable
+from rmq_store.broker.pop.pop_journal import PopJournal
+from rmq_store.broker.pop.pop_messages import ConsumeInitMode, PropertyFilter, StoredRow, TopicReader
+from rmq_store.broker.pop.pop_state import Change, Given, Gone, Key
+from rmq_store.broker.pop.pop_turn import Services, Turn
+from rmq_store.broker.pop.receipt_handle import ReceiptHandle
+from rmq_store.broker.read.queues import Queues
+from rmq_store.broker.retry.retry import Retry
+from rmq_store.broker.rules.send_back import PURPOSE
+from rmq_store.broker.write.writer import Writer
 from rmq_store.errors import InvalidReceiptHandleError, ResponseError, UsageError
-from rmq_store.format.names import validate_group, validate_topic
-from rmq_store.log.commit_log import CommitLog
+from rmq_store.format.text.names import validate_group, validate_topic
+from rmq_store.log.core.commit_log import CommitLog
 
 MESSAGES_MAX: Final = 32
 """What one receive may ask for (PopMessageProcessor.java)."""

@@ -27,10 +27,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from rmq_store.broker.pop_state import Change, Dying, Given, Gone, PopState, Position
+from rmq_store.broker.pop.pop_state import Change, Dying, Given, Gone, PopState, Position
 from rmq_store.errors import CorruptConfigError, InvalidReceiptHandleError
 from rmq_store.files import durable
-from rmq_store.files.lock import OfdLock
+from rmq_store.files.locks.lock import OfdLock
 from rmq_store.files.rooted import refuse_if_replaced
 
 _HEADER = struct.Struct("<8sq44x")

@@ -12,10 +12,10 @@ from enum import IntEnum
 
 import pyarrow as pa
 
-from rmq_store.broker.queues import Queues
-from rmq_store.broker.results import QueueRange
+from rmq_store.broker.read.queues import Queues
 from rmq_store.errors import CorruptionError, CorruptRecordError, OffsetOutOfRangeError
-from rmq_store.format.schema import MESSAGE_SCHEMA
+from rmq_store.format.tables.schema import MESSAGE_SCHEMA
+from rmq_store.protocol.results import QueueRange
 
 # MessageStoreConfig.java: accessMessageInMemoryMaxRatio, maxTransferBytesOnMessageInMemory.
 HOT_MEMORY_PERCENT = 40

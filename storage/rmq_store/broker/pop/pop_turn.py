@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from rmq_store.broker.offsets import OffsetTable
-from rmq_store.broker.pop_journal import PopJournal
-from rmq_store.broker.pop_messages import ConsumeInitMode, Damaged, PropertyFilter, StoredRow, TopicReader
-from rmq_store.broker.pop_state import Change, Dying, Given, Gone, Key, Position
-from rmq_store.broker.results import QueueRange
+from rmq_store.broker.metadata.offsets import OffsetTable
+from rmq_store.broker.pop.pop_journal import PopJournal
+from rmq_store.broker.pop.pop_messages import ConsumeInitMode, Damaged, PropertyFilter, StoredRow, TopicReader
+from rmq_store.broker.pop.pop_state import Change, Dying, Given, Gone, Key, Position
 from rmq_store.errors import CorruptionError, OffsetOutOfRangeError, ResponseError
-from rmq_store.format.names import RETRY_PREFIX
-from rmq_store.log.commit_log import Clock
+from rmq_store.format.text.names import RETRY_PREFIX
+from rmq_store.log.core.commit_log import Clock
+from rmq_store.protocol.results import QueueRange
 
 _LOG = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from rmq_store.broker.pop_state import Given
+from rmq_store.broker.pop.pop_state import Given
 from rmq_store.errors import InvalidReceiptHandleError
 
 _HANDLE = re.compile(

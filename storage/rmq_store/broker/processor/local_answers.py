@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from rmq_store.client.errors import MQBrokerError, ResponseCode
 from rmq_store.errors import (
     InvalidReceiptHandleError,
     ReadOnlyError,
@@ -17,6 +16,7 @@ from rmq_store.errors import (
     UnknownTopicError,
     UsageError,
 )
+from rmq_store.protocol.errors import MQBrokerError, ResponseCode
 
 # First match counts.
 _CODES: tuple[tuple[type[StoreError], int], ...] = (

@@ -12,25 +12,25 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.broker.pop_messages import ConsumeInitMode
-from rmq_store.broker.results import SendResult, SendStatus
-from rmq_store.broker.store import Store
-from rmq_store.client.errors import ResponseCode
-from rmq_store.client.local_answers import Answers
-from rmq_store.client.local_groups import LocalGroups
-from rmq_store.client.local_pull import PULL_BATCH_BYTES_MAX, PULL_BYTES_MAX, PULL_ROOM_BYTES_MAX, LocalPull
-from rmq_store.client.messages import MessageExt, MessageQueue, PoppedMessage, PullBatchResult, PullResult
-from rmq_store.client.stored_messages import messages_of
-from rmq_store.client.subscription import Subscription
-from rmq_store.format.frame_check import TRANSACTION_MASK
-from rmq_store.format.message import Message
+from rmq_store.broker.filter.subscription import Subscription
+from rmq_store.broker.pop.pop_messages import ConsumeInitMode
+from rmq_store.broker.processor.local_answers import Answers
+from rmq_store.broker.processor.local_groups import LocalGroups
+from rmq_store.broker.processor.local_pull import PULL_BATCH_BYTES_MAX, PULL_BYTES_MAX, PULL_ROOM_BYTES_MAX, LocalPull
+from rmq_store.broker.store.store import Store
+from rmq_store.format.frames.frame_check import TRANSACTION_MASK
+from rmq_store.format.frames.message import Message
+from rmq_store.protocol.errors import ResponseCode
+from rmq_store.protocol.messages import MessageExt, MessageQueue, PoppedMessage, PullBatchResult, PullResult
+from rmq_store.protocol.results import SendResult, SendStatus
+from rmq_store.protocol.stored_messages import messages_of
 
 HOT_MEMORY_PERCENT = 40  # MessageStoreConfig.java: accessMessageInMemoryMaxRatio
 PAGE_CACHE_BUSY_MS = 1_000  # osPageCacheBusyTimeOutMills
 
 
 class LocalBroker:
-    """A store as a Broker (`client/backend.py`).
+    """A store as a Broker (`client/backend/backend.py`).
 
     `strict_last_offset`: a group without a committed offset never starts at 0 by the broker's own decision.
     """

@@ -1,12 +1,13 @@
 """Who consumes as which group, and who has locked which queue, at one store directory.
 
-Members and queue locks are leases (`broker/leases.py`), so that a killed process leaves its groups at once:
+Members and queue locks are leases (`broker/metadata/leases.py`), so that a killed process leaves its groups at once:
 
     %MEMBER%<hash of the client id>     owner = client id
     %RECEIVER%<hash of the client id>   owner = client id, of a client that receives and is no member
     %LOCK%<queue id>|<topic>            owner = client id
 
-Who shares a topic's queues holds the topic, too, so that no stream of the group reads it (`broker/topic_use.py`).
+Who shares a topic's queues holds the topic, too, so that no stream of the group reads it
+(`broker/metadata/topic_use.py`).
 
 A member without a heartbeat for 120 s is left out of the list, as a broker does (ConsumerManager.java). A queue lock
 goes only when its holder gives it back or dies: unlike a broker (60 s, RebalanceLockManager.java) we never take one
@@ -19,12 +20,12 @@ import hashlib
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from rmq_store.broker.leases import MEMBER_PREFIX, OWNER_LENGTH_MAX, RECEIVER_PREFIX, Lease, live_leases
-from rmq_store.broker.live import LOCK_PREFIX
-from rmq_store.broker.topic_use import TopicUse, claim_order
-from rmq_store.client.messages import MessageQueue
+from rmq_store.broker.metadata.leases import MEMBER_PREFIX, OWNER_LENGTH_MAX, RECEIVER_PREFIX, Lease, live_leases
+from rmq_store.broker.metadata.topic_use import TopicUse, claim_order
+from rmq_store.broker.monitoring.active_consumers import LOCK_PREFIX
 from rmq_store.errors import LeaseHeldError, UsageError
-from rmq_store.files.guard import Guard
+from rmq_store.files.locks.guard import Guard
+from rmq_store.protocol.messages import MessageQueue
 
 # What is left of the 127 characters of a lease name for a topic, whose own name may have 255.
 _TOPIC_LENGTH_MAX = 100

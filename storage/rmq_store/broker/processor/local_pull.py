@@ -5,14 +5,14 @@ from __future__ import annotations
 import pyarrow as pa
 
 from rmq_store import kinds
-from rmq_store.broker.store import Store
-from rmq_store.client.errors import ResponseCode
-from rmq_store.client.local_answers import Answers
-from rmq_store.client.messages import MessageQueue, PullBatchResult, PullStatus
-from rmq_store.client.stored_messages import body_bytes
+from rmq_store.broker.processor.local_answers import Answers
+from rmq_store.broker.store.store import Store
 from rmq_store.errors import CorruptionError, OffsetOutOfRangeError
-from rmq_store.format.gather import repeated
-from rmq_store.format.schema import MESSAGE_SCHEMA
+from rmq_store.format.bytes.gather import repeated
+from rmq_store.format.tables.schema import MESSAGE_SCHEMA
+from rmq_store.protocol.errors import ResponseCode
+from rmq_store.protocol.messages import MessageQueue, PullBatchResult, PullStatus
+from rmq_store.protocol.stored_messages import body_bytes
 
 # MessageStoreConfig.java: maxTransferBytesOnMessageInMemory, maxFilterMessageSize.
 PULL_BYTES_MAX = 256 << 10

@@ -18,16 +18,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.broker.queues import Queues
-from rmq_store.broker.stored_frames import FrameRun, StoredFrames
+from rmq_store.broker.read.queues import Queues
+from rmq_store.broker.read.records import FrameRun, StoredFrames
 from rmq_store.errors import CorruptIndexError, UsageError
-from rmq_store.format.consume_queue import PRE_BLANK_SIZE
-from rmq_store.format.ids import parse_offset_message_id
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.starting_point import OUR_LOCK_TEXT, lock_text
+from rmq_store.format.text.ids import parse_offset_message_id
+from rmq_store.format.views.consume_queue import PRE_BLANK_SIZE
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT, lock_text
 
 if TYPE_CHECKING:
-    from rmq_store.broker.query import Query
+    from rmq_store.broker.read.query import Query
 
 _LOG = logging.getLogger(__name__)
 

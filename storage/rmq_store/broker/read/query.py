@@ -17,31 +17,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arguments import checked_methods
-from rmq_store.broker.key_rows import KeyRows
-from rmq_store.broker.queue_reader import damaged_entry, damaged_message
-from rmq_store.broker.queues import Queues
-from rmq_store.broker.stored_frames import FrameRun, StoredFrames, message_at
+from rmq_store.broker.read.index_lookup import KeyRows
+from rmq_store.broker.read.queue_reader import damaged_entry, damaged_message
+from rmq_store.broker.read.queues import Queues
+from rmq_store.broker.read.records import FrameRun, StoredFrames, message_at
 from rmq_store.errors import (
     CorruptIndexError,
     CorruptionError,
     CorruptRecordError,
     UsageError,
 )
-from rmq_store.format import properties as names
-from rmq_store.format.batch_ids import batch_id_hashes
-from rmq_store.format.consume_queue import PRE_BLANK_SIZE
-from rmq_store.format.hashing import index_hash, java_hash, topic_key_hashes
-from rmq_store.format.ids import UNBOUNDED_MS, parse_offset_message_id, unique_id_window_ms
-from rmq_store.format.index_keys import split_keys
-from rmq_store.format.message import StoredMessage
-from rmq_store.format.names import validate_topic
-from rmq_store.format.property_columns import LAST_WINS
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.index_gaps import lost_keys
-from rmq_store.log.index_search import IndexSearch, damaged_index
-from rmq_store.log.layout import distinct
-from rmq_store.log.peek import index_is_whole
-from rmq_store.log.starting_point import OUR_LOCK_TEXT, lock_text
+from rmq_store.format.frames.message import StoredMessage
+from rmq_store.format.properties import property_string as names
+from rmq_store.format.properties.property_columns import LAST_WINS
+from rmq_store.format.text.hashing import index_hash, java_hash, topic_key_hashes
+from rmq_store.format.text.ids import UNBOUNDED_MS, parse_offset_message_id, unique_id_window_ms
+from rmq_store.format.text.names import validate_topic
+from rmq_store.format.views.batch_ids import batch_id_hashes
+from rmq_store.format.views.consume_queue import PRE_BLANK_SIZE
+from rmq_store.format.views.index_keys import split_keys
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.core.layout import distinct
+from rmq_store.log.integrity.index_gaps import lost_keys
+from rmq_store.log.recovery.read_only_end import index_is_whole
+from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT, lock_text
+from rmq_store.log.views.index_search import IndexSearch, damaged_index
 
 _LOG = logging.getLogger(__name__)
 

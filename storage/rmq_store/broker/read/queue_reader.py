@@ -13,14 +13,14 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.broker.tags import TagFilter
+from rmq_store.broker.filter.tags import TagFilter
 from rmq_store.errors import CorruptQueueError, CorruptRecordError, OffsetOutOfRangeError
-from rmq_store.format.consume_queue import ENTRY_BYTES, PRE_BLANK_SIZE
-from rmq_store.format.frame_decoder import BatchTooLargeError, NotOwnedError, Owner, decode_frames
-from rmq_store.format.schema import message_schema
-from rmq_store.log.beside import two_by_two
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.holes import hole_around
+from rmq_store.format.batches.frame_decoder import BatchTooLargeError, NotOwnedError, Owner, decode_frames
+from rmq_store.format.tables.schema import message_schema
+from rmq_store.format.views.consume_queue import ENTRY_BYTES, PRE_BLANK_SIZE
+from rmq_store.log.append.helper_thread import two_by_two
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.integrity.placeholder_entries import hole_around
 from rmq_store.memory import BatchMemory
 
 # Stored frames per batch: keeps the 32-bit offsets of Arrow's binary columns far from their limit, decompressed

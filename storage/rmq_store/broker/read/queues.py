@@ -8,22 +8,22 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.broker.queue_reader import QueueReader, damaged_entry
-from rmq_store.broker.results import QueueRange
-from rmq_store.broker.tags import TagFilter
+from rmq_store.broker.filter.tags import TagFilter
+from rmq_store.broker.read.queue_reader import QueueReader, damaged_entry
 from rmq_store.errors import CorruptQueueError, CorruptRecordError, OffsetOutOfRangeError, UsageError
-from rmq_store.files.state_page import StatePage
-from rmq_store.format.consume_queue import ENTRY, PRE_BLANK_SIZE
-from rmq_store.format.frame_check import FRAME_BYTES_MIN
-from rmq_store.format.names import SCHEDULE_TOPIC, validate_topic
-from rmq_store.format.schema import READABLE_SCHEMA
-from rmq_store.log import neighbours
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.delivery_times import due_times
-from rmq_store.log.peek import ReadOnlyEnd, read_on, read_only_end
-from rmq_store.log.queue_ext import tags_codes
-from rmq_store.log.starting_point import OUR_LOCK_TEXT, lock_text
-from rmq_store.log.views import QueueKey
+from rmq_store.files.locks.state_page import StatePage
+from rmq_store.format.frames.frame_check import FRAME_BYTES_MIN
+from rmq_store.format.tables.schema import READABLE_SCHEMA
+from rmq_store.format.text.names import SCHEDULE_TOPIC, validate_topic
+from rmq_store.format.views.consume_queue import ENTRY, PRE_BLANK_SIZE
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.integrity import nearest_sound_entry
+from rmq_store.log.recovery.delivery_times import due_times
+from rmq_store.log.recovery.read_only_end import ReadOnlyEnd, read_on, read_only_end
+from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT, lock_text
+from rmq_store.log.views.queue_ext import tags_codes
+from rmq_store.log.views.views import QueueKey
+from rmq_store.protocol.results import QueueRange
 
 # Entries looked at per step: 20 bytes each.
 _STEP = 1 << 17
@@ -220,9 +220,9 @@ class Queues:
         key, (offset, size) = (topic, queue_id), self._place(topic, queue_id, asked)
         if self._log.is_record_of(*key, offset, size, asked):
             return offset
-        of_queue, near = functools.partial(self._entries, *key), neighbours.LOOK
-        before = neighbours.sound_before(self._log, key, of_queue, max(asked - near, first), asked)
-        behind = neighbours.sound_behind(self._log, key, of_queue, asked + 1, min(asked + 1 + near, last))
+        of_queue, near = functools.partial(self._entries, *key), nearest_sound_entry.LOOK
+        before = nearest_sound_entry.sound_before(self._log, key, of_queue, max(asked - near, first), asked)
+        behind = nearest_sound_entry.sound_behind(self._log, key, of_queue, asked + 1, min(asked + 1 + near, last))
         low = self._log.start() if before is None else self._place(*key, before)[0]
         high = self.end() if behind is None else self._place(*key, behind)[0]
         return max(low, min(offset, high))
@@ -346,8 +346,8 @@ class Queues:
             return queue_offset, queue_offset
         self._check_range(topic, queue_id, queue_offset, queue_offset + 1)
         of_queue = functools.partial(self._entries, topic, queue_id)
-        before = neighbours.sound_before(self._log, key, of_queue, low, queue_offset)
-        behind = neighbours.sound_behind(self._log, key, of_queue, queue_offset + 1, high)
+        before = nearest_sound_entry.sound_before(self._log, key, of_queue, low, queue_offset)
+        behind = nearest_sound_entry.sound_behind(self._log, key, of_queue, queue_offset + 1, high)
         return low if before is None else before + 1, high if behind is None else behind
 
     def _check_range(self, topic: str, queue_id: int, start: int, end: int) -> None:

@@ -18,31 +18,31 @@ from contextlib import closing
 from pathlib import Path
 
 from rmq_store import kinds
-from rmq_store.broker.config import StoreFile
-from rmq_store.broker.deleted_topics import DELETED_TOPICS_FILE
-from rmq_store.broker.repair_files import (
+from rmq_store.broker.metadata.deleted_topics import DELETED_TOPICS_FILE
+from rmq_store.broker.metadata.store_config import StoreFile
+from rmq_store.broker.metadata.topics import TopicTable
+from rmq_store.broker.repair.repair_accepted_damage import KEPT_FILE, find_whole_again
+from rmq_store.broker.repair.repair_files import (
     find_foreign_index_files,
     find_own_files,
     find_queue_files,
     find_tables,
     find_unreadable_queue_files,
 )
-from rmq_store.broker.repair_finding import Finding
-from rmq_store.broker.repair_kept import KEPT_FILE, find_whole_again
-from rmq_store.broker.repair_plan import Repair
-from rmq_store.broker.repair_segments import find_segments, find_unreadable_segments, unreadable_places
-from rmq_store.broker.repair_settings import Given, Settings, find_settings, find_store_file
-from rmq_store.broker.repair_stamps import refuse_changes, stamps_of
-from rmq_store.broker.repair_topics import TOPICS_FILE, find_again, find_lost_topics
-from rmq_store.broker.repair_trash import Trash
-from rmq_store.broker.repair_views import (
+from rmq_store.broker.repair.repair_finding import Finding
+from rmq_store.broker.repair.repair_plan import Repair
+from rmq_store.broker.repair.repair_segments import find_segments, find_unreadable_segments, unreadable_places
+from rmq_store.broker.repair.repair_settings import Given, Settings, find_settings, find_store_file
+from rmq_store.broker.repair.repair_stamps import refuse_changes, stamps_of
+from rmq_store.broker.repair.repair_topics import TOPICS_FILE, find_again, find_lost_topics
+from rmq_store.broker.repair.repair_trash import Trash
+from rmq_store.broker.repair.repair_views import (
     also_built,
     describe,
     index_tells_geometry,
     look_for_room,
 )
-from rmq_store.broker.store import Store
-from rmq_store.broker.topics import TopicTable
+from rmq_store.broker.store.store import Store
 from rmq_store.clock import system_clock
 from rmq_store.errors import (
     CorruptIndexError,
@@ -52,11 +52,11 @@ from rmq_store.errors import (
     UsageError,
 )
 from rmq_store.files import durable
-from rmq_store.files.lock import OfdLock, process_text
-from rmq_store.log.delivery_times import schedule_files
-from rmq_store.log.geometry import infer
-from rmq_store.log.rebuild import REBUILD_FILE, begin_rebuild, end_rebuild, is_begun
-from rmq_store.log.recovery import free_name
+from rmq_store.files.locks.lock import OfdLock, process_text
+from rmq_store.log.core.geometry import infer
+from rmq_store.log.recovery.delivery_times import schedule_files
+from rmq_store.log.recovery.rebuild import REBUILD_FILE, begin_rebuild, end_rebuild, is_begun
+from rmq_store.log.recovery.recovery import free_name
 from rmq_store.verify import Report, verify_store
 
 Tell = Callable[[int, int, int], None]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from rmq_store.broker.config import StoreConfig
-from rmq_store.broker.repair_finding import Finding
-from rmq_store.broker.repair_settings import is_ours
-from rmq_store.broker.repair_trash import Trash
-from rmq_store.broker.store_log import log_of
+from rmq_store.broker.metadata.store_config import StoreConfig
+from rmq_store.broker.metadata.store_log import log_of
+from rmq_store.broker.repair.repair_finding import Finding
+from rmq_store.broker.repair.repair_settings import is_ours
+from rmq_store.broker.repair.repair_trash import Trash
 from rmq_store.errors import CorruptionError
-from rmq_store.log import scan
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.kept import BadRange, Kept
+from rmq_store.log.core import scan
+from rmq_store.log.core.accepted_damage import BadRange, Kept
+from rmq_store.log.core.commit_log import CommitLog
 
 KEPT_FILE = "pyrmq/kept.json"
 

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from rmq_store.broker.config_files import ConfigFile, Table
-from rmq_store.broker.odd_entries import shown
-from rmq_store.broker.offset_files import integer_members, merged_members
-from rmq_store.broker.repair_finding import Finding
-from rmq_store.broker.repair_topics import TOPICS_FILE, topics_of_queues
-from rmq_store.broker.repair_trash import Trash
-from rmq_store.broker.topics import topic_entry
+from rmq_store.broker.metadata.json_table import ConfigFile, Table
+from rmq_store.broker.metadata.odd_entries import shown
+from rmq_store.broker.metadata.offset_files import integer_members, merged_members
+from rmq_store.broker.metadata.topics import topic_entry
+from rmq_store.broker.repair.repair_finding import Finding
+from rmq_store.broker.repair.repair_topics import TOPICS_FILE, topics_of_queues
+from rmq_store.broker.repair.repair_trash import Trash
 from rmq_store.errors import CorruptionError, NotAStoreError, StoreFailedError
 
 _NAMED = 3

@@ -9,33 +9,33 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from rmq_store.broker.deleted_topics import DELETED_TOPICS_FILE, deleted_topics
-from rmq_store.broker.groups import GroupTable
-from rmq_store.broker.offset_files import LMQ_OFFSETS, PLAIN_OFFSETS, OffsetFile
-from rmq_store.broker.offsets import DelayOffsetTable
-from rmq_store.broker.repair_entries import find_odd_entries
-from rmq_store.broker.repair_finding import Finding
-from rmq_store.broker.repair_segments import is_file_name
-from rmq_store.broker.repair_topics import (
+from rmq_store.broker.metadata.deleted_topics import DELETED_TOPICS_FILE, deleted_topics
+from rmq_store.broker.metadata.groups import GroupTable
+from rmq_store.broker.metadata.offset_files import LMQ_OFFSETS, PLAIN_OFFSETS, OffsetFile
+from rmq_store.broker.metadata.offsets import DelayOffsetTable
+from rmq_store.broker.metadata.topics import TopicTable
+from rmq_store.broker.repair.repair_entries import find_odd_entries
+from rmq_store.broker.repair.repair_finding import Finding
+from rmq_store.broker.repair.repair_segments import is_file_name
+from rmq_store.broker.repair.repair_topics import (
     TOPICS_FILE,
     is_topic_name,
     make_deleted_topics_again,
     start_table_anew,
     topics_of_queues,
 )
-from rmq_store.broker.repair_trash import Trash
-from rmq_store.broker.topics import TopicTable
+from rmq_store.broker.repair.repair_trash import Trash
 from rmq_store.errors import CorruptionError, NotAStoreError, StoreFailedError
 from rmq_store.files import durable
+from rmq_store.files.locks.state_page import StatePage
 from rmq_store.files.progress import Progress
-from rmq_store.files.state_page import StatePage
-from rmq_store.format.checkpoint import Checkpoint
-from rmq_store.format.config_json import SIZE_MAX, ConfigJsonError, loads
-from rmq_store.format.consume_queue import ENTRY_BYTES
-from rmq_store.format.names import is_index_file_name
-from rmq_store.log.kept import Kept
-from rmq_store.log.queue_ends import QueueEnds
-from rmq_store.log.rebuild import REBUILD_FILE, is_begun
+from rmq_store.format.tables.checkpoint import Checkpoint
+from rmq_store.format.tables.config_json import SIZE_MAX, ConfigJsonError, loads
+from rmq_store.format.text.names import is_index_file_name
+from rmq_store.format.views.consume_queue import ENTRY_BYTES
+from rmq_store.log.core.accepted_damage import Kept
+from rmq_store.log.integrity.queue_ends import QueueEnds
+from rmq_store.log.recovery.rebuild import REBUILD_FILE, is_begun
 
 _BYTES_MAX = 1 << 20
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rmq_store.broker.repair_finding import Finding
-from rmq_store.broker.repair_settings import Settings
-from rmq_store.broker.repair_stamps import Stamps
-from rmq_store.broker.repair_trash import Trash
-from rmq_store.broker.repair_views import index_tells_geometry
+from rmq_store.broker.repair.repair_finding import Finding
+from rmq_store.broker.repair.repair_settings import Settings
+from rmq_store.broker.repair.repair_stamps import Stamps
+from rmq_store.broker.repair.repair_trash import Trash
+from rmq_store.broker.repair.repair_views import index_tells_geometry
 from rmq_store.verify import Report
 
 

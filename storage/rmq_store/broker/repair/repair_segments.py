@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from rmq_store.broker.repair_finding import Finding
-from rmq_store.broker.repair_trash import Trash, copy_readable, read_readable
+from rmq_store.broker.repair.repair_finding import Finding
+from rmq_store.broker.repair.repair_trash import Trash, copy_readable, read_readable
 from rmq_store.errors import CorruptionError, NotAStoreError, UsageError
 from rmq_store.files import durable
-from rmq_store.files.segments import NAME_DIGITS
+from rmq_store.files.segments.segments import NAME_DIGITS
 from rmq_store.verify import Problem
 
 _STEP_BYTES = 1 << 20

@@ -17,13 +17,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rmq_store.broker.config import DEFAULTS, JAVA_NAMES, STORE_FILE_BYTES_MAX, StoreConfig, StoreFile, parse_settings
-from rmq_store.broker.repair_finding import Finding
-from rmq_store.broker.repair_trash import Trash
+from rmq_store.broker.metadata.store_config import (
+    DEFAULTS,
+    JAVA_NAMES,
+    STORE_FILE_BYTES_MAX,
+    StoreConfig,
+    StoreFile,
+    parse_settings,
+)
+from rmq_store.broker.repair.repair_finding import Finding
+from rmq_store.broker.repair.repair_trash import Trash
 from rmq_store.errors import CorruptConfigError, CorruptionError, NotAStoreError, StoreFailedError, UsageError
 from rmq_store.files import durable
-from rmq_store.log.geometry import Geometry
-from rmq_store.log.starting_point import OUR_LOCK_TEXT
+from rmq_store.log.core.geometry import Geometry
+from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT
 
 # As StoreFile.save writes them: one setting in each line.
 _LINE = re.compile(r'^\s*"([A-Za-z0-9]+)":\s*(.*?),?\s*$', re.MULTILINE)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rmq_store.broker.deleted_topics import DELETED_TOPICS_FILE, deleted_topics, note_deletion, was_used_since
-from rmq_store.broker.repair_finding import Finding
-from rmq_store.broker.repair_trash import Trash
-from rmq_store.broker.topics import DEFAULT_TOPICS, QUEUE_COUNT_MAX, TopicConfig, TopicTable
-from rmq_store.broker.unlisted_topics import listed
+from rmq_store.broker.metadata.deleted_topics import DELETED_TOPICS_FILE, deleted_topics, note_deletion, was_used_since
+from rmq_store.broker.metadata.topics import DEFAULT_TOPICS, QUEUE_COUNT_MAX, TopicConfig, TopicTable
+from rmq_store.broker.repair.repair_finding import Finding
+from rmq_store.broker.repair.repair_trash import Trash
+from rmq_store.broker.store.unlisted_topics import listed
 from rmq_store.errors import CorruptConfigError, StoreFailedError, UsageError
 from rmq_store.files.progress import Progress
-from rmq_store.format.names import LMQ_PREFIX, is_system_topic, validate_topic
+from rmq_store.format.text.names import LMQ_PREFIX, is_system_topic, validate_topic
 
 TOPICS_FILE = "config/topics.json"
 

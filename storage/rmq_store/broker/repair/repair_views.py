@@ -6,16 +6,16 @@ import os
 from contextlib import closing
 from pathlib import Path
 
-from rmq_store.broker.repair_settings import Settings, is_ours
-from rmq_store.broker.store_log import log_of
+from rmq_store.broker.metadata.store_log import log_of
+from rmq_store.broker.repair.repair_settings import Settings, is_ours
 from rmq_store.errors import CorruptIndexError, CorruptionError, StoreFullError
 from rmq_store.files.progress import Progress
-from rmq_store.format.index import file_size
-from rmq_store.format.names import is_index_file_name
-from rmq_store.log.checkpoint import load_checkpoint
-from rmq_store.log.geometry import Geometry, infer
-from rmq_store.log.hash_index import NO_FILE
-from rmq_store.log.index_repair import indexes_tags
+from rmq_store.format.text.names import is_index_file_name
+from rmq_store.format.views.index import file_size
+from rmq_store.log.core.checkpoint import load_checkpoint
+from rmq_store.log.core.geometry import Geometry, infer
+from rmq_store.log.recovery.index_repair import indexes_tags
+from rmq_store.log.views.hash_index import NO_FILE
 
 # What an opener writes besides: progress, checkpoint, tables.
 _SMALL_FILES_BYTES = 1 << 20

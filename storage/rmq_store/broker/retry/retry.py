@@ -15,13 +15,15 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.arguments import checked_methods
-from rmq_store.broker.config import StoreConfig
-from rmq_store.broker.failure import size_bytes, with_reasons
-from rmq_store.broker.group_topics import MESSAGE_ILLEGAL, SYSTEM_ERROR, GroupTopics
-from rmq_store.broker.groups import GroupTable
-from rmq_store.broker.one_copy import CopiedMessage, record_of
-from rmq_store.broker.resend import resent_hop, resent_properties
-from rmq_store.broker.send_back import (
+from rmq_store.broker.metadata.group_topics import MESSAGE_ILLEGAL, SYSTEM_ERROR, GroupTopics
+from rmq_store.broker.metadata.groups import GroupTable
+from rmq_store.broker.metadata.store_config import StoreConfig
+from rmq_store.broker.metadata.topics import TopicTable
+from rmq_store.broker.read.records import message_at
+from rmq_store.broker.retry.send_back_batch import ANSWER_SCHEMA, SEND_BACK_SCHEMA, SendBackEncoder, normalise
+from rmq_store.broker.rules.failure import size_bytes, with_reasons
+from rmq_store.broker.rules.resend import resent_hop, resent_properties
+from rmq_store.broker.rules.send_back import (
     PURPOSE,
     Hop,
     SendBackRules,
@@ -32,18 +34,16 @@ from rmq_store.broker.send_back import (
     origin,
     properties_bytes_max,
 )
-from rmq_store.broker.send_back_batch import ANSWER_SCHEMA, SEND_BACK_SCHEMA, SendBackEncoder, normalise
-from rmq_store.broker.staged_files import StagedFile, content_sum_of
-from rmq_store.broker.stored_frames import message_at
-from rmq_store.broker.topics import TopicTable
-from rmq_store.broker.writing import Writer
+from rmq_store.broker.write.single_copy import CopiedMessage, record_of
+from rmq_store.broker.write.staged_files import StagedFile, content_sum_of
+from rmq_store.broker.write.writer import Writer
 from rmq_store.errors import ResponseError, UsageError
-from rmq_store.format import names
-from rmq_store.format import properties as keys
-from rmq_store.format.host import Host
-from rmq_store.format.message import Message
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.units import UnitRecord
+from rmq_store.format.frames.message import Message
+from rmq_store.format.properties import property_string as keys
+from rmq_store.format.text import names
+from rmq_store.format.text.host import Host
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.core.units import UnitRecord
 
 __all__ = ["ANSWER_SCHEMA", "SEND_BACK_SCHEMA", "Retry", "SentBack"]
 

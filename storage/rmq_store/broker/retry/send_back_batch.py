@@ -14,11 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.broker.failure import FIRST_STAYS, ORIGIN_QUEUE_ID, ORIGIN_QUEUE_OFFSET, ORIGIN_TOPIC, with_reasons
-from rmq_store.broker.group_topics import SYSTEM_ERROR
-from rmq_store.broker.one_copy import property_string
-from rmq_store.broker.row_columns import as_schema, map_columns
-from rmq_store.broker.send_back import (
+from rmq_store.broker.metadata.group_topics import SYSTEM_ERROR
+from rmq_store.broker.read.records import FrameRun, StoredFrames, stored_text
+from rmq_store.broker.rules.failure import FIRST_STAYS, ORIGIN_QUEUE_ID, ORIGIN_QUEUE_OFFSET, ORIGIN_TOPIC, with_reasons
+from rmq_store.broker.rules.input_rows import as_schema, map_columns
+from rmq_store.broker.rules.send_back import (
     TIMER_WISHES,
     Hop,
     SendBackRules,
@@ -29,17 +29,17 @@ from rmq_store.broker.send_back import (
     origin,
     properties_bytes_max,
 )
-from rmq_store.broker.stored_frames import FrameRun, StoredFrames, stored_text
+from rmq_store.broker.write.single_copy import property_string
 from rmq_store.errors import ResponseError, UsageError
-from rmq_store.format import names
-from rmq_store.format import properties as keys
-from rmq_store.format.frame_copy import CopyOptions, copy_frames
-from rmq_store.format.host import Host
-from rmq_store.format.properties import parse_properties
-from rmq_store.format.property_changes import set_properties
-from rmq_store.format.schema import PROPERTIES_TYPE
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.layout import BLANK_BYTES
+from rmq_store.format.batches.frame_copy import CopyOptions, copy_frames
+from rmq_store.format.properties import property_string as keys
+from rmq_store.format.properties.property_changes import set_properties
+from rmq_store.format.properties.property_string import parse_properties
+from rmq_store.format.tables.schema import PROPERTIES_TYPE
+from rmq_store.format.text import names
+from rmq_store.format.text.host import Host
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.core.layout import BLANK_BYTES
 
 Int64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

@@ -16,22 +16,22 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.arguments import checked_methods
-from rmq_store.broker.config import StoreFile
-from rmq_store.broker.group_topics import usable_queues
-from rmq_store.broker.groups import GroupTable
-from rmq_store.broker.queues import Queues
-from rmq_store.broker.row_columns import rows_from
-from rmq_store.broker.send_back import SendBackRules
-from rmq_store.broker.send_back_batch import SendBackEncoder, normalise
-from rmq_store.broker.staging import StagingFile, held
-from rmq_store.broker.topics import TopicTable
+from rmq_store.broker.metadata.group_topics import usable_queues
+from rmq_store.broker.metadata.groups import GroupTable
+from rmq_store.broker.metadata.store_config import StoreFile
+from rmq_store.broker.metadata.topics import TopicTable
+from rmq_store.broker.read.queues import Queues
+from rmq_store.broker.retry.send_back_batch import SendBackEncoder, normalise
+from rmq_store.broker.rules.input_rows import rows_from
+from rmq_store.broker.rules.send_back import SendBackRules
+from rmq_store.broker.write.staging import StagingFile, held
 from rmq_store.clock import store_clock
 from rmq_store.errors import NotAStoreError, UsageError
-from rmq_store.format import names
-from rmq_store.format.host import Host
-from rmq_store.format.schema import STAGED_COPY_SCHEMA
-from rmq_store.log.commit_log import Clock, CommitLog
-from rmq_store.log.delay_inference import infer_delays
+from rmq_store.format.tables.schema import STAGED_COPY_SCHEMA
+from rmq_store.format.text import names
+from rmq_store.format.text.host import Host
+from rmq_store.log.core.commit_log import Clock, CommitLog
+from rmq_store.log.recovery.delay_inference import infer_delays
 
 
 @dataclass(frozen=True, slots=True)

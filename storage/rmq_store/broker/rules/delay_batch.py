@@ -9,13 +9,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.broker import timer
-from rmq_store.broker.parking import ParkingRules, delay_level_of
+from rmq_store.broker.rules import timer
+from rmq_store.broker.rules.delay import ParkingRules, delay_level_of
 from rmq_store.errors import UsageError
-from rmq_store.format import properties as names
-from rmq_store.format.gather import Bytes, value_bytes
-from rmq_store.format.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
-from rmq_store.format.property_encoder import MapEntries, refusal
+from rmq_store.format.bytes.gather import Bytes, value_bytes
+from rmq_store.format.properties import property_string as names
+from rmq_store.format.properties.property_encoder import MapEntries, refusal
+from rmq_store.format.text.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

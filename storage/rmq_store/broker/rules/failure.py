@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Final
 
-from rmq_store.format.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+from rmq_store.format.properties.property_string import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 
 ERROR_CLASS: Final = "PYRMQ_ERROR_CLASS"
 ERROR_MESSAGE: Final = "PYRMQ_ERROR_MESSAGE"

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.errors import ResponseError, UsageError
-from rmq_store.format.input_columns import as_type
+from rmq_store.format.batches.input_columns import as_type
 
 _ROW = re.compile(r"row (\d+)")
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rmq_store.broker.send_back import FIRST_RETRY_LEVEL, TIMER_WISHES, Hop, delay_of
-from rmq_store.format import names
-from rmq_store.format import properties as keys
+from rmq_store.broker.rules.send_back import FIRST_RETRY_LEVEL, TIMER_WISHES, Hop, delay_of
+from rmq_store.format.properties import property_string as keys
+from rmq_store.format.text import names
 
 
 def resent_hop(

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store import kinds
-from rmq_store.broker.config import StoreConfig
-from rmq_store.broker.topics import TopicConfig
+from rmq_store.broker.metadata.store_config import StoreConfig
+from rmq_store.broker.metadata.topics import TopicConfig
 from rmq_store.errors import UnknownTopicError, UsageError
-from rmq_store.format.hashing import java_hash, java_hashes
-from rmq_store.format.names import is_system_topic, validate_topic
-from rmq_store.log.layout import ranks
+from rmq_store.format.text.hashing import java_hash, java_hashes
+from rmq_store.format.text.names import is_system_topic, validate_topic
+from rmq_store.log.core.layout import ranks
 
 # A topic made from TBW102 gets no more queues than that has (TopicConfigManager#createTopicInSendMessageMethod).
 AUTO_CREATE_QUEUE_MAX = 8

@@ -10,12 +10,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from rmq_store.broker.failure import DEAD_LETTER, ORIGIN_QUEUE_ID, ORIGIN_QUEUE_OFFSET, ORIGIN_TOPIC, REPLAYS, storable
-from rmq_store.broker.groups import SubscriptionGroup
+from rmq_store.broker.metadata.groups import SubscriptionGroup
+from rmq_store.broker.rules.failure import (
+    DEAD_LETTER,
+    ORIGIN_QUEUE_ID,
+    ORIGIN_QUEUE_OFFSET,
+    ORIGIN_TOPIC,
+    REPLAYS,
+    storable,
+)
 from rmq_store.errors import UsageError
-from rmq_store.format import names
-from rmq_store.format import properties as keys
-from rmq_store.format.properties import CRC_PROPERTY_BYTES
+from rmq_store.format.properties import property_string as keys
+from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES
+from rmq_store.format.text import names
 
 PURPOSE: Final = "sendback"
 """Purpose of the units that hold send-backs."""

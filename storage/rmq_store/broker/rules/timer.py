@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.errors import UsageError
-from rmq_store.format import properties as names
-from rmq_store.format.names import PYRMQ_TIMER_TOPIC
+from rmq_store.format.properties import property_string as names
+from rmq_store.format.text.names import PYRMQ_TIMER_TOPIC
 
 __all__ = [
     "CANNOT_CANCEL",

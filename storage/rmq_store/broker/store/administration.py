@@ -22,17 +22,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rmq_store.arguments import checked_methods
-from rmq_store.broker.deleted_topics import note_deletion
-from rmq_store.broker.groups import GroupTable, SubscriptionGroup
-from rmq_store.broker.offsets import OffsetTable
-from rmq_store.broker.pop_journal import PopJournal
-from rmq_store.broker.queues import Queues
-from rmq_store.broker.topics import TopicConfig, TopicTable
-from rmq_store.broker.unlisted_topics import UnlistedTopics
+from rmq_store.broker.metadata.deleted_topics import note_deletion
+from rmq_store.broker.metadata.groups import GroupTable, SubscriptionGroup
+from rmq_store.broker.metadata.offsets import OffsetTable
+from rmq_store.broker.metadata.topics import TopicConfig, TopicTable
+from rmq_store.broker.pop.pop_journal import PopJournal
+from rmq_store.broker.read.queues import Queues
+from rmq_store.broker.store.unlisted_topics import UnlistedTopics
 from rmq_store.errors import ReadOnlyError, UnknownTopicError, UsageError
 from rmq_store.files.rooted import refuse_if_replaced
-from rmq_store.format import names
-from rmq_store.log.commit_log import CommitLog
+from rmq_store.format.text import names
+from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.retention import remove_queue_files
 
 

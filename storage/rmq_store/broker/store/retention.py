@@ -30,13 +30,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rmq_store.arguments import checked_methods
-from rmq_store.broker import disk_space
-from rmq_store.broker.config import CHANGEABLE, StoreConfig, StoreFile, parse_delete_when
-from rmq_store.broker.queues import Queues
-from rmq_store.broker.topics import TopicTable
-from rmq_store.broker.unit_markers import UnitMarkers
-from rmq_store.broker.unit_table import UnitTable
-from rmq_store.broker.waiting import Waiting, waiting_by_segment
+from rmq_store.broker.delay.backlog import Waiting, waiting_by_segment
+from rmq_store.broker.metadata.store_config import CHANGEABLE, StoreConfig, StoreFile, parse_delete_when
+from rmq_store.broker.metadata.topics import TopicTable
+from rmq_store.broker.read.queues import Queues
+from rmq_store.broker.store.unit_markers import UnitMarkers
+from rmq_store.broker.write import disk_space
+from rmq_store.broker.write.units import UnitTable
 from rmq_store.errors import (
     CorruptConfigError,
     OffsetOutOfRangeError,
@@ -46,14 +46,14 @@ from rmq_store.errors import (
     UsageError,
 )
 from rmq_store.files import durable
-from rmq_store.files.lock import OfdLock
-from rmq_store.files.pin import is_pinned
+from rmq_store.files.locks.lock import OfdLock
 from rmq_store.files.rooted import refuse_if_replaced
-from rmq_store.format.host import Host
+from rmq_store.files.segments.pin import is_pinned
+from rmq_store.format.text.host import Host
 from rmq_store.log import retention as mechanics
-from rmq_store.log.append import append_lock
-from rmq_store.log.commit_log import CommitLog, leaves_no_lock
-from rmq_store.log.units import UnitRecord
+from rmq_store.log.append.append import append_lock
+from rmq_store.log.core.commit_log import CommitLog, leaves_no_lock
+from rmq_store.log.core.units import UnitRecord
 
 _LOG = logging.getLogger(__name__)
 
@@ -287,7 +287,7 @@ class Retention:
         return ""
 
     def _open_archive(self, directory: Path) -> Archive:
-        from rmq_store.broker.archive import DeadLetterArchive
+        from rmq_store.broker.dlq.archive import DeadLetterArchive
 
         archive: Archive = DeadLetterArchive(self._log, self._queues, self._topics, directory)
         return archive

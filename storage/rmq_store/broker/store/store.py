@@ -23,33 +23,32 @@ import pyarrow as pa
 
 from rmq_store import kinds
 from rmq_store.arguments import checked_methods, integer
-from rmq_store.broker.administration import Administration
-from rmq_store.broker.archive import DeadLetterArchive
-from rmq_store.broker.broker_waits import BrokerWaits
-from rmq_store.broker.config import CHANGEABLE, DEFAULTS, StoreConfig, StoreFile
-from rmq_store.broker.config_files import Stamp
-from rmq_store.broker.flusher import Flusher
-from rmq_store.broker.group_topics import GroupTopics
-from rmq_store.broker.groups import GroupTable, SubscriptionGroup
-from rmq_store.broker.leases import Lease
-from rmq_store.broker.offsets import OffsetTable, flush_below
-from rmq_store.broker.pop import Pop
-from rmq_store.broker.query import Query
-from rmq_store.broker.queues import Queues
-from rmq_store.broker.redrive import DeadLetters
-from rmq_store.broker.redriven import OffsetRanges, RedrivenTable
-from rmq_store.broker.results import AppendResult, CommitResult, QueueRange, SendResult
-from rmq_store.broker.retention import Retention
-from rmq_store.broker.retry import Retry
-from rmq_store.broker.schedule import Schedule
-from rmq_store.broker.send_back import PURPOSE as SEND_BACK_PURPOSE
-from rmq_store.broker.staged_files import StagedFile
-from rmq_store.broker.stored_frames import message_at
-from rmq_store.broker.topic_use import TopicLease
-from rmq_store.broker.topics import DEFAULT_TOPICS, TopicConfig, TopicTable, topics_with_batch_queues
-from rmq_store.broker.unlisted_topics import UnlistedTopics
-from rmq_store.broker.waiting import Backlog, backlogs, waiting_by_topic
-from rmq_store.broker.writing import Writer
+from rmq_store.broker.delay.backlog import Backlog, backlogs, waiting_by_topic
+from rmq_store.broker.delay.broker_backlog import BrokerWaits
+from rmq_store.broker.delay.scheduler import Schedule
+from rmq_store.broker.dlq.archive import DeadLetterArchive
+from rmq_store.broker.dlq.redrive import DeadLetters
+from rmq_store.broker.dlq.redrive_ledger import OffsetRanges, RedrivenTable
+from rmq_store.broker.metadata.group_topics import GroupTopics
+from rmq_store.broker.metadata.groups import GroupTable, SubscriptionGroup
+from rmq_store.broker.metadata.json_table import Stamp
+from rmq_store.broker.metadata.leases import Lease
+from rmq_store.broker.metadata.offsets import OffsetTable, flush_below
+from rmq_store.broker.metadata.store_config import CHANGEABLE, DEFAULTS, StoreConfig, StoreFile
+from rmq_store.broker.metadata.topic_use import TopicLease
+from rmq_store.broker.metadata.topics import DEFAULT_TOPICS, TopicConfig, TopicTable, topics_with_batch_queues
+from rmq_store.broker.pop.pop import Pop
+from rmq_store.broker.read.query import Query
+from rmq_store.broker.read.queues import Queues
+from rmq_store.broker.read.records import message_at
+from rmq_store.broker.retry.retry import Retry
+from rmq_store.broker.rules.send_back import PURPOSE as SEND_BACK_PURPOSE
+from rmq_store.broker.store.administration import Administration
+from rmq_store.broker.store.retention import Retention
+from rmq_store.broker.store.unlisted_topics import UnlistedTopics
+from rmq_store.broker.write.flusher import Flusher
+from rmq_store.broker.write.staged_files import StagedFile
+from rmq_store.broker.write.writer import Writer
 from rmq_store.clock import store_clock
 from rmq_store.errors import (
     CorruptConfigError,
@@ -64,25 +63,26 @@ from rmq_store.errors import (
     UsageError,
 )
 from rmq_store.files import durable
-from rmq_store.files.pin import Pin
 from rmq_store.files.rooted import Root
-from rmq_store.files.spread import parse_paths
-from rmq_store.format.light_queues import is_light
-from rmq_store.format.message import Message, StoredMessage
-from rmq_store.format.names import is_system_topic, validate_topic
-from rmq_store.format.schema import MESSAGE_SCHEMA
-from rmq_store.log import opening
-from rmq_store.log.commit_log import LOCK_TIMEOUT_MS, Clock, CommitLog, leaves_no_lock
-from rmq_store.log.delay_inference import infer_delays, warn_of_assumed
-from rmq_store.log.file_sizes import size_of_files
-from rmq_store.log.geometry import infer
-from rmq_store.log.index_gaps import has_no_index
-from rmq_store.log.index_repair import indexes_tags
-from rmq_store.log.index_search import damaged_index
-from rmq_store.log.rebuilt_queues import RebuiltViews
-from rmq_store.log.recovery import RecoveryReport, Wishes
-from rmq_store.log.starting_point import OUR_LOCK_TEXT
-from rmq_store.log.units import UnitRecord
+from rmq_store.files.segments.pin import Pin
+from rmq_store.files.segments.spread_log import parse_paths
+from rmq_store.format.frames.message import Message, StoredMessage
+from rmq_store.format.properties.light_queues import is_light
+from rmq_store.format.tables.schema import MESSAGE_SCHEMA
+from rmq_store.format.text.names import is_system_topic, validate_topic
+from rmq_store.log.core.commit_log import LOCK_TIMEOUT_MS, Clock, CommitLog, leaves_no_lock
+from rmq_store.log.core.file_sizes import size_of_files
+from rmq_store.log.core.geometry import infer
+from rmq_store.log.core.units import UnitRecord
+from rmq_store.log.integrity.index_gaps import has_no_index
+from rmq_store.log.recovery import opening
+from rmq_store.log.recovery.delay_inference import infer_delays, warn_of_assumed
+from rmq_store.log.recovery.index_repair import indexes_tags
+from rmq_store.log.recovery.rebuilt_queues import RebuiltViews
+from rmq_store.log.recovery.recovery import RecoveryReport, Wishes
+from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT
+from rmq_store.log.views.index_search import damaged_index
+from rmq_store.protocol.results import AppendResult, CommitResult, QueueRange, SendResult
 
 _LOG = logging.getLogger(__name__)
 
@@ -568,8 +568,8 @@ class Store:
 
     def broker_waits(self) -> Iterator[pa.RecordBatch]:
         """Yield the messages that only a broker delivers, with their due times: timers of its wheel, and half messages
-        of transactions. WAITS_SCHEMA of `rmq_store.broker.broker_waits`; a read of three system topics. Raises as
-        `read`, and as `committed_offsets`.
+        of transactions. WAITS_SCHEMA of `rmq_store.broker.delay.broker_backlog`; a read of three system topics. Raises
+        as `read`, and as `committed_offsets`.
         """
         self._reading()
         return self._broker_waits.rows()

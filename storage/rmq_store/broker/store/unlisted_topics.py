@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rmq_store.broker.deleted_topics import deleted_topics
-from rmq_store.broker.queues import Queues
-from rmq_store.broker.topics import PERM_READ, QUEUE_COUNT_MAX, TopicConfig, TopicTable
+from rmq_store.broker.metadata.deleted_topics import deleted_topics
+from rmq_store.broker.metadata.topics import PERM_READ, QUEUE_COUNT_MAX, TopicConfig, TopicTable
+from rmq_store.broker.read.queues import Queues
 from rmq_store.errors import UsageError
-from rmq_store.format.names import validate_topic
+from rmq_store.format.text.names import validate_topic
 from rmq_store.kinds import kinds_by_files
 
 _NAMED = 3

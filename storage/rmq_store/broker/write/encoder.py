@@ -12,23 +12,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.broker.config import StoreConfig
-from rmq_store.broker.parking import ParkingRules
-from rmq_store.broker.parking_rows import park_rows
-from rmq_store.broker.routing import Router
-from rmq_store.broker.row_columns import rows_from
-from rmq_store.broker.topics import TopicConfig
+from rmq_store.broker.metadata.store_config import StoreConfig
+from rmq_store.broker.metadata.topics import TopicConfig
+from rmq_store.broker.rules.delay import ParkingRules
+from rmq_store.broker.rules.delay_batch import park_rows
+from rmq_store.broker.rules.input_rows import rows_from
+from rmq_store.broker.rules.routing import Router
 from rmq_store.errors import UsageError
-from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
-from rmq_store.format.gather import all_are
-from rmq_store.format.host import Host
-from rmq_store.format.ids import UniqueIdGenerator
-from rmq_store.format.input_columns import as_type
-from rmq_store.format.message import Message
-from rmq_store.format.names import validate_topic
-from rmq_store.log.commit_log import Clock
-from rmq_store.log.filling import frame_bounds
-from rmq_store.log.layout import BLANK_BYTES
+from rmq_store.format.batches.frame_encoder import EncodeOptions, encode_batch
+from rmq_store.format.batches.input_columns import as_type
+from rmq_store.format.bytes.gather import all_are
+from rmq_store.format.frames.message import Message
+from rmq_store.format.text.host import Host
+from rmq_store.format.text.ids import UniqueIdGenerator
+from rmq_store.format.text.names import validate_topic
+from rmq_store.log.append.frame_writer import frame_bounds
+from rmq_store.log.core.commit_log import Clock
+from rmq_store.log.core.layout import BLANK_BYTES
 
 INPUT_SCHEMA = pa.schema(
     [

@@ -12,12 +12,12 @@ import logging
 import time
 from collections.abc import Callable
 
-from rmq_store.broker.config import StoreConfig
+from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.errors import StoreLockedError, StoreReplacedError
-from rmq_store.files.background import Background
-from rmq_store.files.guard import Event
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.flush import PROGRESS_INTERVAL_BYTES, PROGRESS_INTERVAL_MS, flush, save_progress
+from rmq_store.files.locks.background import Background
+from rmq_store.files.locks.guard import Event
+from rmq_store.log.append.flush import PROGRESS_INTERVAL_BYTES, PROGRESS_INTERVAL_MS, flush, save_progress
+from rmq_store.log.core.commit_log import CommitLog
 
 _LOG = logging.getLogger(__name__)
 

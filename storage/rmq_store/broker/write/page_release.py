@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.errors import StoreError
-from rmq_store.files import blocks, durable
+from rmq_store.files import durable
+from rmq_store.files.segments import blocks
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import random
 
-from rmq_store.broker.config import StoreConfig
-from rmq_store.broker.parking import Parked, ParkingRules, park
+from rmq_store.broker.metadata.store_config import StoreConfig
+from rmq_store.broker.rules.delay import Parked, ParkingRules, park
 from rmq_store.errors import UsageError
-from rmq_store.format.frame_check import COMPRESSION_MASK, SysFlag
-from rmq_store.format.host import Host
-from rmq_store.format.ids import UniqueIdGenerator, month_start_ms
-from rmq_store.format.message import Message
-from rmq_store.format.one_frame import Hosts, encode_one
-from rmq_store.format.properties import UNIQUE_KEY
-from rmq_store.log.append import OneRecord
+from rmq_store.format.frames.frame_check import COMPRESSION_MASK, SysFlag
+from rmq_store.format.frames.message import Message
+from rmq_store.format.frames.one_frame import Hosts, encode_one
+from rmq_store.format.properties.property_string import UNIQUE_KEY
+from rmq_store.format.text.host import Host
+from rmq_store.format.text.ids import UniqueIdGenerator, month_start_ms
+from rmq_store.log.append.append import OneRecord
 
 # All else in a sysFlag says what the store itself knows, or makes a record that no queue may hold. A plain int: the
 # operators of an IntFlag take longer than a whole frame.

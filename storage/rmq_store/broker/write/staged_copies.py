@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.broker.staged_files import StagedFile
+from rmq_store.broker.write.staged_files import StagedFile
 from rmq_store.errors import UsageError
 
 

@@ -24,15 +24,15 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.arguments import checked
-from rmq_store.broker.used_files import UsedFiles
+from rmq_store.broker.write.page_release import UsedFiles
 from rmq_store.errors import NotAStoreError, StagingError, UsageError
 from rmq_store.files import durable
-from rmq_store.files.lock import OfdLock
-from rmq_store.format.crc import extend_crc
-from rmq_store.format.frame_check import FRAME_BYTES_MIN
-from rmq_store.format.gather import sum_words
-from rmq_store.format.schema import ENCODED_SCHEMA
-from rmq_store.log.filling import frame_bounds
+from rmq_store.files.locks.lock import OfdLock
+from rmq_store.format.bytes.gather import sum_words
+from rmq_store.format.frames.crc import extend_crc
+from rmq_store.format.frames.frame_check import FRAME_BYTES_MIN
+from rmq_store.format.tables.schema import ENCODED_SCHEMA
+from rmq_store.log.append.frame_writer import frame_bounds
 from rmq_store.threads import map_in_threads
 
 # Sums of body CRCs: a unit keeps one as a signed number of 64 bits.

@@ -18,20 +18,21 @@ from typing import ClassVar, Self
 import pyarrow as pa
 
 from rmq_store.arguments import checked_methods
-from rmq_store.broker.config import StoreFile
-from rmq_store.broker.delay_settings import with_delays
-from rmq_store.broker.encoding import MessageEncoder
-from rmq_store.broker.row_columns import rows_from
-from rmq_store.broker.staged_files import CONTENT_SUM_MASK, StagedFile, content_sum_of, staging_directory
-from rmq_store.broker.topics import TopicTable
+from rmq_store.broker.metadata.delay_settings import with_delays
+from rmq_store.broker.metadata.store_config import StoreFile
+from rmq_store.broker.metadata.topics import TopicTable
+from rmq_store.broker.rules.input_rows import rows_from
+from rmq_store.broker.write.encoder import MessageEncoder
+from rmq_store.broker.write.staged_files import CONTENT_SUM_MASK, StagedFile, content_sum_of, staging_directory
 from rmq_store.clock import store_clock
 from rmq_store.errors import NotAStoreError
-from rmq_store.files import blocks, durable
-from rmq_store.files.lock import lock_shared_quietly
+from rmq_store.files import durable
+from rmq_store.files.locks.lock import lock_shared_quietly
 from rmq_store.files.rooted import Root, root_of
-from rmq_store.format.crc import extend_crc
-from rmq_store.format.schema import ENCODED_SCHEMA
-from rmq_store.log.commit_log import Clock
+from rmq_store.files.segments import blocks
+from rmq_store.format.frames.crc import extend_crc
+from rmq_store.format.tables.schema import ENCODED_SCHEMA
+from rmq_store.log.core.commit_log import Clock
 
 # A file that is longer gets blocks for what is written next, so many at a time; for less that is not worth it.
 _RESERVE_FROM_BYTES = 4 << 20

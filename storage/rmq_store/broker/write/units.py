@@ -25,11 +25,11 @@ from typing import Any
 
 import numpy as np
 
-from rmq_store.broker.queue_reader import QueueReader
+from rmq_store.broker.read.queue_reader import QueueReader
 from rmq_store.errors import CorruptConfigError, CorruptionError
 from rmq_store.files import durable
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.units import END_TAG, UNITS_QUEUE, UNITS_TOPIC, UnitRecord
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.core.units import END_TAG, UNITS_QUEUE, UNITS_TOPIC, UnitRecord
 
 _FORMAT = 2
 _CACHE_BYTES_MAX = 64 << 20

@@ -9,19 +9,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.broker.config import StoreConfig
-from rmq_store.broker.disk_space import DiskSpace
-from rmq_store.broker.encoding import MessageEncoder, rows_of
-from rmq_store.broker.flusher import Flusher
-from rmq_store.broker.one_message import OneMessageEncoder
-from rmq_store.broker.results import AppendResult, CommitResult, SendResult, SendStatus
-from rmq_store.broker.routing import AUTO_CREATE_QUEUE_MAX, Router
-from rmq_store.broker.send_back import PURPOSE as SEND_BACK_PURPOSE
-from rmq_store.broker.staged_copies import refuse_twice
-from rmq_store.broker.staged_files import CONTENT_SUM_MASK, StagedFile, discard_staged, open_all_staged
-from rmq_store.broker.topics import QUEUE_COUNT_MAX, TopicConfig, TopicTable
-from rmq_store.broker.unit_table import UnitTable
-from rmq_store.broker.used_files import UsedFiles
+from rmq_store.broker.metadata.store_config import StoreConfig
+from rmq_store.broker.metadata.topics import QUEUE_COUNT_MAX, TopicConfig, TopicTable
+from rmq_store.broker.rules.routing import AUTO_CREATE_QUEUE_MAX, Router
+from rmq_store.broker.rules.send_back import PURPOSE as SEND_BACK_PURPOSE
+from rmq_store.broker.write.disk_space import DiskSpace
+from rmq_store.broker.write.encoder import MessageEncoder, rows_of
+from rmq_store.broker.write.flusher import Flusher
+from rmq_store.broker.write.page_release import UsedFiles
+from rmq_store.broker.write.single_record import OneMessageEncoder
+from rmq_store.broker.write.staged_copies import refuse_twice
+from rmq_store.broker.write.staged_files import CONTENT_SUM_MASK, StagedFile, discard_staged, open_all_staged
+from rmq_store.broker.write.units import UnitTable
 from rmq_store.errors import (
     MarkerError,
     StagingError,
@@ -30,17 +29,18 @@ from rmq_store.errors import (
     UnknownTopicError,
     UsageError,
 )
-from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
-from rmq_store.format.host import Host
-from rmq_store.format.ids import offset_message_id
-from rmq_store.format.message import Message, check_message
-from rmq_store.format.properties import WAIT_STORE_MSG_OK
-from rmq_store.format.schema import ENCODED_SCHEMA, STAGED_COPY_SCHEMA
-from rmq_store.log.append import Appended, OneRecord, Unit, append, append_lock, append_one
-from rmq_store.log.append_line import AppendLine
-from rmq_store.log.commit_log import CommitLog, leaves_no_lock
-from rmq_store.log.flush import flush
-from rmq_store.log.units import BEGIN_TAG, END_TAG, UNITS_QUEUE, UNITS_TOPIC, UnitRecord
+from rmq_store.format.batches.frame_encoder import EncodeOptions, encode_batch
+from rmq_store.format.frames.message import Message, check_message
+from rmq_store.format.properties.property_string import WAIT_STORE_MSG_OK
+from rmq_store.format.tables.schema import ENCODED_SCHEMA, STAGED_COPY_SCHEMA
+from rmq_store.format.text.host import Host
+from rmq_store.format.text.ids import offset_message_id
+from rmq_store.log.append.append import Appended, OneRecord, Unit, append, append_lock, append_one
+from rmq_store.log.append.flush import flush
+from rmq_store.log.append.group_append import AppendLine
+from rmq_store.log.core.commit_log import CommitLog, leaves_no_lock
+from rmq_store.log.core.units import BEGIN_TAG, END_TAG, UNITS_QUEUE, UNITS_TOPIC, UnitRecord
+from rmq_store.protocol.results import AppendResult, CommitResult, SendResult, SendStatus
 
 # Without a slash, which stands between purpose and key in the unit table.
 _PURPOSE = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)

@@ -1,6 +1,6 @@
 """Whether a query can go on from where its checkpoint stands, queue by queue, in the store as it is now.
 
-The rules are those by which the source itself notices a loss when it starts (`pyspark_rmq.continuity`).
+The rules are those by which the source itself notices a loss when it starts (`pyspark_rmq.read.loss_detection`).
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark_rmq.marks import mark_before
+from pyspark_rmq.position.fingerprint import mark_before
 from rmq_store.cli.checkpoints.reading import Standing
 
 if TYPE_CHECKING:
-    from pyspark_rmq.offsets import Queue
+    from pyspark_rmq.position.position import Queue
     from rmq_store import QueueRange, Store
 
 IN_RANGE = "in range"

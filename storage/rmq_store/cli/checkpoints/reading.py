@@ -22,11 +22,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pyspark_rmq.offsets import StreamPosition
+from pyspark_rmq.position.position import StreamPosition
 from rmq_store.cli.checkpoints.log_file import read_lines, read_text
 from rmq_store.errors import CorruptConfigError, UsageError
 from rmq_store.files import durable
-from rmq_store.format.names import validate_topic
+from rmq_store.format.text.names import validate_topic
 
 OFFSETS_VERSION_MAX = 2
 COMMITS_VERSION_MAX = 3
@@ -155,7 +155,7 @@ class Checkpoint:
             if source.position is None:
                 continue
             # Queues that this batch saw first, all those of a first batch, or went back in: `began` in
-            # pyspark_rmq.offsets.
+            # pyspark_rmq.position.position.
             known = before.position(source.key) if before is not None else None
             begin = known or StreamPosition(source.position.store, {})
             began = source.position.began

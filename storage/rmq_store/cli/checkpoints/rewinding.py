@@ -11,7 +11,7 @@ Spark's file sink, and writes with txnVersion in foreachBatch.
     sources/      as it was
 
 State cannot be set back: without it the new query is at batch 0, planned and not committed, as a state store without
-files wants it. That batch begins and ends at the chosen positions (`began` in pyspark_rmq.offsets).
+files wants it. That batch begins and ends at the chosen positions (`began` in pyspark_rmq.position.position).
 Sources: MicroBatchExecution.scala (populateStartOffsets), FileStreamSink.scala (addBatch).
 """
 
@@ -26,16 +26,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from pyspark_rmq.marks import mark_before
-from pyspark_rmq.offsets import Queue, StreamPosition
-from rmq_store.broker.backup_files import copy_tree
-from rmq_store.broker.offset_reset import OffsetChange, QueuePlace, Target
+from pyspark_rmq.position.fingerprint import mark_before
+from pyspark_rmq.position.position import Queue, StreamPosition
+from rmq_store.broker.backup.backup_files import copy_tree
+from rmq_store.broker.monitoring.offset_reset import OffsetChange, QueuePlace, Target
 from rmq_store.cli.checkpoints.comparing import is_of
 from rmq_store.cli.checkpoints.log_file import write_text
 from rmq_store.cli.checkpoints.reading import Batch, Checkpoint, Commit, Standing
 from rmq_store.errors import UsageError
 from rmq_store.files import durable
-from rmq_store.format.names import RETRY_PREFIX
+from rmq_store.format.text.names import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from rmq_store import Store

@@ -12,18 +12,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from rmq_store.broker.config import StoreConfig, StoreFile
-from rmq_store.broker.delay_settings import delay_table
-from rmq_store.broker.disk_space import usage_percent
+from rmq_store.broker.metadata.delay_settings import delay_table
+from rmq_store.broker.metadata.store_config import StoreConfig, StoreFile
+from rmq_store.broker.write.disk_space import usage_percent
 from rmq_store.cli.checks import FAIL, OK, WARN, Finding
-from rmq_store.cli.output import time_text
+from rmq_store.cli.shared.output import time_text
 from rmq_store.errors import NotAStoreError, StoreError, StoreKindError
-from rmq_store.files.lock import OfdLock
-from rmq_store.files.state_page import StatePage
-from rmq_store.format.names import SCHEDULE_TOPIC, parse_segment_name
+from rmq_store.files.locks.lock import OfdLock
+from rmq_store.files.locks.state_page import StatePage
+from rmq_store.format.text.names import SCHEDULE_TOPIC, parse_segment_name
 from rmq_store.kinds import COMMON, Effect, Seen, look
-from rmq_store.log.kept import Kept
-from rmq_store.log.starting_point import OUR_LOCK_TEXT
+from rmq_store.log.core.accepted_damage import Kept
+from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT
 
 FUTURE_S = 5.0
 FORGOTTEN_S = 24 * 3600.0
@@ -86,10 +86,10 @@ def contents(root: Path) -> Finding:
 
 def tables(root: Path) -> Finding:
     """Entries of the tables in config/ that cannot be used. They cost no other, but whoever asks for one of them."""
-    from rmq_store.broker.groups import FilterTable, GroupTable
-    from rmq_store.broker.odd_entries import OddEntry
-    from rmq_store.broker.offsets import DelayOffsetTable, LmqConflict, OffsetTable
-    from rmq_store.broker.topics import TopicTable
+    from rmq_store.broker.metadata.groups import FilterTable, GroupTable
+    from rmq_store.broker.metadata.odd_entries import OddEntry
+    from rmq_store.broker.metadata.offsets import DelayOffsetTable, LmqConflict, OffsetTable
+    from rmq_store.broker.metadata.topics import TopicTable
 
     fix = f"rmq verify --store {root} names all of them, and rmq repair brings back what a .bak has; others may stay"
     try:

@@ -59,7 +59,7 @@ def version_tuple(text: str) -> tuple[int, int]:
 
 def engine(environment: Mapping[str, str], find: Callable[[str], object] = find_spec) -> Finding:
     """Whether the C extension is there; without it Python does the same work, and takes longer."""
-    from rmq_store.format import native
+    from rmq_store.format.bytes import native
 
     slow = "all of it works in Python only, and takes two to three times the processor time"
     if native.LOADED:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from rmq_store.cli import dlq_export, dlq_list, dlq_redrive
-from rmq_store.cli.completion import DEAD_GROUP, GROUP
-from rmq_store.cli.numbers import OFFSET, FiniteRange
-from rmq_store.cli.output import common_options, open_store, printable, write_json
-from rmq_store.cli.progress import counting_bar
+from rmq_store.cli.dlq import dlq_export, dlq_list, dlq_redrive
+from rmq_store.cli.shared.completion import DEAD_GROUP, GROUP
+from rmq_store.cli.shared.numbers import OFFSET, FiniteRange
+from rmq_store.cli.shared.output import common_options, open_store, printable, write_json
+from rmq_store.cli.shared.progress import counting_bar
 
 _HOUR_MS = 3_600_000
 

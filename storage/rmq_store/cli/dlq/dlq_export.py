@@ -12,11 +12,11 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.completion import DEAD_GROUP
-from rmq_store.cli.message_text import json_row, rows_of
-from rmq_store.cli.output import common_options, open_store, printable, write_json
-from rmq_store.cli.progress import counting_bar
-from rmq_store.cli.times import parse_time
+from rmq_store.cli.shared.completion import DEAD_GROUP
+from rmq_store.cli.shared.message_text import json_row, rows_of
+from rmq_store.cli.shared.output import common_options, open_store, printable, write_json
+from rmq_store.cli.shared.progress import counting_bar
+from rmq_store.cli.shared.times import parse_time
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def export(
     a tab, the end of a line) has an apostrophe before it, unless --raw is given. The file appears when it is whole, and
     only its owner may read it. To keep dead letters beyond retention, and to put them back, see `rmq dlq archive`.
     """
-    from rmq_store.broker.dead_letter_rows import DeadLetterRows, Wanted
+    from rmq_store.broker.monitoring.dead_letter_rows import DeadLetterRows, Wanted
 
     kind = path.suffix.lower()
     opened = _WRITERS.get(kind)
@@ -95,7 +95,7 @@ def _new_file(path: Path, **how: Any) -> IO[Any]:
 def _parquet(path: Path, raw: bool) -> Iterator[Write]:
     import pyarrow.parquet as pq
 
-    from rmq_store.broker.archive_schema import DEAD_LETTER_SCHEMA
+    from rmq_store.broker.dlq.archive_schema import DEAD_LETTER_SCHEMA
 
     with _new_file(path, mode="xb") as file, pq.ParquetWriter(file, DEAD_LETTER_SCHEMA, compression="zstd") as writer:
         yield writer.write_batch
@@ -113,7 +113,7 @@ def _jsonl(path: Path, raw: bool) -> Iterator[Write]:
 def _csv(path: Path, raw: bool) -> Iterator[Write]:
     import pyarrow as pa
 
-    from rmq_store.broker.archive_schema import DEAD_LETTER_SCHEMA
+    from rmq_store.broker.dlq.archive_schema import DEAD_LETTER_SCHEMA
 
     texts = {field.name for field in DEAD_LETTER_SCHEMA if field.type in (pa.string(), pa.binary())}
     with _new_file(path, mode="x", encoding="utf-8", errors="backslashreplace", newline="") as file:

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.completion import DEAD_GROUP
-from rmq_store.cli.known import known_groups
-from rmq_store.cli.message_text import body_line, body_option, json_row, rows_of
-from rmq_store.cli.output import common_options, open_store, time_text, wide_option, write_json, write_table
-from rmq_store.cli.progress import counting_bar
-from rmq_store.cli.times import parse_time
+from rmq_store.cli.shared.completion import DEAD_GROUP
+from rmq_store.cli.shared.message_text import body_line, body_option, json_row, rows_of
+from rmq_store.cli.shared.name_lookup import known_groups
+from rmq_store.cli.shared.output import common_options, open_store, time_text, wide_option, write_json, write_table
+from rmq_store.cli.shared.progress import counting_bar
+from rmq_store.cli.shared.times import parse_time
 
 if TYPE_CHECKING:
     from rmq_store import Store
-    from rmq_store.broker.dead_letter_rows import DeadLetterRows, Wanted
+    from rmq_store.broker.monitoring.dead_letter_rows import DeadLetterRows, Wanted
 
 TOP_REASONS = 3
 NO_REASON = "(unknown)"
@@ -38,7 +38,7 @@ def list_(root: Path, as_json: bool, groups: tuple[str, ...]) -> None:
     most frequent error classes; (unknown) for those of consumers that keep none, as RocketMQ's own. TOPICS: where they
     came from.
     """
-    from rmq_store.format.names import DLQ_PREFIX
+    from rmq_store.format.text.names import DLQ_PREFIX
 
     with open_store(root) as store, counting_bar("dlq list") as tell:
         names = groups or sorted(
@@ -62,8 +62,8 @@ def list_(root: Path, as_json: bool, groups: tuple[str, ...]) -> None:
 
 def _rows(store: Store, group: str, wanted: Wanted | None = None) -> DeadLetterRows | None:
     """None: the group is there, and none of its messages ever died. UsageError: no such group."""
-    from rmq_store.broker.dead_letter_rows import DeadLetterRows
-    from rmq_store.format.names import DLQ_PREFIX
+    from rmq_store.broker.monitoring.dead_letter_rows import DeadLetterRows
+    from rmq_store.format.text.names import DLQ_PREFIX
 
     if store.find_topic(DLQ_PREFIX + group) is None and group in known_groups(store):
         return None
@@ -103,7 +103,7 @@ def _summary(store: Store, group: str, tell: Any) -> dict[str, Any]:
 
 def _archived(store: Store, rows: DeadLetterRows) -> int | None:
     """How many of them the archive of retention has; None if there is none."""
-    from rmq_store.broker.archive_files import ArchiveFiles
+    from rmq_store.broker.dlq.archive_files import ArchiveFiles
 
     path = store.retention.settings().dlq_archive_path
     if not path:
@@ -135,8 +135,8 @@ def show(
     ORIGIN is topic, queue and offset of the first message, as far as it is known. QUEUE and OFFSET are its place among
     the dead letters. With --json every one is a line, with all columns.
     """
-    from rmq_store.broker.archive_schema import DEAD_LETTER_SCHEMA
-    from rmq_store.broker.dead_letter_rows import Wanted
+    from rmq_store.broker.dlq.archive_schema import DEAD_LETTER_SCHEMA
+    from rmq_store.broker.monitoring.dead_letter_rows import Wanted
 
     columns = [name for name in DEAD_LETTER_SCHEMA.names if body != "none" or name != "body"]
     with open_store(root) as store:

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.completion import DEAD_GROUP, TOPIC
-from rmq_store.cli.confirm import changing_options, confirm
-from rmq_store.cli.numbers import FiniteRange
-from rmq_store.cli.output import common_options, printable, wide_option, write_json, write_table
-from rmq_store.cli.progress import counting_bar
-from rmq_store.cli.times import parse_time
+from rmq_store.cli.shared.completion import DEAD_GROUP, TOPIC
+from rmq_store.cli.shared.confirm import changing_options, confirm
+from rmq_store.cli.shared.numbers import FiniteRange
+from rmq_store.cli.shared.output import common_options, printable, wide_option, write_json, write_table
+from rmq_store.cli.shared.progress import counting_bar
+from rmq_store.cli.shared.times import parse_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from rmq_store import Store
-    from rmq_store.broker.dead_letter_rows import DeadLetterRows
+    from rmq_store.broker.monitoring.dead_letter_rows import DeadLetterRows
 
 # Dead letters that one call of the engine gets: what it answers is in memory.
 CALL_ROWS = 20_000
@@ -118,8 +118,8 @@ def redrive(
     refused.
     """
     from rmq_store import Store
-    from rmq_store.broker.dead_letter_rows import DeadLetterRows, Wanted
-    from rmq_store.broker.sql92 import compile_selector
+    from rmq_store.broker.filter.sql92 import compile_selector
+    from rmq_store.broker.monitoring.dead_letter_rows import DeadLetterRows, Wanted
 
     with Store.open(root) as store:
         since_ms = None if since is None else parse_time(since, store.clock())

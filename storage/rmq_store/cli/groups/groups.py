@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.completion import GROUP
-from rmq_store.cli.output import (
+from rmq_store.cli.shared.completion import GROUP
+from rmq_store.cli.shared.output import (
     common_options,
     lmq_option,
     open_store,
@@ -18,10 +18,10 @@ from rmq_store.cli.output import (
     write_table,
 )
 from rmq_store.errors import UsageError
-from rmq_store.format.names import retry_topic
+from rmq_store.format.text.names import retry_topic
 
 if TYPE_CHECKING:
-    from rmq_store.broker.lag import GroupLag
+    from rmq_store.broker.monitoring.lag import GroupLag
 
 
 @click.command(
@@ -43,8 +43,8 @@ def groups(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, s
     their delay before they come to these; LAG does not. DEAD counts the messages in %DLQ%GROUP. With names of groups,
     the queues are shown. Filters are what consumers asked a broker to select by (consumerFilter.json).
     """
-    from rmq_store.broker.groups import FilterTable
-    from rmq_store.broker.lag import group_lag
+    from rmq_store.broker.metadata.groups import FilterTable
+    from rmq_store.broker.monitoring.lag import group_lag
 
     with open_store(root) as store:
         committed = store.all_committed_offsets()

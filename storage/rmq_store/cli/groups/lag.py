@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from rmq_store.cli.completion import GROUP
-from rmq_store.cli.known import require_group
-from rmq_store.cli.numbers import DAY_S, FiniteRange
-from rmq_store.cli.output import (
+from rmq_store.cli.shared.completion import GROUP
+from rmq_store.cli.shared.formatting import Rates, duration_text, rate_text
+from rmq_store.cli.shared.name_lookup import require_group
+from rmq_store.cli.shared.numbers import DAY_S, FiniteRange
+from rmq_store.cli.shared.output import (
     common_options,
     lmq_option,
     open_store,
@@ -22,12 +23,11 @@ from rmq_store.cli.output import (
     write_json,
     write_table,
 )
-from rmq_store.cli.rates import Rates, duration_text, rate_text
-from rmq_store.format.names import RETRY_PREFIX
+from rmq_store.format.text.names import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from rmq_store import Store
-    from rmq_store.broker.lag import GroupLag
+    from rmq_store.broker.monitoring.lag import GroupLag
 
 _COLUMNS = ("GROUP", "TOPIC", "QUEUE", "COMMITTED", "END", "LAG", "WAITING", "LAG TIME")
 _WATCHED = (*_COLUMNS, "RATE", "ETA")
@@ -76,7 +76,7 @@ def lag(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, ever
         if every_s is None:
             _show(_lines(store, names, per_queue, rates, lags), as_json, watched=False)
         elif sys.stdout.isatty() and not as_json:
-            from rmq_store.cli.watching import table, watch
+            from rmq_store.cli.shared.live_screen import table, watch
 
             watch(
                 lambda: table(
@@ -95,7 +95,7 @@ def lag(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, ever
 
 
 def _lines(store: Store, names: Sequence[str], per_queue: bool, rates: Rates, lags: Rates) -> list[_Line]:
-    from rmq_store.broker.lag import all_lags, group_lag
+    from rmq_store.broker.monitoring.lag import all_lags, group_lag
 
     store.refresh()
     for name in names:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.completion import GROUP, TOPIC
-from rmq_store.cli.confirm import changing_options, confirm
-from rmq_store.cli.known import require_group, require_topic
-from rmq_store.cli.output import (
+from rmq_store.cli.shared.completion import GROUP, TOPIC
+from rmq_store.cli.shared.confirm import changing_options, confirm
+from rmq_store.cli.shared.name_lookup import require_group, require_topic
+from rmq_store.cli.shared.output import (
     common_options,
     lmq_option,
     open_store,
@@ -22,12 +22,12 @@ from rmq_store.cli.output import (
     write_json,
     write_table,
 )
-from rmq_store.cli.targets import one_of, target, target_options
+from rmq_store.cli.shared.targets import one_of, target, target_options
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
     from rmq_store import Store
-    from rmq_store.broker.offset_reset import OffsetChange
+    from rmq_store.broker.monitoring.offset_reset import OffsetChange
 
 _FILE_BYTES_MAX = 64 << 20
 _COLUMNS = ("TOPIC", "QUEUE", "MIN", "MAX", "NOW", "THEN", "LAG NOW", "LAG THEN")
@@ -52,7 +52,7 @@ def show(root: Path, as_json: bool, group: str, topics: tuple[str, ...]) -> None
 
     A queue without an offset counts from 0, as in mqadmin.
     """
-    from rmq_store.broker.offset_reset import latest, plan_reset
+    from rmq_store.broker.monitoring.offset_reset import latest, plan_reset
 
     with open_store(root) as store:
         require_group(store, group)
@@ -112,8 +112,8 @@ def reset(
     becomes the queue's first or last one. Refused while somebody consumes as the group, who would overwrite it; only
     SimpleConsumers follow by themselves. A stream that has a checkpoint begins there.
     """
-    from rmq_store.broker.live import live_consumers, require_idle
-    from rmq_store.broker.offset_reset import apply_reset
+    from rmq_store.broker.monitoring.active_consumers import live_consumers, require_idle
+    from rmq_store.broker.monitoring.offset_reset import apply_reset
 
     with open_store(root) as store:
         require_group(store, group)
@@ -140,7 +140,7 @@ def reset(
 
 def _topics(store: Store, group: str, named: Sequence[str]) -> list[str]:
     """Those that were named; or all that the group has offsets on and that are there, without retry topics."""
-    from rmq_store.format.names import RETRY_PREFIX
+    from rmq_store.format.text.names import RETRY_PREFIX
 
     if named:
         return [require_topic(store, topic) for topic in named]
@@ -154,7 +154,7 @@ def _topics(store: Store, group: str, named: Sequence[str]) -> list[str]:
 def _plan(
     store: Store, group: str, topics: Sequence[str], queue: int | None, asked: Mapping[str, Any]
 ) -> list[OffsetChange]:
-    from rmq_store.broker.offset_reset import plan_reset
+    from rmq_store.broker.monitoring.offset_reset import plan_reset
 
     name, value = one_of(asked)
     if name == "to_offsets":
@@ -165,7 +165,7 @@ def _plan(
 def _plan_file(
     store: Store, group: str, topics: Sequence[str], queue: int | None, path: Path
 ) -> list[OffsetChange]:
-    from rmq_store.broker.offset_reset import given, plan_reset
+    from rmq_store.broker.monitoring.offset_reset import given, plan_reset
 
     wanted = {
         key: offset

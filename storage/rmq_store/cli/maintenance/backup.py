@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from rmq_store.cli.output import StorePath, printable, write_json
-from rmq_store.cli.progress import progress_bar
+from rmq_store.cli.shared.output import StorePath, printable, write_json
+from rmq_store.cli.shared.progress import progress_bar
 
 
 @click.command(
@@ -27,7 +27,7 @@ def backup(places: tuple[Path, ...], root: Path | None, as_json: bool) -> None:
     the store was. Every record is checked on the way. A plain copy of a store in use is torn; this one is not. A store
     that a RocketMQ broker wrote last is copied as it is, and only while no broker runs on it.
     """
-    from rmq_store.broker.backup import backup as copy
+    from rmq_store.broker.backup.backup import backup as copy
 
     *named, target = places
     store = named[0] if named else root

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.output import printable, store_argument, time_text
-from rmq_store.cli.stop_signal import StopSignal, stopped_by_signals
+from rmq_store.cli.shared.output import printable, store_argument, time_text
+from rmq_store.cli.shared.stop_signal import StopSignal, stopped_by_signals
 from rmq_store.errors import StoreError, StoreFailedError, StoreLockedError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.output import printable, write_json
+from rmq_store.cli.shared.output import printable, write_json
 
 if TYPE_CHECKING:
     from rmq_store.cli.checks import Finding

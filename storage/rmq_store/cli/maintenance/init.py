@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from rmq_store.cli.output import printable, write_json
+from rmq_store.cli.shared.output import printable, write_json
 from rmq_store.errors import UsageError
 
 

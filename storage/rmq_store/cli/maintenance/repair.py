@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.output import printable, store_argument, write_json
-from rmq_store.cli.progress import progress_bar
+from rmq_store.cli.shared.output import printable, store_argument, write_json
+from rmq_store.cli.shared.progress import progress_bar
 from rmq_store.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
-    from rmq_store.broker.repair_plan import Repair
-    from rmq_store.broker.repair_settings import Given
+    from rmq_store.broker.repair.repair_plan import Repair
+    from rmq_store.broker.repair.repair_settings import Given
     from rmq_store.verify import Report
 
 
@@ -66,7 +66,7 @@ def repair(
     would be done); 2 it could not be done: the caller's mistake, a store in use, or changed since it was looked at,
     lost settings, a full disk.
     """
-    from rmq_store.broker.repair import carry_out, examine
+    from rmq_store.broker.repair.repair import carry_out, examine
 
     with _refusing():
         with progress_bar("look") as tell:
@@ -101,8 +101,8 @@ def _refusing() -> Iterator[None]:
 
 
 def _given(settings: tuple[str, ...], config: Path | None, defaults: bool) -> Given:
-    from rmq_store.broker.config import StoreConfig, parse_settings
-    from rmq_store.broker.repair_settings import Given
+    from rmq_store.broker.metadata.store_config import StoreConfig, parse_settings
+    from rmq_store.broker.repair.repair_settings import Given
 
     pairs = [text.partition("=") for text in settings]
     for name, separator, _ in pairs:

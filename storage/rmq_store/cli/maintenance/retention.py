@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.confirm import confirm
-from rmq_store.cli.output import common_options, open_store, printable, time_text, wide_option, write_json, write_table
+from rmq_store.cli.shared.confirm import confirm
+from rmq_store.cli.shared.output import (
+    common_options,
+    open_store,
+    printable,
+    time_text,
+    wide_option,
+    write_json,
+    write_table,
+)
 
 if TYPE_CHECKING:
     from rmq_store import RetentionPlan, RetentionReport, Store
@@ -127,7 +135,7 @@ def _text(value: Any) -> str:
 
 def _passes(store: Store, options: dict[str, Any]) -> list[RetentionReport]:
     """As DefaultMessageStore.CleanCommitLogService: one pass, or up to 20 by hand."""
-    from rmq_store.broker.retention import MANUAL_PASSES
+    from rmq_store.broker.store.retention import MANUAL_PASSES
 
     batch = store.retention.settings().delete_file_batch_max
     reports = [store.retention.run(**options)]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.output import common_options, printable, write_json
-from rmq_store.cli.progress import progress_bar
+from rmq_store.cli.shared.output import common_options, printable, write_json
+from rmq_store.cli.shared.progress import progress_bar
 from rmq_store.errors import StoreError
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.completion import GROUP, TOPIC
-from rmq_store.cli.known import require_topic
-from rmq_store.cli.message_text import LINE_COLUMNS, body_option, json_row, message_line, tell
-from rmq_store.cli.output import (
+from rmq_store.cli.shared.completion import GROUP, TOPIC
+from rmq_store.cli.shared.message_text import LINE_COLUMNS, body_option, json_row, message_line, tell
+from rmq_store.cli.shared.name_lookup import require_topic
+from rmq_store.cli.shared.output import (
     common_options,
     lmq_option,
     open_store,
@@ -24,7 +24,7 @@ from rmq_store.cli.output import (
     wide_option,
     write_json,
 )
-from rmq_store.cli.times import parse_time
+from rmq_store.cli.shared.times import parse_time
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def _show(row: dict[str, Any], as_json: bool, body: str) -> None:
 def _peek(
     root: Path, topic: str, group: str, limit: int | None, tags: str | None, start: str, as_json: bool, body: str
 ) -> None:
-    from rmq_store.format.names import retry_topic, validate_group
+    from rmq_store.format.text.names import retry_topic, validate_group
 
     validate_group(group)
     with open_store(root) as store:
@@ -242,8 +242,8 @@ def _waiting(
     store: Store, topic: str, group: str, tags: str | None, start: str, as_json: bool
 ) -> Iterator[dict[str, Any]]:
     """What the group has not consumed."""
-    from rmq_store.cli.following import Follower
-    from rmq_store.format.schema import MESSAGE_SCHEMA
+    from rmq_store.cli.shared.follow import Follower
+    from rmq_store.format.tables.schema import MESSAGE_SCHEMA
 
     columns = MESSAGE_SCHEMA.names if as_json else LINE_COLUMNS
     follower = Follower(store, topic, tags=tags, columns=columns, tell=tell)

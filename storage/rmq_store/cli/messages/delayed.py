@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from rmq_store.cli.output import (
+from rmq_store.cli.shared.formatting import duration_text
+from rmq_store.cli.shared.output import (
     common_options,
     lmq_option,
     open_store,
@@ -16,7 +17,6 @@ from rmq_store.cli.output import (
     write_json,
     write_table,
 )
-from rmq_store.cli.rates import duration_text
 
 
 @click.command(

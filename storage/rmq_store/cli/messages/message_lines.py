@@ -146,7 +146,7 @@ def _with_defaults(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> di
 def _columns(rows: list[dict[str, Any]]) -> pa.RecordBatch:
     import pyarrow as pa
 
-    from rmq_store.broker.encoding import INPUT_SCHEMA
+    from rmq_store.broker.write.encoder import INPUT_SCHEMA
 
     names = {name for row in rows for name in row}
     fields = [field for field in INPUT_SCHEMA if field.name in names]

@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.completion import TOPIC
-from rmq_store.cli.known import require_queue, require_topic
-from rmq_store.cli.message_text import LINE_COLUMNS, body_line, body_option, json_row, rows_of
-from rmq_store.cli.output import common_options, open_store, printable, time_text, wide_option, write_json, write_table
-from rmq_store.cli.tables import widths_of
+from rmq_store.cli.shared.completion import TOPIC
+from rmq_store.cli.shared.message_text import LINE_COLUMNS, body_line, body_option, json_row, rows_of
+from rmq_store.cli.shared.name_lookup import require_queue, require_topic
+from rmq_store.cli.shared.output import (
+    common_options,
+    open_store,
+    printable,
+    time_text,
+    wide_option,
+    write_json,
+    write_table,
+)
+from rmq_store.cli.shared.tables import widths_of
 from rmq_store.errors import OffsetOutOfRangeError
 
 if TYPE_CHECKING:
@@ -42,7 +50,7 @@ def read(root: Path, as_json: bool, topic: str, queue_id: int | None, start: int
     Nothing is consumed: no group's offset moves. With --json every message is one line, with all columns of the data
     source. Bodies are decompressed; one that is not UTF-8 has its odd bytes escaped, use --body hex for the exact ones.
     """
-    from rmq_store.format.schema import MESSAGE_SCHEMA
+    from rmq_store.format.tables.schema import MESSAGE_SCHEMA
 
     columns = [name for name in (MESSAGE_SCHEMA.names if as_json else LINE_COLUMNS) if body != "none" or name != "body"]
     with open_store(root) as store:

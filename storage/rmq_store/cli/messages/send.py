@@ -7,10 +7,10 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.completion import TOPIC
-from rmq_store.cli.output import common_options, printable, write_json, write_table
-from rmq_store.cli.progress import counting_bar
-from rmq_store.cli.times import parse_time
+from rmq_store.cli.shared.completion import TOPIC
+from rmq_store.cli.shared.output import common_options, printable, write_json, write_table
+from rmq_store.cli.shared.progress import counting_bar
+from rmq_store.cli.shared.times import parse_time
 from rmq_store.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _send_one(store: Store, message: Message, as_json: bool) -> None:
 def _send_many(
     store: Store, template: Message, lines: IO[bytes] | None, jsonl: IO[bytes] | None, as_json: bool
 ) -> None:
-    from rmq_store.cli.sending import batches_of_json, batches_of_lines
+    from rmq_store.cli.messages.message_lines import batches_of_json, batches_of_lines
 
     sent = size_bytes = 0
     batches = batches_of_lines(lines, template) if lines is not None else batches_of_json(_given(jsonl), template)

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.completion import TOPIC
-from rmq_store.cli.known import require_topic
-from rmq_store.cli.message_text import LINE_COLUMNS, body_option, json_row, message_line, tell
-from rmq_store.cli.output import common_options, open_store, wide_option, write_json
-from rmq_store.cli.times import parse_time
+from rmq_store.cli.shared.completion import TOPIC
+from rmq_store.cli.shared.message_text import LINE_COLUMNS, body_option, json_row, message_line, tell
+from rmq_store.cli.shared.name_lookup import require_topic
+from rmq_store.cli.shared.output import common_options, open_store, wide_option, write_json
+from rmq_store.cli.shared.times import parse_time
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
-    from rmq_store.cli.following import Follower
+    from rmq_store.cli.shared.follow import Follower
 
 # Between two looks at where the log ends.
 LOOK_S = 0.1
@@ -58,8 +58,8 @@ def tail(
     nothing is written, and any number of these may run beside writers, brokers and retention; what retention takes
     first is passed over, and said on stderr.
     """
-    from rmq_store.cli.following import Follower
-    from rmq_store.format.schema import MESSAGE_SCHEMA
+    from rmq_store.cli.shared.follow import Follower
+    from rmq_store.format.tables.schema import MESSAGE_SCHEMA
 
     if start is not None and count is not None:
         raise UsageError("-n and --from exclude each other")

@@ -7,15 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.completion import TOPIC
-from rmq_store.cli.known import require_topic
-from rmq_store.cli.output import common_options, open_store, printable, time_text, wide_option, write_json, write_table
+from rmq_store.cli.shared.completion import TOPIC
+from rmq_store.cli.shared.name_lookup import require_topic
+from rmq_store.cli.shared.output import (
+    common_options,
+    open_store,
+    printable,
+    time_text,
+    wide_option,
+    write_json,
+    write_table,
+)
 from rmq_store.errors import ResponseError, UsageError
 
 if TYPE_CHECKING:
     from rmq_store import Store
-    from rmq_store.broker.trace import Life, Standing
-    from rmq_store.broker.trace_life import Step
+    from rmq_store.broker.monitoring.trace import Life, Standing
+    from rmq_store.broker.monitoring.trace_life import Step
 
 # ResponseCode.java
 _NO_MESSAGE = 208
@@ -75,7 +83,7 @@ def trace(
 def _find(
     store: Store, unique_key: str | None, msg_id: str | None, topic: str | None, key: str | None, archive: Path | None
 ) -> list[Life]:
-    from rmq_store.broker.trace import Trace
+    from rmq_store.broker.monitoring.trace import Trace
 
     if sum(value is not None for value in (unique_key, msg_id, key)) != 1 or (key is not None and topic is None):
         raise UsageError("name one message: --uniq-key ID, --msg-id ID, or -t TOPIC -k KEY")
@@ -106,7 +114,7 @@ def _write(life: Life) -> None:
 
 
 def _write_meanings(lives: list[Life]) -> None:
-    from rmq_store.broker.trace_life import MEANINGS
+    from rmq_store.broker.monitoring.trace_life import MEANINGS
 
     used = dict.fromkeys(step.event for life in lives for step in life.steps)
     click.echo()

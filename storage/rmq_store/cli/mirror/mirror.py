@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from rmq_store.cli import mirror_letters, mirror_offsets, mirror_retry, mirror_to_kafka, mirror_to_store
+from rmq_store.cli.mirror import mirror_letters, mirror_offsets, mirror_retry, mirror_to_kafka, mirror_to_store
 
 
 @click.group(short_help="Kafka: copy topics to a store and back.")

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import click
 
-from rmq_store.cli.completion import DEAD_GROUP
-from rmq_store.cli.confirm import changing_options, confirm
-from rmq_store.cli.mirror_options import conflict_exit, kafka_connection, kafka_options
-from rmq_store.cli.numbers import FiniteRange
-from rmq_store.cli.output import common_options, printable, store_argument, wide_option, write_json, write_table
-from rmq_store.cli.progress import counting_bar
-from rmq_store.cli.stop_signal import stopped_by_signals
-from rmq_store.cli.times import parse_time
+from rmq_store.cli.mirror.mirror_options import conflict_exit, kafka_connection, kafka_options
+from rmq_store.cli.shared.completion import DEAD_GROUP
+from rmq_store.cli.shared.confirm import changing_options, confirm
+from rmq_store.cli.shared.numbers import FiniteRange
+from rmq_store.cli.shared.output import common_options, printable, store_argument, wide_option, write_json, write_table
+from rmq_store.cli.shared.progress import counting_bar
+from rmq_store.cli.shared.stop_signal import stopped_by_signals
+from rmq_store.cli.shared.times import parse_time
 
 _RATE_MIN, _RATE_MAX = 0.001, 1_000_000_000
 _REASONS_SHOWN = 5
@@ -154,8 +154,8 @@ def redrive(
     from rmq_store.bridge.kafka.connect import open_administration, open_reader, open_writers
     from rmq_store.bridge.letters.redrive import REDRIVEN, REFUSED, KafkaRedrive
     from rmq_store.bridge.letters.redriven_topic import transactional_id_of
-    from rmq_store.broker.dead_letter_rows import Wanted
-    from rmq_store.broker.sql92 import compile_selector
+    from rmq_store.broker.filter.sql92 import compile_selector
+    from rmq_store.broker.monitoring.dead_letter_rows import Wanted
     from rmq_store.errors import UsageError
 
     chosen = names_of(kafka_topics)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.confirm import changing_options, confirm
-from rmq_store.cli.mirror_options import kafka_connection, kafka_options
-from rmq_store.cli.numbers import FiniteRange
-from rmq_store.cli.output import printable, store_argument, wide_option, write_json, write_table
-from rmq_store.cli.stop_signal import stopped_by_signals
+from rmq_store.cli.mirror.mirror_options import kafka_connection, kafka_options
+from rmq_store.cli.shared.confirm import changing_options, confirm
+from rmq_store.cli.shared.numbers import FiniteRange
+from rmq_store.cli.shared.output import printable, store_argument, wide_option, write_json, write_table
+from rmq_store.cli.shared.stop_signal import stopped_by_signals
 from rmq_store.errors import KafkaUnavailableError, StoreError, StoreFailedError, UsageError
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rmq_store.cli.numbers import FiniteRange
-from rmq_store.cli.output import printable, write_json
+from rmq_store.cli.shared.numbers import FiniteRange
+from rmq_store.cli.shared.output import printable, write_json
 from rmq_store.errors import MirrorConflictError, UsageError
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class Display:
     def _keep_metrics(self, report: MirrorReport) -> None:
         if self._metrics_file is None:
             return
-        from rmq_store.broker.metrics import write_openmetrics
+        from rmq_store.broker.monitoring.metrics import write_openmetrics
 
         try:
             write_openmetrics(self._metrics_file, report.families())

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from rmq_store.cli.completion import GROUP
-from rmq_store.cli.mirror_letters import names_of
-from rmq_store.cli.mirror_options import conflict_exit, kafka_connection, kafka_options
-from rmq_store.cli.output import common_options, printable, write_json, write_table
-from rmq_store.cli.progress import counting_bar
-from rmq_store.cli.stop_signal import stopped_by_signals
+from rmq_store.cli.mirror.mirror_letters import names_of
+from rmq_store.cli.mirror.mirror_options import conflict_exit, kafka_connection, kafka_options
+from rmq_store.cli.shared.completion import GROUP
+from rmq_store.cli.shared.output import common_options, printable, write_json, write_table
+from rmq_store.cli.shared.progress import counting_bar
+from rmq_store.cli.shared.stop_signal import stopped_by_signals
 
 
 @click.command(

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from rmq_store.cli.mirror_options import (
+from rmq_store.cli.mirror.mirror_options import (
     PATIENCE_ONCE_S,
     Display,
     conflict_exit,
@@ -18,9 +18,9 @@ from rmq_store.cli.mirror_options import (
     topic_choice,
     topic_options,
 )
-from rmq_store.cli.output import store_argument
-from rmq_store.cli.stop_signal import stopped_by_signals
-from rmq_store.cli.times import TIMES, parse_time
+from rmq_store.cli.shared.output import store_argument
+from rmq_store.cli.shared.stop_signal import stopped_by_signals
+from rmq_store.cli.shared.times import TIMES, parse_time
 from rmq_store.errors import StoreLockedError, UsageError
 
 _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from rmq_store.cli.mirror_options import (
+from rmq_store.cli.mirror.mirror_options import (
     PATIENCE_ONCE_S,
     Display,
     conflict_exit,
@@ -17,9 +17,9 @@ from rmq_store.cli.mirror_options import (
     topic_choice,
     topic_options,
 )
-from rmq_store.cli.output import store_argument
-from rmq_store.cli.stop_signal import stopped_by_signals
-from rmq_store.cli.times import TIMES, parse_time
+from rmq_store.cli.shared.output import store_argument
+from rmq_store.cli.shared.stop_signal import stopped_by_signals
+from rmq_store.cli.shared.times import TIMES, parse_time
 
 
 @click.command(

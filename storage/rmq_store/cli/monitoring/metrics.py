@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.output import common_options, open_store, write_json
+from rmq_store.cli.shared.output import common_options, open_store, write_json
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
     from rmq_store import Store
-    from rmq_store.format.openmetrics import MetricFamily
+    from rmq_store.format.text.openmetrics import MetricFamily
 
 
 @click.command(
@@ -49,8 +49,8 @@ def metrics(
     if names and address is None:
         raise UsageError("--host goes with --listen")
     if address is not None:
-        from rmq_store.cli.http_limits import check_name
-        from rmq_store.cli.metrics_server import parse_address, serve
+        from rmq_store.cli.monitoring.http_limits import check_name
+        from rmq_store.cli.monitoring.metrics_server import parse_address, serve
 
         host, port = parse_address(address, expose=expose)
         known = [check_name(name) for name in names]
@@ -62,20 +62,20 @@ def metrics(
     if as_json:
         write_json([_json(family) for family in families])
     elif output is not None:
-        from rmq_store.broker.metrics import write_openmetrics
+        from rmq_store.broker.monitoring.metrics import write_openmetrics
 
         try:
             write_openmetrics(output, families)
         except FileNotFoundError as error:
             raise UsageError(f"{output}: there is no directory {output.parent}") from error
     else:
-        from rmq_store.format.openmetrics import openmetrics_text
+        from rmq_store.format.text.openmetrics import openmetrics_text
 
         click.echo(openmetrics_text(families), nl=False)
 
 
 def _look(store: Store, queues: bool) -> list[MetricFamily]:
-    from rmq_store.broker.metrics import store_metrics
+    from rmq_store.broker.monitoring.metrics import store_metrics
     from rmq_store.cli.mqadmin.common import cluster_name
 
     store.refresh()

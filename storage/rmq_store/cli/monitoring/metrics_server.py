@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli import http_limits
-from rmq_store.cli.output import printable
+from rmq_store.cli.monitoring import http_limits
+from rmq_store.cli.shared.output import printable
 from rmq_store.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
-    from rmq_store.format.openmetrics import MetricFamily
+    from rmq_store.format.text.openmetrics import MetricFamily
 
 Look = Callable[[], "Sequence[MetricFamily]"]
 
@@ -163,7 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a scrape."""
-        from rmq_store.format.openmetrics import CLASSIC_CONTENT_TYPE, CONTENT_TYPE, openmetrics_text
+        from rmq_store.format.text.openmetrics import CLASSIC_CONTENT_TYPE, CONTENT_TYPE, openmetrics_text
 
         if not self._is_asked_as_ours():
             return

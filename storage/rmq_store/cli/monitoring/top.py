@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.numbers import DAY_S, FiniteRange
-from rmq_store.cli.output import common_options, open_store, printable, write_json, write_table
-from rmq_store.cli.rates import Rates, bytes_text, duration_text, rate_text
+from rmq_store.cli.shared.formatting import Rates, bytes_text, duration_text, rate_text
+from rmq_store.cli.shared.numbers import DAY_S, FiniteRange
+from rmq_store.cli.shared.output import common_options, open_store, printable, write_json, write_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -38,7 +38,7 @@ def top(root: Path, as_json: bool, every_s: float, limit: int) -> None:
     with open_store(root) as store:
         look = _Look(store, limit)
         if sys.stdout.isatty() and not as_json:
-            from rmq_store.cli.watching import watch
+            from rmq_store.cli.shared.live_screen import watch
 
             watch(lambda: _drawn(look.take()), every_s)
             return
@@ -66,9 +66,9 @@ class _Look:
 
     def take(self) -> dict[str, Any]:
         """One look, as plain values."""
-        from rmq_store.broker.disk_space import usage_percent
-        from rmq_store.broker.metrics import not_flushed_bytes
-        from rmq_store.format.names import is_system_topic
+        from rmq_store.broker.monitoring.metrics import not_flushed_bytes
+        from rmq_store.broker.write.disk_space import usage_percent
+        from rmq_store.format.text.names import is_system_topic
 
         store = self._store
         store.refresh()
@@ -103,7 +103,7 @@ class _Look:
         }
 
     def _groups(self, now_ms: int) -> list[dict[str, Any]]:
-        from rmq_store.broker.lag import all_lags
+        from rmq_store.broker.monitoring.lag import all_lags
 
         lags = all_lags(self._store, now_ms)
         gone = self._out.look(now_ms, {lag.group: sum(q.consumer_offset or 0 for q in lag.queues) for lag in lags})
@@ -148,7 +148,7 @@ def _drawn(found: dict[str, Any]) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from rmq_store.cli.watching import table
+    from rmq_store.cli.shared.live_screen import table
 
     head = [Text(printable(line), style="bold" if number == 0 else "") for number, line in enumerate(_head(found))]
     topics = table("", _TOPICS, [_topic_cells(topic) for topic in found["topics"]])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_store.cli.mqadmin.common import perm_text
-from rmq_store.cli.output import common_options, open_store, printable, wide_option, write_json, write_table
+from rmq_store.cli.shared.output import common_options, open_store, printable, wide_option, write_json, write_table
 from rmq_store.errors import CorruptionError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def topics(root: Path, as_json: bool, per_queue: bool, show_all: bool) -> None:
     A topic with * behind its name has queues, and config/topics.json does not name it: it can be read by its exact
     name, `rmq repair` puts it into the table, `rmq deleteTopic` takes it from this list.
     """
-    from rmq_store.format.names import LMQ_PREFIX, is_system_topic
+    from rmq_store.format.text.names import LMQ_PREFIX, is_system_topic
 
     found: list[dict[str, Any]] = []
     with open_store(root) as store:

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.completion import TOPIC
-from rmq_store.cli.known import require_queue, require_topic
 from rmq_store.cli.mqadmin.common import (
     EMBEDDED,
     broker_address,
@@ -26,13 +24,15 @@ from rmq_store.cli.mqadmin.common import (
     mqadmin_options,
     write_line,
 )
-from rmq_store.cli.numbers import DAY_S, FiniteRange
-from rmq_store.cli.output import open_store, write_json
+from rmq_store.cli.shared.completion import TOPIC
+from rmq_store.cli.shared.name_lookup import require_queue, require_topic
+from rmq_store.cli.shared.numbers import DAY_S, FiniteRange
+from rmq_store.cli.shared.output import open_store, write_json
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
     from rmq_store import Store
-    from rmq_store.broker.lag import GroupLag
+    from rmq_store.broker.monitoring.lag import GroupLag
 
 _CLUSTER_LINE = "%-22s  %-22s  %-4s  %-22s %-16s  %16s  %30s  %-22s  %11s  %-12s  %-8s  %10s"
 _CLUSTER_COLUMNS = (
@@ -103,7 +103,7 @@ def update_broker_config(root: Path, as_json: bool, key: str, value: str) -> Non
     And enableLmq, which says whether the store's broker has its groups' offsets in lmqConsumerOffset.json.
     """
     from rmq_store import Store
-    from rmq_store.broker.config import CHANGEABLE, JAVA_NAMES, parse_settings
+    from rmq_store.broker.metadata.store_config import CHANGEABLE, JAVA_NAMES, parse_settings
 
     parsed = parse_settings({key: value}, "updateBrokerConfig")
     if not parsed.keys() <= set(CHANGEABLE):
@@ -139,7 +139,7 @@ def cluster_list(root: Path, as_json: bool, every_s: float | None) -> None:
 
 
 def _write_cluster(store: Store, as_json: bool) -> None:
-    from rmq_store.broker.metrics import earliest_message_ms
+    from rmq_store.broker.monitoring.metrics import earliest_message_ms
 
     cluster, broker, address = cluster_name(store), store.broker_name, broker_address(store)
     earliest_ms, space = earliest_message_ms(store), _space(store)
@@ -168,8 +168,8 @@ def stats_all(root: Path, as_json: bool, active: bool, topic: str | None) -> Non
 
     What went out nobody counts in a directory: `-`.
     """
-    from rmq_store.broker.lag import all_lags
-    from rmq_store.format.names import DLQ_PREFIX, RETRY_PREFIX
+    from rmq_store.broker.monitoring.lag import all_lags
+    from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX
 
     rows: list[tuple[str, str | None, int, float, int]] = []
     with open_store(root) as store:
@@ -223,9 +223,9 @@ def _state(store: Store) -> dict[str, str]:
     """DefaultMessageStore#getRuntimeInfo, AdminBrokerProcessor#prepareRuntimeInfo, ScheduleMessageService
     #buildRunningStats.
     """
-    from rmq_store.broker.metrics import earliest_message_ms
-    from rmq_store.broker.offsets import DelayOffsetTable
-    from rmq_store.format.names import SCHEDULE_TOPIC
+    from rmq_store.broker.metadata.offsets import DelayOffsetTable
+    from rmq_store.broker.monitoring.metrics import earliest_message_ms
+    from rmq_store.format.text.names import SCHEDULE_TOPIC
 
     start, end = store.log_range()
     space, disk, earliest_ms = _space(store), shutil.disk_usage(store.path), earliest_message_ms(store)
@@ -248,8 +248,8 @@ def _state(store: Store) -> dict[str, str]:
 
 
 def _settings(store: Store) -> dict[str, Any]:
-    from rmq_store.broker.config import StoreFile
-    from rmq_store.broker.delay_settings import with_delays
+    from rmq_store.broker.metadata.delay_settings import with_delays
+    from rmq_store.broker.metadata.store_config import StoreFile
 
     known = StoreFile.load(store.path)
     config = known.config if known is not None else replace(store.config, message_delay_level="")
@@ -259,7 +259,7 @@ def _settings(store: Store) -> dict[str, Any]:
 
 def _space(store: Store) -> float | None:
     """How full the disk is, 0 to 1 in steps of 0.01 (UtilAll#getDiskPartitionSpaceUsedPercent)."""
-    from rmq_store.broker.disk_space import usage_percent
+    from rmq_store.broker.write.disk_space import usage_percent
 
     percent = usage_percent(store.path)
     return None if percent is None else percent / 100

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import click
 
-from rmq_store.cli import retention
-from rmq_store.cli.confirm import changing_options, confirm
+from rmq_store.cli.maintenance import retention
 from rmq_store.cli.mqadmin.common import deletion_json, mqadmin_options, write_deletion, write_line
-from rmq_store.cli.output import open_store, write_json
+from rmq_store.cli.shared.confirm import changing_options, confirm
+from rmq_store.cli.shared.output import open_store, write_json
 
 
 @click.command(

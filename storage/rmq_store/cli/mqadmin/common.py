@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rmq_store.cli.output import common_options, printable
+from rmq_store.cli.shared.output import common_options, printable
 from rmq_store.errors import CorruptRecordError, UsageError
 
 if TYPE_CHECKING:
     from rmq_store import Store
-    from rmq_store.broker.administration import Deletion
+    from rmq_store.broker.store.administration import Deletion
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.completion import GROUP
-from rmq_store.cli.confirm import changing_options, confirm
-from rmq_store.cli.known import require_group
 from rmq_store.cli.mqadmin.attributes import attribute_changes
 from rmq_store.cli.mqadmin.common import (
     EMBEDDED,
@@ -27,7 +24,10 @@ from rmq_store.cli.mqadmin.common import (
     write_line,
 )
 from rmq_store.cli.mqadmin.progress import consumer_progress
-from rmq_store.cli.output import open_store, open_to_write, printable, write_json
+from rmq_store.cli.shared.completion import GROUP
+from rmq_store.cli.shared.confirm import changing_options, confirm
+from rmq_store.cli.shared.name_lookup import require_group
+from rmq_store.cli.shared.output import open_store, open_to_write, printable, write_json
 from rmq_store.errors import ResponseError, UsageError
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def delete_sub_group(root: Path, as_json: bool, group: str, remove_offsets: bool
     and its %DLQ% topic with the dead letters (`rmq dlq export` keeps them). Their messages stay in the log, unseen,
     until retention takes them.
     """
-    from rmq_store.broker.live import require_idle
+    from rmq_store.broker.monitoring.active_consumers import require_idle
 
     with open_store(root) as store:
         try:
@@ -167,8 +167,8 @@ def consumer_connection(root: Path, as_json: bool, group: str) -> None:
 
     Exit code 1 if nobody does.
     """
-    from rmq_store.broker.groups import FilterTable
-    from rmq_store.broker.leases import live_leases
+    from rmq_store.broker.metadata.groups import FilterTable
+    from rmq_store.broker.metadata.leases import live_leases
 
     with open_store(root) as store:
         require_group(store, group)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_store.cli.mqadmin.common import java_text, mqadmin_options, write_line
-from rmq_store.cli.output import open_store, write_json
+from rmq_store.cli.shared.output import open_store, write_json
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
@@ -70,9 +70,9 @@ def export_configs(root: Path, as_json: bool, directory: Path) -> None:
 
 def _topics(store: Store, with_special: bool) -> dict[str, Any]:
     """AdminBrokerProcessor#getUserTopicConfig: without system topics."""
-    from rmq_store.broker.config_files import ConfigFile
-    from rmq_store.format.config_json import as_json_value
-    from rmq_store.format.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+    from rmq_store.broker.metadata.json_table import ConfigFile
+    from rmq_store.format.tables.config_json import as_json_value
+    from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 
     table = ConfigFile(store.path, "topics.json").load().get("topicConfigTable", {})
     left_out = () if with_special else (RETRY_PREFIX, DLQ_PREFIX)
@@ -85,9 +85,9 @@ def _topics(store: Store, with_special: bool) -> dict[str, Any]:
 
 def _groups(store: Store) -> dict[str, Any]:
     """AdminBrokerProcessor#getUserSubscriptionGroup: without system groups."""
-    from rmq_store.broker.config_files import ConfigFile
-    from rmq_store.format.config_json import as_json_value
-    from rmq_store.format.names import SYSTEM_GROUPS, is_system_group
+    from rmq_store.broker.metadata.json_table import ConfigFile
+    from rmq_store.format.tables.config_json import as_json_value
+    from rmq_store.format.text.names import SYSTEM_GROUPS, is_system_group
 
     table = ConfigFile(store.path, "subscriptionGroup.json").load().get("subscriptionGroupTable", {})
     return {
@@ -99,7 +99,7 @@ def _groups(store: Store) -> dict[str, Any]:
 
 def _export(content: dict[str, Any], path: Path, as_json: bool) -> None:
     from rmq_store.files.durable import make_directory, write_atomically
-    from rmq_store.format.config_json import dumps
+    from rmq_store.format.tables.config_json import dumps
 
     if as_json:
         write_json(content)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rmq_store.cli.completion import TOPIC
-from rmq_store.cli.known import require_queue, require_topic
 from rmq_store.cli.mqadmin.common import date_text, mqadmin_options, refused_options, write_line
 from rmq_store.cli.mqadmin.message_print import MessagePrinter, charset, message_json
-from rmq_store.cli.output import open_store, time_text, write_json
+from rmq_store.cli.shared.completion import TOPIC
+from rmq_store.cli.shared.name_lookup import require_queue, require_topic
+from rmq_store.cli.shared.output import open_store, time_text, write_json
 from rmq_store.errors import OffsetOutOfRangeError, ResponseError, UsageError
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def query_msg_by_id(
 
 def _by_any_id(store: Store, msg_id: str, topic: str | None) -> StoredMessage:
     """MQAdminImpl#viewMessage: an offset id, otherwise a unique id."""
-    from rmq_store.format.ids import parse_offset_message_id
+    from rmq_store.format.text.ids import parse_offset_message_id
 
     parse_offset_message_id(msg_id)
     try:
@@ -216,7 +216,7 @@ def _write(
     *,
     with_offset_id: bool,
 ) -> None:
-    from rmq_store.broker.message_track import Tracker
+    from rmq_store.broker.monitoring.message_track import Tracker
 
     printer = MessagePrinter(store, Tracker(store), None if encoding is None else charset(encoding), body_dir)
     if as_json:
@@ -241,7 +241,7 @@ def decode_message_id(msg_id: str, as_json: bool) -> None:
     A unique id holds its time within a month only: the latest month that is not in the future is shown.
     """
     from rmq_store import clock
-    from rmq_store.format.ids import month_start_ms, parse_offset_message_id, parse_unique_id
+    from rmq_store.format.text.ids import month_start_ms, parse_offset_message_id, parse_unique_id
 
     now_ms = clock.system_clock()
     unique = parse_unique_id(msg_id.strip())

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.completion import TOPIC
-from rmq_store.cli.known import require_topic
 from rmq_store.cli.mqadmin.common import date_text, mqadmin_options, write_line
 from rmq_store.cli.mqadmin.message import no_message
 from rmq_store.cli.mqadmin.message_print import PREVIEW_CHARACTERS, body_of, java_message, message_json
-from rmq_store.cli.output import StorePath, open_store, printable, wide_option, write_json, write_table
+from rmq_store.cli.shared.completion import TOPIC
+from rmq_store.cli.shared.name_lookup import require_topic
+from rmq_store.cli.shared.output import StorePath, open_store, printable, wide_option, write_json, write_table
 from rmq_store.errors import CorruptRecordError, UsageError
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def dump_compaction_log(path: Path | None, offset: int | None, root: Path | None
 
 def frame_fields(frame: bytes) -> Iterator[tuple[int, int, str, bytes, str]]:
     """(first byte, size in bytes, field, its bytes, its value as text) for every field of one whole record."""
-    from rmq_store.format.frame_check import MESSAGE_MAGIC_V1, SysFlag
-    from rmq_store.format.message import decode_frame
+    from rmq_store.format.frames.frame_check import MESSAGE_MAGIC_V1, SysFlag
+    from rmq_store.format.frames.message import decode_frame
 
     message = decode_frame(memoryview(frame), 0, len(frame))
     (magic,) = struct.unpack_from(">i", frame, 4)
@@ -118,7 +118,7 @@ def frame_fields(frame: bytes) -> Iterator[tuple[int, int, str, bytes, str]]:
 def _dump_all(path: Path, as_json: bool) -> None:
     import mmap
 
-    from rmq_store.format.message import check_frame, decode_frame
+    from rmq_store.format.frames.message import check_frame, decode_frame
 
     if not path.stat().st_size:
         return
@@ -158,8 +158,8 @@ def _frame_of_file(path: Path | None, offset: int | None) -> bytes:
 
 def _slice(path: Path, at: int) -> bytes:
     """One record; UsageError if none begins there."""
-    from rmq_store.format.frame_check import FRAME_BYTES_MIN
-    from rmq_store.format.message import check_frame
+    from rmq_store.format.frames.frame_check import FRAME_BYTES_MIN
+    from rmq_store.format.frames.message import check_frame
 
     with path.open("rb") as file:
         file.seek(at)

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_store.cli.mqadmin.common import date_text
-from rmq_store.cli.output import printable, time_text
+from rmq_store.cli.shared.output import printable, time_text
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
     from rmq_store import Store, StoredMessage
-    from rmq_store.broker.message_track import MessageTrack, Tracker
+    from rmq_store.broker.monitoring.message_track import MessageTrack, Tracker
 
 PREVIEW_CHARACTERS = 200
 
@@ -41,7 +41,7 @@ def charset(name: str) -> str:
 
 def body_of(store: Store, message: StoredMessage) -> bytes:
     """The body as it was sent; as stored if it cannot be decompressed."""
-    from rmq_store.format.compression import DecompressionError, decompress
+    from rmq_store.format.frames.compression import DecompressionError, decompress
 
     try:
         return decompress(message.body, message.sys_flag, max(store.config.max_message_size, len(message.body)))

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.completion import GROUP, TOPIC
-from rmq_store.cli.confirm import changing_options, confirm
-from rmq_store.cli.known import require_group, require_topic
 from rmq_store.cli.mqadmin.common import java_text, mqadmin_options, write_line
-from rmq_store.cli.output import open_store, open_to_write, printable, write_json
-from rmq_store.cli.times import parse_time
+from rmq_store.cli.shared.completion import GROUP, TOPIC
+from rmq_store.cli.shared.confirm import changing_options, confirm
+from rmq_store.cli.shared.name_lookup import require_group, require_topic
+from rmq_store.cli.shared.output import open_store, open_to_write, printable, write_json
+from rmq_store.cli.shared.times import parse_time
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
     from rmq_store import Store
-    from rmq_store.broker.offset_reset import OffsetChange
+    from rmq_store.broker.monitoring.offset_reset import OffsetChange
 
 _LINE = "%-20s  %-20s  %-20s  %-20s  %-20s  %-20s"
 _NUMBER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
@@ -98,8 +98,8 @@ def clone_group_offset(
     root: Path, as_json: bool, source: str, target: str, topic: str, dry_run: bool, yes: bool
 ) -> None:
     """Set a group's offsets on a topic to those of another group."""
-    from rmq_store.broker.live import require_idle
-    from rmq_store.broker.offset_reset import apply_reset, given, plan_reset
+    from rmq_store.broker.monitoring.active_consumers import require_idle
+    from rmq_store.broker.monitoring.offset_reset import apply_reset, given, plan_reset
 
     def plan(store: Store) -> list[OffsetChange]:
         offsets = store.committed_offsets(require_group(store, source))
@@ -142,8 +142,8 @@ class _Reset:
     offset: int | None = None
 
     def run(self, root: Path, as_json: bool, dry_run: bool, yes: bool, head: str, last_column: str) -> None:
-        from rmq_store.broker.live import require_idle
-        from rmq_store.broker.offset_reset import apply_reset
+        from rmq_store.broker.monitoring.active_consumers import require_idle
+        from rmq_store.broker.monitoring.offset_reset import apply_reset
 
         with open_store(root) as store:
             require_group(store, self.group)
@@ -162,7 +162,7 @@ class _Reset:
             write_json({"reset": not dry_run, "queues": [_json(change) for change in going]})
 
     def _plan(self, store: Store) -> list[OffsetChange]:
-        from rmq_store.broker.offset_reset import at_offset, at_time, plan_reset
+        from rmq_store.broker.monitoring.offset_reset import at_offset, at_time, plan_reset
 
         target = at_time(store, self.time_ms) if self.offset is None else at_offset(self.offset)
         return plan_reset(store, self.group, [require_topic(store, self.topic)], target, queue_id=self.queue)

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.completion import GROUP, TOPIC
-from rmq_store.cli.known import require_group
 from rmq_store.cli.mqadmin.common import EMBEDDED, date_text, mqadmin_options, write_line
-from rmq_store.cli.output import open_store, write_json
+from rmq_store.cli.shared.completion import GROUP, TOPIC
+from rmq_store.cli.shared.name_lookup import require_group
+from rmq_store.cli.shared.output import open_store, write_json
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
-    from rmq_store.broker.lag import QueueLag
-    from rmq_store.broker.leases import LeaseInfo
+    from rmq_store.broker.metadata.leases import LeaseInfo
+    from rmq_store.broker.monitoring.lag import QueueLag
 
 _QUEUE_LINE = "%-64s  %-32s  %-4s  %-20s  %-20s  %-20s %-20s%s"
 _CLIENT_LINE = "%-64s  %-32s  %-4s  %-20s  %-20s  %-20s %-20s %-20s%s"
@@ -50,8 +50,8 @@ def consumer_progress(
 
 
 def _one_group(root: Path, as_json: bool, group: str, topic: str | None, show_clients: bool) -> None:
-    from rmq_store.broker.lag import group_lag
-    from rmq_store.broker.leases import live_leases
+    from rmq_store.broker.metadata.leases import live_leases
+    from rmq_store.broker.monitoring.lag import group_lag
 
     with open_store(root) as store:
         queues = [
@@ -84,9 +84,9 @@ def _one_group(root: Path, as_json: bool, group: str, topic: str | None, show_cl
 
 
 def _all_groups(root: Path, as_json: bool) -> None:
-    from rmq_store.broker.lag import group_lag
-    from rmq_store.broker.live import live_consumers
-    from rmq_store.format.names import RETRY_PREFIX, is_system_group, retry_group
+    from rmq_store.broker.monitoring.active_consumers import live_consumers
+    from rmq_store.broker.monitoring.lag import group_lag
+    from rmq_store.format.text.names import RETRY_PREFIX, is_system_group, retry_group
 
     with open_store(root) as store:
         names = {retry_group(topic) for topic in store.topics() if topic.startswith(RETRY_PREFIX)}
@@ -104,8 +104,8 @@ def _client(queue: QueueLag, leases: list[LeaseInfo]) -> str | None:
     """Who holds a queue: by a lock of its own, by the lease of its topic, or as the only member of a group that locks
     none. How several such members share their queues only they know.
     """
-    from rmq_store.broker.leases import MEMBER_PREFIX
-    from rmq_store.broker.live import LOCK_PREFIX
+    from rmq_store.broker.metadata.leases import MEMBER_PREFIX
+    from rmq_store.broker.monitoring.active_consumers import LOCK_PREFIX
 
     held = (f"{LOCK_PREFIX}{queue.queue_id}|{queue.topic}", queue.topic)
     holder = next((lease.owner for lease in leases if lease.name in held), None)

@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.completion import TOPIC
-from rmq_store.cli.confirm import changing_options, confirm
-from rmq_store.cli.known import require_topic
 from rmq_store.cli.mqadmin.attributes import TOPIC_ATTRIBUTES, attribute_changes
 from rmq_store.cli.mqadmin.common import (
     broker_address,
@@ -24,7 +21,10 @@ from rmq_store.cli.mqadmin.common import (
     write_deletion,
     write_line,
 )
-from rmq_store.cli.output import open_store, printable, write_json
+from rmq_store.cli.shared.completion import TOPIC
+from rmq_store.cli.shared.confirm import changing_options, confirm
+from rmq_store.cli.shared.name_lookup import require_topic
+from rmq_store.cli.shared.output import open_store, printable, write_json
 from rmq_store.errors import CorruptRecordError, LeaseHeldError, OffsetOutOfRangeError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _QUEUES = 8
 @click.option("-c", "--clusterModel", "with_groups", is_flag=True, help="With their cluster and their consumer groups.")
 def topic_list(root: Path, as_json: bool, with_groups: bool) -> None:
     """Names of all topics; with -c, cluster and consumer groups of each that is no retry or dead-letter topic."""
-    from rmq_store.format.names import DLQ_PREFIX, RETRY_PREFIX
+    from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX
 
     with open_store(root) as store:
         topics, cluster = sorted(store.topics()), cluster_name(store)
@@ -99,7 +99,7 @@ def topic_status(root: Path, as_json: bool, topic: str) -> None:
 @click.option("-l", "--list", "as_list", is_flag=True, help="As a table.")
 def topic_route(root: Path, as_json: bool, topic: str, as_list: bool) -> None:
     """What a name server would answer for a topic: the store as the one broker that has it."""
-    from rmq_store.format.config_json import dumps
+    from rmq_store.format.tables.config_json import dumps
 
     with open_store(root) as store:
         config = store.topic(require_topic(store, topic))
@@ -255,7 +255,7 @@ def _newest_ms(store: Store, topic: str, queue_id: int, span: QueueRange) -> int
 
 
 def _require_unused(store: Store, topic: str) -> None:
-    from rmq_store.broker.live import live_consumers, live_groups
+    from rmq_store.broker.monitoring.active_consumers import live_consumers, live_groups
 
     groups = live_groups(store, topic)
     if groups:

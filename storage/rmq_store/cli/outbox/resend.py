@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from rmq_store.cli import resend_change, resend_list, resend_run, resend_schema
+from rmq_store.cli.outbox import resend_change, resend_list, resend_run, resend_schema
 
 
 @click.group(short_help="Outbox: send what is not sent or confirmed, and the manual list.")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rmq_store.cli.confirm import changing_options, confirm
-from rmq_store.cli.message_text import tell
-from rmq_store.cli.output import wide_option, write_json, write_table
-from rmq_store.cli.resend_databases import database_options, open_databases
+from rmq_store.cli.outbox.resend_databases import database_options, open_databases
+from rmq_store.cli.shared.confirm import changing_options, confirm
+from rmq_store.cli.shared.message_text import tell
+from rmq_store.cli.shared.output import wide_option, write_json, write_table
 
 if TYPE_CHECKING:
     from rmq_store.reliable.desk.databases import Databases

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rmq_store.cli.numbers import FiniteRange
-from rmq_store.cli.output import common_options, printable, write_json
-from rmq_store.cli.resend_databases import database_options, open_databases
-from rmq_store.cli.stop_signal import StopEvent, StopSignal, stopped_by_signals
+from rmq_store.cli.outbox.resend_databases import database_options, open_databases
+from rmq_store.cli.shared.numbers import FiniteRange
+from rmq_store.cli.shared.output import common_options, printable, write_json
+from rmq_store.cli.shared.stop_signal import StopEvent, StopSignal, stopped_by_signals
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:

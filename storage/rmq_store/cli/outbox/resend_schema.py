@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.confirm import changing_options, confirm
-from rmq_store.cli.output import printable, write_json
-from rmq_store.cli.resend_databases import database_options, open_databases
+from rmq_store.cli.outbox.resend_databases import database_options, open_databases
+from rmq_store.cli.shared.confirm import changing_options, confirm
+from rmq_store.cli.shared.output import printable, write_json
 from rmq_store.errors import SchemaMismatchError, UsageError
 
 if TYPE_CHECKING:

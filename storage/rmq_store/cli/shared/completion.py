@@ -39,7 +39,7 @@ class _Name(Text):
 
 class _Topic(_Name):
     def _known(self, ctx: click.Context) -> set[str]:
-        from rmq_store.format.names import is_system_topic
+        from rmq_store.format.text.names import is_system_topic
 
         return {topic for topic in _topics(ctx) if not is_system_topic(topic)}
 
@@ -47,7 +47,7 @@ class _Topic(_Name):
 class _Group(_Name):
     def _known(self, ctx: click.Context) -> set[str]:
         """As `known.known_groups`: those that have settings, offsets or a retry topic."""
-        from rmq_store.format.names import RETRY_PREFIX, SYSTEM_GROUPS, is_group_name, is_system_group, retry_group
+        from rmq_store.format.text.names import RETRY_PREFIX, SYSTEM_GROUPS, is_group_name, is_system_group, retry_group
 
         offsets = _names(ctx, "consumerOffset.json", "offsetTable")  # topic@group
         names = _names(ctx, "subscriptionGroup.json", "subscriptionGroupTable")
@@ -58,7 +58,7 @@ class _Group(_Name):
 
 class _DeadGroup(_Name):
     def _known(self, ctx: click.Context) -> set[str]:
-        from rmq_store.format.names import DLQ_PREFIX
+        from rmq_store.format.text.names import DLQ_PREFIX
 
         return {topic.removeprefix(DLQ_PREFIX) for topic in _topics(ctx) if topic.startswith(DLQ_PREFIX)}
 
@@ -75,7 +75,7 @@ def _topics(ctx: click.Context) -> set[str]:
 
 
 def _is_topic_name(name: str) -> bool:
-    from rmq_store.format.names import validate_topic
+    from rmq_store.format.text.names import validate_topic
 
     try:
         validate_topic(name)
@@ -86,7 +86,7 @@ def _is_topic_name(name: str) -> bool:
 
 def _names(ctx: click.Context, file: str, table: str) -> set[str]:
     from rmq_store.files.durable import read_limited
-    from rmq_store.format.config_json import SIZE_MAX, loads
+    from rmq_store.format.tables.config_json import SIZE_MAX, loads
 
     root = ctx.params.get("root") or os.environ.get("RMQ_STORE")
     if not root:

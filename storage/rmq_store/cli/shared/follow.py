@@ -11,13 +11,13 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rmq_store.cli.message_text import rows_of
+from rmq_store.cli.shared.message_text import rows_of
 from rmq_store.errors import OffsetOutOfRangeError, UsageError
 
 if TYPE_CHECKING:
     from rmq_store import Store
-    from rmq_store.broker.results import QueueRange
-    from rmq_store.broker.sql92 import Selector
+    from rmq_store.broker.filter.sql92 import Selector
+    from rmq_store.protocol.results import QueueRange
 
 _STEP_ROWS = 512
 _STEP_BYTES = 1 << 20
@@ -41,8 +41,8 @@ class Follower:
         columns: Sequence[str],
         tell: Callable[[str], None],
     ) -> None:
-        from rmq_store.broker.sql92 import compile_selector
-        from rmq_store.broker.tags import TagFilter
+        from rmq_store.broker.filter.sql92 import compile_selector
+        from rmq_store.broker.filter.tags import TagFilter
 
         TagFilter.parse(tags)  # a mistake is told at once, not at the first message
         self._store = store

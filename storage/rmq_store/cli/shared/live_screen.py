@@ -12,8 +12,8 @@ import tty
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rmq_store.cli.output import printable
-from rmq_store.cli.tables import Row, columns_of, table_lines
+from rmq_store.cli.shared.output import printable
+from rmq_store.cli.shared.tables import Row, columns_of, table_lines
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rmq_store.cli.output import printable, terminal_columns, time_text
-from rmq_store.cli.tables import cut
+from rmq_store.cli.shared.output import printable, terminal_columns, time_text
+from rmq_store.cli.shared.tables import cut
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -39,7 +39,7 @@ def require_queue(store: Store, topic: str, queue_id: int) -> int:
 
 def known_groups(store: Store) -> set[str]:
     """The groups that have settings, offsets or a retry topic."""
-    from rmq_store.format.names import RETRY_PREFIX, retry_group
+    from rmq_store.format.text.names import RETRY_PREFIX, retry_group
 
     retrying = (retry_group(topic) for topic in store.topics() if topic.startswith(RETRY_PREFIX))
     return {*store.groups(), *store.all_committed_offsets(), *retrying}

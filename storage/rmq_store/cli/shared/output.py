@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rmq_store.cli.tables import Row, columns_of, table_lines
+from rmq_store.cli.shared.tables import Row, columns_of, table_lines
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rmq_store.cli.times import TIMES, parse_time
+from rmq_store.cli.shared.times import TIMES, parse_time
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
     from rmq_store import Store
-    from rmq_store.broker.offset_reset import Target
+    from rmq_store.broker.monitoring.offset_reset import Target
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -42,7 +42,7 @@ def one_of(asked: Mapping[str, Any]) -> tuple[str, Any]:
 
 def target(store: Store, name: str, value: Any) -> Target:
     """What an option of `target_options` means for a queue. UsageError: no time."""
-    from rmq_store.broker import offset_reset
+    from rmq_store.broker.monitoring import offset_reset
 
     targets: dict[str, Callable[[], Target]] = {
         "to_earliest": lambda: offset_reset.earliest,

@@ -1,8 +1,8 @@
 """What clients ask of the place where the messages are, so that they need not know which place it is.
 
-A backend is a cluster of one or more brokers: store directories (`client/local.py`), later brokers behind a network.
-Every call may raise a ClientError (`client/errors.py`); of the engine's own errors only those that say that a caller
-did wrong (UsageError) or that a store is damaged (CorruptionError).
+A backend is a cluster of one or more brokers: store directories (`client/backend/local.py`), later brokers behind a
+network. Every call may raise a ClientError (`protocol/errors.py`); of the engine's own errors only those that say that
+a caller did wrong (UsageError) or that a store is damaged (CorruptionError).
 Source: MQClientAPIImpl.java.
 """
 
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from rmq_store.broker.results import SendResult
-from rmq_store.client.errors import ClientErrorCode, MQClientError
-from rmq_store.client.messages import MessageExt, MessageQueue, PoppedMessage, PullBatchResult, PullResult
-from rmq_store.format.message import Message
+from rmq_store.format.frames.message import Message
+from rmq_store.protocol.errors import ClientErrorCode, MQClientError
+from rmq_store.protocol.messages import MessageExt, MessageQueue, PoppedMessage, PullBatchResult, PullResult
+from rmq_store.protocol.results import SendResult
 
 if TYPE_CHECKING:
-    from rmq_store.client.subscription import Subscription
+    from rmq_store.broker.filter.subscription import Subscription
 
 
 class Broker(Protocol):
@@ -182,7 +182,7 @@ class Broker(Protocol):
     ) -> list[PoppedMessage]:
         """Messages of a topic, at most `max_messages`, hidden from the group until their time is over; never waits.
 
-        `from_first`: where a group without an offset begins, else at the end by RocketMQ's rule (`broker/pop.py`).
+        `from_first`: where a group without an offset begins, else at the end by RocketMQ's rule (`broker/pop/pop.py`).
         `max_delivery_attempts` None: the group's retryMaxTimes + 1; after that a message is a dead letter.
         """
 

@@ -8,16 +8,16 @@ from types import MappingProxyType, TracebackType
 
 from rmq_store import kinds
 from rmq_store.arguments import checked_methods
-from rmq_store.broker.routing import AUTO_CREATE_QUEUE_MAX
-from rmq_store.broker.store import Store
-from rmq_store.broker.topics import TopicConfig
-from rmq_store.client.backend import Backend
-from rmq_store.client.errors import MQClientError
-from rmq_store.client.local_broker import LocalBroker
-from rmq_store.client.messages import MessageQueue
-from rmq_store.client.queue_selection import queues_of_order_conf
+from rmq_store.broker.metadata.topics import TopicConfig
+from rmq_store.broker.processor.local_broker import LocalBroker
+from rmq_store.broker.rules.routing import AUTO_CREATE_QUEUE_MAX
+from rmq_store.broker.store.store import Store
+from rmq_store.client.backend.backend import Backend
+from rmq_store.client.backend.queue_selection import queues_of_order_conf
 from rmq_store.errors import TopicKindError, UsageError
-from rmq_store.format.names import DLQ_PREFIX, RETRY_PREFIX
+from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX
+from rmq_store.protocol.errors import MQClientError
+from rmq_store.protocol.messages import MessageQueue
 
 StorePlace = str | Path | Store
 StorePlaces = StorePlace | Sequence[StorePlace] | Mapping[str, StorePlace]

@@ -13,9 +13,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rmq_store.client.messages import MessageQueue
 from rmq_store.errors import UsageError
-from rmq_store.format.hashing import java_hash
+from rmq_store.format.text.hashing import java_hash
+from rmq_store.protocol.messages import MessageQueue
 
 _POSITIVE_MASK = 0x7FFFFFFF
 

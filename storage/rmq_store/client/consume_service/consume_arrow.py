@@ -12,12 +12,12 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.client.consume_concurrently import EXPIRED_DELAY_LEVEL, ConsumeConcurrentlyService
-from rmq_store.client.messages import MessageQueue
-from rmq_store.client.process_queue import Batch, ProcessQueue
-from rmq_store.client.rebalance import Assignment
-from rmq_store.client.row_batch import RowBatch
-from rmq_store.client.send_back import reset_retry_topics
+from rmq_store.client.consume_service.consume_concurrently import EXPIRED_DELAY_LEVEL, ConsumeConcurrentlyService
+from rmq_store.client.consume_service.process_queue import Batch, ProcessQueue
+from rmq_store.client.consume_service.row_batch import RowBatch
+from rmq_store.client.consume_service.send_back import reset_retry_topics
+from rmq_store.client.group.rebalance import Assignment
+from rmq_store.protocol.messages import MessageQueue
 
 
 class ConsumeArrowService(ConsumeConcurrentlyService[pa.RecordBatch]):

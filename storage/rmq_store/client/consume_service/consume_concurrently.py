@@ -19,15 +19,15 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-from rmq_store.client.backend import Backend
-from rmq_store.client.consumer_config import MessageModel, PushConsumerConfig
-from rmq_store.client.executor import Executor
-from rmq_store.client.listener import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
-from rmq_store.client.messages import MessageQueue
-from rmq_store.client.offset_store import OffsetStore
-from rmq_store.client.process_queue import Batch, Left, Messages, ProcessQueue
-from rmq_store.client.rebalance import Assignment
-from rmq_store.client.send_back import MessageSender
+from rmq_store.client.backend.backend import Backend
+from rmq_store.client.consume_service.executor import Executor
+from rmq_store.client.consume_service.listener import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
+from rmq_store.client.consume_service.process_queue import Batch, Left, Messages, ProcessQueue
+from rmq_store.client.consume_service.send_back import MessageSender
+from rmq_store.client.group.consumer_config import MessageModel, PushConsumerConfig
+from rmq_store.client.group.offset_store import OffsetStore
+from rmq_store.client.group.rebalance import Assignment
+from rmq_store.protocol.messages import MessageQueue
 
 RESUBMIT_MS = 5000
 EXPIRED_DELAY_LEVEL = 3

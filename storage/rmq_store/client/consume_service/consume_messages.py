@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rmq_store.client.consume_concurrently import EXPIRED_DELAY_LEVEL, ConsumeConcurrentlyService
-from rmq_store.client.message_batch import MessageBatch
-from rmq_store.client.messages import MessageExt, MessageQueue
-from rmq_store.client.process_queue import Batch, ProcessQueue
-from rmq_store.client.rebalance import Assignment
-from rmq_store.client.stored_messages import MessageRows
+from rmq_store.client.consume_service.consume_concurrently import EXPIRED_DELAY_LEVEL, ConsumeConcurrentlyService
+from rmq_store.client.consume_service.message_batch import MessageBatch
+from rmq_store.client.consume_service.process_queue import Batch, ProcessQueue
+from rmq_store.client.group.rebalance import Assignment
+from rmq_store.protocol.messages import MessageExt, MessageQueue
+from rmq_store.protocol.stored_messages import MessageRows
 
 
 class ConsumeMessagesService(ConsumeConcurrentlyService[Sequence[MessageExt]]):

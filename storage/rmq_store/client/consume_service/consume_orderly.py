@@ -18,15 +18,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from rmq_store.client.backend import Backend
-from rmq_store.client.consumer_config import MessageModel, PushConsumerConfig
-from rmq_store.client.executor import Executor
-from rmq_store.client.listener import ConsumeOrderlyContext, ConsumeOrderlyStatus, MessageListenerOrderly
-from rmq_store.client.messages import MessageExt, MessageQueue
-from rmq_store.client.offset_store import OffsetStore
-from rmq_store.client.ordered_process_queue import NOTHING, OrderedProcessQueue
-from rmq_store.client.rebalance import Assignment
-from rmq_store.client.send_back import MessageSender, reset_retry_topic
+from rmq_store.client.backend.backend import Backend
+from rmq_store.client.consume_service.executor import Executor
+from rmq_store.client.consume_service.listener import (
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
+    MessageListenerOrderly,
+)
+from rmq_store.client.consume_service.ordered_process_queue import NOTHING, OrderedProcessQueue
+from rmq_store.client.consume_service.send_back import MessageSender, reset_retry_topic
+from rmq_store.client.group.consumer_config import MessageModel, PushConsumerConfig
+from rmq_store.client.group.offset_store import OffsetStore
+from rmq_store.client.group.rebalance import Assignment
+from rmq_store.protocol.messages import MessageExt, MessageQueue
 
 RELOCK_MS = 3000
 CONTINUOUS_MS_MAX = 60_000

@@ -14,9 +14,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from rmq_store.client.timers import SteadyClock
-from rmq_store.files.background import Background
-from rmq_store.files.guard import Condition
+from rmq_store.client.group.timers import SteadyClock
+from rmq_store.files.locks.background import Background
+from rmq_store.files.locks.guard import Condition
 
 Task = Callable[[], None]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rmq_store.client.messages import MessageExt, add_properties
-from rmq_store.client.process_queue import Batch
-from rmq_store.client.stored_messages import MessageRows
-from rmq_store.files.guard import Guard
-from rmq_store.format.properties import CONSUME_START_TIME
+from rmq_store.client.consume_service.process_queue import Batch
+from rmq_store.files.locks.guard import Guard
+from rmq_store.format.properties.property_string import CONSUME_START_TIME
+from rmq_store.protocol.messages import MessageExt, add_properties
+from rmq_store.protocol.stored_messages import MessageRows
 
 
 class MessageBatch(Batch[Sequence[MessageExt]]):

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from rmq_store.client.held_queue import HeldQueue
-from rmq_store.client.messages import MessageExt
+from rmq_store.client.group.held_queue import HeldQueue
+from rmq_store.protocol.messages import MessageExt
 
 NOTHING = -1
 

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from typing import Generic, Protocol, Self, TypeVar
 
-from rmq_store.client.held_queue import HeldQueue
+from rmq_store.client.group.held_queue import HeldQueue
 
 
 class Messages(Protocol):

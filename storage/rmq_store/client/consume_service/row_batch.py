@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from rmq_store.client.process_queue import Batch
-from rmq_store.client.stored_messages import body_bytes
+from rmq_store.client.consume_service.process_queue import Batch
+from rmq_store.protocol.stored_messages import body_bytes
 
 
 class RowBatch(Batch[pa.RecordBatch]):

@@ -18,13 +18,13 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.client.backend import Backend
-from rmq_store.client.errors import ClientError
-from rmq_store.client.messages import MessageExt, add_properties
-from rmq_store.client.stored_messages import messages_of
-from rmq_store.format import properties as names
-from rmq_store.format.message import Message
-from rmq_store.format.names import retry_topic
+from rmq_store.client.backend.backend import Backend
+from rmq_store.format.frames.message import Message
+from rmq_store.format.properties import property_string as names
+from rmq_store.format.text.names import retry_topic
+from rmq_store.protocol.errors import ClientError
+from rmq_store.protocol.messages import MessageExt, add_properties
+from rmq_store.protocol.stored_messages import messages_of
 
 SEND_BACK_TIMEOUT_MS = 5000
 MAX_RECONSUME_TIMES_DEFAULT: Final = 16

@@ -21,24 +21,24 @@ from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 
 from rmq_store.arguments import checked_methods
-from rmq_store.client.backend import Backend, broker_of
-from rmq_store.client.client_id import make_client_id
-from rmq_store.client.consumer_config import LitePullConsumerConfig, MessageModel
-from rmq_store.client.errors import ClientError, ClientErrorCode, MQClientError
-from rmq_store.client.local import StorePlaces, backend_of
-from rmq_store.client.membership import Membership
-from rmq_store.client.messages import MessageExt, MessageQueue, PullStatus
-from rmq_store.client.offset_store import checked_offset, open_offset_store
-from rmq_store.client.ordered_process_queue import OrderedProcessQueue
-from rmq_store.client.pull_service import PULL_AFTER_ERROR_MS, with_bounds
-from rmq_store.client.rebalance import Assignment, Rebalance
-from rmq_store.client.start_offset import pull_from_where
-from rmq_store.client.subscription import MessageSelector, Subscription
-from rmq_store.client.timers import SteadyClock
+from rmq_store.broker.filter.subscription import MessageSelector, Subscription
+from rmq_store.client.backend.backend import Backend, broker_of
+from rmq_store.client.backend.local import StorePlaces, backend_of
+from rmq_store.client.consume_service.ordered_process_queue import OrderedProcessQueue
+from rmq_store.client.consumer.pull_service import PULL_AFTER_ERROR_MS, with_bounds
+from rmq_store.client.group.client_id import make_client_id
+from rmq_store.client.group.consumer_config import LitePullConsumerConfig, MessageModel
+from rmq_store.client.group.membership import Membership
+from rmq_store.client.group.offset_store import checked_offset, open_offset_store
+from rmq_store.client.group.rebalance import Assignment, Rebalance
+from rmq_store.client.group.start_offset import pull_from_where
+from rmq_store.client.group.timers import SteadyClock
 from rmq_store.errors import UsageError
-from rmq_store.files.background import Background
-from rmq_store.files.guard import Event, Guard
-from rmq_store.format.names import validate_group, validate_topic
+from rmq_store.files.locks.background import Background
+from rmq_store.files.locks.guard import Event, Guard
+from rmq_store.format.text.names import validate_group, validate_topic
+from rmq_store.protocol.errors import ClientError, ClientErrorCode, MQClientError
+from rmq_store.protocol.messages import MessageExt, MessageQueue, PullStatus
 
 _WAIT_S = 0.02
 _BEAT_S = 0.2

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rmq_store.client.messages import MessageExt, PoppedMessage
-from rmq_store.client.send_back import reset_retry_topic
-from rmq_store.format.properties import SHARDING_KEY
+from rmq_store.client.consume_service.send_back import reset_retry_topic
+from rmq_store.format.properties.property_string import SHARDING_KEY
+from rmq_store.protocol.messages import MessageExt, PoppedMessage
 
 
 class MessageView:

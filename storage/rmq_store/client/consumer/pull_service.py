@@ -19,16 +19,16 @@ from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from rmq_store.client.backend import Backend, Broker, broker_of
-from rmq_store.client.consumer_config import MessageModel, PushConsumerConfig
-from rmq_store.client.errors import ClientError, MQBrokerError, ResponseCode
-from rmq_store.client.messages import MessageExt, MessageQueue, Pulled, PullResult, PullStatus, add_properties
-from rmq_store.client.offset_store import OffsetStore
-from rmq_store.client.rebalance import Assignment, Held, Rebalance
-from rmq_store.client.send_back import reset_retry_topics
-from rmq_store.client.stored_messages import MessageRows
-from rmq_store.client.subscription import Subscription
-from rmq_store.format.properties import MAX_OFFSET, MIN_OFFSET
+from rmq_store.broker.filter.subscription import Subscription
+from rmq_store.client.backend.backend import Backend, Broker, broker_of
+from rmq_store.client.consume_service.send_back import reset_retry_topics
+from rmq_store.client.group.consumer_config import MessageModel, PushConsumerConfig
+from rmq_store.client.group.offset_store import OffsetStore
+from rmq_store.client.group.rebalance import Assignment, Held, Rebalance
+from rmq_store.format.properties.property_string import MAX_OFFSET, MIN_OFFSET
+from rmq_store.protocol.errors import ClientError, MQBrokerError, ResponseCode
+from rmq_store.protocol.messages import MessageExt, MessageQueue, Pulled, PullResult, PullStatus, add_properties
+from rmq_store.protocol.stored_messages import MessageRows
 
 PULL_AFTER_ERROR_MS = 3000
 PULL_AFTER_FLOW_CONTROL_MS = 20

@@ -24,20 +24,20 @@ from collections.abc import Callable
 from types import TracebackType
 
 from rmq_store.arguments import checked_methods
-from rmq_store.client.backend import Backend
-from rmq_store.client.client_id import make_client_id
-from rmq_store.client.consumer_config import MessageModel, PushConsumerConfig
-from rmq_store.client.errors import ClientError
-from rmq_store.client.executor import Executor
-from rmq_store.client.listener import MessageListener, MessageListenerOrderly
-from rmq_store.client.local import StorePlaces, backend_of
-from rmq_store.client.messages import MessageQueue
-from rmq_store.client.push_parts import make_parts
-from rmq_store.client.subscription import MessageSelector, Subscription
+from rmq_store.broker.filter.subscription import MessageSelector, Subscription
+from rmq_store.client.backend.backend import Backend
+from rmq_store.client.backend.local import StorePlaces, backend_of
+from rmq_store.client.consume_service.executor import Executor
+from rmq_store.client.consume_service.listener import MessageListener, MessageListenerOrderly
+from rmq_store.client.consumer.push_parts import make_parts
+from rmq_store.client.group.client_id import make_client_id
+from rmq_store.client.group.consumer_config import MessageModel, PushConsumerConfig
 from rmq_store.errors import UsageError
-from rmq_store.files.background import Background
-from rmq_store.files.guard import Event, Guard
-from rmq_store.format.names import retry_topic, validate_group, validate_topic
+from rmq_store.files.locks.background import Background
+from rmq_store.files.locks.guard import Event, Guard
+from rmq_store.format.text.names import retry_topic, validate_group, validate_topic
+from rmq_store.protocol.errors import ClientError
+from rmq_store.protocol.messages import MessageQueue
 
 PERSIST_FIRST_MS, PERSIST_MS = 10_000, 5000
 

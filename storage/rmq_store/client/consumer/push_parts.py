@@ -12,21 +12,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from rmq_store.client.backend import Backend
-from rmq_store.client.consume_arrow import ConsumeArrowService
-from rmq_store.client.consume_messages import ConsumeMessagesService
-from rmq_store.client.consume_orderly import ConsumeOrderlyService
-from rmq_store.client.consumer_config import MessageModel, PushConsumerConfig
-from rmq_store.client.executor import Executor
-from rmq_store.client.held_queue import HeldQueue
-from rmq_store.client.listener import MessageListener, MessageListenerArrow, MessageListenerOrderly
-from rmq_store.client.membership import Membership
-from rmq_store.client.offset_store import OffsetStore, open_offset_store
-from rmq_store.client.ordered_process_queue import OrderedProcessQueue
-from rmq_store.client.process_queue import ProcessQueue
-from rmq_store.client.pull_service import Fetch, PullService, pull_batches, pull_messages, pull_rows
-from rmq_store.client.rebalance import Rebalance
-from rmq_store.client.subscription import Subscription
+from rmq_store.broker.filter.subscription import Subscription
+from rmq_store.client.backend.backend import Backend
+from rmq_store.client.consume_service.consume_arrow import ConsumeArrowService
+from rmq_store.client.consume_service.consume_messages import ConsumeMessagesService
+from rmq_store.client.consume_service.consume_orderly import ConsumeOrderlyService
+from rmq_store.client.consume_service.executor import Executor
+from rmq_store.client.consume_service.listener import MessageListener, MessageListenerArrow, MessageListenerOrderly
+from rmq_store.client.consume_service.ordered_process_queue import OrderedProcessQueue
+from rmq_store.client.consume_service.process_queue import ProcessQueue
+from rmq_store.client.consumer.pull_service import Fetch, PullService, pull_batches, pull_messages, pull_rows
+from rmq_store.client.group.consumer_config import MessageModel, PushConsumerConfig
+from rmq_store.client.group.held_queue import HeldQueue
+from rmq_store.client.group.membership import Membership
+from rmq_store.client.group.offset_store import OffsetStore, open_offset_store
+from rmq_store.client.group.rebalance import Rebalance
 
 LOCK_FIRST_MS, LOCK_MS = 1000, 20_000
 

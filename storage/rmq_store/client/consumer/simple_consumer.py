@@ -24,18 +24,18 @@ from types import TracebackType
 from typing import Final, TypeVar
 
 from rmq_store.arguments import checked_methods
-from rmq_store.broker.pop import MESSAGES_MAX
-from rmq_store.client.backend import Backend, Broker
-from rmq_store.client.client_id import make_client_id
-from rmq_store.client.consumer_config import ConsumeFromWhere
-from rmq_store.client.errors import ClientError
-from rmq_store.client.local import StorePlaces, backend_of
-from rmq_store.client.message_view import MessageView
-from rmq_store.client.subscription import MessageSelector, Subscription
+from rmq_store.broker.filter.subscription import MessageSelector, Subscription
+from rmq_store.broker.pop.pop import MESSAGES_MAX
+from rmq_store.client.backend.backend import Backend, Broker
+from rmq_store.client.backend.local import StorePlaces, backend_of
+from rmq_store.client.consumer.message_view import MessageView
+from rmq_store.client.group.client_id import make_client_id
+from rmq_store.client.group.consumer_config import ConsumeFromWhere
 from rmq_store.errors import UsageError
-from rmq_store.files.background import Pool
-from rmq_store.files.guard import Guard
-from rmq_store.format.names import retry_topic, validate_group, validate_topic
+from rmq_store.files.locks.background import Pool
+from rmq_store.files.locks.guard import Guard
+from rmq_store.format.text.names import retry_topic, validate_group, validate_topic
+from rmq_store.protocol.errors import ClientError
 
 _log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
-from rmq_store.client.messages import MessageQueue
 from rmq_store.errors import UsageError
+from rmq_store.protocol.messages import MessageQueue
 
 VIRTUAL_NODE_COUNT = 10
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from rmq_store.arguments import check_fields
-from rmq_store.client.allocate import AllocateMessageQueueAveragely, AllocateMessageQueueStrategy
-from rmq_store.client.rate_limiter import RateLimiter
+from rmq_store.client.group.allocate import AllocateMessageQueueAveragely, AllocateMessageQueueStrategy
+from rmq_store.client.group.rate_limiter import RateLimiter
 from rmq_store.errors import UsageError
 
 _MINUTE_MS = 60_000

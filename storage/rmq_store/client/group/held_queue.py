@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 
-from rmq_store.files.guard import Guard
+from rmq_store.files.locks.guard import Guard
 
 LOCK_LIVE_MS = 30_000  # rocketmq.client.rebalance.lockMaxLiveTime
 

@@ -15,12 +15,12 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from rmq_store.client.backend import Backend, Broker
-from rmq_store.client.errors import ClientError
-from rmq_store.client.rebalance import Rebalance
-from rmq_store.client.timers import SteadyClock, Timer
+from rmq_store.client.backend.backend import Backend, Broker
+from rmq_store.client.group.rebalance import Rebalance
+from rmq_store.client.group.timers import SteadyClock, Timer
 from rmq_store.errors import LeaseHeldError
-from rmq_store.files.guard import Guard
+from rmq_store.files.locks.guard import Guard
+from rmq_store.protocol.errors import ClientError
 
 HEARTBEAT_MS = 30_000
 LOOK_MS = 1000

@@ -17,14 +17,14 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from rmq_store.broker.offsets import offset_number
-from rmq_store.client.backend import Backend, broker_of
-from rmq_store.client.consumer_config import ConsumerConfig, MessageModel
-from rmq_store.client.errors import ClientError, MessageIllegalError, MQClientError, ResponseCode
-from rmq_store.client.messages import MessageQueue
+from rmq_store.broker.metadata.offsets import offset_number
+from rmq_store.client.backend.backend import Backend, broker_of
+from rmq_store.client.group.consumer_config import ConsumerConfig, MessageModel
 from rmq_store.errors import CorruptConfigError, StoreFailedError, StoreFullError, UsageError
 from rmq_store.files.durable import make_directory, read_limited, remove_leftovers, write_atomically
-from rmq_store.files.guard import Guard
+from rmq_store.files.locks.guard import Guard
+from rmq_store.protocol.errors import ClientError, MessageIllegalError, MQClientError, ResponseCode
+from rmq_store.protocol.messages import MessageQueue
 
 _FILE_BYTES_MAX = 64 * 1024 * 1024
 _ENTRY = re.compile(r'(\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\})\s*:\s*([0-9]{1,19})\s*(,|(?=\}))')

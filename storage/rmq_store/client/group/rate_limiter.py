@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from rmq_store.clock import system_clock
 from rmq_store.errors import UsageError
-from rmq_store.files.guard import Guard
+from rmq_store.files.locks.guard import Guard
 
 _BURST_MS = 1000.0
 

@@ -18,15 +18,15 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from rmq_store.client.backend import Backend, broker_of
-from rmq_store.client.consumer_config import ConsumerConfig, MessageModel
-from rmq_store.client.errors import ClientError
-from rmq_store.client.held_queue import HeldQueue
-from rmq_store.client.messages import MessageQueue
-from rmq_store.client.offset_store import OffsetStore
-from rmq_store.client.start_offset import pull_from_where
-from rmq_store.files.guard import Guard
-from rmq_store.format.names import RETRY_PREFIX
+from rmq_store.client.backend.backend import Backend, broker_of
+from rmq_store.client.group.consumer_config import ConsumerConfig, MessageModel
+from rmq_store.client.group.held_queue import HeldQueue
+from rmq_store.client.group.offset_store import OffsetStore
+from rmq_store.client.group.start_offset import pull_from_where
+from rmq_store.files.locks.guard import Guard
+from rmq_store.format.text.names import RETRY_PREFIX
+from rmq_store.protocol.errors import ClientError
+from rmq_store.protocol.messages import MessageQueue
 
 _log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@
 
 from __future__ import annotations
 
-from rmq_store.client.backend import Backend, broker_of
-from rmq_store.client.consumer_config import ConsumeFromWhere
-from rmq_store.client.messages import MessageQueue
-from rmq_store.client.offset_store import OffsetStore
-from rmq_store.format.names import RETRY_PREFIX
+from rmq_store.client.backend.backend import Backend, broker_of
+from rmq_store.client.group.consumer_config import ConsumeFromWhere
+from rmq_store.client.group.offset_store import OffsetStore
+from rmq_store.format.text.names import RETRY_PREFIX
+from rmq_store.protocol.messages import MessageQueue
 
 
 def pull_from_where(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rmq_store.files.guard import Guard
+from rmq_store.files.locks.guard import Guard
 
 
 class SteadyClock:

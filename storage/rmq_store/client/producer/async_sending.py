@@ -9,10 +9,10 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from rmq_store.broker.results import SendResult
-from rmq_store.client.errors import MQClientError, RemotingTooMuchRequestError
-from rmq_store.files.background import Outcome, Pool
-from rmq_store.files.guard import Condition
+from rmq_store.files.locks.background import Outcome, Pool
+from rmq_store.files.locks.guard import Condition
+from rmq_store.protocol.errors import MQClientError, RemotingTooMuchRequestError
+from rmq_store.protocol.results import SendResult
 
 _LOG = logging.getLogger(__name__)
 

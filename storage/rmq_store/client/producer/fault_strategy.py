@@ -23,9 +23,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from rmq_store.client.messages import MessageQueue
-from rmq_store.client.queue_selection import ThreadLocalIndex, next_queue, select_one_message_queue
-from rmq_store.files.guard import Guard
+from rmq_store.client.backend.queue_selection import ThreadLocalIndex, next_queue, select_one_message_queue
+from rmq_store.files.locks.guard import Guard
+from rmq_store.protocol.messages import MessageQueue
 
 LatencyPreset = Literal["4.x", "5.x"]
 

@@ -11,17 +11,17 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rmq_store.client.errors import MessageIllegalError
-from rmq_store.client.producer_config import ProducerConfig
+from rmq_store.client.producer.producer_config import ProducerConfig
 from rmq_store.errors import UsageError
-from rmq_store.format import properties as names
-from rmq_store.format.compression import compress
-from rmq_store.format.frame_check import SysFlag
-from rmq_store.format.ids import UniqueIdGenerator, month_start_ms
-from rmq_store.format.message import Message, check_message
-from rmq_store.format.mirror_properties import MIRROR_PROPERTIES
-from rmq_store.format.names import RETRY_PREFIX, is_system_topic, validate_group, validate_topic
-from rmq_store.format.properties import encode_properties
+from rmq_store.format.frames.compression import compress
+from rmq_store.format.frames.frame_check import SysFlag
+from rmq_store.format.frames.message import Message, check_message
+from rmq_store.format.properties import property_string as names
+from rmq_store.format.properties.mirror_properties import MIRROR_PROPERTIES
+from rmq_store.format.properties.property_string import encode_properties
+from rmq_store.format.text.ids import UniqueIdGenerator, month_start_ms
+from rmq_store.format.text.names import RETRY_PREFIX, is_system_topic, validate_group, validate_topic
+from rmq_store.protocol.errors import MessageIllegalError
 
 DEFAULT_PRODUCER_GROUP = "DEFAULT_PRODUCER"  # MixAll.java
 

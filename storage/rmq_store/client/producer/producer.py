@@ -17,20 +17,24 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from rmq_store.arguments import checked_methods, integer
-from rmq_store.broker.results import SendResult
-from rmq_store.client.async_sending import AsyncSender, Limit, OnException, OnSuccess
-from rmq_store.client.backend import Backend, Broker
-from rmq_store.client.errors import ClientErrorCode, MessageIllegalError, MQClientError
-from rmq_store.client.fault_strategy import MQFaultStrategy
-from rmq_store.client.local import StorePlaces, backend_of
-from rmq_store.client.message_rules import MessagePreparer, check_producer_group, check_topic
-from rmq_store.client.messages import MessageQueue
-from rmq_store.client.producer_config import ProducerConfig
-from rmq_store.client.queue_selection import MessageQueueSelector, ThreadLocalIndex, select_message_queue_by_hash
-from rmq_store.client.send_loop import Attempt, Request, SendLoop
+from rmq_store.client.backend.backend import Backend, Broker
+from rmq_store.client.backend.local import StorePlaces, backend_of
+from rmq_store.client.backend.queue_selection import (
+    MessageQueueSelector,
+    ThreadLocalIndex,
+    select_message_queue_by_hash,
+)
+from rmq_store.client.producer.async_sending import AsyncSender, Limit, OnException, OnSuccess
+from rmq_store.client.producer.fault_strategy import MQFaultStrategy
+from rmq_store.client.producer.message_rules import MessagePreparer, check_producer_group, check_topic
+from rmq_store.client.producer.producer_config import ProducerConfig
+from rmq_store.client.producer.send_loop import Attempt, Request, SendLoop
 from rmq_store.errors import UsageError
-from rmq_store.format.frame_check import SysFlag
-from rmq_store.format.message import Message
+from rmq_store.format.frames.frame_check import SysFlag
+from rmq_store.format.frames.message import Message
+from rmq_store.protocol.errors import ClientErrorCode, MessageIllegalError, MQClientError
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.results import SendResult
 
 
 @checked_methods("check", "send", "send_batch", "send_oneway", "send_async", constructor=True)

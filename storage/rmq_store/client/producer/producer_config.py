@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rmq_store.arguments import check_fields
-from rmq_store.client.backoff import FLOW_CONTROL_POLICY, BackoffPolicy
-from rmq_store.client.errors import ResponseCode
-from rmq_store.client.fault_strategy import LATENCY_TABLES, LatencyPreset
+from rmq_store.client.producer.backoff import FLOW_CONTROL_POLICY, BackoffPolicy
+from rmq_store.client.producer.fault_strategy import LATENCY_TABLES, LatencyPreset
 from rmq_store.errors import UsageError
-from rmq_store.format.compression import CompressionKind
+from rmq_store.format.frames.compression import CompressionKind
+from rmq_store.protocol.errors import ResponseCode
 
 # Answers of a broker that wants fewer requests: the next try waits.
 FLOW_CONTROL_CODES: Final = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.TOO_MANY_REQUESTS))

@@ -22,9 +22,11 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rmq_store.broker.results import SendResult, SendStatus
-from rmq_store.client.backoff import Backoff, Uniform
-from rmq_store.client.errors import (
+from rmq_store.client.backend.queue_selection import ThreadLocalIndex
+from rmq_store.client.producer.backoff import Backoff, Uniform
+from rmq_store.client.producer.fault_strategy import MQFaultStrategy
+from rmq_store.client.producer.producer_config import FLOW_CONTROL_CODES, ProducerConfig
+from rmq_store.protocol.errors import (
     ClientErrorCode,
     MQBrokerError,
     MQClientError,
@@ -33,10 +35,8 @@ from rmq_store.client.errors import (
     RemotingTimeoutError,
     RemotingTooMuchRequestError,
 )
-from rmq_store.client.fault_strategy import MQFaultStrategy
-from rmq_store.client.messages import MessageQueue
-from rmq_store.client.producer_config import FLOW_CONTROL_CODES, ProducerConfig
-from rmq_store.client.queue_selection import ThreadLocalIndex
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.results import SendResult, SendStatus
 
 _LOG = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from rmq_store.files.guard import Condition
+from rmq_store.files.locks.guard import Condition
 
 T = TypeVar("T")
 

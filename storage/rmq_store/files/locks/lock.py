@@ -34,9 +34,9 @@ from types import FrameType, TracebackType
 from typing import Literal, NamedTuple
 
 from rmq_store.errors import StoreLockedError, UsageError
-from rmq_store.files.bell import Bell
 from rmq_store.files.durable import open_nofollow, translate
-from rmq_store.files.pace import FIRST_S, Pace
+from rmq_store.files.locks.futex import Bell
+from rmq_store.files.locks.pace import FIRST_S, Pace
 from rmq_store.files.rooted import as_path
 
 LockKind = Literal["free", "shared", "exclusive"]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TypeVar
 
-from rmq_store.files.lock import OfdLock, is_running, reentered
+from rmq_store.files.locks.lock import OfdLock, is_running, reentered
 
 T = TypeVar("T")
 

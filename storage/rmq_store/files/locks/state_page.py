@@ -48,7 +48,7 @@ from pathlib import Path
 import numpy as np
 
 from rmq_store.files import durable
-from rmq_store.files.bell import Bell
+from rmq_store.files.locks.futex import Bell
 
 STATE_MAGIC = int.from_bytes(b"pyrmqst1", "little")
 STATE_BYTES = 4096

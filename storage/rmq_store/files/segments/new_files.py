@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rmq_store.errors import StoreError
 from rmq_store.files import durable
-from rmq_store.files.background import Background
+from rmq_store.files.locks.background import Background
 
 AHEAD = 2
 

@@ -17,7 +17,7 @@ from types import TracebackType
 
 from rmq_store.arguments import checked_methods
 from rmq_store.files import durable
-from rmq_store.files.segments import SegmentRun
+from rmq_store.files.segments.segments import SegmentRun
 
 # struct flock of 64-bit Linux, see `files.lock`.
 _FLOCK = struct.Struct("@hhqqi4x")

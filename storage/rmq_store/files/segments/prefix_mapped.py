@@ -10,9 +10,10 @@ import os
 from pathlib import Path
 
 from rmq_store.errors import CorruptIndexError
-from rmq_store.files import blocks, durable
-from rmq_store.files.link_count import LinkCount
-from rmq_store.files.segments import data_ranges
+from rmq_store.files import durable
+from rmq_store.files.segments import blocks
+from rmq_store.files.segments.link_count import LinkCount
+from rmq_store.files.segments.segments import data_ranges
 
 _ZERO_STEP = 1 << 20
 

@@ -24,11 +24,11 @@ import pyarrow as pa
 
 from rmq_store.errors import CorruptionError, UsageError
 from rmq_store.files import durable
-from rmq_store.files.link_count import LinkCount
-from rmq_store.files.listing import Listing, kept_listing
-from rmq_store.files.lock import lock_shared_quietly, unlock_quietly
-from rmq_store.files.new_files import NewFiles
+from rmq_store.files.locks.lock import lock_shared_quietly, unlock_quietly
 from rmq_store.files.rooted import plain_name, root_of
+from rmq_store.files.segments.link_count import LinkCount
+from rmq_store.files.segments.listing import Listing, kept_listing
+from rmq_store.files.segments.new_files import NewFiles
 
 # Java formats file names with 20 digits (UtilAll#offset2FileName).
 NAME_DIGITS = 20

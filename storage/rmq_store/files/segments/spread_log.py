@@ -13,8 +13,8 @@ from pathlib import Path
 
 from rmq_store.errors import CorruptionError, ReadOnlyError, UsageError
 from rmq_store.files import durable
-from rmq_store.files.listing import kept_listing
-from rmq_store.files.segments import OpenFile, OpenFiles, SegmentRun, parsed_names
+from rmq_store.files.segments.listing import kept_listing
+from rmq_store.files.segments.segments import OpenFile, OpenFiles, SegmentRun, parsed_names
 
 
 class SpreadRun(SegmentRun):

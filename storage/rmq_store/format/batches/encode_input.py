@@ -12,15 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.errors import UsageError
-from rmq_store.format.compression import CompressionKind
-from rmq_store.format.frame_check import HOSTS_V6_MASK
-from rmq_store.format.gather import value_bytes
-from rmq_store.format.host import Host
-from rmq_store.format.ids import UniqueIdGenerator
-from rmq_store.format.input_columns import as_type, is_bytes, is_text
-from rmq_store.format.names import validate_topic
-from rmq_store.format.property_encoder import NAMED_COLUMNS, checked_text, refusal
-from rmq_store.format.schema import ENCODED_SCHEMA, PROPERTIES_TYPE
+from rmq_store.format.batches.input_columns import as_type, is_bytes, is_text
+from rmq_store.format.bytes.gather import value_bytes
+from rmq_store.format.frames.compression import CompressionKind
+from rmq_store.format.frames.frame_check import HOSTS_V6_MASK
+from rmq_store.format.properties.property_encoder import NAMED_COLUMNS, checked_text, refusal
+from rmq_store.format.tables.schema import ENCODED_SCHEMA, PROPERTIES_TYPE
+from rmq_store.format.text.host import Host
+from rmq_store.format.text.ids import UniqueIdGenerator
+from rmq_store.format.text.names import validate_topic
 
 _MICROSECONDS_PER_MS = 1000
 

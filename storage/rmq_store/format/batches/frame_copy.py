@@ -15,24 +15,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.errors import UsageError
-from rmq_store.format import native
-from rmq_store.format import properties as names
-from rmq_store.format.crc import slice_crcs
-from rmq_store.format.encode_input import refuse_over
-from rmq_store.format.frame_check import HOSTS_V6_MASK, TRANSACTION_MASK, SysFlag
-from rmq_store.format.frame_fields import FrameHeaders, header_dtype
-from rmq_store.format.frame_parts import CRC_RESERVED, encoded_rows, fixed_width, hash_lists, topic_heads
-from rmq_store.format.gather import gather_fields, take_slices, value_bytes
-from rmq_store.format.hashing import java_hashes
-from rmq_store.format.host import IPV4_HOST_BYTES, IPV6_HOST_BYTES, Host
-from rmq_store.format.index_keys import index_key_hashes, topic_hashes
-from rmq_store.format.names import validate_topic
-from rmq_store.format.native_copy import copy_natively
-from rmq_store.format.properties import CRC_PROPERTY_BYTES
-from rmq_store.format.property_changes import crc_property_bytes, without_crc
-from rmq_store.format.property_columns import LAST_WINS, split_properties
-from rmq_store.format.property_encoder import no_separator
-from rmq_store.format.schema import ENCODED_SCHEMA
+from rmq_store.format.batches.encode_input import refuse_over
+from rmq_store.format.batches.frame_parts import CRC_RESERVED, encoded_rows, fixed_width, hash_lists, topic_heads
+from rmq_store.format.batches.native_copy import copy_natively
+from rmq_store.format.bytes import native
+from rmq_store.format.bytes.gather import gather_fields, take_slices, value_bytes
+from rmq_store.format.frames.crc import slice_crcs
+from rmq_store.format.frames.frame_check import HOSTS_V6_MASK, TRANSACTION_MASK, SysFlag
+from rmq_store.format.frames.frame_fields import FrameHeaders, header_dtype
+from rmq_store.format.properties import property_string as names
+from rmq_store.format.properties.property_changes import crc_property_bytes, without_crc
+from rmq_store.format.properties.property_columns import LAST_WINS, split_properties
+from rmq_store.format.properties.property_encoder import no_separator
+from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES
+from rmq_store.format.tables.schema import ENCODED_SCHEMA
+from rmq_store.format.text.hashing import java_hashes
+from rmq_store.format.text.host import IPV4_HOST_BYTES, IPV6_HOST_BYTES, Host
+from rmq_store.format.text.names import validate_topic
+from rmq_store.format.views.index_keys import index_key_hashes, topic_hashes
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

@@ -16,18 +16,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.errors import CorruptRecordError, UsageError
-from rmq_store.format import native
-from rmq_store.format import properties as names
-from rmq_store.format.compression import DecompressionError, decompress
-from rmq_store.format.frame_check import SysFlag
-from rmq_store.format.frame_dispatch import DispatchColumns, dispatch_columns
-from rmq_store.format.frame_fields import FrameHeaders, frame_columns
-from rmq_store.format.gather import SLICES_BYTES_MAX, all_are, repeated
-from rmq_store.format.host_columns import host_message_ids, host_texts
-from rmq_store.format.light_queues import are_dispatched, is_light
-from rmq_store.format.native_decoder import decode_ordinary
-from rmq_store.format.property_columns import LAST_WINS, PropertyPieces
-from rmq_store.format.schema import JAVA_MSG_ID, READABLE_SCHEMA, TIMESTAMP_TYPE, message_schema
+from rmq_store.format.batches.native_decoder import decode_ordinary
+from rmq_store.format.bytes import native
+from rmq_store.format.bytes.gather import SLICES_BYTES_MAX, all_are, repeated
+from rmq_store.format.frames.compression import DecompressionError, decompress
+from rmq_store.format.frames.frame_check import SysFlag
+from rmq_store.format.frames.frame_dispatch import DispatchColumns, dispatch_columns
+from rmq_store.format.frames.frame_fields import FrameHeaders, frame_columns
+from rmq_store.format.properties import property_string as names
+from rmq_store.format.properties.light_queues import are_dispatched, is_light
+from rmq_store.format.properties.property_columns import LAST_WINS, PropertyPieces
+from rmq_store.format.tables.schema import JAVA_MSG_ID, READABLE_SCHEMA, TIMESTAMP_TYPE, message_schema
+from rmq_store.format.text.host_columns import host_message_ids, host_texts
 from rmq_store.memory import BatchMemory
 
 __all__ = [

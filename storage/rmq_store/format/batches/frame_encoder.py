@@ -14,23 +14,23 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.format import native
-from rmq_store.format import properties as names
-from rmq_store.format.compression import compress
-from rmq_store.format.crc import array_crcs, shift_crcs, slice_crcs
-from rmq_store.format.encode_input import EncodeInput, EncodeOptions, RowFields, refuse_over
-from rmq_store.format.frame_check import COMPRESSION_MASK, CRC_MASK, TRANSACTION_MASK, SysFlag
-from rmq_store.format.frame_fields import header_dtype
-from rmq_store.format.frame_parts import CRC_RESERVED, encoded_rows, fixed_width, hash_lists, topic_heads
-from rmq_store.format.frame_patch import patch_frames
-from rmq_store.format.gather import value_bytes
-from rmq_store.format.hashing import java_hashes
-from rmq_store.format.ids import month_start_ms
-from rmq_store.format.index_keys import index_key_hashes, topic_hashes
-from rmq_store.format.native_encoder import encode_natively
-from rmq_store.format.properties import CRC_PROPERTY_BYTES
-from rmq_store.format.property_encoder import MapEntries, PropertyParts, no_separator, property_parts
-from rmq_store.format.schema import ENCODED_SCHEMA
+from rmq_store.format.batches.encode_input import EncodeInput, EncodeOptions, RowFields, refuse_over
+from rmq_store.format.batches.frame_parts import CRC_RESERVED, encoded_rows, fixed_width, hash_lists, topic_heads
+from rmq_store.format.batches.frame_patch import patch_frames
+from rmq_store.format.batches.native_encoder import encode_natively
+from rmq_store.format.bytes import native
+from rmq_store.format.bytes.gather import value_bytes
+from rmq_store.format.frames.compression import compress
+from rmq_store.format.frames.crc import array_crcs, shift_crcs, slice_crcs
+from rmq_store.format.frames.frame_check import COMPRESSION_MASK, CRC_MASK, TRANSACTION_MASK, SysFlag
+from rmq_store.format.frames.frame_fields import header_dtype
+from rmq_store.format.properties import property_string as names
+from rmq_store.format.properties.property_encoder import MapEntries, PropertyParts, no_separator, property_parts
+from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES
+from rmq_store.format.tables.schema import ENCODED_SCHEMA
+from rmq_store.format.text.hashing import java_hashes
+from rmq_store.format.text.ids import month_start_ms
+from rmq_store.format.views.index_keys import index_key_hashes, topic_hashes
 
 __all__ = ["EncodeOptions", "encode_batch", "patch_frames"]
 

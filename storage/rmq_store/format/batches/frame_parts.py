@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmq_store.format.frame_check import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, TRANSACTION_MASK, SysFlag
-from rmq_store.format.index_keys import IndexHashes
-from rmq_store.format.names import TOPIC_LENGTH_MAX
-from rmq_store.format.properties import CRC_PROPERTY_BYTES, CRC_PROPERTY_PREFIX
-from rmq_store.format.schema import ENCODED_SCHEMA
+from rmq_store.format.frames.frame_check import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, TRANSACTION_MASK, SysFlag
+from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES, CRC_PROPERTY_PREFIX
+from rmq_store.format.tables.schema import ENCODED_SCHEMA
+from rmq_store.format.text.names import TOPIC_LENGTH_MAX
+from rmq_store.format.views.index_keys import IndexHashes
 
 Int32 = npt.NDArray[np.int32]
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.format import native
-from rmq_store.format.crc import crc_digits, patch_crcs
-from rmq_store.format.frame_check import HEADER, SysFlag
-from rmq_store.format.gather import Bytes
-from rmq_store.format.host import IPV4_HOST_BYTES, IPV6_HOST_BYTES
-from rmq_store.format.properties import CRC_PROPERTY_BYTES
+from rmq_store.format.bytes import native
+from rmq_store.format.bytes.gather import Bytes
+from rmq_store.format.frames.crc import crc_digits, patch_crcs
+from rmq_store.format.frames.frame_check import HEADER, SysFlag
+from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES
+from rmq_store.format.text.host import IPV4_HOST_BYTES, IPV6_HOST_BYTES
 
 Int64 = npt.NDArray[np.int64]
 

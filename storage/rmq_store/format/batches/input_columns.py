@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.errors import UsageError
-from rmq_store.format.property_encoder import refusal
+from rmq_store.format.properties.property_encoder import refusal
 
 _NS_PER_US = 1000
 _PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}

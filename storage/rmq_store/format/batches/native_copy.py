@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmq_store.format import native
-from rmq_store.format.frame_fields import FrameHeaders
-from rmq_store.format.frame_parts import encoded_rows
-from rmq_store.format.gather import SLICES_BYTES_MAX, value_bytes
-from rmq_store.format.host import Host
-from rmq_store.format.index_keys import topic_hashes
-from rmq_store.format.properties import CRC_PROPERTY_BYTES
+from rmq_store.format.batches.frame_parts import encoded_rows
+from rmq_store.format.bytes import native
+from rmq_store.format.bytes.gather import SLICES_BYTES_MAX, value_bytes
+from rmq_store.format.frames.frame_fields import FrameHeaders
+from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES
+from rmq_store.format.text.host import Host
+from rmq_store.format.views.index_keys import topic_hashes
 
 Int32 = npt.NDArray[np.int32]
 

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.format import native
-from rmq_store.format.frame_check import FRAME_BYTES_MIN
-from rmq_store.format.gather import Bytes, Positions, repeated
-from rmq_store.format.properties import CRC32, KEYS, TAGS, UNIQUE_KEY
-from rmq_store.format.schema import MESSAGE_SCHEMA, PROPERTY_COLUMNS, message_schema
+from rmq_store.format.bytes import native
+from rmq_store.format.bytes.gather import Bytes, Positions, repeated
+from rmq_store.format.frames.frame_check import FRAME_BYTES_MIN
+from rmq_store.format.properties.property_string import CRC32, KEYS, TAGS, UNIQUE_KEY
+from rmq_store.format.tables.schema import MESSAGE_SCHEMA, PROPERTY_COLUMNS, message_schema
 from rmq_store.memory import Area, BatchMemory, from_heap
 
 # The extension knows the order.

@@ -15,17 +15,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmq_store.format import native
-from rmq_store.format import properties as names
-from rmq_store.format.encode_input import EncodeInput, EncodeOptions, RowFields
-from rmq_store.format.frame_fields import header_dtype
-from rmq_store.format.frame_parts import encoded_rows
-from rmq_store.format.host import Host
-from rmq_store.format.ids import month_start_ms
-from rmq_store.format.index_keys import topic_hashes
-from rmq_store.format.native import Int32, Int64, Rows, Texts
-from rmq_store.format.properties import CRC_PROPERTY_BYTES
-from rmq_store.format.property_encoder import NAMED_COLUMNS
+from rmq_store.format.batches.encode_input import EncodeInput, EncodeOptions, RowFields
+from rmq_store.format.batches.frame_parts import encoded_rows
+from rmq_store.format.bytes import native
+from rmq_store.format.bytes.native import Int32, Int64, Rows, Texts
+from rmq_store.format.frames.frame_fields import header_dtype
+from rmq_store.format.properties import property_string as names
+from rmq_store.format.properties.property_encoder import NAMED_COLUMNS
+from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES
+from rmq_store.format.text.host import Host
+from rmq_store.format.text.ids import month_start_ms
+from rmq_store.format.views.index_keys import topic_hashes
 from rmq_store.threads import map_in_threads, processor_count
 
 _Fixed = tuple[Int32, Int32, Int64, Int32]

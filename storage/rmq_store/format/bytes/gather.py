@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.errors import UsageError
-from rmq_store.format import native
-from rmq_store.format.utf8 import decode_utf8
+from rmq_store.format.bytes import native
+from rmq_store.format.bytes.utf8 import decode_utf8
 
 Bytes = npt.NDArray[np.uint8]
 Positions = npt.NDArray[np.int64]

@@ -10,7 +10,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from rmq_store.format.frame_check import COMPRESSION_MASK, SysFlag
+from rmq_store.format.frames.frame_check import COMPRESSION_MASK, SysFlag
 
 CompressionKind = Literal["zlib", "lz4", "zstd"]
 

@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmq_store.format import native
-from rmq_store.format.frame_check import CRC_MASK
-from rmq_store.format.gather import value_bytes
+from rmq_store.format.bytes import native
+from rmq_store.format.bytes.gather import value_bytes
+from rmq_store.format.frames.frame_check import CRC_MASK
 
 Bytes = npt.NDArray[np.uint8]
 Int32 = npt.NDArray[np.int32]

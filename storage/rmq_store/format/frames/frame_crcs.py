@@ -11,11 +11,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.format.crc import crc_digits, slice_crcs
-from rmq_store.format.frame_check import CRC_MASK, check_frame
-from rmq_store.format.frame_fields import FrameHeaders
-from rmq_store.format.gather import gather_fields
-from rmq_store.format.properties import CRC_PROPERTY_BYTES, CRC_PROPERTY_PREFIX
+from rmq_store.format.bytes.gather import gather_fields
+from rmq_store.format.frames.crc import crc_digits, slice_crcs
+from rmq_store.format.frames.frame_check import CRC_MASK, check_frame
+from rmq_store.format.frames.frame_fields import FrameHeaders
+from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES, CRC_PROPERTY_PREFIX
 
 Mask = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.intp] | slice

@@ -16,13 +16,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.format import properties as names
-from rmq_store.format.frame_check import SysFlag
-from rmq_store.format.frame_fields import FrameHeaders, frame_columns
-from rmq_store.format.hashing import java_hashes
-from rmq_store.format.index_keys import index_key_hashes, topic_hashes
-from rmq_store.format.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
-from rmq_store.format.property_columns import LAST_WINS, PropertyPieces
+from rmq_store.format.frames.frame_check import SysFlag
+from rmq_store.format.frames.frame_fields import FrameHeaders, frame_columns
+from rmq_store.format.properties import property_string as names
+from rmq_store.format.properties.property_columns import LAST_WINS, PropertyPieces
+from rmq_store.format.text.hashing import java_hashes
+from rmq_store.format.text.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
+from rmq_store.format.views.index_keys import index_key_hashes, topic_hashes
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

@@ -15,8 +15,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.errors import CorruptRecordError, UsageError
-from rmq_store.format import native
-from rmq_store.format.frame_check import (
+from rmq_store.format.bytes import native
+from rmq_store.format.bytes.gather import (
+    SLICES_BYTES_MAX,
+    Bytes,
+    Positions,
+    as_text,
+    gather_fields,
+    repeated,
+    take_slices,
+)
+from rmq_store.format.frames.frame_check import (
     BODY_POSITIONS,
     FRAME_BYTES_MIN,
     HEADER,
@@ -26,10 +35,9 @@ from rmq_store.format.frame_check import (
     TRANSACTION_MASK,
     SysFlag,
 )
-from rmq_store.format.gather import SLICES_BYTES_MAX, Bytes, Positions, as_text, gather_fields, repeated, take_slices
-from rmq_store.format.host import IPV4_HOST_BYTES, IPV6_HOST_BYTES
-from rmq_store.format.properties import UNIQUE_KEY
-from rmq_store.format.property_columns import KEYS_AND_TAGS, PropertyPieces, split_property_slices
+from rmq_store.format.properties.property_columns import KEYS_AND_TAGS, PropertyPieces, split_property_slices
+from rmq_store.format.properties.property_string import UNIQUE_KEY
+from rmq_store.format.text.host import IPV4_HOST_BYTES, IPV6_HOST_BYTES
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

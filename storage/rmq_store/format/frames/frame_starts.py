@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.format import native
-from rmq_store.format.frame_check import FRAME_BYTES_MIN, HEADER, MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2
-from rmq_store.format.gather import gather_fields
+from rmq_store.format.bytes import native
+from rmq_store.format.bytes.gather import gather_fields
+from rmq_store.format.frames.frame_check import FRAME_BYTES_MIN, HEADER, MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2
 
 Bytes = npt.NDArray[np.uint8]
 Int64 = npt.NDArray[np.int64]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rmq_store.format import native
-from rmq_store.format.frame_check import check_frame
+from rmq_store.format.bytes import native
+from rmq_store.format.frames.frame_check import check_frame
 
 FRAMES_MAX = 1 << 17
 """So many frames are found by one call at most."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType, NoneType
 
 from rmq_store.errors import CorruptRecordError, UsageError
-from rmq_store.format import native
-from rmq_store.format import properties as names
-from rmq_store.format.frame_check import (
+from rmq_store.format.bytes import native
+from rmq_store.format.bytes.utf8 import decode_utf8
+from rmq_store.format.frames.frame_check import (
     BLANK_MAGIC,
     CRC_MASK,
     HOSTS_V6_MASK,
@@ -26,9 +26,9 @@ from rmq_store.format.frame_check import (
     check_frame,
     crc_property,
 )
-from rmq_store.format.host import IPV4_HOST_BYTES, IPV6_HOST_BYTES, Host
-from rmq_store.format.properties import CRC_PROPERTY_BYTES, CRC_PROPERTY_PREFIX
-from rmq_store.format.utf8 import decode_utf8
+from rmq_store.format.properties import property_string as names
+from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES, CRC_PROPERTY_PREFIX
+from rmq_store.format.text.host import IPV4_HOST_BYTES, IPV6_HOST_BYTES, Host
 
 __all__ = [
     "BLANK_MAGIC",

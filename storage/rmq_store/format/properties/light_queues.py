@@ -18,9 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.format import properties as names
-from rmq_store.format.names import LMQ_PREFIX
-from rmq_store.format.property_columns import PropertyPieces
+from rmq_store.format.properties import property_string as names
+from rmq_store.format.properties.property_columns import PropertyPieces
+from rmq_store.format.text.names import LMQ_PREFIX
 
 _SEPARATOR = ","
 

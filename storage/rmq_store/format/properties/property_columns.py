@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.format import native
-from rmq_store.format import properties as names
-from rmq_store.format.gather import Bytes, Positions, as_text, gather_fields, take_slices, value_bytes
+from rmq_store.format.bytes import native
+from rmq_store.format.bytes.gather import Bytes, Positions, as_text, gather_fields, take_slices, value_bytes
+from rmq_store.format.properties import property_string as names
 
 _NAME_VALUE_SEPARATOR = 1
 _PROPERTY_SEPARATOR = 2

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.errors import UsageError
-from rmq_store.format import properties as names
-from rmq_store.format.gather import Positions, value_bytes
+from rmq_store.format.bytes.gather import Positions, value_bytes
+from rmq_store.format.properties import property_string as names
 
 Mask = npt.NDArray[np.bool_]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rmq_store.errors import UsageError
-from rmq_store.format.utf8 import decode_utf8
+from rmq_store.format.bytes.utf8 import decode_utf8
 
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"

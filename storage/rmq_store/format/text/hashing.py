@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmq_store.format import native
+from rmq_store.format.bytes import native
 
 Int32Array = npt.NDArray[np.int32]
 

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmq_store.format import native
-from rmq_store.format.gather import Bytes, Positions, gather_fields
-from rmq_store.format.host import IPV4_HOST_BYTES, IPV6_HOST_BYTES, Host
-from rmq_store.format.ids import offset_message_ids
+from rmq_store.format.bytes import native
+from rmq_store.format.bytes.gather import Bytes, Positions, gather_fields
+from rmq_store.format.text.host import IPV4_HOST_BYTES, IPV6_HOST_BYTES, Host
+from rmq_store.format.text.ids import offset_message_ids
 
 _IPV4_TEXT_ROOM_BYTES = 32
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.errors import UsageError
-from rmq_store.format.host import Host
+from rmq_store.format.text.host import Host
 
 _HEX = re.compile(r"(?:[0-9a-fA-F]{32}|[0-9a-fA-F]{56})", re.ASCII)
 _UNIQUE_TAIL = struct.Struct(">HIIH")

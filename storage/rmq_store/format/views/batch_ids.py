@@ -13,7 +13,7 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.format.hashing import index_hashes, java_hash
+from rmq_store.format.text.hashing import index_hashes, java_hash
 
 Int32 = npt.NDArray[np.int32]
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.format.hashing import java_hash
+from rmq_store.format.text.hashing import java_hash
 
 ENTRY = np.dtype([("commit_log_offset", ">i8"), ("frame_size", ">i4"), ("tags_code", ">i8")])
 ENTRY_BYTES = 20

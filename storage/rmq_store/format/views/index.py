@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.errors import CorruptIndexError
-from rmq_store.format import native
+from rmq_store.format.bytes import native
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmq_store.format.gather import Positions, take_slices, value_bytes
-from rmq_store.format.hashing import index_hashes, java_hash, java_hashes
+from rmq_store.format.bytes.gather import Positions, take_slices, value_bytes
+from rmq_store.format.text.hashing import index_hashes, java_hash, java_hashes
 
 Int32 = npt.NDArray[np.int32]
 

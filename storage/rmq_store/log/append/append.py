@@ -20,18 +20,18 @@ import pyarrow as pa
 
 from rmq_store.errors import StoreError, StoreFailedError, UsageError
 from rmq_store.files import durable
-from rmq_store.files.state_page import StatePage
-from rmq_store.format.consume_queue import encode_entries
-from rmq_store.format.message import BLANK_MAGIC, place_frame
-from rmq_store.log import scan
-from rmq_store.log.beside import Beside
-from rmq_store.log.commit_log import LOCK_TIMEOUT_MS, CommitLog
-from rmq_store.log.filling import Filling, Piece, frame_bounds
-from rmq_store.log.grouping import Groups, Numbered, in_parts
-from rmq_store.log.hash_index import IndexState
-from rmq_store.log.layout import BLANK_BYTES, Layout, extent, lay_out
-from rmq_store.log.views import QueueKey
-from rmq_store.log.write_back import WriteBack
+from rmq_store.files.locks.state_page import StatePage
+from rmq_store.format.frames.message import BLANK_MAGIC, place_frame
+from rmq_store.format.views.consume_queue import encode_entries
+from rmq_store.log.append.frame_writer import Filling, Piece, frame_bounds
+from rmq_store.log.append.grouping import Groups, Numbered, in_parts
+from rmq_store.log.append.helper_thread import Beside
+from rmq_store.log.append.write_back import WriteBack
+from rmq_store.log.core import scan
+from rmq_store.log.core.commit_log import LOCK_TIMEOUT_MS, CommitLog
+from rmq_store.log.core.layout import BLANK_BYTES, Layout, extent, lay_out
+from rmq_store.log.views.hash_index import IndexState
+from rmq_store.log.views.views import QueueKey
 
 _LOG = logging.getLogger(__name__)
 _BLANK = struct.Struct(">ii")

@@ -14,11 +14,11 @@ from dataclasses import replace
 from rmq_store.errors import StoreFailedError, StoreFullError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.progress import ProgressRecord
-from rmq_store.files.segments import FsyncError
-from rmq_store.format.checkpoint import Checkpoint
-from rmq_store.log.append import append_lock
-from rmq_store.log.checkpoint import load_checkpoint
-from rmq_store.log.commit_log import LOCK_TIMEOUT_MS, CommitLog
+from rmq_store.files.segments.segments import FsyncError
+from rmq_store.format.tables.checkpoint import Checkpoint
+from rmq_store.log.append.append import append_lock
+from rmq_store.log.core.checkpoint import load_checkpoint
+from rmq_store.log.core.commit_log import LOCK_TIMEOUT_MS, CommitLog
 
 # A first opener after a power cut scans at most about this much, besides what a writer wrote since its last flush.
 PROGRESS_INTERVAL_BYTES = 64 << 20

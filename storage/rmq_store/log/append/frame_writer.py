@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.format.frame_patch import patch_frames
+from rmq_store.format.batches.frame_patch import patch_frames
 
 # Small enough to stay in the processor's cache from the copy to the write.
 PIECE_BYTES = 1 << 20

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from rmq_store.errors import StoreError, StoreFailedError, StoreLockedError
 from rmq_store.files import durable
-from rmq_store.log.append import OneRecord, append_lock, append_one
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.flush import flush
+from rmq_store.log.append.append import OneRecord, append_lock, append_one
+from rmq_store.log.append.flush import flush
+from rmq_store.log.core.commit_log import CommitLog
 
 # Where an fsync takes longer than this, what a change of threads costs does not matter.
 PATIENCE_S = 0.05

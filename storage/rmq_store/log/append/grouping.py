@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.log.layout import members, numbered_from
-from rmq_store.log.views import QueueKey
+from rmq_store.log.core.layout import members, numbered_from
+from rmq_store.log.views.views import QueueKey
 
 # Rows that an append handles together: what it holds besides the frames does not grow with it, but for 4 bytes a row.
 PART_ROWS = 1 << 16

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import TypeVar
 
-from rmq_store.files.background import Answer, Background
+from rmq_store.files.locks.background import Answer, Background
 
 _Item = TypeVar("_Item")
 _Answer = TypeVar("_Answer")

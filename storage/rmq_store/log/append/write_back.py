@@ -15,8 +15,8 @@ from queue import SimpleQueue
 from types import TracebackType
 
 from rmq_store.errors import StoreError
-from rmq_store.files.background import Background
-from rmq_store.files.segments import SegmentRun
+from rmq_store.files.locks.background import Background
+from rmq_store.files.segments.segments import SegmentRun
 
 # A hint costs a change of threads: not for a little.
 STEP_BYTES = 4 << 20

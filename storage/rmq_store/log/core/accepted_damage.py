@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from rmq_store.errors import CorruptConfigError, NotAStoreError
 from rmq_store.files import durable
-from rmq_store.format.consume_queue import QUEUE_ID_MAX, QUEUE_OFFSET_MAX
+from rmq_store.format.views.consume_queue import QUEUE_ID_MAX, QUEUE_OFFSET_MAX
 
 _FORMAT = 1
 _FILE_BYTES_MAX = 64 << 20

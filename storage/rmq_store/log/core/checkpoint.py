@@ -1,10 +1,10 @@
-"""RocketMQ's checkpoint file of a store, read (`format/checkpoint.py` has its layout)."""
+"""RocketMQ's checkpoint file of a store, read (`format/tables/checkpoint.py` has its layout)."""
 
 from __future__ import annotations
 
 from rmq_store.files import durable
-from rmq_store.format.checkpoint import Checkpoint
-from rmq_store.log.commit_log import CommitLog
+from rmq_store.format.tables.checkpoint import Checkpoint
+from rmq_store.log.core.commit_log import CommitLog
 
 
 def load_checkpoint(log: CommitLog) -> Checkpoint:

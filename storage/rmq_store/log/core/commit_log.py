@@ -15,26 +15,26 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from rmq_store import kinds
 from rmq_store.errors import CorruptIndexError, CorruptRecordError, StoreKindError
-from rmq_store.files.lock import OfdLock
+from rmq_store.files.locks.lock import OfdLock
+from rmq_store.files.locks.state_page import StatePage
 from rmq_store.files.progress import Progress, ProgressRecord
 from rmq_store.files.rooted import Root, root_of
-from rmq_store.files.segments import OpenFiles, SegmentRun
-from rmq_store.files.spread import SpreadRun
-from rmq_store.files.state_page import StatePage
-from rmq_store.format.frame_check import HOSTS_V6_MASK
-from rmq_store.format.light_queues import is_dispatched, is_light
-from rmq_store.format.message import (
+from rmq_store.files.segments.segments import OpenFiles, SegmentRun
+from rmq_store.files.segments.spread_log import SpreadRun
+from rmq_store.format.frames.frame_check import HOSTS_V6_MASK
+from rmq_store.format.frames.message import (
     MESSAGE_MAGIC_V1,
     MESSAGE_MAGIC_V2,
     StoredMessage,
     check_frame,
     decode_checked,
 )
-from rmq_store.log.delay_table import DelayTable
-from rmq_store.log.geometry import Geometry
-from rmq_store.log.hash_index import HashIndex
-from rmq_store.log.kept import Kept
-from rmq_store.log.views import Views
+from rmq_store.format.properties.light_queues import is_dispatched, is_light
+from rmq_store.log.core.accepted_damage import Kept
+from rmq_store.log.core.delay_table import DelayTable
+from rmq_store.log.core.geometry import Geometry
+from rmq_store.log.views.hash_index import HashIndex
+from rmq_store.log.views.views import Views
 
 Clock = Callable[[], int]
 """Milliseconds since the epoch."""

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from rmq_store.errors import CorruptionError
-from rmq_store.files.segments import OpenFiles, SegmentRun
-from rmq_store.format import native
+from rmq_store.files.segments.segments import OpenFiles, SegmentRun
+from rmq_store.format.bytes import native
 
 _INT64_MAX = (1 << 63) - 1
 

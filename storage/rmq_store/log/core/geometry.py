@@ -22,11 +22,11 @@ import numpy.typing as npt
 from rmq_store.errors import CorruptIndexError, CorruptionError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.progress import Progress
-from rmq_store.format import index as layout
-from rmq_store.format.consume_queue import ENTRY_BYTES
-from rmq_store.format.names import is_index_file_name
-from rmq_store.log.file_sizes import size_of_files
-from rmq_store.log.hash_index import UNKNOWN
+from rmq_store.format.text.names import is_index_file_name
+from rmq_store.format.views import index as layout
+from rmq_store.format.views.consume_queue import ENTRY_BYTES
+from rmq_store.log.core.file_sizes import size_of_files
+from rmq_store.log.views.hash_index import UNKNOWN
 
 # Entries are 20 bytes and slots 4: five slots weigh as much as one entry.
 _SLOTS_PER_ENTRY = layout.ENTRY_BYTES // layout.SLOT_BYTES

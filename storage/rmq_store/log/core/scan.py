@@ -12,14 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from rmq_store.errors import CorruptRecordError, UsageError
-from rmq_store.files.background import Answer, Background
-from rmq_store.format.consume_queue import QUEUE_OFFSET_MAX, encode_entries
-from rmq_store.format.frame_check import FrameCheck, check_frame
-from rmq_store.format.frame_decoder import DispatchColumns, dispatch_columns
-from rmq_store.format.frame_walk import FRAMES_MAX, sound_frames
-from rmq_store.format.names import validate_topic
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.views import QueueKey
+from rmq_store.files.locks.background import Answer, Background
+from rmq_store.format.batches.frame_decoder import DispatchColumns, dispatch_columns
+from rmq_store.format.frames.frame_check import FrameCheck, check_frame
+from rmq_store.format.frames.frame_walk import FRAMES_MAX, sound_frames
+from rmq_store.format.text.names import validate_topic
+from rmq_store.format.views.consume_queue import QUEUE_OFFSET_MAX, encode_entries
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.views.views import QueueKey
 
 # As many as processors are likely to be idle; each may need 2 MB for places of frames.
 SEGMENTS_AHEAD = 2

@@ -16,10 +16,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from rmq_store.format.frame_decoder import DispatchColumns
-from rmq_store.format.message import decode_frame
-from rmq_store.log import scan
-from rmq_store.log.commit_log import CommitLog
+from rmq_store.format.batches.frame_decoder import DispatchColumns
+from rmq_store.format.frames.message import decode_frame
+from rmq_store.log.core import scan
+from rmq_store.log.core.commit_log import CommitLog
 
 UNITS_TOPIC = "rmq_sys_pyrmq_units"
 UNITS_QUEUE = 0

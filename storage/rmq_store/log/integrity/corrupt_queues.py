@@ -13,12 +13,12 @@ import numpy as np
 
 from rmq_store.errors import CorruptionError, NotAStoreError
 from rmq_store.files import durable
-from rmq_store.files.segments import OpenFiles, data_ranges
-from rmq_store.format.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
-from rmq_store.format.names import LMQ_PREFIX
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.queue_ends import PLACE, QueueEnds, is_possible, open_file, reaches
-from rmq_store.log.views import QueueKey, Views
+from rmq_store.files.segments.segments import OpenFiles, data_ranges
+from rmq_store.format.text.names import LMQ_PREFIX
+from rmq_store.format.views.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.integrity.queue_ends import PLACE, QueueEnds, is_possible, open_file, reaches
+from rmq_store.log.views.views import QueueKey, Views
 
 _PAGE_ENTRIES = 256  # a page of 4 KiB has 205
 _BLANK = bytes(2 * _PAGE_ENTRIES * ENTRY_BYTES)

@@ -1,15 +1,15 @@
 """Whether a file of the index got lost: messages between two files, or before the first one, have keys in none.
 
 Only of what we wrote ourselves: a broker may have kept no index for a time. A lost newest file is noticed by who opens
-the store (`rmq_store.log.starting_point`).
+the store (`rmq_store.log.recovery.starting_point`).
 """
 
 from __future__ import annotations
 
 from rmq_store.errors import CorruptionError
-from rmq_store.format import properties as names
-from rmq_store.format.message import StoredMessage
-from rmq_store.log.commit_log import CommitLog
+from rmq_store.format.frames.message import StoredMessage
+from rmq_store.format.properties import property_string as names
+from rmq_store.log.core.commit_log import CommitLog
 
 # Messages that are looked at in a gap: most stores have none without keys.
 _LOOK = 64

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rmq_store.format.consume_queue import PRE_BLANK_SIZE
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.views import QueueKey
+from rmq_store.format.views.consume_queue import PRE_BLANK_SIZE
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.views.views import QueueKey
 
 EntriesOf = Callable[[int, int], np.ndarray]
 """[start, stop) -> these entries of the queue, dtype ENTRY; raises as it likes."""

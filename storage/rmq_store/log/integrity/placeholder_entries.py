@@ -1,4 +1,5 @@
-"""Queues on both sides of damage that was kept: as long as they were, with holes where messages are lost (see kept.py).
+"""Queues on both sides of damage that was kept: as long as they were, with holes where messages are lost (see
+accepted_damage.py).
 
 A queue offset that was given out is never given out again: entries that survived show how far a queue went, and so do
 the table of queue ends and offsets that groups have committed. What nobody remembers cannot be known: of messages lost
@@ -12,15 +13,15 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from rmq_store.files.segments import SegmentRun
-from rmq_store.format.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, encode_entries
-from rmq_store.format.frame_check import FRAME_BYTES_MIN
-from rmq_store.format.names import LMQ_PREFIX
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.consume_queue import ConsumeQueue
-from rmq_store.log.kept import BadRange, Kept
-from rmq_store.log.queue_ends import QueueEnds
-from rmq_store.log.views import QueueKey
+from rmq_store.files.segments.segments import SegmentRun
+from rmq_store.format.frames.frame_check import FRAME_BYTES_MIN
+from rmq_store.format.text.names import LMQ_PREFIX
+from rmq_store.format.views.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, encode_entries
+from rmq_store.log.core.accepted_damage import BadRange, Kept
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.integrity.queue_ends import QueueEnds
+from rmq_store.log.views.consume_queue import ConsumeQueue
+from rmq_store.log.views.views import QueueKey
 
 _LOG = logging.getLogger(__name__)
 

@@ -8,7 +8,8 @@ than the queues does no harm. `first` is the first queue offset of the oldest fi
 retention moves it before it unlinks a file, so no file of [first, end) may be missing. Without its files a queue would
 begin at offset 0 again, and give out offsets that other messages have, or begin later, and hide messages that are in
 the log. `log_end`: the log was on disk below it. `crc` is the CRC-32 of the JSON without it; a table that does not pass
-is none. Who writes it, and when: `rmq_store.log.queue_noting`; who asks it: `rmq_store.log.starting_point`.
+is none. Who writes it, and when: `rmq_store.log.integrity.queue_noting`; who asks it:
+`rmq_store.log.recovery.starting_point`.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from typing import Any
 
 from rmq_store.errors import CorruptConfigError, NotAStoreError, UsageError
 from rmq_store.files import durable
-from rmq_store.format.consume_queue import ENTRY_BYTES, QUEUE_ID_MAX, QUEUE_OFFSET_MAX
-from rmq_store.format.names import validate_topic
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.views import QueueKey
+from rmq_store.format.text.names import validate_topic
+from rmq_store.format.views.consume_queue import ENTRY_BYTES, QUEUE_ID_MAX, QUEUE_OFFSET_MAX
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.views.views import QueueKey
 
 _FORMAT = 1
 _FILE_NAME = "queue_ends.json"

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from rmq_store.errors import CorruptionError, NotAStoreError
-from rmq_store.format.consume_queue import ENTRY_BYTES
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.queue_ends import QueueEnds, is_possible
-from rmq_store.log.views import QueueKey
+from rmq_store.format.views.consume_queue import ENTRY_BYTES
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.integrity.queue_ends import QueueEnds, is_possible
+from rmq_store.log.views.views import QueueKey
 
 
 def note_queue_ends(log: CommitLog, *, last: bool) -> None:

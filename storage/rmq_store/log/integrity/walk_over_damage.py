@@ -18,12 +18,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rmq_store.format.frame_check import FRAME_BYTES_MIN
-from rmq_store.format.frame_decoder import DispatchColumns
-from rmq_store.log import scan
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.kept import BadRange
-from rmq_store.log.views import QueueKey
+from rmq_store.format.batches.frame_decoder import DispatchColumns
+from rmq_store.format.frames.frame_check import FRAME_BYTES_MIN
+from rmq_store.log.core import scan
+from rmq_store.log.core.accepted_damage import BadRange
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.views.views import QueueKey
 
 _NO_FRAMES = np.empty(0, np.int64)
 

@@ -14,15 +14,15 @@ from itertools import pairwise
 import numpy as np
 
 from rmq_store.errors import CorruptRecordError
-from rmq_store.files.state_page import StatePage
-from rmq_store.log import scan
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.holes import messages_in
-from rmq_store.log.kept import BadRange, Kept
-from rmq_store.log.over_damage import DamageWalk, bad_range, damaged_range, message_behind
-from rmq_store.log.recovery_table import Action, Follows, decide
-from rmq_store.log.starting_point import StartingPoint, Trust, vouched_end
-from rmq_store.log.units import UnitScan
+from rmq_store.files.locks.state_page import StatePage
+from rmq_store.log.core import scan
+from rmq_store.log.core.accepted_damage import BadRange, Kept
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.core.units import UnitScan
+from rmq_store.log.integrity.placeholder_entries import messages_in
+from rmq_store.log.integrity.walk_over_damage import DamageWalk, bad_range, damaged_range, message_behind
+from rmq_store.log.recovery.recovery_table import Action, Follows, decide
+from rmq_store.log.recovery.starting_point import StartingPoint, Trust, vouched_end
 
 _LOG = logging.getLogger(__name__)
 

@@ -15,12 +15,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from rmq_store.errors import CorruptionError, NotAStoreError
-from rmq_store.format.consume_queue import ENTRY_BYTES, PRE_BLANK_SIZE
-from rmq_store.format.names import SCHEDULE_TOPIC
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.delay_table import DelayTable
-from rmq_store.log.delivery_times import can_be_due, delays_in_copies, due_codes
-from rmq_store.log.rebuild import Rebuild
+from rmq_store.format.text.names import SCHEDULE_TOPIC
+from rmq_store.format.views.consume_queue import ENTRY_BYTES, PRE_BLANK_SIZE
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.core.delay_table import DelayTable
+from rmq_store.log.recovery.delivery_times import can_be_due, delays_in_copies, due_codes
+from rmq_store.log.recovery.rebuild import Rebuild
 
 _LOG = logging.getLogger(__name__)
 

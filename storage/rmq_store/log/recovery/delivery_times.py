@@ -19,14 +19,14 @@ import numpy.typing as npt
 
 from rmq_store.errors import CorruptionError
 from rmq_store.files import durable
-from rmq_store.files.copying import copy_start
-from rmq_store.format.consume_queue import ENTRY, ENTRY_BYTES, is_extension_address
-from rmq_store.format.frame_check import FRAME_BYTES_MIN
-from rmq_store.format.gather import gather_fields
-from rmq_store.format.names import SCHEDULE_TOPIC
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.queue_ext import NO_TIME, read_units
-from rmq_store.log.views import QueueKey
+from rmq_store.files.segments.copying import copy_start
+from rmq_store.format.bytes.gather import gather_fields
+from rmq_store.format.frames.frame_check import FRAME_BYTES_MIN
+from rmq_store.format.text.names import SCHEDULE_TOPIC
+from rmq_store.format.views.consume_queue import ENTRY, ENTRY_BYTES, is_extension_address
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.views.queue_ext import NO_TIME, read_units
+from rmq_store.log.views.views import QueueKey
 
 _LOG = logging.getLogger(__name__)
 

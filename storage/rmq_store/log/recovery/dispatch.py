@@ -12,16 +12,16 @@ from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 
-from rmq_store.files.background import Answer
-from rmq_store.format.frame_decoder import DispatchColumns
-from rmq_store.log import scan
-from rmq_store.log.beside import Beside
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.delivery_times import kept_entries
-from rmq_store.log.hash_index import IndexState
-from rmq_store.log.holes import close_gap, has_gap_before
-from rmq_store.log.queue_ext import has_units
-from rmq_store.log.views import QueueKey
+from rmq_store.files.locks.background import Answer
+from rmq_store.format.batches.frame_decoder import DispatchColumns
+from rmq_store.log.append.helper_thread import Beside
+from rmq_store.log.core import scan
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.integrity.placeholder_entries import close_gap, has_gap_before
+from rmq_store.log.recovery.delivery_times import kept_entries
+from rmq_store.log.views.hash_index import IndexState
+from rmq_store.log.views.queue_ext import has_units
+from rmq_store.log.views.views import QueueKey
 
 # Stretches that may wait to be put: their columns take some 10 MB each.
 _WAITING_MAX = 2

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from rmq_store.format.hashing import index_hash, java_hash
-from rmq_store.log.checkpoint import load_checkpoint
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.index_file import IndexFile
+from rmq_store.format.text.hashing import index_hash, java_hash
+from rmq_store.log.core.checkpoint import load_checkpoint
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.views.index_file import IndexFile
 
 # Entries looked at to find out whether tags are indexed.
 _SAMPLE = 2000

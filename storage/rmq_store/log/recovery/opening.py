@@ -11,18 +11,18 @@ from pathlib import Path
 
 from rmq_store.errors import StoreFailedError, StoreFullError, StoreLockedError
 from rmq_store.files import durable
-from rmq_store.files.lock import process_text
-from rmq_store.files.pace import Pace
-from rmq_store.files.state_page import StatePage
-from rmq_store.log.append import append_lock
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.delivery_times import drop_copies
-from rmq_store.log.flush import flush, indexed_until_ms, sync_filesystem, write_checkpoint
-from rmq_store.log.kept import Kept
-from rmq_store.log.queue_noting import note_queue_ends
-from rmq_store.log.rebuild import is_begun
-from rmq_store.log.recovery import REFUSE, RecoveryReport, Wishes, recover
-from rmq_store.log.starting_point import OUR_LOCK_TEXT, lock_text
+from rmq_store.files.locks.lock import process_text
+from rmq_store.files.locks.pace import Pace
+from rmq_store.files.locks.state_page import StatePage
+from rmq_store.log.append.append import append_lock
+from rmq_store.log.append.flush import flush, indexed_until_ms, sync_filesystem, write_checkpoint
+from rmq_store.log.core.accepted_damage import Kept
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.integrity.queue_noting import note_queue_ends
+from rmq_store.log.recovery.delivery_times import drop_copies
+from rmq_store.log.recovery.rebuild import is_begun
+from rmq_store.log.recovery.recovery import REFUSE, RecoveryReport, Wishes, recover
+from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT, lock_text
 
 _LOG = logging.getLogger(__name__)
 

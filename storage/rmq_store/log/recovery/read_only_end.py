@@ -14,21 +14,21 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from rmq_store.errors import NotAStoreError
-from rmq_store.files.segments import OpenFile
-from rmq_store.files.state_page import StatePage
-from rmq_store.format.consume_queue import ENTRY
-from rmq_store.log import scan
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.damage import plausible_durable_point
-from rmq_store.log.holes import has_gap_before, hole_entries, lost_messages_max, queue_ends
-from rmq_store.log.kept import BadRange, Kept
-from rmq_store.log.over_damage import DamageWalk
-from rmq_store.log.queue_ends import QueueEnds
-from rmq_store.log.rebuild import is_begun
-from rmq_store.log.rebuilt_queues import RebuiltViews, Spool
-from rmq_store.log.starting_point import OUR_LOCK_TEXT, StartingPoint, Trust, lock_text, starting_point
-from rmq_store.log.units import UnitScan
-from rmq_store.log.views import QueueKey
+from rmq_store.files.locks.state_page import StatePage
+from rmq_store.files.segments.segments import OpenFile
+from rmq_store.format.views.consume_queue import ENTRY
+from rmq_store.log.core import scan
+from rmq_store.log.core.accepted_damage import BadRange, Kept
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.core.units import UnitScan
+from rmq_store.log.integrity.placeholder_entries import has_gap_before, hole_entries, lost_messages_max, queue_ends
+from rmq_store.log.integrity.queue_ends import QueueEnds
+from rmq_store.log.integrity.walk_over_damage import DamageWalk
+from rmq_store.log.recovery.damage import plausible_durable_point
+from rmq_store.log.recovery.rebuild import is_begun
+from rmq_store.log.recovery.rebuilt_queues import RebuiltViews, Spool
+from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT, StartingPoint, Trust, lock_text, starting_point
+from rmq_store.log.views.views import QueueKey
 
 _LOG = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ writes every view again; reading only is refused.
 `end` is the next queue offset of each queue, at least, as far as its entries and its groups' offsets told before. It
 matters for a queue of which retention has taken all messages: the log cannot make it again, and without it the queue
 would begin at offset 0, and give out offsets that groups have committed. `schedule`: where a repair has put copies of
-the files of SCHEDULE_TOPIC_XXXX, which tell when messages are due (`rmq_store.log.delivery_times`); paths from the
-store's root, or absolute ones of what lies elsewhere. `crc` is the CRC-32 of the JSON without it.
+the files of SCHEDULE_TOPIC_XXXX, which tell when messages are due (`rmq_store.log.recovery.delivery_times`); paths from
+the store's root, or absolute ones of what lies elsewhere. `crc` is the CRC-32 of the JSON without it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ import numpy as np
 
 from rmq_store.errors import CorruptConfigError, NotAStoreError, UsageError
 from rmq_store.files import durable
-from rmq_store.files.segments import data_ranges
-from rmq_store.format.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
-from rmq_store.format.frame_check import FRAME_BYTES_MIN
-from rmq_store.format.names import parse_segment_name, validate_topic
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.holes import end_without_messages
-from rmq_store.log.queue_ends import QueueEnds
-from rmq_store.log.views import QueueKey
+from rmq_store.files.segments.segments import data_ranges
+from rmq_store.format.frames.frame_check import FRAME_BYTES_MIN
+from rmq_store.format.text.names import parse_segment_name, validate_topic
+from rmq_store.format.views.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.integrity.placeholder_entries import end_without_messages
+from rmq_store.log.integrity.queue_ends import QueueEnds
+from rmq_store.log.views.views import QueueKey
 
 REBUILD_FILE = "pyrmq/rebuild.json"
 

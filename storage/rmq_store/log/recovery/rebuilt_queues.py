@@ -29,13 +29,13 @@ from typing import IO
 import numpy as np
 
 from rmq_store.errors import StoreFailedError, StoreFullError
-from rmq_store.files.segments import SegmentRun
-from rmq_store.format.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.consume_queue import Confirm, ConsumeQueue
-from rmq_store.log.holes import hole_entries
-from rmq_store.log.kept import Kept
-from rmq_store.log.views import QueueKey, Views
+from rmq_store.files.segments.segments import SegmentRun
+from rmq_store.format.views.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
+from rmq_store.log.core.accepted_damage import Kept
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.integrity.placeholder_entries import hole_entries
+from rmq_store.log.views.consume_queue import Confirm, ConsumeQueue
+from rmq_store.log.views.views import QueueKey, Views
 
 _LOG = logging.getLogger(__name__)
 

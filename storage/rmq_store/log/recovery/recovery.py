@@ -17,11 +17,17 @@ from pathlib import Path
 from rmq_store.errors import CorruptConfigError
 from rmq_store.files import durable
 from rmq_store.files.progress import ProgressRecord
-from rmq_store.format.names import LMQ_PREFIX
-from rmq_store.log import scan
-from rmq_store.log.append import undo
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.damage import (
+from rmq_store.format.text.names import LMQ_PREFIX
+from rmq_store.log.append.append import undo
+from rmq_store.log.append.flush import sync_filesystem
+from rmq_store.log.core import scan
+from rmq_store.log.core.accepted_damage import BadRange, Kept
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.core.units import UnitScan
+from rmq_store.log.integrity.placeholder_entries import close_ends, fill_taken, is_retired, queue_ends, restore_ends
+from rmq_store.log.integrity.queue_ends import QueueEnds
+from rmq_store.log.integrity.queue_noting import doubt_queue_ends, settle_queue_ends
+from rmq_store.log.recovery.damage import (
     find_damage,
     kept_of_broker,
     last_message_end,
@@ -29,21 +35,15 @@ from rmq_store.log.damage import (
     presumed_end,
     refusal,
 )
-from rmq_store.log.delivery_times import copy_schedule, drop_copies, keep_delivery_times
-from rmq_store.log.dispatch import Dispatch, RottenQueueError
-from rmq_store.log.flush import sync_filesystem
-from rmq_store.log.hash_index import EMPTY, IndexState
-from rmq_store.log.holes import close_ends, fill_taken, is_retired, queue_ends, restore_ends
-from rmq_store.log.index_repair import cut_entries, keep_whole_entries
-from rmq_store.log.kept import BadRange, Kept
-from rmq_store.log.queue_ends import QueueEnds
-from rmq_store.log.queue_noting import doubt_queue_ends, settle_queue_ends
-from rmq_store.log.rebuild import Rebuild, begin_rebuild, end_rebuild, go_on, is_begun
-from rmq_store.log.recovery_table import Action, Follows, decide
-from rmq_store.log.renewal import renew
-from rmq_store.log.starting_point import OUR_LOCK_TEXT, StartingPoint, Trust, starting_point
-from rmq_store.log.units import UnitScan
-from rmq_store.log.views import QueueKey
+from rmq_store.log.recovery.delivery_times import copy_schedule, drop_copies, keep_delivery_times
+from rmq_store.log.recovery.dispatch import Dispatch, RottenQueueError
+from rmq_store.log.recovery.index_repair import cut_entries, keep_whole_entries
+from rmq_store.log.recovery.rebuild import Rebuild, begin_rebuild, end_rebuild, go_on, is_begun
+from rmq_store.log.recovery.recovery_table import Action, Follows, decide
+from rmq_store.log.recovery.rewrite_files import renew
+from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT, StartingPoint, Trust, starting_point
+from rmq_store.log.views.hash_index import EMPTY, IndexState
+from rmq_store.log.views.views import QueueKey
 
 _LOG = logging.getLogger(__name__)
 

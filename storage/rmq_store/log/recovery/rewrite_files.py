@@ -20,10 +20,10 @@ import numpy as np
 
 from rmq_store.errors import CorruptionError
 from rmq_store.files import durable
-from rmq_store.files.segments import SegmentRun, data_ranges
-from rmq_store.format.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.hash_index import HashIndex
+from rmq_store.files.segments.segments import SegmentRun, data_ranges
+from rmq_store.format.views.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.views.hash_index import HashIndex
 
 # Files that were last written so long before the progress record are on the disk: it is written after a sync that
 # takes seconds.

@@ -13,16 +13,16 @@ from enum import Enum
 
 from rmq_store.errors import CorruptionError
 from rmq_store.files import durable
+from rmq_store.files.locks.state_page import StatePage
 from rmq_store.files.progress import ProgressRecord
-from rmq_store.files.state_page import StatePage
-from rmq_store.format.frame_check import check_frame
-from rmq_store.format.message import decode_frame
-from rmq_store.log.checkpoint import load_checkpoint
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.hash_index import NO_FILE
-from rmq_store.log.queue_ends import QueueEnds
-from rmq_store.log.queue_rot import rotten_queues
-from rmq_store.log.views import QueueKey
+from rmq_store.format.frames.frame_check import check_frame
+from rmq_store.format.frames.message import decode_frame
+from rmq_store.log.core.checkpoint import load_checkpoint
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.integrity.corrupt_queues import rotten_queues
+from rmq_store.log.integrity.queue_ends import QueueEnds
+from rmq_store.log.views.hash_index import NO_FILE
+from rmq_store.log.views.views import QueueKey
 
 _LOG = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from rmq_store.files.segments import SegmentRun
-from rmq_store.format.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
+from rmq_store.files.segments.segments import SegmentRun
+from rmq_store.format.views.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
 
 _ENTRY = struct.Struct(">qiq")
 assert _ENTRY.size == ENTRY_BYTES

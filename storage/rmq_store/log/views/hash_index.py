@@ -16,11 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from rmq_store.files import durable
-from rmq_store.files.listing import Listing
 from rmq_store.files.rooted import root_of
-from rmq_store.format import index as layout
-from rmq_store.format.names import index_file_name
-from rmq_store.log.index_file import IndexFile
+from rmq_store.files.segments.listing import Listing
+from rmq_store.format.text.names import index_file_name
+from rmq_store.format.views import index as layout
+from rmq_store.log.views.index_file import IndexFile
 
 _NAME_DIGITS = 17
 NO_FILE = 0

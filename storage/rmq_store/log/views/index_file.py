@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rmq_store.files.prefix_mapped import PrefixMappedFile
-from rmq_store.format import index as layout
+from rmq_store.files.segments.prefix_mapped import PrefixMappedFile
+from rmq_store.format.views import index as layout
 
 _INDEX_COUNT = slice(36, 40)  # of the header
 _CUT_ENTRIES = 1 << 19  # looked at together: 10 MB

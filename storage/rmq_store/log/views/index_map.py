@@ -17,9 +17,9 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.format import index as layout
-from rmq_store.format import native
-from rmq_store.format.gather import gather_fields
+from rmq_store.format.bytes import native
+from rmq_store.format.bytes.gather import gather_fields
+from rmq_store.format.views import index as layout
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

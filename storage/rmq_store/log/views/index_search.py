@@ -21,11 +21,11 @@ import numpy.typing as npt
 
 from rmq_store.errors import CorruptIndexError, CorruptionError
 from rmq_store.files import durable
-from rmq_store.files.segments import OpenFile, OpenFiles
-from rmq_store.format import index as layout
-from rmq_store.format.ids import UNBOUNDED_MS
-from rmq_store.log.hash_index import HashIndex
-from rmq_store.log.index_map import BrokenChainError, IndexMap, newest_entries
+from rmq_store.files.segments.segments import OpenFile, OpenFiles
+from rmq_store.format.text.ids import UNBOUNDED_MS
+from rmq_store.format.views import index as layout
+from rmq_store.log.views.hash_index import HashIndex
+from rmq_store.log.views.index_map import BrokenChainError, IndexMap, newest_entries
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

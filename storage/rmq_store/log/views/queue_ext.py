@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.files import durable
-from rmq_store.format.consume_queue import is_extension_address
-from rmq_store.format.gather import gather_fields
-from rmq_store.format.names import parse_segment_name
+from rmq_store.format.bytes.gather import gather_fields
+from rmq_store.format.text.names import parse_segment_name
+from rmq_store.format.views.consume_queue import is_extension_address
 
 Int64 = npt.NDArray[np.int64]
 

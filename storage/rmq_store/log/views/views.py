@@ -17,9 +17,9 @@ import numpy as np
 
 from rmq_store import kinds
 from rmq_store.files import durable
-from rmq_store.files.segments import OpenFiles, SegmentRun
-from rmq_store.log.consume_queue import ConsumeQueue
-from rmq_store.log.hash_index import NOT_KEPT, HashIndex, IndexState
+from rmq_store.files.segments.segments import OpenFiles, SegmentRun
+from rmq_store.log.views.consume_queue import ConsumeQueue
+from rmq_store.log.views.hash_index import NOT_KEPT, HashIndex, IndexState
 
 QueueKey = tuple[str, int]
 """(topic, queue id)."""

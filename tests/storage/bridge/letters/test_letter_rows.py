@@ -14,7 +14,7 @@ from rmq_store.bridge.letters.letter_rows import LetterGroups, letter_rows
 from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.schema import RECORDS_SCHEMA
 from rmq_store.bridge.records.to_rmq import RmqRules
-from rmq_store.broker.dead_letter_rows import DeadLetterRows, Wanted
+from rmq_store.broker.monitoring.dead_letter_rows import DeadLetterRows, Wanted
 
 ROUTE = Route("kafka-1", "orders.DLT", 2, "rocketmq-1", "", 0, "some-id")
 TRACE = b"java.lang.IllegalStateException: no stock\n\tat com.shop.Orders.on(Orders.java:7)\n"

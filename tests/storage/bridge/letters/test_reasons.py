@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from rmq_store.bridge.letters.formats import LETTERS_SCHEMA
 from rmq_store.bridge.letters.reasons import ADDED, ALWAYS_BYTES, reason_properties, stack_hashes
-from rmq_store.format.properties import PROPERTIES_BYTES_MAX, encode_properties
+from rmq_store.format.properties.property_string import PROPERTIES_BYTES_MAX, encode_properties
 
 TRACE = (
     "java.lang.IllegalStateException: no stock for 7\n"

@@ -18,7 +18,7 @@ from rmq_store.bridge.letters.redrive import KafkaRedrive, RedriveTotals
 from rmq_store.bridge.letters.redriven_topic import topic_of, transactional_id_of
 from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.to_rmq import RmqRules
-from rmq_store.broker.dead_letter_rows import Wanted
+from rmq_store.broker.monitoring.dead_letter_rows import Wanted
 
 GROUP = "billing"
 OWN = [(b"trace", b"1"), (b"trace", b"\xff"), (b"", None)]

@@ -15,7 +15,7 @@ from rmq_store.bridge.kafka.client import Partition
 from rmq_store.bridge.letters.formats import parse_letters
 from rmq_store.bridge.letters.retry_return import transactional_id
 from rmq_store.bridge.letters.retry_topic import KafkaRetry
-from rmq_store.broker.dead_letter_rows import DeadLetterRows
+from rmq_store.broker.monitoring.dead_letter_rows import DeadLetterRows
 
 GROUP = "billing"
 QUEUE = "%RETRY%billing"

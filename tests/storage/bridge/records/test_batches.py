@@ -19,7 +19,7 @@ from rmq_store.bridge.records.batches import decode, decode_some, encode, seal
 from rmq_store.bridge.records.batches_python import Row
 from rmq_store.bridge.records.schema import RECORDS_SCHEMA, Fetched
 from rmq_store.errors import RecordTooLargeError, UsageError
-from rmq_store.format import native
+from rmq_store.format.bytes import native
 
 WAYS = [pytest.param(True, marks=pytest.mark.skipif(not native.LOADED, reason="no extension")), False]
 ABORT, COMMIT, SNAPSHOT_HEADER = 0, 1, 3

@@ -14,7 +14,7 @@ from rmq_store.bridge.records.batch_header import HEADER, HEADER_BYTES
 from rmq_store.bridge.records.batches import decode, encode, seal
 from rmq_store.bridge.records.batches_python import REASONS
 from rmq_store.errors import CorruptBatchError
-from rmq_store.format import native
+from rmq_store.format.bytes import native
 
 WAYS = [pytest.param(True, marks=pytest.mark.skipif(not native.LOADED, reason="no extension")), False]
 

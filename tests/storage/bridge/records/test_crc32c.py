@@ -8,7 +8,7 @@ import crc32c as library
 import pytest
 
 from rmq_store.bridge.records.crc32c import crc32c, crc32c_in_python
-from rmq_store.format import native
+from rmq_store.format.bytes import native
 
 SIZES = [*range(40), 255, 256, 4095, 4096, 4097, 5000, 65_537, 1_000_003]
 

@@ -27,7 +27,7 @@ from rmq_store.bridge.records.origin import PATH_LENGTH_MAX, sources_of_messages
 from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.to_kafka import to_kafka
 from rmq_store.bridge.records.to_rmq import to_rmq
-from rmq_store.format.mirror_properties import MIRROR_PROPERTIES
+from rmq_store.format.properties.mirror_properties import MIRROR_PROPERTIES
 
 TWO = records(record(b"one", key=b"k", headers=[(b"a", b"1")]), record(None, key=b"\xff", headers=[(b"a", b"")]))
 THERE, BACK = Route("K1", "T", 0, "R1", "T", 0), Route("R1", "T", 0, "K1", "T", 0)

@@ -32,8 +32,8 @@ from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.schema import RECORDS_SCHEMA
 from rmq_store.bridge.records.to_kafka import to_kafka
 from rmq_store.bridge.records.to_rmq import to_rmq
-from rmq_store.format.mirror_properties import MIRROR_PROPERTIES
-from rmq_store.format.schema import MESSAGE_SCHEMA
+from rmq_store.format.properties.mirror_properties import MIRROR_PROPERTIES
+from rmq_store.format.tables.schema import MESSAGE_SCHEMA
 
 K_TO_R = Route("K1", "Topic", 3, "R", "Topic", 3)
 R_TO_K = Route("R", "Topic", 3, "K1", "Topic", 3)

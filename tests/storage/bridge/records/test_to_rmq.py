@@ -29,15 +29,15 @@ from rmq_store.bridge.records.letter import read_letters
 from rmq_store.bridge.records.property_names import is_rocketmq_name
 from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.to_rmq import KEYS_BYTES_MAX, MESSAGES_SCHEMA, TIMESTAMP_MS_MAX, to_rmq
-from rmq_store.format import properties
-from rmq_store.format.mirror_properties import MIRROR_PROPERTIES
+from rmq_store.format.properties import property_string
+from rmq_store.format.properties.mirror_properties import MIRROR_PROPERTIES
 
 ROUTE = Route("K1", "T", 3, "R1", "T", 3)
 FROM_K0, FROM_R0 = Route("K0", "T", 3, "R0", "T", 3), Route("R0", "T", 3, "K1", "T", 3)
 
 # MessageConst and what brokers, proxies and we ourselves read besides.
 OWNED = [
-    *(value for name, value in vars(properties).items() if name.isupper() and isinstance(value, str)),
+    *(value for name, value in vars(property_string).items() if name.isupper() and isinstance(value, str)),
     "__RMQ.TRANSIENT.TOPIC_SYS_FLAG", "__LITE_TOPIC", "_SYS_MSG_PRIORITY_", "%LMQ%q", "TIMER_ROLL_LABEL", "POP_X",
     "PYRMQ_REPLAYS", "PYRMQ_DEAD_LETTER", "MIRROR_X", "KAFKA_RECORD", "KAFKA_TOMBSTONE", "rmq.TAGS", "rmq.properties",
 ]  # fmt: skip

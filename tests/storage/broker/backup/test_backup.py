@@ -24,11 +24,12 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import CorruptRecordError, Message, NotAStoreError, StagingArea, Store, StoreConfig, UsageError, backup
-from rmq_store.broker import backup_live as module
-from rmq_store.broker.config import StoreFile
+from rmq_store.broker.backup import backup_live as module
+from rmq_store.broker.metadata.store_config import StoreFile
 from rmq_store.errors import OffsetOutOfRangeError, StoreFailedError, StoreFullError, StoreLockedError
-from rmq_store.files import copying, durable
-from rmq_store.files.lock import OfdLock
+from rmq_store.files import durable
+from rmq_store.files.locks.lock import OfdLock
+from rmq_store.files.segments import copying
 from rmq_store.verify import verify_store
 
 TINY = StoreConfig(

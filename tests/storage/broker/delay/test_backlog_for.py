@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from rmq_store import Message, Store
-from rmq_store.broker import waiting
+from rmq_store.broker.delay import backlog
 
 NOW_MS = 1_795_220_000_000
 
 
 def test_what_waits_is_counted_by_where_it_comes_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "_PIECE", 2)
+    monkeypatch.setattr(backlog, "_PIECE", 2)
     now_ms = [NOW_MS]
     with Store.open(tmp_path / "store", create=True, clock=lambda: now_ms[0]) as store:
         store.create_topic("T", 2)

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from rmq_store import Message, Store, StoreConfig
-from rmq_store.broker.broker_waits import HALF, TIMER, WAITS_SCHEMA
+from rmq_store.broker.delay.broker_backlog import HALF, TIMER, WAITS_SCHEMA
 from rmq_store.cli import commands
-from rmq_store.format.names import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC
+from rmq_store.format.text.names import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC
 
 NOW = 1_700_000_000_000
 CONFIG = StoreConfig(

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from rmq_store import Message, ReadOnlyError, Store, StoreConfig, UsageError
-from rmq_store.broker import schedule
-from rmq_store.broker.delay_levels import count_due
-from rmq_store.broker.schedule import Delivery
-from rmq_store.files.lock import Exclusive, OfdLock
-from rmq_store.format.config_json import loads
-from rmq_store.log.consume_queue import ConsumeQueue
+from rmq_store.broker.delay import scheduler
+from rmq_store.broker.delay.delay_level import count_due
+from rmq_store.broker.delay.scheduler import Delivery
+from rmq_store.files.locks.lock import Exclusive, OfdLock
+from rmq_store.format.tables.config_json import loads
+from rmq_store.log.views.consume_queue import ConsumeQueue
 from rmq_store.verify import verify_store
 
 LEVELS_S = [1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200]
@@ -303,7 +303,7 @@ def test_a_damaged_record_is_told_of_and_does_not_hold_up_its_level(
 
 
 def test_a_unit_of_nothing_but_damaged_records_is_passed_over(parking: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(scheduler, "CHUNK_ROWS", 2)
     with parking.open() as store:
         parking.park(store, 1, [b"a", b"b", b"c"])
         spoil(store, 0, 0, 4, b"\0\0\0\0")
@@ -572,14 +572,14 @@ def units(store: Store) -> int:
 
 
 def test_units_are_bounded_by_rows_and_by_bytes(parking: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "CHUNK_ROWS", 3)
+    monkeypatch.setattr(scheduler, "CHUNK_ROWS", 3)
     with parking.open() as store:
         parking.park(store, 1, [b"%d" % number for number in range(8)], queue_id=[0, 1] * 4)
         parking.now_ms += 1000
         assert store.schedule.deliver_due() == Delivery(8, None)
         assert units(store) == 3
-        monkeypatch.setattr(schedule, "CHUNK_ROWS", 100)
-        monkeypatch.setattr(schedule, "CHUNK_BYTES", 1000)
+        monkeypatch.setattr(scheduler, "CHUNK_ROWS", 100)
+        monkeypatch.setattr(scheduler, "CHUNK_BYTES", 1000)
         parking.park(store, 1, [b"x" * 700] * 4)
         parking.now_ms += 1000
         assert store.schedule.deliver_due() == Delivery(4, None)

@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 
 from rmq_store import StoreError, StoreFailedError
-from rmq_store.broker import schedule
-from rmq_store.broker.schedule import Delivery
-from rmq_store.files import durable, state_page
-from rmq_store.log.index_file import IndexFile
+from rmq_store.broker.delay import scheduler
+from rmq_store.broker.delay.scheduler import Delivery
+from rmq_store.files import durable
+from rmq_store.files.locks import state_page
+from rmq_store.log.views.index_file import IndexFile
 from rmq_store.verify import verify_store
 
 # A guard against hanging only: hundreds of openings take long where the disk is busy.
@@ -55,7 +56,7 @@ def memory_too(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def waiting(parking: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Everything is due; small units, so that there are several of each kind."""
-    monkeypatch.setattr(schedule, "CHUNK_ROWS", 3)
+    monkeypatch.setattr(scheduler, "CHUNK_ROWS", 3)
     start_ms = parking.now_ms
     with parking.open() as store:
         for level in (1, 2):

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from rmq_store import CorruptionError, Message, Store, StoreConfig
-from rmq_store.broker.parked import PUT_OFF_MS
-from rmq_store.broker.schedule import Delivery
-from rmq_store.format.names import SCHEDULE_TOPIC
+from rmq_store.broker.delay.due_copies import PUT_OFF_MS
+from rmq_store.broker.delay.scheduler import Delivery
+from rmq_store.format.text.names import SCHEDULE_TOPIC
 from rmq_store.verify import verify_store
 
 NOW = 1_700_000_000_000

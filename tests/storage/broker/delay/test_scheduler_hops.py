@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import Message, Store, StoreConfig
-from rmq_store.broker.schedule import Delivery
-from rmq_store.broker.timer import PYRMQ_TIMER_TOPIC
-from rmq_store.format.hashing import java_hash
-from rmq_store.format.names import RETRY_PREFIX, SCHEDULE_TOPIC
+from rmq_store.broker.delay.scheduler import Delivery
+from rmq_store.broker.rules.timer import PYRMQ_TIMER_TOPIC
+from rmq_store.format.text.hashing import java_hash
+from rmq_store.format.text.names import RETRY_PREFIX, SCHEDULE_TOPIC
 from rmq_store.verify import verify_store
 
 TAG_A = java_hash("TagA")

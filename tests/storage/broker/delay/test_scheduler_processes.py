@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import rmq_store
-from rmq_store.broker.schedule import Delivery
+from rmq_store.broker.delay.scheduler import Delivery
 from rmq_store.clock import ClockFile
 from rmq_store.verify import verify_store
 
-WORKER = Path(__file__).parents[1] / "workers" / "deliver.py"
+WORKER = Path(__file__).parents[2] / "workers" / "deliver.py"
 PROCESSES = 4
 LEVELS = (1, 2, 3, 4)
 MESSAGES_EACH = 2000

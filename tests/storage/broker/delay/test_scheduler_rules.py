@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmq_store import UsageError
-from rmq_store.broker.timer import DELAY_MS_MAX, TIMER_QUEUES, due_ms, timer_queue_id
+from rmq_store.broker.rules.timer import DELAY_MS_MAX, TIMER_QUEUES, due_ms, timer_queue_id
 
 NOW = 1_700_000_000_123
 

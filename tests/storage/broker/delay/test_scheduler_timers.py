@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from rmq_store import Store
-from rmq_store.broker import schedule, timer_queue
-from rmq_store.broker.schedule import Delivery
-from rmq_store.broker.timer import PYRMQ_TIMER_TOPIC
-from rmq_store.broker.timer_queue import Earliest, Mark
-from rmq_store.format.consume_queue import encode_entries
-from rmq_store.log.units import UnitRecord
+from rmq_store.broker.delay import scheduler, timer_queue
+from rmq_store.broker.delay.scheduler import Delivery
+from rmq_store.broker.delay.timer_queue import Earliest, Mark
+from rmq_store.broker.rules.timer import PYRMQ_TIMER_TOPIC
+from rmq_store.format.views.consume_queue import encode_entries
+from rmq_store.log.core.units import UnitRecord
 from rmq_store.verify import verify_store
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
@@ -119,7 +119,7 @@ def test_a_message_parked_late_for_an_earlier_time_than_was_delivered_comes_too(
 def test_units_are_bounded_also_where_many_messages_have_one_time(
     parking: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedule, "CHUNK_ROWS", 4)
+    monkeypatch.setattr(scheduler, "CHUNK_ROWS", 4)
     with parking.open() as store:
         due = parking.now_ms + 1000
         parking.park_until(store, due, [b"%02d" % number for number in range(10)])
@@ -131,8 +131,8 @@ def test_units_are_bounded_also_where_many_messages_have_one_time(
         assert store.schedule.deliver_due() == Delivery(12, None)
         assert store.last_unit("timer", "0") == 6
         assert parking.bodies(store) == [b"%02d" % number for number in range(22)]
-        monkeypatch.setattr(schedule, "CHUNK_ROWS", 100)
-        monkeypatch.setattr(schedule, "CHUNK_BYTES", 3000)
+        monkeypatch.setattr(scheduler, "CHUNK_ROWS", 100)
+        monkeypatch.setattr(scheduler, "CHUNK_BYTES", 3000)
         parking.park_until(store, due + 1, [b"x" * 1000] * 5)
         parking.now_ms = due + 1
         assert store.schedule.deliver_due() == Delivery(5, None)
@@ -319,7 +319,7 @@ def test_any_history_delivers_each_message_once_and_on_time(
     parking: Any, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two stores that look in turn, are closed and opened, remember little, and deliver in small units."""
-    monkeypatch.setattr(schedule, "CHUNK_ROWS", 5)
+    monkeypatch.setattr(scheduler, "CHUNK_ROWS", 5)
     monkeypatch.setattr(timer_queue, "_STEP", 7)
     monkeypatch.setattr(timer_queue.TimerQueue.__init__, "__defaults__", (6,))
     chance, model, numbers = random.Random(seed), Model(), itertools.count()

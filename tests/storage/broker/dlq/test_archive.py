@@ -20,13 +20,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from rmq_store import ARCHIVE_SCHEMA, MESSAGE_SCHEMA, CorruptionError, Message, Store, StoreConfig, UsageError, backup
-from rmq_store.broker import archive as module
-from rmq_store.broker.archive_files import STORE_KEY, ArchiveFiles
+from rmq_store.broker.dlq import archive as module
+from rmq_store.broker.dlq.archive_files import STORE_KEY, ArchiveFiles
 from rmq_store.errors import CorruptConfigError, StoreFullError, StoreLockedError
 from rmq_store.files import durable
-from rmq_store.files.lock import OfdLock
+from rmq_store.files.locks.lock import OfdLock
 
-from .archiving import (
+from ..archiving import (
     DLQ,
     GROUP,
     NOW_MS,
@@ -260,7 +260,7 @@ def test_two_that_archive_at_the_same_time_take_turns(fast: Path, monkeypatch: p
         archive_all(store, directory)
         lock = OfdLock(directory / ".lock")
         assert lock.try_exclusive()
-        monkeypatch.setattr("rmq_store.broker.archive_files._LOCK_TIMEOUT_MS", 20)
+        monkeypatch.setattr("rmq_store.broker.dlq.archive_files._LOCK_TIMEOUT_MS", 20)
         with pytest.raises(StoreLockedError):
             archive_all(store, directory)
         lock.close()

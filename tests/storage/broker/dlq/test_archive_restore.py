@@ -20,16 +20,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from rmq_store import CorruptionError, Message, RestoreReport, Store, StoreConfig, UsageError, backup
-from rmq_store.broker.archive_restore import PURPOSE
-from rmq_store.broker.archive_restored import RESTORED_TOPIC
-from rmq_store.broker.redriven import OffsetRanges, RedrivenTable
+from rmq_store.broker.dlq.archive_restore import PURPOSE
+from rmq_store.broker.dlq.redrive_ledger import OffsetRanges, RedrivenTable
+from rmq_store.broker.dlq.restore_ledger import RESTORED_TOPIC
 from rmq_store.errors import CorruptRecordError
 from rmq_store.files import durable
-from rmq_store.format.frame_encoder import encode_batch
-from rmq_store.log.units import UnitRecord
+from rmq_store.format.batches.frame_encoder import encode_batch
+from rmq_store.log.core.units import UnitRecord
 from rmq_store.verify import verify_store
 
-from .archiving import (
+from ..archiving import (
     DLQ,
     GROUP,
     OTHER,
@@ -290,7 +290,7 @@ def test_restored_dead_letters_can_be_redriven(fast: Path) -> None:
 def test_killed_at_any_operation_and_run_again_every_dead_letter_is_restored_once(
     fast: Path, monkeypatch: pytest.MonkeyPatch, chunk_rows: int
 ) -> None:
-    monkeypatch.setattr("rmq_store.broker.archive_restore.CHUNK_ROWS", chunk_rows)
+    monkeypatch.setattr("rmq_store.broker.dlq.archive_restore.CHUNK_ROWS", chunk_rows)
     with open_store(fast / "store") as store:
         bury(store, 10)
         wanted = kept(dead_letters(store))

@@ -36,12 +36,13 @@ from rmq_store import (
     UsageError,
     failure,
 )
-from rmq_store.broker import redrive, redrive_batch, writing
-from rmq_store.broker.redrive import RESULT_SCHEMA
-from rmq_store.broker.redriven import REDRIVEN_TOPIC, OffsetRanges, RedrivenTable
-from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
-from rmq_store.format.host import Host
-from rmq_store.log.append import append, append_lock
+from rmq_store.broker.dlq import redrive, redrive_batch
+from rmq_store.broker.dlq.redrive import RESULT_SCHEMA
+from rmq_store.broker.dlq.redrive_ledger import REDRIVEN_TOPIC, OffsetRanges, RedrivenTable
+from rmq_store.broker.write import writer
+from rmq_store.format.batches.frame_encoder import EncodeOptions, encode_batch
+from rmq_store.format.text.host import Host
+from rmq_store.log.append.append import append, append_lock
 from rmq_store.verify import verify_store
 
 GROUP = "CG1"
@@ -361,7 +362,7 @@ def test_what_is_moved_but_not_yet_on_disk_is_not_moved_again(
             raise StoreLockedError("the flush lock is held")
 
         with monkeypatch.context() as patched:
-            patched.setattr(writing, "flush", stuck)
+            patched.setattr(writer, "flush", stuck)
             with pytest.raises(StoreFailedError, match="are stored, but perhaps not on disk"):
                 store.dead_letters.redrive(GROUP, rows_of(range(3)))
         assert outcomes(store.dead_letters.redrive(GROUP, rows_of(range(3)))) == ["ALREADY_REDRIVEN"] * 3

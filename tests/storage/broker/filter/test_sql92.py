@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_store.broker.sql92 import LENGTH_MAX, compile_selector
-from rmq_store.broker.sql92_expression import DEPTH_MAX
+from rmq_store.broker.filter.sql92 import LENGTH_MAX, compile_selector
+from rmq_store.broker.filter.sql92_expression import DEPTH_MAX
 from rmq_store.errors import UsageError
 
 CASES = [json.loads(line) for line in Path(__file__).with_name("sql92_cases.jsonl").read_text("utf-8").splitlines()]

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import UsageError
-from rmq_store.broker.tags import TagFilter
-from rmq_store.format.hashing import java_hash
+from rmq_store.broker.filter.tags import TagFilter
+from rmq_store.format.text.hashing import java_hash
 
 
 @pytest.mark.parametrize("expression", [None, "", "  ", "*", " * "])

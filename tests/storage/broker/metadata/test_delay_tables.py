@@ -15,13 +15,13 @@ import pytest
 from click.testing import CliRunner
 
 from rmq_store import Message, Store, StoreConfig, backup
-from rmq_store.broker.config import DEFAULTS, StoreFile
-from rmq_store.broker.schedule import Delivery
-from rmq_store.broker.staging import StagingArea
+from rmq_store.broker.delay.scheduler import Delivery
+from rmq_store.broker.metadata.store_config import DEFAULTS, StoreFile
+from rmq_store.broker.write.staging import StagingArea
 from rmq_store.cli import commands
 from rmq_store.cli.checks import directory
-from rmq_store.format.consume_queue import ENTRY
-from rmq_store.log import recovery
+from rmq_store.format.views.consume_queue import ENTRY
+from rmq_store.log.recovery import recovery
 from rmq_store.verify import verify_store
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"

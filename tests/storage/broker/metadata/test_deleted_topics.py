@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rmq_store import Message, Store, StoreConfig
-from rmq_store.broker.deleted_topics import deleted_topics, note_deletion
-from rmq_store.broker.repair import carry_out, examine
+from rmq_store.broker.metadata.deleted_topics import deleted_topics, note_deletion
+from rmq_store.broker.repair.repair import carry_out, examine
 from rmq_store.errors import CorruptConfigError
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from rmq_store.broker.groups import ConsumerFilter, FilterTable, GroupTable, SubscriptionGroup
-from rmq_store.broker.odd_entries import AGAIN
+from rmq_store.broker.metadata.groups import ConsumerFilter, FilterTable, GroupTable, SubscriptionGroup
+from rmq_store.broker.metadata.odd_entries import AGAIN
 from rmq_store.errors import CorruptConfigError, UsageError
-from rmq_store.format.config_json import Verbatim, dumps, loads
+from rmq_store.format.tables.config_json import Verbatim, dumps, loads
 
 
 def write(root: Path, entries: Any, name: str = "subscriptionGroup.json", key: str = "subscriptionGroupTable") -> Path:

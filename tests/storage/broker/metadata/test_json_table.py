@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from rmq_store.broker import config_files
-from rmq_store.broker.config_files import CachedView, ConfigFile
+from rmq_store.broker.metadata import json_table
+from rmq_store.broker.metadata.json_table import CachedView, ConfigFile
 from rmq_store.errors import CorruptConfigError, NotAStoreError, StoreError, StoreFullError, StoreLockedError
 from rmq_store.files import durable
-from rmq_store.files.lock import OfdLock
-from rmq_store.format.config_json import dumps, loads
+from rmq_store.files.locks.lock import OfdLock
+from rmq_store.format.tables.config_json import dumps, loads
 
 FOREIGN = """{
 	"dataVersion":{
@@ -202,7 +202,7 @@ def test_a_busy_config_lock_times_out_with_its_holder(tmp_path: Path) -> None:
 
 CHANGER = """
 import sys
-from rmq_store.broker.config_files import ConfigFile
+from rmq_store.broker.metadata.json_table import ConfigFile
 file = ConfigFile(sys.argv[1], "table.json", lock_timeout_ms=60_000)
 for number in range(150):
     file.update(lambda table: table.update({f"{sys.argv[2]}{number}": number}))
@@ -266,7 +266,7 @@ def test_a_table_that_could_not_be_read_again_is_not_written(
     file: ConfigFile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It was replaced, said to be durable, and read from its backup from then on: as it was before the change."""
-    monkeypatch.setattr(config_files, "SIZE_MAX", 1000)
+    monkeypatch.setattr(json_table, "SIZE_MAX", 1000)
     file.update(put("a", "x"))
     file.update(put("b", "x"))
     room = 1000 - file.path.stat().st_size

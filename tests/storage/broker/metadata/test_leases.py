@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.broker.leases import STUCK_AFTER_MS, Lease, live_leases
+from rmq_store.broker.metadata.leases import STUCK_AFTER_MS, Lease, live_leases
 from rmq_store.errors import LeaseHeldError, NotAStoreError, UsageError
 
 HOLDER = """
 import sys
-from rmq_store.broker.leases import Lease
+from rmq_store.broker.metadata.leases import Lease
 lease = Lease(sys.argv[1], "g", "t", clock=lambda: 1_700_000_000_000)
 lease.acquire("query orders-to-lake")
 print("held", flush=True)

@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from rmq_store import Message, Store, StoreConfig, UsageError
-from rmq_store.broker.offsets import OffsetTable
+from rmq_store.broker.metadata.offsets import OffsetTable
 from rmq_store.cli import commands
-from rmq_store.format.config_json import dumps, loads
+from rmq_store.format.tables.config_json import dumps, loads
 
 PLAIN, LMQ = "consumerOffset.json", "lmqConsumerOffset.json"
 # As a 5.5.0 broker writes it.

@@ -14,11 +14,11 @@ import pytest
 from click.testing import CliRunner
 
 from rmq_store import CorruptConfigError, Message, Store, StoreConfig, SubscriptionGroup
-from rmq_store.broker.groups import FilterTable, GroupTable
-from rmq_store.broker.offsets import DelayOffsetTable, OffsetTable
-from rmq_store.broker.topics import TopicTable
+from rmq_store.broker.metadata.groups import FilterTable, GroupTable
+from rmq_store.broker.metadata.offsets import DelayOffsetTable, OffsetTable
+from rmq_store.broker.metadata.topics import TopicTable
 from rmq_store.cli import commands
-from rmq_store.format.config_json import dumps, loads
+from rmq_store.format.tables.config_json import dumps, loads
 from rmq_store.verify.report import Ledger
 from rmq_store.verify.tables import check_tables
 

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from rmq_store import Message, Store, StoreConfig
-from rmq_store.broker.offsets import DelayOffsetTable, OffsetTable
-from rmq_store.broker.queues import Queues
+from rmq_store.broker.metadata.offsets import DelayOffsetTable, OffsetTable
+from rmq_store.broker.read.queues import Queues
 from rmq_store.errors import CorruptConfigError, CorruptQueueError, StoreFailedError, UsageError
 from rmq_store.files import durable
-from rmq_store.format.config_json import dumps, loads
+from rmq_store.format.tables.config_json import dumps, loads
 
 OLD_STYLE = """{
 	"offsetTable":{
@@ -365,7 +365,7 @@ def test_a_level_without_an_offset_is_kept_byte_for_byte_and_costs_no_other(tmp_
 
 COMMITTER = """
 import sys
-from rmq_store.broker.offsets import OffsetTable
+from rmq_store.broker.metadata.offsets import OffsetTable
 table = OffsetTable(sys.argv[1])
 for offset in range(1, int(sys.argv[3]) + 1):
     table.commit(sys.argv[2], {("t", offset % 4): offset})

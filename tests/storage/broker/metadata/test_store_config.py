@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from rmq_store import NotAStoreError, Store, StoreConfig, UsageError
-from rmq_store.broker.config import StoreFile, parse_delay_levels, parse_delete_when
-from rmq_store.log import opening
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.recovery import RecoveryReport
+from rmq_store.broker.metadata.store_config import StoreFile, parse_delay_levels, parse_delete_when
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.recovery import opening
+from rmq_store.log.recovery.recovery import RecoveryReport
 
 IDENTITY = "00000000-0000-0000-0000-00000000abcd"
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[4]
 
 
 def conf(directory: Path, text: str) -> Path:

@@ -17,11 +17,11 @@ import pytest
 
 import rmq_store
 from rmq_store import LeaseHeldError, Message, Store, live_leases
-from rmq_store.broker import topic_use
-from rmq_store.broker.leases import Lease
-from rmq_store.broker.live import live_groups, require_idle
-from rmq_store.broker.offset_reset import apply_reset, earliest, plan_reset
-from rmq_store.broker.topic_use import TopicLease, TopicUse
+from rmq_store.broker.metadata import topic_use
+from rmq_store.broker.metadata.leases import Lease
+from rmq_store.broker.metadata.topic_use import TopicLease, TopicUse
+from rmq_store.broker.monitoring.active_consumers import live_groups, require_idle
+from rmq_store.broker.monitoring.offset_reset import apply_reset, earliest, plan_reset
 from rmq_store.client import (
     ConsumeConcurrentlyStatus,
     LitePullConsumer,
@@ -35,7 +35,7 @@ from rmq_store.client import (
 
 GROUP = "g"
 RETRY = "%RETRY%g"
-RACER = Path(__file__).parents[1] / "workers" / "group_racer.py"
+RACER = Path(__file__).parents[2] / "workers" / "group_racer.py"
 KINDS = ("push", "lite", "simple")
 
 

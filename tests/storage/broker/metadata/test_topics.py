@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from rmq_store.broker.topics import DEFAULT_TOPICS, QUEUE_COUNT_MAX, TopicConfig, TopicTable
+from rmq_store.broker.metadata.topics import DEFAULT_TOPICS, QUEUE_COUNT_MAX, TopicConfig, TopicTable
 from rmq_store.errors import CorruptConfigError, UnknownTopicError, UsageError
-from rmq_store.format.config_json import Verbatim, dumps, loads
+from rmq_store.format.tables.config_json import Verbatim, dumps, loads
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_creating_twice_is_an_error_or_returns_what_is_there(table: TopicTable, 
 def test_of_two_processes_that_create_one_topic_both_get_the_same(tmp_path: Path) -> None:
     program = """
 import sys
-from rmq_store.broker.topics import TopicConfig, TopicTable
+from rmq_store.broker.metadata.topics import TopicConfig, TopicTable
 queues = int(sys.argv[2])
 table = TopicTable(sys.argv[1])
 print([table.create(TopicConfig(f"t{n}", queues, queues), exist_ok=True).read_queue_nums for n in range(40)])

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from rmq_store import LeaseHeldError, Message, Store, StoreConfig, UsageError
-from rmq_store.broker.leases import STUCK_AFTER_MS, Lease, live_leases
-from rmq_store.broker.live import live_consumers, live_groups, require_idle
-from rmq_store.client.local_groups import LocalGroups
-from rmq_store.client.messages import MessageQueue
+from rmq_store.broker.metadata.leases import STUCK_AFTER_MS, Lease, live_leases
+from rmq_store.broker.monitoring.active_consumers import live_consumers, live_groups, require_idle
+from rmq_store.broker.processor.local_groups import LocalGroups
+from rmq_store.protocol.messages import MessageQueue
 
 NOW_MS = 1_763_711_715_000  # 2025-11-21 07:55:15 UTC
 
@@ -80,7 +80,7 @@ def test_a_stuck_holder_counts_because_it_may_go_on(store: Store, clock: Clock) 
 
 
 def test_a_simple_consumer_is_not_in_the_way_because_it_looks_where_the_offset_was_set(store: Store) -> None:
-    """broker/pop.py: when somebody else moves the offset, the queue begins anew there."""
+    """broker/pop/pop.py: when somebody else moves the offset, the queue begins anew there."""
     for number in range(4):
         store.send(Message("T", b"%d" % number))
     store.commit_offsets("g", {("T", 0): 0})

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import Message, Store
-from rmq_store.broker.lag import QueueLag, all_lags, group_lag
+from rmq_store.broker.monitoring.lag import QueueLag, all_lags, group_lag
 
 NOW_MS = 1_800_000_000_000
 

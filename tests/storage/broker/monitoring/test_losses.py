@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import ClockFile, Loss, Store, StoreFullError, record_losses, recorded_losses
-from rmq_store.broker import losses as module
+from rmq_store.broker.monitoring import losses as module
 from rmq_store.errors import CorruptConfigError
 from rmq_store.files import durable
 

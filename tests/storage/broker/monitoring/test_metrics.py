@@ -13,9 +13,10 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 
 from rmq_store import CorruptQueueError, Message, Store, StoreConfig, SubscriptionGroup, UnknownTopicError
-from rmq_store.broker import metric_table, waiting
-from rmq_store.broker.metrics import store_metrics, write_openmetrics
-from rmq_store.format.openmetrics import MetricFamily, openmetrics_text
+from rmq_store.broker.delay import backlog
+from rmq_store.broker.monitoring import metric_table
+from rmq_store.broker.monitoring.metrics import store_metrics, write_openmetrics
+from rmq_store.format.text.openmetrics import MetricFamily, openmetrics_text
 
 NOW_MS = 1_800_000_000_000
 
@@ -223,16 +224,16 @@ def test_retention_may_take_a_queue_file_while_the_waiting_messages_are_counted(
     store: Store, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     store.send(Message("Orders", b"later", delay_level=3))
-    failing, levels = [FileNotFoundError("taken")] * times, waiting._levels
+    failing, levels = [FileNotFoundError("taken")] * times, backlog._levels
 
     def taken(*arguments: Any) -> Any:
         if failing:
             raise failing.pop()
         return levels(*arguments)
 
-    monkeypatch.setattr(waiting, "_levels", taken)
+    monkeypatch.setattr(backlog, "_levels", taken)
     if times == 1:
-        assert store.waiting() == [waiting.Backlog(3, 1, NOW_MS + 15_000)]
+        assert store.waiting() == [backlog.Backlog(3, 1, NOW_MS + 15_000)]
     else:
         with pytest.raises(FileNotFoundError):
             store.waiting()

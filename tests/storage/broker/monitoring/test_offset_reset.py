@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rmq_store import LeaseHeldError, Message, Store, StoreConfig, UnknownTopicError, UsageError
-from rmq_store.broker.live import live_consumers
-from rmq_store.broker.offset_reset import (
+from rmq_store.broker.monitoring.active_consumers import live_consumers
+from rmq_store.broker.monitoring.offset_reset import (
     Target,
     apply_reset,
     at_offset,
@@ -20,7 +20,7 @@ from rmq_store.broker.offset_reset import (
     plan_reset,
     shifted,
 )
-from rmq_store.client.local_groups import LocalGroups
+from rmq_store.broker.processor.local_groups import LocalGroups
 
 
 class Clock:
@@ -101,7 +101,7 @@ def test_nothing_is_reset_under_a_live_consumer_even_one_that_came_after_the_pla
     stream = store.lease("g", "U", "query 1")
     with pytest.raises(LeaseHeldError, match="query 1"):
         apply_reset(store, "g", changes)
-    monkeypatch.setattr("rmq_store.broker.offset_reset.require_idle", lambda store, group: None)
+    monkeypatch.setattr("rmq_store.broker.monitoring.offset_reset.require_idle", lambda store, group: None)
     with pytest.raises(LeaseHeldError, match="query 1"):  # came between the look and the leases
         apply_reset(store, "g", changes)
     assert store.committed_offsets("g") == {("T", 0): 2}

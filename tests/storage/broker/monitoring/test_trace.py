@@ -19,10 +19,10 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import Message, Store, UsageError, failure
-from rmq_store.broker.message_track import MessageTrack, Tracker, TrackType
-from rmq_store.broker.trace import Life, Standing, State, Trace
-from rmq_store.broker.trace_life import MEANINGS, Event
-from rmq_store.broker.trace_records import Copies
+from rmq_store.broker.monitoring.message_track import MessageTrack, Tracker, TrackType
+from rmq_store.broker.monitoring.trace import Life, Standing, State, Trace
+from rmq_store.broker.monitoring.trace_life import MEANINGS, Event
+from rmq_store.broker.monitoring.trace_records import Copies
 
 GROUP, RETRY, DLQ = "CG1", "%RETRY%CG1", "%DLQ%CG1"
 RETRY_OF_ORDERS, DLQ_OF_ORDERS = "%RETRY%cg_orders", "%DLQ%cg_orders"

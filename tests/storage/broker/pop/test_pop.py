@@ -18,9 +18,9 @@ from rmq_store import (
     UnknownTopicError,
     UsageError,
 )
-from rmq_store.broker import pop_messages, pop_turn
-from rmq_store.broker.pop import Pop, Popped
-from rmq_store.broker.pop_messages import ConsumeInitMode
+from rmq_store.broker.pop import pop_messages, pop_turn
+from rmq_store.broker.pop.pop import Pop, Popped
+from rmq_store.broker.pop.pop_messages import ConsumeInitMode
 from rmq_store.errors import ResponseError
 from rmq_store.files import durable
 

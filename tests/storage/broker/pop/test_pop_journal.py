@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.broker import pop_journal
-from rmq_store.broker.pop_journal import RECORD_BYTES, PopJournal
-from rmq_store.broker.pop_state import Dying, Given, Gone, PopState, Position
+from rmq_store.broker.pop import pop_journal
+from rmq_store.broker.pop.pop_journal import RECORD_BYTES, PopJournal
+from rmq_store.broker.pop.pop_state import Dying, Given, Gone, PopState, Position
 from rmq_store.errors import CorruptConfigError, StoreFullError
 from rmq_store.files import durable
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rmq_store import InvalidReceiptHandleError, Message, Store, StoreConfig
-from rmq_store.broker.pop import Popped
+from rmq_store.broker.pop.pop import Popped
 
 QUEUES = 2
 ATTEMPTS_MAX = 3

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from rmq_store import ClockFile, Message, Store, StoreConfig
-from rmq_store.broker.pop import Pop, Popped
+from rmq_store.broker.pop.pop import Pop, Popped
 from rmq_store.files import durable
 
-WORKER = Path(__file__).parents[1] / "workers" / "pop_member.py"
+WORKER = Path(__file__).parents[2] / "workers" / "pop_member.py"
 TIMEOUT_S = 100
 
 

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 
 from rmq_store import CorruptIndexError, Message, Store, StoreConfig, UsageError
 from rmq_store.cli import commands
-from rmq_store.format import index as layout
-from rmq_store.log.geometry import infer
+from rmq_store.format.views import index as layout
+from rmq_store.log.core.geometry import infer
 from rmq_store.verify import verify_store
 
 MESSAGES = 20

@@ -22,10 +22,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmq_store import Message, OffsetOutOfRangeError, Store, StoreConfig, UsageError
-from rmq_store.broker import repair
+from rmq_store.broker.repair import repair
 from rmq_store.errors import CorruptIndexError, CorruptRecordError
-from rmq_store.format.hashing import index_hash, java_hash
-from rmq_store.log import index_search
+from rmq_store.format.text.hashing import index_hash, java_hash
+from rmq_store.log.views import index_search
 
 NOW_MS = 1_700_000_000_000
 

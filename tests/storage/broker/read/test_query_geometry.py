@@ -17,9 +17,9 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import Message, Store, StoreConfig
-from rmq_store.format import index as layout
-from rmq_store.format import native
-from rmq_store.log import index_map
+from rmq_store.format.bytes import native
+from rmq_store.format.views import index as layout
+from rmq_store.log.views import index_map
 
 SCALE = 1000
 MESSAGES = 10_000

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import Store
-from rmq_store.format.hashing import index_hash, java_hash
-from rmq_store.format.index import entry_position
+from rmq_store.format.text.hashing import index_hash, java_hash
+from rmq_store.format.views.index import entry_position
 
 pytestmark = pytest.mark.slow
 

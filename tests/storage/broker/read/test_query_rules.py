@@ -16,12 +16,12 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import Message, OffsetOutOfRangeError, Store, StoreConfig, StoredMessage, UsageError
-from rmq_store.broker import query as query_module
-from rmq_store.broker.queues import Queues
-from rmq_store.broker.stored_frames import FrameRun
+from rmq_store.broker.read import query as query_module
+from rmq_store.broker.read.queues import Queues
+from rmq_store.broker.read.records import FrameRun
 from rmq_store.errors import CorruptIndexError, CorruptQueueError, CorruptRecordError
-from rmq_store.format.consume_queue import ENTRY_BYTES, PRE_BLANK_SIZE
-from rmq_store.log.commit_log import CommitLog
+from rmq_store.format.views.consume_queue import ENTRY_BYTES, PRE_BLANK_SIZE
+from rmq_store.log.core.commit_log import CommitLog
 
 from .test_query import Shop, offsets
 

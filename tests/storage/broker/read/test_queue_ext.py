@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from rmq_store import Message, Store, StoreConfig, backup
-from rmq_store.broker.schedule import Delivery
+from rmq_store.broker.delay.scheduler import Delivery
 from rmq_store.cli import commands
-from rmq_store.format.consume_queue import ENTRY, is_extension_address
-from rmq_store.format.hashing import java_hash
-from rmq_store.log.queue_ext import tags_codes
+from rmq_store.format.text.hashing import java_hash
+from rmq_store.format.views.consume_queue import ENTRY, is_extension_address
+from rmq_store.log.views.queue_ext import tags_codes
 from rmq_store.verify import verify_store
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"

@@ -14,13 +14,13 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import CorruptQueueError, CorruptRecordError, Store, StoreConfig
-from rmq_store.broker import queue_reader
-from rmq_store.broker.queue_reader import QueueReader
-from rmq_store.broker.tags import TagFilter
-from rmq_store.format import frame_decoder
-from rmq_store.format.compression import compress
-from rmq_store.format.consume_queue import ENTRY, PRE_BLANK_SIZE
-from rmq_store.format.message import Host, encode_frame
+from rmq_store.broker.filter.tags import TagFilter
+from rmq_store.broker.read import queue_reader
+from rmq_store.broker.read.queue_reader import QueueReader
+from rmq_store.format.batches import frame_decoder
+from rmq_store.format.frames.compression import compress
+from rmq_store.format.frames.message import Host, encode_frame
+from rmq_store.format.views.consume_queue import ENTRY, PRE_BLANK_SIZE
 
 COUNT = 300
 

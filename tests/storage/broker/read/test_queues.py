@@ -19,8 +19,8 @@ from rmq_store import (
     UnknownTopicError,
     UsageError,
 )
-from rmq_store.broker.queues import Queues
-from rmq_store.log.commit_log import CommitLog
+from rmq_store.broker.read.queues import Queues
+from rmq_store.log.core.commit_log import CommitLog
 
 
 class Clock:

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import CorruptRecordError, Message, ResponseError, Store, StoreFailedError, UsageError
-from rmq_store.broker import stored_frames
-from rmq_store.broker.stored_frames import StoredFrames, message_at, stored_text
+from rmq_store.broker.read import records
+from rmq_store.broker.read.records import StoredFrames, message_at, stored_text
 
 
 @pytest.fixture
@@ -98,14 +98,14 @@ def test_a_frame_inside_a_body_is_no_record(store: Store) -> None:
 
 
 @pytest.mark.parametrize("share", [False, True])
-@pytest.mark.parametrize("rows_per_run", [stored_frames._RUN_ROWS, 40])
+@pytest.mark.parametrize("rows_per_run", [records._RUN_ROWS, 40])
 def test_runs_cover_every_row_once_in_the_order_of_the_rows_of_a_segment(
     store: Store, monkeypatch: pytest.MonkeyPatch, share: bool, rows_per_run: int
 ) -> None:
     """Whether segments of which little is asked for share a run, or each has its own."""
-    monkeypatch.setattr(stored_frames, "_RUN_ROWS", rows_per_run)
+    monkeypatch.setattr(records, "_RUN_ROWS", rows_per_run)
     if not share:
-        monkeypatch.setattr(stored_frames, "_SCATTERED_BYTES", 0)
+        monkeypatch.setattr(records, "_SCATTERED_BYTES", 0)
     offsets = np.array([send(store, b"%05d" % number * 200) for number in range(150)], np.int64)[::-1].copy()
     frames = StoredFrames(store._log)
     runs = list(frames.runs(offsets, frames.sizes(offsets, store.log_range()[1])))
@@ -129,12 +129,12 @@ def test_what_is_damaged_is_named_though_segments_share_a_run(
     store: Store, monkeypatch: pytest.MonkeyPatch, damage: str, share: bool
 ) -> None:
     if not share:
-        monkeypatch.setattr(stored_frames, "_SCATTERED_BYTES", 0)
+        monkeypatch.setattr(records, "_SCATTERED_BYTES", 0)
     offsets = np.array([send(store, b"%05d" % number * 2000, tags="TagA") for number in range(20)], np.int64)
     store.flush()
     row = 13
     if damage == "place":  # its CRC property would tell, too; not every broker writes one
-        monkeypatch.setattr(stored_frames, "damaged_frames", lambda headers, crc_from: np.zeros(len(headers.topics())))
+        monkeypatch.setattr(records, "damaged_frames", lambda headers, crc_from: np.zeros(len(headers.topics())))
     path = store._log.segments.path(store._log.segments.base_of(int(offsets[row])))
     frames = StoredFrames(store._log)
     sizes = frames.sizes(offsets, store.log_range()[1])

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import Message, Store, StoreConfig
-from rmq_store.format import native
-from rmq_store.format.batch_ids import batch_id_hashes
-from rmq_store.format.hashing import topic_key_hash
+from rmq_store.format.bytes import native
+from rmq_store.format.text.hashing import topic_key_hash
+from rmq_store.format.views.batch_ids import batch_id_hashes
 from rmq_store.verify import verify_store
 
 CONFIG = StoreConfig(

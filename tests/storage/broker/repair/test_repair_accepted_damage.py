@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from rmq_store import Message, Store, StoreConfig
 from rmq_store.cli import commands
-from rmq_store.log.kept import Kept
+from rmq_store.log.core.accepted_damage import Kept
 
 SEGMENT_BYTES = 8192
 COUNT = 60

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import Message, Store, StoreConfig
-from rmq_store.broker.repair import carry_out, examine
+from rmq_store.broker.repair.repair import carry_out, examine
 from rmq_store.files import durable
 
 SERVICE = 65534
@@ -120,7 +120,7 @@ def test_the_service_goes_on(root: Path) -> None:
     carry_out(examine(root))
     service = f"from rmq_store import Store; print(*Store.open({str(root)!r}).queue_range('Orders', 0))"
     command = ["setpriv", f"--reuid={SERVICE}", f"--regid={GROUP}", "--clear-groups", sys.executable, "-B", "-c"]
-    if subprocess.run([*command, "import rmq_store.broker.store"], check=False, capture_output=True).returncode:
+    if subprocess.run([*command, "import rmq_store.broker.store.store"], check=False, capture_output=True).returncode:
         pytest.skip("another user cannot run this interpreter here")
     done = subprocess.run([*command, service], check=False, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("0 60\n", "")

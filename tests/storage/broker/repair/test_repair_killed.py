@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import Message, Store, StoreConfig
-from rmq_store.broker.repair import carry_out, examine
+from rmq_store.broker.repair.repair import carry_out, examine
 from rmq_store.errors import (
     CorruptConfigError,
     CorruptionError,
@@ -21,8 +21,8 @@ from rmq_store.errors import (
     StoreFullError,
 )
 from rmq_store.files import durable
-from rmq_store.log.delivery_times import schedule_files
-from rmq_store.log.rebuild import REBUILD_FILE, begin_rebuild
+from rmq_store.log.recovery.delivery_times import schedule_files
+from rmq_store.log.recovery.rebuild import REBUILD_FILE, begin_rebuild
 from rmq_store.verify import verify_store
 
 COUNT = 120

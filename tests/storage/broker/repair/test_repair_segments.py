@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from rmq_store import Message, Store, StoreConfig
-from rmq_store.broker.repair_segments import size_of_files
+from rmq_store.broker.repair.repair_segments import size_of_files
 from rmq_store.cli import commands
 from rmq_store.errors import UsageError
 from rmq_store.verify import verify_store

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from rmq_store import Message, Store, StoreConfig
-from rmq_store.broker.repair import carry_out, examine
+from rmq_store.broker.repair.repair import carry_out, examine
 from rmq_store.cli import commands
 from rmq_store.errors import UsageError
 from rmq_store.verify import verify_store
@@ -81,7 +81,7 @@ def test_who_only_looks_does_not_count(root: Path) -> None:
 
 
 def test_the_command_says_so_and_ends_with_2(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import rmq_store.broker.repair as module
+    import rmq_store.broker.repair.repair as module
 
     def slow(*arguments: object, **options: object) -> object:
         found = examine(*arguments, **options)  # type: ignore[arg-type]

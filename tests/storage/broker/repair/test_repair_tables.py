@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import Message, Store, StoreConfig, SubscriptionGroup
-from rmq_store.broker.repair import carry_out, examine
+from rmq_store.broker.repair.repair import carry_out, examine
 from rmq_store.errors import CorruptConfigError
 
 CONFIG = StoreConfig(

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from rmq_store import Message, Store, StoreConfig
-from rmq_store.broker.deleted_topics import deleted_topics
-from rmq_store.broker.repair import carry_out, examine
-from rmq_store.broker.repair_settings import Given
-from rmq_store.broker.topics import TopicTable
+from rmq_store.broker.metadata.deleted_topics import deleted_topics
+from rmq_store.broker.metadata.topics import TopicTable
+from rmq_store.broker.repair.repair import carry_out, examine
+from rmq_store.broker.repair.repair_settings import Given
 from rmq_store.verify import verify_store
 
 CONFIG = StoreConfig(8192, 2000, 50, 200)

@@ -31,10 +31,10 @@ from rmq_store import (
     failure,
 )
 from rmq_store.files import durable
-from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
-from rmq_store.format.hashing import java_hash
-from rmq_store.format.host import Host
-from rmq_store.log.append import append, append_lock
+from rmq_store.format.batches.frame_encoder import EncodeOptions, encode_batch
+from rmq_store.format.text.hashing import java_hash
+from rmq_store.format.text.host import Host
+from rmq_store.log.append.append import append, append_lock
 from rmq_store.verify import verify_store
 
 GROUP = "CG1"

@@ -29,10 +29,10 @@ from rmq_store import (
     UsageError,
     failure,
 )
-from rmq_store.broker import stored_frames
-from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
-from rmq_store.format.host import Host
-from rmq_store.log.append import append, append_lock
+from rmq_store.broker.read import records
+from rmq_store.format.batches.frame_encoder import EncodeOptions, encode_batch
+from rmq_store.format.text.host import Host
+from rmq_store.log.append.append import append, append_lock
 from rmq_store.verify import verify_store
 
 GROUP = "CG1"
@@ -239,7 +239,7 @@ def test_large_batches_are_copied_run_by_run(store: Store, monkeypatch: pytest.M
     """What one run holds bounds the memory: rows, bytes."""
     sent = send(store, 30)
     for name, limit in (("_RUN_ROWS", 7), ("_RUN_BYTES", 700)):
-        monkeypatch.setattr(stored_frames, name, limit)
+        monkeypatch.setattr(records, name, limit)
         answers = store.retry.send_back_all(GROUP, rows_of(sent))
         copies = [store.message_at(offset) for offset in answers.column("commitLogOffset").to_pylist()]
         assert [copy.msg_id for copy in copies] == [one.msg_id for one in sent]

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import Message, Store
-from rmq_store.broker import redrive
-from rmq_store.broker.redriven import REDRIVEN_TOPIC
+from rmq_store.broker.dlq import redrive
+from rmq_store.broker.dlq.redrive_ledger import REDRIVEN_TOPIC
 from rmq_store.files import durable
 from rmq_store.verify import verify_store
 

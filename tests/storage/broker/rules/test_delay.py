@@ -15,14 +15,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rmq_store import Message, StagingArea, Store, StoreConfig, UsageError
-from rmq_store.broker.encoding import INPUT_SCHEMA
-from rmq_store.broker.parking import ParkingRules, park
-from rmq_store.broker.parking_rows import park_rows
-from rmq_store.broker.topics import TopicConfig
-from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
-from rmq_store.format.host import Host
-from rmq_store.format.message import StoredMessage, decode_frame
-from rmq_store.format.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
+from rmq_store.broker.metadata.topics import TopicConfig
+from rmq_store.broker.rules.delay import ParkingRules, park
+from rmq_store.broker.rules.delay_batch import park_rows
+from rmq_store.broker.write.encoder import INPUT_SCHEMA
+from rmq_store.format.batches.frame_encoder import EncodeOptions, encode_batch
+from rmq_store.format.frames.message import StoredMessage, decode_frame
+from rmq_store.format.text.host import Host
+from rmq_store.format.text.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
 from rmq_store.verify import verify_store
 
 NOW = 1_700_000_000_000

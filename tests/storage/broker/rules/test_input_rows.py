@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmq_store import UsageError
-from rmq_store.broker.row_columns import as_schema, map_columns
-from rmq_store.format.schema import PROPERTIES_TYPE
+from rmq_store.broker.rules.input_rows import as_schema, map_columns
+from rmq_store.format.tables.schema import PROPERTIES_TYPE
 
 names = st.sampled_from("abcd")
 pairs = st.tuples(names, st.one_of(st.none(), st.text(max_size=3)))

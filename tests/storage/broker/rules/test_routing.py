@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store import Message, Store, StoreConfig, TopicConfig, UnknownTopicError, UsageError
-from rmq_store.broker.routing import Router
+from rmq_store.broker.rules.routing import Router
 from rmq_store.client import MQClientError, Producer
-from rmq_store.format.hashing import java_hash
+from rmq_store.format.text.hashing import java_hash
 
 TOPICS = {
     "Two": TopicConfig("Two", 2, 2),

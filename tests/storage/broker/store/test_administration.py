@@ -1,6 +1,7 @@
 """Deleting topics and groups: what goes, what stays, and that no queue offset is given out twice.
 
-Rules: AdminBrokerProcessor.java deleteTopic and deleteSubscriptionGroup; broker/administration.py says where we differ.
+Rules: AdminBrokerProcessor.java deleteTopic and deleteSubscriptionGroup; broker/store/administration.py says where we
+differ.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from rmq_store import (
     UnknownTopicError,
     UsageError,
 )
-from rmq_store.broker import pop_journal
+from rmq_store.broker.pop import pop_journal
 from rmq_store.files import durable
-from rmq_store.format.config_json import loads
+from rmq_store.format.tables.config_json import loads
 from rmq_store.verify import verify_store
 
 Open = Callable[..., Store]

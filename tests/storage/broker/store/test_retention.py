@@ -25,12 +25,12 @@ from rmq_store import (
     StoreLockedError,
     UsageError,
 )
-from rmq_store.broker import disk_space
-from rmq_store.broker.retention import MANUAL_PASSES
-from rmq_store.files.lock import Exclusive, OfdLock
-from rmq_store.files.pin import Pin
+from rmq_store.broker.store.retention import MANUAL_PASSES
+from rmq_store.broker.write import disk_space
+from rmq_store.files.locks.lock import Exclusive, OfdLock
+from rmq_store.files.segments.pin import Pin
 from rmq_store.log import retention as mechanics
-from rmq_store.log.commit_log import CommitLog
+from rmq_store.log.core.commit_log import CommitLog
 
 HOUR_MS = 3_600_000
 SEGMENT_BYTES = 8192

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from rmq_store import MarkerError, Message, Store
-from rmq_store.broker.unit_markers import EXPIRING
-from rmq_store.broker.unit_table import UnitTable
-from rmq_store.format.properties import DELAY_TIME_LEVEL
-from rmq_store.log.units import UNITS_TOPIC, UnitRecord
+from rmq_store.broker.store.unit_markers import EXPIRING
+from rmq_store.broker.write.units import UnitTable
+from rmq_store.format.properties.property_string import DELAY_TIME_LEVEL
+from rmq_store.log.core.units import UNITS_TOPIC, UnitRecord
 
 HOUR_MS = 3_600_000
 SEGMENT_BYTES = 8192

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from rmq_store import Message, StagingArea, Store, StoreConfig, UnknownTopicError
-from rmq_store.broker.topics import TopicTable
+from rmq_store.broker.metadata.topics import TopicTable
 from rmq_store.cli import commands
 from rmq_store.client import LitePullConsumer
 from rmq_store.verify import verify_store

@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import Message, Store, StoreConfig, StoreFullError
-from rmq_store.broker import disk_space
-from rmq_store.broker.disk_space import LOOK_INTERVAL_S, usage_percent
+from rmq_store.broker.processor.local_broker import LocalBroker
+from rmq_store.broker.write import disk_space
+from rmq_store.broker.write.disk_space import LOOK_INTERVAL_S, usage_percent
 from rmq_store.client import ConsumeFromWhere, SimpleConsumer
-from rmq_store.client.errors import MQBrokerError, ResponseCode
-from rmq_store.client.local_broker import LocalBroker
-from rmq_store.format.properties import DELAY_TIME_LEVEL
-from rmq_store.log.units import UnitRecord
+from rmq_store.format.properties.property_string import DELAY_TIME_LEVEL
+from rmq_store.log.core.units import UnitRecord
+from rmq_store.protocol.errors import MQBrokerError, ResponseCode
 
 
 def statvfs(monkeypatch: pytest.MonkeyPatch, blocks: int, free: int, available: int) -> None:

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import StagedFile, StagingArea, StagingError, Store, StoreConfig, StoreFullError
-from rmq_store.broker.used_files import UsedFiles
+from rmq_store.broker.write.page_release import UsedFiles
 from rmq_store.files import durable
-from rmq_store.files.segments import SegmentRun
-from rmq_store.log import filling
-from rmq_store.log.write_back import WriteBack
+from rmq_store.files.segments.segments import SegmentRun
+from rmq_store.log.append import frame_writer
+from rmq_store.log.append.write_back import WriteBack
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 ROWS = 20_000
@@ -73,7 +73,7 @@ def test_a_commit_that_uses_files_up_stores_what_they_held(
     root, files = staged
     left = []
     monkeypatch.setattr(
-        "rmq_store.broker.writing.discard_staged",
+        "rmq_store.broker.write.writer.discard_staged",
         lambda root, files: left.extend((root / "pyrmq" / "staging" / file.name).stat().st_blocks for file in files),
     )
     with Store.open(root) as store:
@@ -95,7 +95,7 @@ def test_the_disk_begins_with_what_will_be_waited_for(
 
     with Store.open(tmp_path / "store", create=True, config=StoreConfig(flush_disk_type=flush_disk_type)) as store:
         store.create_topic("T", 2)
-        monkeypatch.setattr("rmq_store.log.append.WriteBack", note)
+        monkeypatch.setattr("rmq_store.log.append.append.WriteBack", note)
         rows = pa.record_batch({"body": pa.array([b"."] * 10)})
         store.append(rows, "T")
         with StagingArea.for_task(tmp_path / "store", "write-1", 0, 0, topic="T") as area:
@@ -111,7 +111,7 @@ def test_only_files_that_were_not_used_up_can_be_committed_after_a_failure(
     staged: tuple[Path, list[StagedFile]], use_up: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, files = staged
-    monkeypatch.setattr(filling, "USED_BYTES", 1 << 20)
+    monkeypatch.setattr(frame_writer, "USED_BYTES", 1 << 20)
     with Store.open(root) as store:
         writes = count(1)
 

@@ -24,12 +24,13 @@ from rmq_store import (
     UsageError,
     sweep,
 )
-from rmq_store.broker import staged_files
-from rmq_store.broker.staged_files import open_all_staged, open_staged
-from rmq_store.broker.staging import StagingFile
-from rmq_store.files import blocks, durable
-from rmq_store.format.message import decode_frame
-from rmq_store.format.schema import ENCODED_SCHEMA
+from rmq_store.broker.write import staged_files
+from rmq_store.broker.write.staged_files import open_all_staged, open_staged
+from rmq_store.broker.write.staging import StagingFile
+from rmq_store.files import durable
+from rmq_store.files.segments import blocks
+from rmq_store.format.frames.message import decode_frame
+from rmq_store.format.tables.schema import ENCODED_SCHEMA
 
 
 @pytest.fixture

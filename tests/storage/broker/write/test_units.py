@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from rmq_store import Message, Store, StoreConfig
-from rmq_store.broker.unit_table import UnitTable
+from rmq_store.broker.write.units import UnitTable
 from rmq_store.files import durable
-from rmq_store.log.units import UNITS_QUEUE, UNITS_TOPIC, UnitRecord
+from rmq_store.log.core.units import UNITS_QUEUE, UNITS_TOPIC, UnitRecord
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_the_cache_is_written_now_and_then_only_and_a_look_up_goes_on_from_it(
     read: list[int] = []
     entries = type(store._log.views.queue(UNITS_TOPIC, UNITS_QUEUE)).entries
     monkeypatch.setattr(
-        "rmq_store.log.consume_queue.ConsumeQueue.entries",
+        "rmq_store.log.views.consume_queue.ConsumeQueue.entries",
         lambda queue, start, stop: read.append(stop - start) or entries(queue, start, stop),
     )
     assert value_of(store, "q1") == 99
@@ -90,7 +90,7 @@ def test_the_cache_is_written_now_and_then_only_and_a_look_up_goes_on_from_it(
 def test_a_record_in_the_topic_that_is_no_unit_is_passed_over(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker, or somebody with its tools, wrote into the topic."""
     store.commit_staged([], key="q", value=1)
-    monkeypatch.setattr("rmq_store.broker.routing.is_system_topic", lambda topic: False)
+    monkeypatch.setattr("rmq_store.broker.rules.routing.is_system_topic", lambda topic: False)
     for body in (b"", b"{}", b"[]", b"\xff", b"[" * 5000, b'{"purpose":"sink","key":"q","value":"9"}'):
         store.send(Message(UNITS_TOPIC, body, tags="end", queue_id=0))
     unit = b'{"purpose":"sink","key":"q","value":9,"rows":0,"content":0}'

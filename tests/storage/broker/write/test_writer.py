@@ -13,14 +13,14 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import Message, Store, StoreConfig, StoreFullError, UnknownTopicError, UsageError
-from rmq_store.broker import writing
-from rmq_store.broker.writing import Writer
+from rmq_store.broker.write import writer as writing
+from rmq_store.broker.write.writer import Writer
 from rmq_store.files import durable
-from rmq_store.format.frame_encoder import EncodeOptions, encode_batch
-from rmq_store.format.host import Host
-from rmq_store.format.ids import parse_offset_message_id
-from rmq_store.log.append import append, append_lock, append_one
-from rmq_store.log.units import UnitRecord
+from rmq_store.format.batches.frame_encoder import EncodeOptions, encode_batch
+from rmq_store.format.text.host import Host
+from rmq_store.format.text.ids import parse_offset_message_id
+from rmq_store.log.append.append import append, append_lock, append_one
+from rmq_store.log.core.units import UnitRecord
 from rmq_store.verify import verify_store
 
 

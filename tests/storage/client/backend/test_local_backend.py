@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from rmq_store import Message, SendStatus, Store, TopicConfig, UsageError
-from rmq_store.client import local_broker
-from rmq_store.client.errors import MQBrokerError, ResponseCode
-from rmq_store.client.local import LocalBackend
-from rmq_store.client.local_broker import LocalBroker
-from rmq_store.client.messages import MessageQueue
+from rmq_store.broker.processor import local_broker
+from rmq_store.broker.processor.local_broker import LocalBroker
+from rmq_store.client.backend.local import LocalBackend
 from rmq_store.files import durable
-from rmq_store.files.lock import OfdLock
-from rmq_store.log import flush
+from rmq_store.files.locks.lock import OfdLock
+from rmq_store.log.append import flush
+from rmq_store.protocol.errors import MQBrokerError, ResponseCode
+from rmq_store.protocol.messages import MessageQueue
 
-from .conftest import QUEUE, START_MS, create_store, send_to
+from ..conftest import QUEUE, START_MS, create_store, send_to
 
 
 @pytest.fixture(autouse=True)

@@ -14,16 +14,16 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import CorruptRecordError, Message, SubscriptionGroup, TopicConfig
-from rmq_store.client import local_pull
-from rmq_store.client.errors import MQBrokerError, ResponseCode
-from rmq_store.client.local import LocalBackend
-from rmq_store.client.local_broker import LocalBroker
-from rmq_store.client.messages import MessageQueue, PullStatus
-from rmq_store.client.stored_messages import messages_of
-from rmq_store.format import frame_decoder
-from rmq_store.format.schema import MESSAGE_SCHEMA
+from rmq_store.broker.processor import local_pull
+from rmq_store.broker.processor.local_broker import LocalBroker
+from rmq_store.client.backend.local import LocalBackend
+from rmq_store.format.batches import frame_decoder
+from rmq_store.format.tables.schema import MESSAGE_SCHEMA
+from rmq_store.protocol.errors import MQBrokerError, ResponseCode
+from rmq_store.protocol.messages import MessageQueue, PullStatus
+from rmq_store.protocol.stored_messages import messages_of
 
-from .conftest import QUEUE, START_MS, advance, create_store, send_to
+from ..conftest import QUEUE, START_MS, advance, create_store, send_to
 
 # -- pulling -----------------------------------------------------------------------------------------------------------
 

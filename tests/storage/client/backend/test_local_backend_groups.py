@@ -14,11 +14,11 @@ import pytest
 
 import rmq_store
 from rmq_store import LeaseHeldError, UsageError
-from rmq_store.client.local import LocalBackend
-from rmq_store.client.local_broker import LocalBroker
-from rmq_store.client.messages import MessageQueue
+from rmq_store.broker.processor.local_broker import LocalBroker
+from rmq_store.client.backend.local import LocalBackend
+from rmq_store.protocol.messages import MessageQueue
 
-from .conftest import QUEUE, advance
+from ..conftest import QUEUE, advance
 
 
 def test_members_join_by_heartbeat_and_leave(broker: LocalBroker) -> None:
@@ -93,8 +93,8 @@ def test_a_lock_holds_between_processes_and_for_long_names(broker: LocalBroker) 
 
 KILLED = """
 import os, signal, sys
-from rmq_store.client.backend import MessageQueue
-from rmq_store.client.local import LocalBackend
+from rmq_store.client.backend.backend import MessageQueue
+from rmq_store.client.backend.local import LocalBackend
 broker = LocalBackend(sys.argv[1]).brokers()["rmq-embedded"]
 broker.heartbeat("g", "killed")
 assert broker.lock_queues("g", "killed", [MessageQueue("T", "broker-a", 0)])

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from rmq_store.client.consume_concurrently import done_count
-from rmq_store.client.listener import ACK_ALL, ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
-from rmq_store.client.messages import MessageQueue
+from rmq_store.client.consume_service.consume_concurrently import done_count
+from rmq_store.client.consume_service.listener import ACK_ALL, ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
+from rmq_store.protocol.messages import MessageQueue
 
 
 @pytest.mark.statement("C01", "B02")

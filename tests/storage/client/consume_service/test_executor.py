@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmq_store.client.executor import Executor
+from rmq_store.client.consume_service.executor import Executor
 
 THREADS = 8
 HANG_GUARD_S = 30.0

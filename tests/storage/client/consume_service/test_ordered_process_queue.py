@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rmq_store.client.held_queue import LOCK_LIVE_MS
-from rmq_store.client.messages import MessageExt
-from rmq_store.client.ordered_process_queue import NOTHING, OrderedProcessQueue
+from rmq_store.client.consume_service.ordered_process_queue import NOTHING, OrderedProcessQueue
+from rmq_store.client.group.held_queue import LOCK_LIVE_MS
+from rmq_store.protocol.messages import MessageExt
 
 
 def message(offset: int, body: bytes = b"x") -> MessageExt:

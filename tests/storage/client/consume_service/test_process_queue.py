@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from rmq_store.client.message_batch import MessageBatch
-from rmq_store.client.messages import MessageExt
-from rmq_store.client.process_queue import Batch, ProcessQueue
-from rmq_store.client.row_batch import RowBatch
+from rmq_store.client.consume_service.message_batch import MessageBatch
+from rmq_store.client.consume_service.process_queue import Batch, ProcessQueue
+from rmq_store.client.consume_service.row_batch import RowBatch
+from rmq_store.protocol.messages import MessageExt
 
 
 def message(offset: int, body: bytes = b"x") -> MessageExt:

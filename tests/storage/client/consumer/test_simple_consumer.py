@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from rmq_store import InvalidReceiptHandleError, Message, Store, StoreConfig, SubscriptionGroup, UsageError
-from rmq_store.broker import pop_messages
-from rmq_store.client.consumer_config import ConsumeFromWhere
-from rmq_store.client.errors import MQBrokerError
-from rmq_store.client.local import LocalBackend
-from rmq_store.client.message_view import MessageView
-from rmq_store.client.messages import MessageQueue
-from rmq_store.client.simple_consumer import FilterExpression, FilterExpressionType, SimpleConsumer
-from rmq_store.client.subscription import MessageSelector
+from rmq_store.broker.filter.subscription import MessageSelector
+from rmq_store.broker.pop import pop_messages
+from rmq_store.client.backend.local import LocalBackend
+from rmq_store.client.consumer.message_view import MessageView
+from rmq_store.client.consumer.simple_consumer import FilterExpression, FilterExpressionType, SimpleConsumer
+from rmq_store.client.group.consumer_config import ConsumeFromWhere
+from rmq_store.protocol.errors import MQBrokerError
+from rmq_store.protocol.messages import MessageQueue
 
 NOTHING = timedelta(0)
 

@@ -14,17 +14,17 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import Store, StoreConfig
-from rmq_store.client.consumer_config import PushConsumerConfig
-from rmq_store.client.listener import (
+from rmq_store.client.backend.local import LocalBackend
+from rmq_store.client.consume_service.listener import (
     ConsumeConcurrentlyStatus,
     ConsumeOrderlyStatus,
     MessageListenerArrow,
     MessageListenerConcurrently,
     MessageListenerOrderly,
 )
-from rmq_store.client.local import LocalBackend
-from rmq_store.client.messages import MessageExt, MessageQueue
-from rmq_store.client.push_consumer import PushConsumer
+from rmq_store.client.consumer.push_consumer import PushConsumer
+from rmq_store.client.group.consumer_config import PushConsumerConfig
+from rmq_store.protocol.messages import MessageExt, MessageQueue
 
 TOPIC, GROUP, BROKER = "Orders", "cg_orders", "rmq-embedded"
 

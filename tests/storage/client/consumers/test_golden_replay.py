@@ -29,7 +29,7 @@ from rmq_store.client import (
     MessageListenerOrderly,
     PushConsumer,
 )
-from rmq_store.client.consumer_config import ConsumeFromWhere, PushConsumerConfig
+from rmq_store.client.group.consumer_config import ConsumeFromWhere, PushConsumerConfig
 
 LADDER = "1s 1s 2s 2s 3s 3s 4s 4s 5s 5s 6s 6s 7s 7s 8s 8s 9s 2h"
 RETRY_GAPS_MS = [2000, 2000, 3000]  # levels 3, 4, 5 of it

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from rmq_store import Message, UsageError
-from rmq_store.client.consumer_config import ConsumeFromWhere, LitePullConsumerConfig, MessageModel
-from rmq_store.client.errors import ClientErrorCode, MQBrokerError, MQClientError
-from rmq_store.client.lite_pull_consumer import LitePullConsumer
-from rmq_store.client.messages import MessageQueue
-from rmq_store.client.subscription import MessageSelector
+from rmq_store.broker.filter.subscription import MessageSelector
+from rmq_store.client.consumer.lite_pull_consumer import LitePullConsumer
+from rmq_store.client.group.consumer_config import ConsumeFromWhere, LitePullConsumerConfig, MessageModel
+from rmq_store.protocol.errors import ClientErrorCode, MQBrokerError, MQClientError
+from rmq_store.protocol.messages import MessageQueue
 
 TOPIC, GROUP, BROKER = "Orders", "cg_report", "rmq-embedded"
 

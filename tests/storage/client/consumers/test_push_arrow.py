@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import Message
-from rmq_store.client import local_broker
-from rmq_store.client.listener import ConsumeConcurrentlyStatus, MessageListenerArrow
-from rmq_store.client.messages import MessageExt
-from rmq_store.client.rate_limiter import RateLimiter
-from rmq_store.client.subscription import MessageSelector
-from rmq_store.format.schema import MESSAGE_SCHEMA
+from rmq_store.broker.filter.subscription import MessageSelector
+from rmq_store.broker.processor import local_broker
+from rmq_store.client.consume_service.listener import ConsumeConcurrentlyStatus, MessageListenerArrow
+from rmq_store.client.group.rate_limiter import RateLimiter
+from rmq_store.format.tables.schema import MESSAGE_SCHEMA
+from rmq_store.protocol.messages import MessageExt
 
 LATER = ConsumeConcurrentlyStatus.RECONSUME_LATER
 SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import Message
-from rmq_store.client.consumer_config import ConsumeFromWhere, MessageModel
-from rmq_store.client.errors import MQBrokerError
-from rmq_store.client.listener import ConsumeConcurrentlyStatus
-from rmq_store.client.messages import MessageExt
-from rmq_store.client.rate_limiter import RateLimiter
-from rmq_store.format.schema import MESSAGE_SCHEMA
+from rmq_store.client.consume_service.listener import ConsumeConcurrentlyStatus
+from rmq_store.client.group.consumer_config import ConsumeFromWhere, MessageModel
+from rmq_store.client.group.rate_limiter import RateLimiter
+from rmq_store.format.tables.schema import MESSAGE_SCHEMA
+from rmq_store.protocol.errors import MQBrokerError
+from rmq_store.protocol.messages import MessageExt
 
 LATER = ConsumeConcurrentlyStatus.RECONSUME_LATER
 SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rmq_store.client.listener import ConsumeConcurrentlyStatus
+from rmq_store.client.consume_service.listener import ConsumeConcurrentlyStatus
 
 LATER = ConsumeConcurrentlyStatus.RECONSUME_LATER
 TOPIC, GROUP, BROKER = "Orders", "cg_orders", "rmq-embedded"

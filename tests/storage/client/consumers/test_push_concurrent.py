@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from rmq_store.client.consumer_config import ConsumeFromWhere, MessageModel
-from rmq_store.client.errors import MQBrokerError, RemotingConnectError
-from rmq_store.client.listener import ConsumeConcurrentlyStatus
-from rmq_store.client.messages import MessageExt
-from rmq_store.client.rate_limiter import RateLimiter
+from rmq_store.client.consume_service.listener import ConsumeConcurrentlyStatus
+from rmq_store.client.group.consumer_config import ConsumeFromWhere, MessageModel
+from rmq_store.client.group.rate_limiter import RateLimiter
 from rmq_store.files import durable
+from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError
+from rmq_store.protocol.messages import MessageExt
 
 LATER = ConsumeConcurrentlyStatus.RECONSUME_LATER
 SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS

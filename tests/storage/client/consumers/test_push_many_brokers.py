@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from rmq_store import Lease, Message, Store, UsageError
-from rmq_store.client import local_groups
-from rmq_store.client.consumer_config import PushConsumerConfig
-from rmq_store.client.errors import MQBrokerError, RemotingTimeoutError, ResponseCode
-from rmq_store.client.listener import ConsumeConcurrentlyStatus
-from rmq_store.client.local import LocalBackend
-from rmq_store.client.messages import MessageQueue
-from rmq_store.client.subscription import MessageSelector
-from rmq_store.format.host import Host
-from rmq_store.format.ids import offset_message_id
+from rmq_store.broker.filter.subscription import MessageSelector
+from rmq_store.broker.processor import local_groups
+from rmq_store.client.backend.local import LocalBackend
+from rmq_store.client.consume_service.listener import ConsumeConcurrentlyStatus
+from rmq_store.client.group.consumer_config import PushConsumerConfig
+from rmq_store.format.text.host import Host
+from rmq_store.format.text.ids import offset_message_id
+from rmq_store.protocol.errors import MQBrokerError, RemotingTimeoutError, ResponseCode
+from rmq_store.protocol.messages import MessageQueue
 
 TOPIC, GROUP = "Orders", "cg_orders"
 LATER = ConsumeConcurrentlyStatus.RECONSUME_LATER

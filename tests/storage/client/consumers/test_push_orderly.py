@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from rmq_store.client.consume_orderly import CONTINUOUS_MS_MAX
-from rmq_store.client.consumer_config import PushConsumerConfig
-from rmq_store.client.errors import RemotingConnectError
-from rmq_store.client.listener import ConsumeOrderlyStatus
-from rmq_store.client.messages import MessageExt
-from rmq_store.client.rate_limiter import RateLimiter
+from rmq_store.client.consume_service.consume_orderly import CONTINUOUS_MS_MAX
+from rmq_store.client.consume_service.listener import ConsumeOrderlyStatus
+from rmq_store.client.group.consumer_config import PushConsumerConfig
+from rmq_store.client.group.rate_limiter import RateLimiter
+from rmq_store.protocol.errors import RemotingConnectError
+from rmq_store.protocol.messages import MessageExt
 
 SUCCESS, ROLLBACK, COMMIT, SUSPEND = (
     ConsumeOrderlyStatus.SUCCESS,

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import UsageError
-from rmq_store.client.listener import ConsumeConcurrentlyStatus
-from rmq_store.client.messages import MessageExt
+from rmq_store.client.consume_service.listener import ConsumeConcurrentlyStatus
+from rmq_store.protocol.messages import MessageExt
 
 TOPIC, GROUP = "Orders", "cg_orders"
 HANG_S = 30

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store import UsageError
-from rmq_store.client.allocate import (
+from rmq_store.client.group.allocate import (
     AllocateMachineRoomNearby,
     AllocateMessageQueueAveragely,
     AllocateMessageQueueAveragelyByCircle,
@@ -19,7 +19,7 @@ from rmq_store.client.allocate import (
     AllocateMessageQueueStrategy,
     ring_hash,
 )
-from rmq_store.client.messages import MessageQueue
+from rmq_store.protocol.messages import MessageQueue
 
 AVG, CIRCLE, HASH = (
     AllocateMessageQueueAveragely(),

@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 
 from rmq_store import CorruptConfigError
-from rmq_store.client.errors import MQClientError, RemotingConnectError
-from rmq_store.client.messages import MessageQueue
-from rmq_store.client.offset_store import LocalFileOffsetStore, RemoteBrokerOffsetStore, dump_offsets, load_offsets
+from rmq_store.client.group.offset_store import (
+    LocalFileOffsetStore,
+    RemoteBrokerOffsetStore,
+    dump_offsets,
+    load_offsets,
+)
+from rmq_store.protocol.errors import MQClientError, RemotingConnectError
+from rmq_store.protocol.messages import MessageQueue
 
 Q0, Q1 = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-b", 1)
 

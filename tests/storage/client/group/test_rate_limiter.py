@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmq_store import UsageError
-from rmq_store.client.rate_limiter import RateLimiter
+from rmq_store.client.group.rate_limiter import RateLimiter
 
 
 class Clock:

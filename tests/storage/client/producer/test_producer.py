@@ -12,7 +12,8 @@ from itertools import pairwise
 import pytest
 
 from rmq_store import Message, SendStatus, StoreError, UsageError
-from rmq_store.client.errors import (
+from rmq_store.client.producer.producer_config import RETRY_RESPONSE_CODES_4X, ProducerConfig
+from rmq_store.protocol.errors import (
     MessageIllegalError,
     MQBrokerError,
     MQClientError,
@@ -22,10 +23,9 @@ from rmq_store.client.errors import (
     RemotingTooMuchRequestError,
     ResponseCode,
 )
-from rmq_store.client.messages import MessageQueue
-from rmq_store.client.producer_config import RETRY_RESPONSE_CODES_4X, ProducerConfig
+from rmq_store.protocol.messages import MessageQueue
 
-from .conftest import FakeBackend, Made, fail_all
+from ..conftest import FakeBackend, Made, fail_all
 
 HANG_S = 30
 NOT_OK = [SendStatus.FLUSH_DISK_TIMEOUT, SendStatus.FLUSH_SLAVE_TIMEOUT, SendStatus.SLAVE_NOT_AVAILABLE]

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rmq_store import Message, SendResult, SendStatus
-from rmq_store.client import async_sending
-from rmq_store.client.errors import (
+from rmq_store.client.producer import async_sending
+from rmq_store.client.producer.producer import Producer
+from rmq_store.protocol.errors import (
     MessageIllegalError,
     MQBrokerError,
     MQClientError,
@@ -24,9 +25,8 @@ from rmq_store.client.errors import (
     RemotingTimeoutError,
     RemotingTooMuchRequestError,
 )
-from rmq_store.client.producer import Producer
 
-from .conftest import FakeBackend, Made, fail_all
+from ..conftest import FakeBackend, Made, fail_all
 
 HANG_S = 30
 MESSAGE = Message("T", b"hello")

@@ -10,13 +10,13 @@ import random
 import pytest
 
 from rmq_store import Message, UsageError
-from rmq_store.client import backoff
-from rmq_store.client.backoff import SERVER_POLICY, Backoff, BackoffPolicy, connect_with_backoff
-from rmq_store.client.errors import MQBrokerError, MQClientError, RemotingTimeoutError, ResponseCode
-from rmq_store.client.producer import Producer
-from rmq_store.client.producer_config import RETRY_RESPONSE_CODES_4X, ProducerConfig
+from rmq_store.client.producer import backoff
+from rmq_store.client.producer.backoff import SERVER_POLICY, Backoff, BackoffPolicy, connect_with_backoff
+from rmq_store.client.producer.producer import Producer
+from rmq_store.client.producer.producer_config import RETRY_RESPONSE_CODES_4X, ProducerConfig
+from rmq_store.protocol.errors import MQBrokerError, MQClientError, RemotingTimeoutError, ResponseCode
 
-from .conftest import FakeBackend, FakeClock
+from ..conftest import FakeBackend, FakeClock
 
 
 def no_jitter(low: float, high: float) -> float:

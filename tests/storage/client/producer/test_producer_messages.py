@@ -12,7 +12,10 @@ import zlib
 import pytest
 
 from rmq_store import Message, SendResult, SendStatus, StoreError, UsageError
-from rmq_store.client.errors import (
+from rmq_store.client.producer.producer import Producer
+from rmq_store.client.producer.producer_config import ProducerConfig
+from rmq_store.format.properties.mirror_properties import MIRROR_PROPERTIES
+from rmq_store.protocol.errors import (
     MessageIllegalError,
     MQBrokerError,
     MQClientError,
@@ -21,12 +24,9 @@ from rmq_store.client.errors import (
     RemotingTimeoutError,
     RemotingTooMuchRequestError,
 )
-from rmq_store.client.messages import MessageQueue
-from rmq_store.client.producer import Producer
-from rmq_store.client.producer_config import ProducerConfig
-from rmq_store.format.mirror_properties import MIRROR_PROPERTIES
+from rmq_store.protocol.messages import MessageQueue
 
-from .conftest import FakeBackend, Made, fail_all
+from ..conftest import FakeBackend, Made, fail_all
 
 MESSAGE = Message("T", b"hello", tags="TagA")
 

@@ -18,15 +18,15 @@ import pytest
 
 import rmq_store
 from rmq_store import Message, SendStatus, Store
-from rmq_store.client.errors import MQBrokerError, MQClientError, ResponseCode
-from rmq_store.client.local import LocalBackend
-from rmq_store.client.messages import MessageExt
-from rmq_store.client.producer import Producer
-from rmq_store.client.producer_config import ProducerConfig
+from rmq_store.client.backend.local import LocalBackend
+from rmq_store.client.producer.producer import Producer
+from rmq_store.client.producer.producer_config import ProducerConfig
 from rmq_store.files import durable
-from rmq_store.files.lock import OfdLock
+from rmq_store.files.locks.lock import OfdLock
+from rmq_store.protocol.errors import MQBrokerError, MQClientError, ResponseCode
+from rmq_store.protocol.messages import MessageExt
 
-from .conftest import FakeClock, advance, create_store
+from ..conftest import FakeClock, advance, create_store
 
 HANG_S = 60
 
@@ -96,7 +96,7 @@ def test_with_all_disks_full_the_caller_is_told(scratch: Path) -> None:
 
 @pytest.mark.statement("A06")
 def test_a_busy_store_is_left_alone_for_a_second(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmq_store.client.local_broker.PAGE_CACHE_BUSY_MS", 5)
+    monkeypatch.setattr("rmq_store.broker.processor.local_broker.PAGE_CACHE_BUSY_MS", 5)
     clock = FakeClock()
     with LocalBackend(create_store(scratch / "a")) as backend:
         store = backend.brokers()["rmq-embedded"].store
@@ -200,7 +200,7 @@ def test_asynchronous_sends_from_many_threads_arrive_once_each(scratch: Path) ->
 KILLED = """
 import sys
 from rmq_store import Message
-from rmq_store.client.producer import Producer
+from rmq_store.client.producer.producer import Producer
 with Producer("pg", {"a": sys.argv[1], "b": sys.argv[2]}) as producer:
     for number in range(10_000):
         result = producer.send(Message("T", f"{sys.argv[3]}-{number}".encode()))

@@ -11,16 +11,16 @@ import threading
 import pytest
 
 from rmq_store import UsageError
-from rmq_store.client.fault_strategy import LATENCY_TABLES, LatencyPreset, MQFaultStrategy
-from rmq_store.client.messages import MessageQueue
-from rmq_store.client.queue_selection import (
+from rmq_store.client.backend.queue_selection import (
     ThreadLocalIndex,
     next_queue,
     queues_of_order_conf,
     select_message_queue_by_hash,
 )
+from rmq_store.client.producer.fault_strategy import LATENCY_TABLES, LatencyPreset, MQFaultStrategy
+from rmq_store.protocol.messages import MessageQueue
 
-from .conftest import FakeClock
+from ..conftest import FakeClock
 
 
 def queues(*names: str, count: int = 2) -> list[MessageQueue]:

@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import gc, mmap, threading
-from rmq_store.files.background import Background
+from rmq_store.files.locks.background import Background
 
 class Cycle:
     def __init__(self):

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from rmq_store.files.bell import Bell
+from rmq_store.files.locks.futex import Bell
 
 _HANG_S = 20.0
 

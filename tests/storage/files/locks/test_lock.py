@@ -17,12 +17,12 @@ from types import FrameType
 import pytest
 
 from rmq_store.errors import NotAStoreError, StoreLockedError, UsageError
-from rmq_store.files import lock as lock_module
-from rmq_store.files.lock import Exclusive, LockState, OfdLock, process_text
+from rmq_store.files.locks import lock as lock_module
+from rmq_store.files.locks.lock import Exclusive, LockState, OfdLock, process_text
 
 OURS = """
 import sys
-from rmq_store.files.lock import OfdLock
+from rmq_store.files.locks.lock import OfdLock
 lock = OfdLock(sys.argv[1])
 assert getattr(lock, "try_" + sys.argv[2])()
 print("held", flush=True)
@@ -222,7 +222,7 @@ def test_a_forked_child_does_not_keep_the_lock_of_a_dead_parent(path: Path) -> N
     """The parent forks a child that lives on, and dies by SIGKILL: nothing may keep the lock then."""
     program = """
 import os, sys, time
-from rmq_store.files.lock import OfdLock
+from rmq_store.files.locks.lock import OfdLock
 lock = OfdLock(sys.argv[1])
 assert lock.try_exclusive()
 if os.fork() == 0:
@@ -320,7 +320,7 @@ def test_two_processes_never_hold_it_together(path: Path, tmp_path: Path) -> Non
     program = """
 import sys
 from pathlib import Path
-from rmq_store.files.lock import OfdLock
+from rmq_store.files.locks.lock import OfdLock
 lock, counter = OfdLock(sys.argv[1]), Path(sys.argv[2])
 print("held", flush=True)
 for _ in range(300):

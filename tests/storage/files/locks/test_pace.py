@@ -19,9 +19,9 @@ import pytest
 
 from rmq_store import Message, Store, StoreConfig
 from rmq_store.errors import StoreLockedError
-from rmq_store.files.bell import Bell
-from rmq_store.files.lock import OfdLock
-from rmq_store.files.pace import FIRST_S, SHORT_S, Pace
+from rmq_store.files.locks.futex import Bell
+from rmq_store.files.locks.lock import OfdLock
+from rmq_store.files.locks.pace import FIRST_S, SHORT_S, Pace
 
 _FORK = multiprocessing.get_context("fork")
 
@@ -42,8 +42,8 @@ class Simulated:
 def simulate(monkeypatch: pytest.MonkeyPatch, waiters: int, seconds: int, stopped_from: int | None = None) -> Simulated:
     """`stopped_from`: waiters of this number and above do nothing more after the third second."""
     now_ns = [10**12]
-    monkeypatch.setattr("rmq_store.files.pace.time.monotonic_ns", lambda: now_ns[0])
-    monkeypatch.setattr("rmq_store.files.pace.random.uniform", random.Random(waiters).uniform)
+    monkeypatch.setattr("rmq_store.files.locks.pace.time.monotonic_ns", lambda: now_ns[0])
+    monkeypatch.setattr("rmq_store.files.locks.pace.random.uniform", random.Random(waiters).uniform)
     start_ns, shared = now_ns[0], Seen()
     paces = [Pace() for _ in range(waiters)]
     due = [(start_ns + int(1e9 * pace.sleep_s()), number) for number, pace in enumerate(paces)]

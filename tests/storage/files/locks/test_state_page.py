@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.files import durable, state_page
-from rmq_store.files.state_page import STATE_BYTES, STATE_MAGIC, WORDS, StatePage
+from rmq_store.files import durable
+from rmq_store.files.locks import state_page
+from rmq_store.files.locks.state_page import STATE_BYTES, STATE_MAGIC, WORDS, StatePage
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def test_the_table_of_the_module_names_every_word_in_its_place() -> None:
 
 
 def test_the_design_has_the_same_table() -> None:
-    design = (Path(__file__).parents[3] / "docs" / "design.md").read_text(encoding="utf-8")
+    design = (Path(__file__).parents[4] / "docs" / "design.md").read_text(encoding="utf-8")
     rows = re.findall(r"^    (\d+) +(\w+)", design[design.index("## 3.") : design.index("## 4.")], re.MULTILINE)
     assert [(int(number), name) for number, name in rows] == list(enumerate(WORDS))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from rmq_store.files import blocks
+from rmq_store.files.segments import blocks
 
 MIB = 1 << 20
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.files import link_count
-from rmq_store.files.link_count import LinkCount
+from rmq_store.files.segments import link_count
+from rmq_store.files.segments.link_count import LinkCount
 
 WAYS: dict[str, Callable[..., int] | None] = {
     "statx": link_count._statx,

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from rmq_store.files.listing import Listing, kept_listing
+from rmq_store.files.segments.listing import Listing, kept_listing
 
 
 @pytest.fixture

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from rmq_store.errors import StoreFullError
-from rmq_store.files import durable, segments
-from rmq_store.files.new_files import AHEAD, NewFiles
-from rmq_store.files.segments import OpenFiles, SegmentRun
+from rmq_store.files import durable
+from rmq_store.files.segments import segments
+from rmq_store.files.segments.new_files import AHEAD, NewFiles
+from rmq_store.files.segments.segments import OpenFiles, SegmentRun
 
 SIZE = 8192
 
@@ -111,7 +112,7 @@ def test_without_a_thread_files_are_made_when_they_are_needed(
         def start(self) -> None:
             raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("rmq_store.files.background.threading.Thread", NoThread)
+    monkeypatch.setattr("rmq_store.files.locks.background.threading.Thread", NoThread)
     files = NewFiles(directory, SIZE, sparse=False)
     files.make_ahead()
     assert files.take(directory / "0").stat().st_size == SIZE

@@ -16,8 +16,8 @@ import pytest
 
 from rmq_store.errors import CorruptionError, NotAStoreError, StoreFailedError, StoreFullError
 from rmq_store.files import durable
-from rmq_store.files.lock import OfdLock
-from rmq_store.files.segments import FsyncError, OpenFiles, SegmentRun, data_ranges
+from rmq_store.files.locks.lock import OfdLock
+from rmq_store.files.segments.segments import FsyncError, OpenFiles, SegmentRun, data_ranges
 
 SIZE = 8192
 
@@ -275,7 +275,7 @@ def test_files_that_are_used_by_turns_are_asked_for_once(make: MakeRun) -> None:
 
 def test_of_more_files_than_may_be_open_none_is_remembered_for_ever(make: MakeRun) -> None:
     run = make(files=OpenFiles(2))
-    with mock.patch("rmq_store.files.segments.OPEN_FILES_MAX", 2):
+    with mock.patch("rmq_store.files.segments.segments.OPEN_FILES_MAX", 2):
         for base in range(0, 5 * SIZE, SIZE):
             run.create(base)
             run.open(base)

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from rmq_store import CorruptionError, Message, NotAStoreError, ReadOnlyError, Store, StoreConfig, UsageError
 from rmq_store.cli import commands
-from rmq_store.files.spread import parse_paths
+from rmq_store.files.segments.spread_log import parse_paths
 
 MESSAGES = 60
 

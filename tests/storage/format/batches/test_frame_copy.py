@@ -14,17 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.errors import CorruptRecordError, UsageError
-from rmq_store.format import native
-from rmq_store.format.frame_copy import CopyOptions, copy_frames
-from rmq_store.format.frame_decoder import dispatch_columns
-from rmq_store.format.frame_fields import frame_columns
-from rmq_store.format.frame_patch import patch_frames
-from rmq_store.format.hashing import java_hash
-from rmq_store.format.message import Host, StoredMessage, decode_frame, encode_frame
-from rmq_store.format.properties import PROPERTIES_BYTES_MAX
-from rmq_store.format.schema import ENCODED_SCHEMA
+from rmq_store.format.batches.frame_copy import CopyOptions, copy_frames
+from rmq_store.format.batches.frame_decoder import dispatch_columns
+from rmq_store.format.batches.frame_patch import patch_frames
+from rmq_store.format.bytes import native
+from rmq_store.format.frames.frame_fields import frame_columns
+from rmq_store.format.frames.message import Host, StoredMessage, decode_frame, encode_frame
+from rmq_store.format.properties.property_string import PROPERTIES_BYTES_MAX
+from rmq_store.format.tables.schema import ENCODED_SCHEMA
+from rmq_store.format.text.hashing import java_hash
 
-from .conftest import Walk
+from ..conftest import Walk
 
 V4, V6 = Host.parse("10.108.115.217:10911"), Host.parse("[fe80::1234]:10911")
 BASE, NEW_START, STORE_MS = 3 << 30, 5 << 30, 1700000001000

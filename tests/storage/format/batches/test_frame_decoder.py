@@ -15,11 +15,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rmq_store.errors import CorruptRecordError, UsageError
-from rmq_store.format.compression import CompressionKind, compress, decompress
-from rmq_store.format.frame_decoder import BatchTooLargeError, decode_frames, dispatch_columns, frame_columns
-from rmq_store.format.hashing import index_hash, java_hash
-from rmq_store.format.message import Host, StoredMessage, SysFlag, check_frame, decode_frame, encode_frame
-from rmq_store.format.schema import MESSAGE_SCHEMA
+from rmq_store.format.batches.frame_decoder import BatchTooLargeError, decode_frames, dispatch_columns, frame_columns
+from rmq_store.format.frames.compression import CompressionKind, compress, decompress
+from rmq_store.format.frames.message import Host, StoredMessage, SysFlag, check_frame, decode_frame, encode_frame
+from rmq_store.format.tables.schema import MESSAGE_SCHEMA
+from rmq_store.format.text.hashing import index_hash, java_hash
 
 BASE = 1 << 30  # commit-log offset of the first byte of every buffer here
 BODY_LIMIT = 1 << 20
@@ -303,7 +303,7 @@ def test_more_bytes_than_a_column_can_hold_are_refused_before_they_are_copied() 
 def test_bodies_that_grow_beyond_a_batch_are_refused_while_they_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     body, flag = compress(bytes(5000), "zlib")
     segment = Segment([{"body": body, "sys_flag": flag}] * 3)
-    monkeypatch.setattr("rmq_store.format.frame_decoder.DECOMPRESSED_BYTES_MAX", 11_000)
+    monkeypatch.setattr("rmq_store.format.batches.frame_decoder.DECOMPRESSED_BYTES_MAX", 11_000)
     with pytest.raises(BatchTooLargeError, match="fewer"):
         segment.decode(["body"])
     assert segment.decode(["body"], order=[0, 1]).num_rows == 2

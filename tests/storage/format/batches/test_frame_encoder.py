@@ -15,15 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmq_store.errors import UsageError
-from rmq_store.format import frame_encoder, native
-from rmq_store.format.compression import compress, decompress
-from rmq_store.format.frame_decoder import decode_frames, dispatch_columns
-from rmq_store.format.frame_encoder import EncodeOptions, encode_batch, patch_frames
-from rmq_store.format.hashing import java_hash
-from rmq_store.format.ids import UniqueIdGenerator, parse_unique_id
-from rmq_store.format.message import Host, Message, SysFlag, check_frame, decode_frame, encode_frame
-from rmq_store.format.properties import encode_properties
-from rmq_store.format.schema import ENCODED_SCHEMA, MESSAGE_SCHEMA, PROPERTIES_TYPE
+from rmq_store.format.batches import frame_encoder
+from rmq_store.format.batches.frame_decoder import decode_frames, dispatch_columns
+from rmq_store.format.batches.frame_encoder import EncodeOptions, encode_batch, patch_frames
+from rmq_store.format.bytes import native
+from rmq_store.format.frames.compression import compress, decompress
+from rmq_store.format.frames.message import Host, Message, SysFlag, check_frame, decode_frame, encode_frame
+from rmq_store.format.properties.property_string import encode_properties
+from rmq_store.format.tables.schema import ENCODED_SCHEMA, MESSAGE_SCHEMA, PROPERTIES_TYPE
+from rmq_store.format.text.hashing import java_hash
+from rmq_store.format.text.ids import UniqueIdGenerator, parse_unique_id
 
 V4, V6 = Host.parse("10.108.115.217:10911"), Host.parse("[fe80::1234]:10911")
 NOW_MS, STORE_MS = 1700000000123, 1700000001000

@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from crc_ways import crc_way
-from rmq_store.format import native
-from rmq_store.format.frame_patch import patch_frames
+from rmq_store.format.batches.frame_patch import patch_frames
+from rmq_store.format.bytes import native
 
 pytestmark = pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import UsageError
-from rmq_store.format.input_columns import as_type
+from rmq_store.format.batches.input_columns import as_type
 
 TIMES = pa.timestamp("us", tz="UTC")
 TEXTS = pa.map_(pa.string(), pa.string())

@@ -16,11 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.errors import UsageError
-from rmq_store.format import frame_copy, native, native_copy
-from rmq_store.format.frame_copy import CopyOptions, copy_frames
-from rmq_store.format.frame_fields import FrameHeaders, frame_columns
-from rmq_store.format.message import Host, encode_frame
-from rmq_store.format.properties import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX
+from rmq_store.format.batches import frame_copy, native_copy
+from rmq_store.format.batches.frame_copy import CopyOptions, copy_frames
+from rmq_store.format.bytes import native
+from rmq_store.format.frames.frame_fields import FrameHeaders, frame_columns
+from rmq_store.format.frames.message import Host, encode_frame
+from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX
 
 pytestmark = pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")
 

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 
 from rmq_store.errors import CorruptRecordError
-from rmq_store.format import native
-from rmq_store.format.compression import compress
-from rmq_store.format.frame_decoder import NotOwnedError, Owner, decode_frames
-from rmq_store.format.message import Host, SysFlag, encode_frame
-from rmq_store.format.native_decoder import _EVERYWHERE, decode_ordinary
-from rmq_store.format.schema import MESSAGE_SCHEMA
+from rmq_store.format.batches.frame_decoder import NotOwnedError, Owner, decode_frames
+from rmq_store.format.batches.native_decoder import _EVERYWHERE, decode_ordinary
+from rmq_store.format.bytes import native
+from rmq_store.format.frames.compression import compress
+from rmq_store.format.frames.message import Host, SysFlag, encode_frame
+from rmq_store.format.tables.schema import MESSAGE_SCHEMA
 from rmq_store.memory import BatchMemory
 
 pytestmark = pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")

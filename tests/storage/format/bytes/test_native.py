@@ -22,19 +22,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crc_ways import crc_way
-from rmq_store.format import native
-from rmq_store.format.crc import slice_crcs
-from rmq_store.format.encode_input import EncodeInput, EncodeOptions
-from rmq_store.format.frame_encoder import encode_batch
-from rmq_store.format.gather import sum_words
-from rmq_store.format.hashing import java_hash, java_hashes, topic_key_hashes
-from rmq_store.format.host import Host
-from rmq_store.format.ids import UniqueIdGenerator
-from rmq_store.format.native_encoder import columns_of
-from rmq_store.format.properties import CRC_PROPERTY_BYTES
-from rmq_store.format.schema import PROPERTIES_TYPE
+from rmq_store.format.batches.encode_input import EncodeInput, EncodeOptions
+from rmq_store.format.batches.frame_encoder import encode_batch
+from rmq_store.format.batches.native_encoder import columns_of
+from rmq_store.format.bytes import native
+from rmq_store.format.bytes.gather import sum_words
+from rmq_store.format.frames.crc import slice_crcs
+from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES
+from rmq_store.format.tables.schema import PROPERTIES_TYPE
+from rmq_store.format.text.hashing import java_hash, java_hashes, topic_key_hashes
+from rmq_store.format.text.host import Host
+from rmq_store.format.text.ids import UniqueIdGenerator
 
-FORMAT_TESTS = Path(__file__).parent
+FORMAT_TESTS = Path(__file__).parents[1]
 # What the extension has a part in.
 REPRESENTATIVE = ("test_crc.py", "test_hashing.py")
 
@@ -59,7 +59,7 @@ def test_everything_is_there_without_the_extension() -> None:
 def test_an_extension_that_was_built_for_other_parameters_is_not_used() -> None:
     program = (
         "import sys, types, rmq_store; rmq_store._native = sys.modules['rmq_store._native'] = types.ModuleType('old');"
-        "[sys.modules.pop(name) for name in list(sys.modules) if name == 'rmq_store.format.native'];"
+        "[sys.modules.pop(name) for name in list(sys.modules) if name == 'rmq_store.format.bytes.native'];"
         "from rmq_store.format import native; import importlib; print(importlib.reload(native).LOADED)"
     )
     found = subprocess.run(

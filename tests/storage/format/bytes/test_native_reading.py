@@ -14,12 +14,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rmq_store.errors import CorruptRecordError
-from rmq_store.format import native
-from rmq_store.format.frame_fields import FrameHeaders, frame_columns
-from rmq_store.format.gather import take_slices
-from rmq_store.format.host_columns import host_texts
-from rmq_store.format.message import Host, encode_frame
-from rmq_store.format.property_columns import PropertyPieces, split_properties, split_property_slices
+from rmq_store.format.bytes import native
+from rmq_store.format.bytes.gather import take_slices
+from rmq_store.format.frames.frame_fields import FrameHeaders, frame_columns
+from rmq_store.format.frames.message import Host, encode_frame
+from rmq_store.format.properties.property_columns import PropertyPieces, split_properties, split_property_slices
+from rmq_store.format.text.host_columns import host_texts
 
 pytestmark = pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_store.format.compression import DecompressionError, compress, decompress
-from rmq_store.format.message import SysFlag, decode_frame
+from rmq_store.format.frames.compression import DecompressionError, compress, decompress
+from rmq_store.format.frames.message import SysFlag, decode_frame
 
 KINDS = ("zlib", "lz4", "zstd")
 MIB = 1 << 20

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_store.format.crc import (
+from rmq_store.format.frames.crc import (
     array_crcs,
     body_crc,
     body_crcs,
@@ -20,7 +20,7 @@ from rmq_store.format.crc import (
     shift_crcs,
     slice_crcs,
 )
-from rmq_store.format.frame_check import crc_property
+from rmq_store.format.frames.frame_check import crc_property
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 

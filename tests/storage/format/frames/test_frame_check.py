@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rmq_store.format.frame_check import BLANK_MAGIC, FrameCheck, check_frame
-from rmq_store.format.message import Host, encode_blank, encode_frame
+from rmq_store.format.frames.frame_check import BLANK_MAGIC, FrameCheck, check_frame
+from rmq_store.format.frames.message import Host, encode_blank, encode_frame
 
 V4, V6 = Host.parse("1.2.3.4:5"), Host.parse("[::1]:5")
 

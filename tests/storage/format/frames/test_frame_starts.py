@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rmq_store.format import native
-from rmq_store.format.frame_check import FRAME_BYTES_MIN
-from rmq_store.format.frame_starts import message_sizes
-from rmq_store.format.message import Host, encode_frame
+from rmq_store.format.bytes import native
+from rmq_store.format.frames.frame_check import FRAME_BYTES_MIN
+from rmq_store.format.frames.frame_starts import message_sizes
+from rmq_store.format.frames.message import Host, encode_frame
 
 HOST = Host.parse("127.0.0.1:10911")
 BASE = 1 << 32

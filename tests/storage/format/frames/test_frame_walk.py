@@ -8,10 +8,11 @@ import struct
 import numpy as np
 import pytest
 
-from rmq_store.format import frame_walk, native
-from rmq_store.format.frame_check import check_frame
-from rmq_store.format.frame_walk import sound_frames
-from rmq_store.format.message import Host, encode_blank, encode_frame
+from rmq_store.format.bytes import native
+from rmq_store.format.frames import frame_walk
+from rmq_store.format.frames.frame_check import check_frame
+from rmq_store.format.frames.frame_walk import sound_frames
+from rmq_store.format.frames.message import Host, encode_blank, encode_frame
 
 BASE = 1 << 40
 HOSTS = (Host.parse("1.2.3.4:5"), Host.parse("[::1]:5"))

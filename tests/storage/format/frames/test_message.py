@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.errors import CorruptRecordError, UsageError
-from rmq_store.format import native
-from rmq_store.format.frame_check import crc_property
-from rmq_store.format.message import (
+from rmq_store.format.bytes import native
+from rmq_store.format.frames.frame_check import crc_property
+from rmq_store.format.frames.message import (
     Host,
     Message,
     StoredMessage,
@@ -23,7 +23,7 @@ from rmq_store.format.message import (
     encode_frame,
     place_frame,
 )
-from rmq_store.format.properties import encode_properties
+from rmq_store.format.properties.property_string import encode_properties
 
 FRAME = bytes.fromhex(
     "00000089daa320a70bd69e520000000100000000000000000000000000000000"

@@ -11,10 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rmq_store.errors import UsageError
-from rmq_store.format import native
-from rmq_store.format.host import Host
-from rmq_store.format.message import place_frame
-from rmq_store.format.one_frame import Hosts, encode_one
+from rmq_store.format.bytes import native
+from rmq_store.format.frames.message import place_frame
+from rmq_store.format.frames.one_frame import Hosts, encode_one
+from rmq_store.format.text.host import Host
 
 pytestmark = pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")
 
@@ -70,7 +70,7 @@ def test_the_extension_makes_the_frames_that_python_makes(
 
 
 def test_an_ordinary_message_is_made_by_the_extension(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmq_store.format.one_frame.encode_frame", None)
+    monkeypatch.setattr("rmq_store.format.frames.one_frame.encode_frame", None)
     made = encode_one(**ORDINARY)
     assert len(made.key_hashes) == 4
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.errors import UsageError
-from rmq_store.format.frame_check import crc_property
-from rmq_store.format.properties import parse_properties
-from rmq_store.format.property_changes import set_properties, without_crc
+from rmq_store.format.frames.frame_check import crc_property
+from rmq_store.format.properties.property_changes import set_properties, without_crc
+from rmq_store.format.properties.property_string import parse_properties
 
 NAMES = ["DELAY", "REAL_TOPIC", "KEYS", "K", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "é"]
 CRC = crc_property(123)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rmq_store.format.properties import parse_properties
-from rmq_store.format.property_columns import parse_property_column, split_properties
+from rmq_store.format.properties.property_columns import parse_property_column, split_properties
+from rmq_store.format.properties.property_string import parse_properties
 
 # Pieces that meet each other in every order: separators, the names that are looked up, malformed UTF-8.
 FRAGMENTS = [

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.errors import UsageError
-from rmq_store.format.properties import PROPERTIES_BYTES_MAX, encode_properties, parse_properties
-from rmq_store.format.utf8 import decode_utf8
+from rmq_store.format.bytes.utf8 import decode_utf8
+from rmq_store.format.properties.property_string import PROPERTIES_BYTES_MAX, encode_properties, parse_properties
 
 parts = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), min_size=1, max_size=12)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.errors import CorruptConfigError
-from rmq_store.format.checkpoint import FIELDS, Checkpoint
+from rmq_store.format.tables.checkpoint import FIELDS, Checkpoint
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 

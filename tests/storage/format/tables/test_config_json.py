@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_store.format import config_json
-from rmq_store.format.config_json import DEPTH_MAX, ConfigJsonError, Shadowed, Verbatim, dumps, loads, remove
+from rmq_store.format.tables import config_json
+from rmq_store.format.tables.config_json import DEPTH_MAX, ConfigJsonError, Shadowed, Verbatim, dumps, loads, remove
 
 FILE_OF_4X = """{
 	"dataVersion":{

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_store.format.hashing import (
+from rmq_store.format.text.hashing import (
     index_hash,
     index_hashes,
     java_hash,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.errors import UsageError
-from rmq_store.format.host import Host
+from rmq_store.format.text.host import Host
 
 addresses = st.one_of(st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_size=16))
 

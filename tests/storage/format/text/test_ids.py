@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from interrupts import Signal
 from rmq_store.errors import UsageError
-from rmq_store.format.host import Host
-from rmq_store.format.ids import (
+from rmq_store.format.text.host import Host
+from rmq_store.format.text.ids import (
     UniqueIdGenerator,
     offset_message_id,
     offset_message_ids,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.errors import UsageError
-from rmq_store.format import names
+from rmq_store.format.text import names
 
 
 @pytest.mark.parametrize("topic", ["TopicTest", "%RETRY%g", "a|b", "_-", "x" * 127, "%DLQ%" + "g" * 250])

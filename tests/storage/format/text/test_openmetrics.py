@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 from prometheus_client.parser import text_string_to_metric_families as parse_classic
 
-from rmq_store.format.openmetrics import Metric, MetricFamily, openmetrics_text
+from rmq_store.format.text.openmetrics import Metric, MetricFamily, openmetrics_text
 
 LAG = Metric("rmq_lag_seconds", "gauge", "How late.", ("topic", "queue_id"), "seconds")
 SENT = Metric("rmq_sent_messages", "counter", "How many.", ("topic",))

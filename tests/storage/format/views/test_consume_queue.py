@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_store.format import consume_queue
-from rmq_store.format.consume_queue import ENTRY, PRE_BLANK, PRE_BLANK_SIZE, encode_entries, entries, tags_code
-from rmq_store.format.message import decode_frame
-from rmq_store.format.names import SCHEDULE_TOPIC
+from rmq_store.format.frames.message import decode_frame
+from rmq_store.format.text.names import SCHEDULE_TOPIC
+from rmq_store.format.views import consume_queue
+from rmq_store.format.views.consume_queue import ENTRY, PRE_BLANK, PRE_BLANK_SIZE, encode_entries, entries, tags_code
 
 GOLDEN_LEVELS_MS = [1000 * second for level in range(1, 9) for second in (level, level)] + [9000, 7200_000]
 

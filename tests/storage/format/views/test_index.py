@@ -13,9 +13,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rmq_store.errors import CorruptIndexError
-from rmq_store.format import index, native
-from rmq_store.format.hashing import index_hash, java_hash
-from rmq_store.format.index import (
+from rmq_store.format.bytes import native
+from rmq_store.format.frames.message import SysFlag, decode_frame
+from rmq_store.format.properties.property_string import UNIQUE_KEY
+from rmq_store.format.text.hashing import index_hash, java_hash
+from rmq_store.format.views import index
+from rmq_store.format.views.index import (
     HEADER,
     IndexHeader,
     build_chain,
@@ -26,8 +29,6 @@ from rmq_store.format.index import (
     point_slots,
     time_diffs,
 )
-from rmq_store.format.message import SysFlag, decode_frame
-from rmq_store.format.properties import UNIQUE_KEY
 
 
 def put_one_by_one(slot_numbers: list[int], slots: dict[int, int], first_number: int) -> tuple[list[int], int]:

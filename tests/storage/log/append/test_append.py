@@ -21,10 +21,11 @@ import pytest
 from rmq_store import Message, Store
 from rmq_store.errors import StoreError, StoreFailedError, StoreFullError, UsageError
 from rmq_store.files import durable
-from rmq_store.files.state_page import WORDS
-from rmq_store.log import grouping, hash_index
-from rmq_store.log.append import append, append_lock
-from rmq_store.log.consume_queue import ConsumeQueue
+from rmq_store.files.locks.state_page import WORDS
+from rmq_store.log.append import grouping
+from rmq_store.log.append.append import append, append_lock
+from rmq_store.log.views import hash_index
+from rmq_store.log.views.consume_queue import ConsumeQueue
 
 if TYPE_CHECKING:
     from .conftest import CountDown, Lab

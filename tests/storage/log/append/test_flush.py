@@ -17,8 +17,8 @@ import pytest
 from rmq_store import Message, Store
 from rmq_store.errors import StoreFailedError
 from rmq_store.files import durable
-from rmq_store.log import flush as flush_module
-from rmq_store.log.flush import flush, save_progress, sync_filesystem
+from rmq_store.log.append import flush as flush_module
+from rmq_store.log.append.flush import flush, save_progress, sync_filesystem
 
 if TYPE_CHECKING:
     from .conftest import Lab

@@ -19,11 +19,11 @@ import pytest
 from rmq_store import Store
 from rmq_store.errors import StoreFailedError
 from rmq_store.files import durable
-from rmq_store.log import filling, grouping
-from rmq_store.log.append import append, append_lock
-from rmq_store.log.beside import Beside
-from rmq_store.log.filling import Filling, Piece, frame_bounds
-from rmq_store.log.grouping import in_parts
+from rmq_store.log.append import frame_writer, grouping
+from rmq_store.log.append.append import append, append_lock
+from rmq_store.log.append.frame_writer import Filling, Piece, frame_bounds
+from rmq_store.log.append.grouping import in_parts
+from rmq_store.log.append.helper_thread import Beside
 
 if TYPE_CHECKING:
     from .conftest import CountDown, Lab
@@ -51,7 +51,7 @@ def test_an_append_in_small_pieces_gives_the_same_bytes(
     assert len(wanted) > 6
     lab.restore(saved)
     lab.now_ms = now_ms
-    monkeypatch.setattr(filling, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(frame_writer, "PIECE_BYTES", piece_bytes)
     monkeypatch.setattr(grouping, "PART_ROWS", part_rows)
     with lab.open() as store, append_lock(store._log):
         pieced = append(store._log, batches)
@@ -77,7 +77,7 @@ def test_a_piece_holds_as_many_frames_as_fit_and_at_least_one(lab: Lab, monkeypa
     sizes = np.diff(frame_bounds(batch)).tolist()
     numbers = np.arange(len(sizes), dtype=np.int64)
     for piece_bytes in (1, sizes[0], sizes[0] + sizes[1], 3 * sizes[0], 100_000):
-        monkeypatch.setattr(filling, "PIECE_BYTES", piece_bytes)
+        monkeypatch.setattr(frame_writer, "PIECE_BYTES", piece_bytes)
         wanted: list[list[int]] = []
         for size in sizes:
             if not wanted or sum(wanted[-1]) + size > piece_bytes:
@@ -137,8 +137,8 @@ def test_bytes_and_rows_are_told_of_once_when_all_up_to_them_are_done_with(
     with lab.open() as store:
         batches = encoded(store, lab, [5, 0, 40, 1])
     batches[2] = batches[2].slice(3, 31)
-    monkeypatch.setattr(filling, "PIECE_BYTES", piece_bytes)
-    monkeypatch.setattr(filling, "USED_BYTES", used_bytes)
+    monkeypatch.setattr(frame_writer, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(frame_writer, "USED_BYTES", used_bytes)
     monkeypatch.setattr(grouping, "PART_ROWS", 8)
     used: list[tuple[int, int]] = []
     wanted = []
@@ -167,7 +167,7 @@ class SlowSet(set[int]):
 def test_two_threads_that_are_done_at_once_tell_of_all_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     with lab.open() as store:
         (batch,) = encoded(store, lab, [12])
-    monkeypatch.setattr(filling, "PIECE_BYTES", 1)
+    monkeypatch.setattr(frame_writer, "PIECE_BYTES", 1)
     numbers = np.arange(12, dtype=np.int64)
     told: list[int] = []
     whole = Filling([batch], numbers, numbers, 1, has_crc=True, through=told.append)
@@ -181,7 +181,7 @@ def test_two_threads_that_are_done_at_once_tell_of_all_once(lab: Lab, monkeypatc
 def test_nobody_gets_another_piece_after_a_stop(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     with lab.open() as store:
         (batch,) = encoded(store, lab, [12])
-    monkeypatch.setattr(filling, "PIECE_BYTES", 1)
+    monkeypatch.setattr(frame_writer, "PIECE_BYTES", 1)
     numbers = np.arange(12, dtype=np.int64)
     whole = Filling([batch], numbers, numbers, 1, has_crc=True)
     pieces = whole.pieces()
@@ -209,12 +209,12 @@ def joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
-@pytest.mark.parametrize(("piece_bytes", "helped"), [(filling.PIECE_BYTES, False), (100, True)])
+@pytest.mark.parametrize(("piece_bytes", "helped"), [(frame_writer.PIECE_BYTES, False), (100, True)])
 def test_a_second_thread_is_begun_for_much_only(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, piece_bytes: int, helped: bool
 ) -> None:
     """However many batches there are: a sink's commit has two or three rows in each, and waits for every thread."""
-    monkeypatch.setattr(filling, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(frame_writer, "PIECE_BYTES", piece_bytes)
     begun: list[object] = []
     begin = Beside.begin
     monkeypatch.setattr(Beside, "begin", lambda self, work: (begun.append(work), begin(self, work))[1])
@@ -232,7 +232,7 @@ def test_what_is_wrong_with_a_later_piece_takes_back_the_others(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, helps: bool
 ) -> None:
     """Whichever of the two threads finds it; and the other one soon has no more to do."""
-    monkeypatch.setattr(filling, "PIECE_BYTES", 1)
+    monkeypatch.setattr(frame_writer, "PIECE_BYTES", 1)
     with lab.open() as store:
         store.append(lab.batch(3))
         (batch,) = encoded(store, lab, [200])
@@ -253,7 +253,7 @@ def test_what_is_wrong_with_a_later_piece_takes_back_the_others(
             assert failed.wait(30)
             time.sleep(0.05)  # it writes when the other one has given up
 
-        monkeypatch.setattr(filling, "patch_frames", patch)
+        monkeypatch.setattr(frame_writer, "patch_frames", patch)
         with pytest.raises(MemoryError, match="no room"), append_lock(store._log):
             append(store._log, [batch])
         time.sleep(0.2)  # nobody writes any more
@@ -266,7 +266,7 @@ def test_the_second_thread_does_not_go_on_when_the_views_of_the_part_before_cann
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A part may have gigabytes, and all that is written would be taken back."""
-    monkeypatch.setattr(filling, "PIECE_BYTES", 1)
+    monkeypatch.setattr(frame_writer, "PIECE_BYTES", 1)
     monkeypatch.setattr(grouping, "PART_ROWS", 100)
     patched: list[int] = []
     second_part = threading.Event()
@@ -281,8 +281,8 @@ def test_the_second_thread_does_not_go_on_when_the_views_of_the_part_before_cann
         assert second_part.wait(30)
         raise MemoryError("no room for entries")
 
-    monkeypatch.setattr(filling, "patch_frames", patch)
-    monkeypatch.setattr("rmq_store.log.append._put_entries", dispatch)
+    monkeypatch.setattr(frame_writer, "patch_frames", patch)
+    monkeypatch.setattr("rmq_store.log.append.append._put_entries", dispatch)
     with lab.open() as store:
         (batch,) = encoded(store, lab, [200])
         with pytest.raises(MemoryError, match="entries"), append_lock(store._log):
@@ -290,7 +290,7 @@ def test_the_second_thread_does_not_go_on_when_the_views_of_the_part_before_cann
     assert 100 < len(patched) < 150
 
 
-@pytest.mark.parametrize("piece_bytes", [filling.PIECE_BYTES, 400])
+@pytest.mark.parametrize("piece_bytes", [frame_writer.PIECE_BYTES, 400])
 @pytest.mark.parametrize("first_k", [1, 2, 3])
 def test_an_append_in_parts_whose_kth_operation_fails_leaves_the_store_as_it_was(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, fail_at: Callable[..., CountDown], first_k: int, piece_bytes: int
@@ -300,7 +300,7 @@ def test_an_append_in_parts_whose_kth_operation_fails_leaves_the_store_as_it_was
     def fail() -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(filling, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(frame_writer, "PIECE_BYTES", piece_bytes)
     monkeypatch.setattr(grouping, "PART_ROWS", 4)
     with lab.open() as store:
         store.append(lab.batch(7))

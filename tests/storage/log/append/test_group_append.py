@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rmq_store import Message, SendResult, SendStatus, Store
-from rmq_store.broker import writing
+from rmq_store.broker.write import writer
 from rmq_store.errors import StoreFailedError, StoreLockedError, UsageError
 from rmq_store.files import durable
-from rmq_store.files.lock import OfdLock
-from rmq_store.log import append_line
-from rmq_store.log.append import OneRecord, append_one
-from rmq_store.log.append_line import AppendLine
-from rmq_store.log.commit_log import CommitLog
-from rmq_store.log.flush import flush
+from rmq_store.files.locks.lock import OfdLock
+from rmq_store.log.append import group_append
+from rmq_store.log.append.append import OneRecord, append_one
+from rmq_store.log.append.flush import flush
+from rmq_store.log.append.group_append import AppendLine
+from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.verify import verify_store
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def store(lab: Lab) -> Store:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody appends by itself, however slow the test is."""
-    monkeypatch.setattr(append_line, "PATIENCE_S", float(HANG_GUARD_S))
+    monkeypatch.setattr(group_append, "PATIENCE_S", float(HANG_GUARD_S))
 
 
 def slow_disk(s: float) -> None:
@@ -196,7 +196,7 @@ def test_a_leader_that_is_interrupted_leaves_one_in_doubt_and_the_others_to_the_
             raise KeyboardInterrupt
         return append_one(log, record)
 
-    monkeypatch.setattr(append_line, "append_one", interrupt)
+    monkeypatch.setattr(group_append, "append_one", interrupt)
     with store:
         senders = [Sender(store, number) for number in range(4)]
         with OfdLock(store._log.append_lock.path).exclusive(1000):
@@ -213,14 +213,14 @@ def test_a_leader_that_is_interrupted_leaves_one_in_doubt_and_the_others_to_the_
 def test_who_is_interrupted_in_the_line_is_not_stored_later(
     lab: Lab, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asleep = append_line._Waiting.sleep
+    asleep = group_append._Waiting.sleep
 
-    def interrupted(waiting: append_line._Waiting, timeout_s: float) -> None:
+    def interrupted(waiting: group_append._Waiting, timeout_s: float) -> None:
         asleep(waiting, 0.1)
         if b"%08d" % 1 in waiting.record.frame:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(append_line._Waiting, "sleep", interrupted)
+    monkeypatch.setattr(group_append._Waiting, "sleep", interrupted)
     with store:
         senders = [Sender(store, number) for number in range(3)]
         with OfdLock(store._log.append_lock.path).exclusive(1000):
@@ -233,8 +233,8 @@ def test_who_is_interrupted_in_the_line_is_not_stored_later(
 def test_who_is_interrupted_as_it_joins_the_line_is_not_stored_later(lab: Lab, store: Store) -> None:
     """Python looks for signals after each call: the record was in the line, and nobody was there to take it out."""
 
-    class Interrupted(deque[append_line._Waiting]):
-        def append(self, waiting: append_line._Waiting) -> None:
+    class Interrupted(deque[group_append._Waiting]):
+        def append(self, waiting: group_append._Waiting) -> None:
             super().append(waiting)
             line.waiting = deque(self)
             raise KeyboardInterrupt
@@ -253,7 +253,7 @@ def test_who_is_interrupted_as_it_joins_the_line_is_not_stored_later(lab: Lab, s
 def test_who_is_interrupted_while_a_leader_appends_the_record_sees_it_through(
     lab: Lab, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asleep = append_line._Waiting.sleep
+    asleep = group_append._Waiting.sleep
     inside, interrupted = threading.Event(), threading.Event()
     seen: list[list[int]] = []
 
@@ -264,7 +264,7 @@ def test_who_is_interrupted_while_a_leader_appends_the_record_sees_it_through(
             time.sleep(0.1)
         return append_one(log, record)
 
-    def interrupted_once(waiting: append_line._Waiting, timeout_s: float) -> None:
+    def interrupted_once(waiting: group_append._Waiting, timeout_s: float) -> None:
         if b"%08d" % 1 in waiting.record.frame and not interrupted.is_set():
             assert inside.wait(HANG_GUARD_S)
             interrupted.set()
@@ -276,8 +276,8 @@ def test_who_is_interrupted_while_a_leader_appends_the_record_sees_it_through(
             super().run()
             seen.append([store._log.writing_page.appended_end])
 
-    monkeypatch.setattr(append_line._Waiting, "sleep", interrupted_once)
-    monkeypatch.setattr(append_line, "append_one", slow)
+    monkeypatch.setattr(group_append._Waiting, "sleep", interrupted_once)
+    monkeypatch.setattr(group_append, "append_one", slow)
     with store:
         senders = [Sender(store, 0), Looking(store, 1)]
         with OfdLock(store._log.append_lock.path).exclusive(1000):
@@ -329,7 +329,7 @@ def test_on_a_slow_disk_all_wait_for_their_fsync(lab: Lab, store: Store) -> None
     """A sender whose message is stored waits for `syncFlushTimeout`, and not only as long as its patience lasts."""
     with store:
         store.send(Message("Alpha", b"%08d" % 99))
-        slow_disk(4 * append_line.PATIENCE_S)
+        slow_disk(4 * group_append.PATIENCE_S)
         senders = [Sender(store, number) for number in range(8)]
         for sender in senders:
             sender.start()
@@ -379,8 +379,8 @@ def test_a_leader_waits_once_for_a_disk_that_another_process_flushes(
     lab.config = replace(lab.config, sync_flush_timeout=15)
     with lab.open() as store:
         store.create_topic("Alpha", 1)
-        monkeypatch.setattr(append_line, "flush", counted)
-        monkeypatch.setattr(writing, "flush", counted)
+        monkeypatch.setattr(group_append, "flush", counted)
+        monkeypatch.setattr(writer, "flush", counted)
         with OfdLock(store._log.flush_lock.path).exclusive(1000):
             assert store.send(Message("Alpha", b"x")).status is SendStatus.FLUSH_DISK_TIMEOUT
             assert waited_ms == [15]
@@ -422,7 +422,7 @@ def test_an_error_of_the_operating_system_is_its_own_senders_error(
             raise OSError(errno.EMFILE, "Too many open files")
         return append_one(log, record)
 
-    monkeypatch.setattr(append_line, "append_one", no_descriptor)
+    monkeypatch.setattr(group_append, "append_one", no_descriptor)
     with store:
         senders = [Sender(store, 0), Sender(store, 1, topic="Beta"), Sender(store, 2)]
         with OfdLock(store._log.append_lock.path).exclusive(1000):
@@ -438,14 +438,14 @@ def test_who_leaves_the_line_takes_nobody_else_out_of_it(store: Store) -> None:
     with store:
         line = line_of(store)
 
-        class Leaving(append_line._Waiting):
+        class Leaving(group_append._Waiting):
             @property
             def settled(self) -> bool:
                 if self in line.waiting:
                     line.waiting.remove(self)
                 return True
 
-        other = append_line._Waiting(next_record(store))
+        other = group_append._Waiting(next_record(store))
         line.waiting += (Leaving(next_record(store)), other)
         line._leave()
         assert list(line.waiting) == [other]

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rmq_store import Message, SendStatus, Store
-from rmq_store.broker.flusher import Flusher
+from rmq_store.broker.write.flusher import Flusher
 from rmq_store.errors import StoreFailedError, StoreLockedError
-from rmq_store.files import bell as bell_module
 from rmq_store.files import durable
-from rmq_store.files.lock import OfdLock
-from rmq_store.files.state_page import StatePage
-from rmq_store.format.checkpoint import Checkpoint
-from rmq_store.log.flush import flush, save_progress
+from rmq_store.files.locks import futex as bell_module
+from rmq_store.files.locks.lock import OfdLock
+from rmq_store.files.locks.state_page import StatePage
+from rmq_store.format.tables.checkpoint import Checkpoint
+from rmq_store.log.append.flush import flush, save_progress
 
 if TYPE_CHECKING:
     from .conftest import Lab

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rmq_store.log.grouping import Groups
+from rmq_store.log.append.grouping import Groups
 
 
 def _rows(topics: list[str], queue_ids: list[int]) -> pa.RecordBatch:

@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 
-from rmq_store.log.beside import two_by_two
+from rmq_store.log.append.helper_thread import two_by_two
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from rmq_store.errors import StoreFailedError
-from rmq_store.files.segments import OpenFile, OpenFiles, SegmentRun
-from rmq_store.log import write_back
-from rmq_store.log.write_back import WriteBack
+from rmq_store.files.segments.segments import OpenFile, OpenFiles, SegmentRun
+from rmq_store.log.append import write_back
+from rmq_store.log.append.write_back import WriteBack
 
 FILE_BYTES = 1000
 STEP_BYTES = 100

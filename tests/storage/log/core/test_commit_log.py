@@ -13,10 +13,10 @@ import pytest
 
 from rmq_store import Store
 from rmq_store.errors import CorruptRecordError
-from rmq_store.format import frame_walk
-from rmq_store.format.message import BLANK_MAGIC
-from rmq_store.log import scan
-from rmq_store.log.commit_log import CommitLog
+from rmq_store.format.frames import frame_walk
+from rmq_store.format.frames.message import BLANK_MAGIC
+from rmq_store.log.core import scan
+from rmq_store.log.core.commit_log import CommitLog
 
 if TYPE_CHECKING:
     from .conftest import Lab

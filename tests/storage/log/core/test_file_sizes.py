@@ -12,8 +12,8 @@ import pytest
 
 from rmq_store import Store, StoreConfig
 from rmq_store.errors import CorruptionError
-from rmq_store.format import native
-from rmq_store.log.file_sizes import size_of_files
+from rmq_store.format.bytes import native
+from rmq_store.log.core.file_sizes import size_of_files
 
 SIZE = 4096
 Change = Callable[[Path], object]

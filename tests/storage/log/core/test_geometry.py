@@ -11,8 +11,8 @@ import pytest
 
 from rmq_store import Store, StoreConfig
 from rmq_store.errors import CorruptIndexError, CorruptionError, UsageError
-from rmq_store.log.geometry import Geometry, infer
-from rmq_store.log.hash_index import HashIndex
+from rmq_store.log.core.geometry import Geometry, infer
+from rmq_store.log.views.hash_index import HashIndex
 
 DEFAULT = Geometry(64 << 20, 6_000_000, 1_000_000, 4_000_000)
 JAVA_DEFAULT = Geometry(1 << 30, 6_000_000, 5_000_000, 20_000_000)
@@ -83,7 +83,8 @@ def test_an_index_file_that_retention_takes_while_it_is_looked_at_says_nothing(
     index = make_index(tmp_path, 60, 100, 250)
     older, newest = (index.path(name) for name in index.names()[-2:])
     newest.write_bytes(b"")
-    monkeypatch.setattr("rmq_store.log.geometry.is_index_file_name", lambda name: older.unlink(missing_ok=True) or True)
+    looked_at = "rmq_store.log.core.geometry.is_index_file_name"
+    monkeypatch.setattr(looked_at, lambda name: older.unlink(missing_ok=True) or True)
     found = infer(tmp_path, Geometry(64 << 20, 6_000_000, 60, 100), ours=ours)
     assert (found.max_hash_slot_num, found.max_index_num) == (60, 100)
 

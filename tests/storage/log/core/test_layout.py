@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.errors import UsageError
-from rmq_store.log.layout import BLANK_BYTES, extent, lay_out, members, numbered_from, ranks
+from rmq_store.log.core.layout import BLANK_BYTES, extent, lay_out, members, numbered_from, ranks
 
 SEGMENT = 4096
 

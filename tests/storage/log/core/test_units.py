@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_store.log.units import UnitRecord
+from rmq_store.log.core.units import UnitRecord
 
 UNIT = UnitRecord("sink", "query", 7, 100, 12345)
 

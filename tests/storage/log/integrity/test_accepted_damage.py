@@ -16,8 +16,8 @@ import pytest
 
 from rmq_store import Message, Store
 from rmq_store.errors import CorruptConfigError, CorruptRecordError, NotAStoreError, StoreLockedError, UsageError
-from rmq_store.files.segments import OpenFile
-from rmq_store.log.kept import BadRange, Kept
+from rmq_store.files.segments.segments import OpenFile
+from rmq_store.log.core.accepted_damage import BadRange, Kept
 
 if TYPE_CHECKING:
     from .conftest import Lab

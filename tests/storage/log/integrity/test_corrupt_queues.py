@@ -15,8 +15,8 @@ import pytest
 from rmq_store import Message, Store, StoreConfig
 from rmq_store.errors import CorruptionError
 from rmq_store.files import durable
-from rmq_store.log.flush import save_progress
-from rmq_store.log.queue_rot import rotten_queues
+from rmq_store.log.append.flush import save_progress
+from rmq_store.log.integrity.corrupt_queues import rotten_queues
 
 QUEUE = ("Alpha", 0)
 COUNT = 120

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rmq_store import Store
-from rmq_store.broker.repair import carry_out, examine
-from rmq_store.log.index_gaps import lost_keys
+from rmq_store.broker.repair.repair import carry_out, examine
+from rmq_store.log.integrity.index_gaps import lost_keys
 
 
 @pytest.fixture

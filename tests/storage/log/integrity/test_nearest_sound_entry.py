@@ -9,7 +9,7 @@ import pytest
 
 from rmq_store import Message, Store
 from rmq_store.errors import CorruptRecordError
-from rmq_store.format.consume_queue import ENTRY_BYTES
+from rmq_store.format.views.consume_queue import ENTRY_BYTES
 from rmq_store.log import retention
 
 QUEUE = ("Alpha", 0)

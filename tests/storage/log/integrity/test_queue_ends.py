@@ -19,7 +19,7 @@ from rmq_store import Message, Store, StoreConfig, StoreError
 from rmq_store.errors import CorruptRecordError
 from rmq_store.files import durable
 from rmq_store.log import retention
-from rmq_store.log.queue_ends import QueueEnds
+from rmq_store.log.integrity.queue_ends import QueueEnds
 
 QUEUE = ("Alpha", 0)
 

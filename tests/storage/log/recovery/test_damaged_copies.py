@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rmq_store import Message, Store
-from rmq_store.broker.backup import backup
+from rmq_store.broker.backup.backup import backup
 from rmq_store.errors import CorruptionError, CorruptRecordError
 from rmq_store.verify import verify_store
 
@@ -114,7 +114,7 @@ def test_a_copy_is_read_as_the_store_in_place(
     assert sum(bodies.count(None) for bodies in expected[0].values()) >= len(places) - 2 * unit
     caplog.clear()
     assert read_only(copy) == expected
-    told = [record for record in caplog.records if record.name == "rmq_store.log.peek"]
+    told = [record for record in caplog.records if record.name == "rmq_store.log.recovery.read_only_end"]
     assert told
     assert all(record.levelno == logging.WARNING for record in told)
     assert f"bytes {places[0]} to " in told[0].getMessage()

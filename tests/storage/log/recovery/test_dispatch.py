@@ -12,9 +12,9 @@ import pytest
 
 from rmq_store import StoreFullError
 from rmq_store.files import durable
-from rmq_store.log import scan
-from rmq_store.log.beside import Beside
-from rmq_store.log.dispatch import Dispatch
+from rmq_store.log.append.helper_thread import Beside
+from rmq_store.log.core import scan
+from rmq_store.log.recovery.dispatch import Dispatch
 
 
 class Disk:

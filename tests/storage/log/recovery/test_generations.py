@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from rmq_store import Store, StoreConfig
-from rmq_store.broker.repair import carry_out, examine
-from rmq_store.broker.repair_settings import Given
+from rmq_store.broker.repair.repair import carry_out, examine
+from rmq_store.broker.repair.repair_settings import Given
 from rmq_store.verify import verify_store
 
-from .plain_log import PlainLog, in_rocksdb
+from ..plain_log import PlainLog, in_rocksdb
 
 # Ten entries in each file of a queue.
 CONFIG = StoreConfig(8192, 200, 50, 200)

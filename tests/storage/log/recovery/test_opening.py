@@ -17,11 +17,12 @@ import pytest
 
 from rmq_store import Store
 from rmq_store.errors import StoreError, StoreLockedError, StoreReplacedError
-from rmq_store.files import durable, segments
-from rmq_store.files.lock import OfdLock
-from rmq_store.format.checkpoint import Checkpoint
-from rmq_store.log import opening
-from rmq_store.log.opening import open_for_writing
+from rmq_store.files import durable
+from rmq_store.files.locks.lock import OfdLock
+from rmq_store.files.segments import segments
+from rmq_store.format.tables.checkpoint import Checkpoint
+from rmq_store.log.recovery import opening
+from rmq_store.log.recovery.opening import open_for_writing
 
 if TYPE_CHECKING:
     from .conftest import Lab

@@ -14,11 +14,11 @@ import pytest
 from rmq_store import Store
 from rmq_store.errors import NotAStoreError
 from rmq_store.files import durable
-from rmq_store.files.state_page import StatePage
-from rmq_store.log import append as append_module
-from rmq_store.log import peek
-from rmq_store.log.append import append_lock
-from rmq_store.log.commit_log import CommitLog
+from rmq_store.files.locks.state_page import StatePage
+from rmq_store.log.append import append as append_module
+from rmq_store.log.append.append import append_lock
+from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.recovery import read_only_end
 
 if TYPE_CHECKING:
     from .conftest import Lab
@@ -316,18 +316,18 @@ def test_a_readers_end_never_goes_back_while_a_first_opener_takes_over(lab: Lab)
 def test_a_page_whose_writer_was_a_broker_since_is_not_believed(lab: Lab) -> None:
     with lab.open() as store:
         store.append(lab.batch(5))
-        assert peek.live_page(store._log) is not None
+        assert read_only_end.live_page(store._log) is not None
         lab.broker_was_here(abort=True)
-        assert peek.live_page(store._log) is None
+        assert read_only_end.live_page(store._log) is None
 
 
 def test_a_store_without_a_writer_has_no_live_page(lab: Lab) -> None:
     with lab.open() as store:
         store.append(lab.batch(5))
     reader = Store.open(lab.root, read_only=True)
-    assert peek.live_page(reader._log) is None
+    assert read_only_end.live_page(reader._log) is None
     lab.crash()
-    assert peek.live_page(reader._log) is None  # the page counts, but nobody keeps it true
+    assert read_only_end.live_page(reader._log) is None  # the page counts, but nobody keeps it true
     reader.close()
 
 
@@ -336,17 +336,17 @@ def test_a_writer_that_comes_while_a_reader_looks_is_noticed(lab: Lab, monkeypat
     with lab.open() as store:
         store.append(lab.batch(5))
     writers: list[Store] = []
-    look = peek._scan
+    look = read_only_end._scan
 
-    def look_slowly(log: CommitLog) -> peek.ReadOnlyEnd:
+    def look_slowly(log: CommitLog) -> read_only_end.ReadOnlyEnd:
         found = look(log)
         if not writers:
             writers.append(lab.open())
         return found
 
-    monkeypatch.setattr(peek, "_scan", look_slowly)
+    monkeypatch.setattr(read_only_end, "_scan", look_slowly)
     with lab.open(read_only=True) as reader:
-        assert isinstance(peek.read_only_end(reader._log), StatePage)
+        assert isinstance(read_only_end.read_only_end(reader._log), StatePage)
     writers[0].close()
 
 
@@ -356,7 +356,7 @@ def test_a_store_whose_queues_are_nearly_all_missing_is_not_rebuilt_in_memory(
     with lab.open() as store:
         store.append(lab.batch(60))
     shutil.rmtree(lab.root / "consumequeue")
-    monkeypatch.setattr(peek, "_MISSING_ENTRIES_MAX", 20)
+    monkeypatch.setattr(read_only_end, "_MISSING_ENTRIES_MAX", 20)
     with lab.open(read_only=True) as reader, pytest.raises(NotAStoreError, match="open the store for writing once"):
         reader.queue_range("Alpha", 0)
 

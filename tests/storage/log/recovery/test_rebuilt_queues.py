@@ -15,11 +15,11 @@ from click.testing import CliRunner
 from rmq_store import OffsetOutOfRangeError, Store, StoreConfig
 from rmq_store.cli import commands
 from rmq_store.errors import CorruptRecordError, StoreFailedError, StoreFullError, StoreKindError
-from rmq_store.format.consume_queue import ENTRY
-from rmq_store.log.kept import Kept
-from rmq_store.log.rebuilt_queues import GAP_MAX, Spool
+from rmq_store.format.views.consume_queue import ENTRY
+from rmq_store.log.core.accepted_damage import Kept
+from rmq_store.log.recovery.rebuilt_queues import GAP_MAX, Spool
 
-from .plain_log import INNER_BATCH, PREPARED, ROLLBACK, SEGMENT_BYTES, PlainLog, in_rocksdb
+from ..plain_log import INNER_BATCH, PREPARED, ROLLBACK, SEGMENT_BYTES, PlainLog, in_rocksdb
 
 CONFIG = StoreConfig(SEGMENT_BYTES, 200, 50, 200)
 

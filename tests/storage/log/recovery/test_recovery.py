@@ -20,16 +20,16 @@ import pytest
 from rmq_store import Message, Store
 from rmq_store.errors import CorruptRecordError, StoreFailedError
 from rmq_store.files import durable
-from rmq_store.files.background import Background
+from rmq_store.files.locks.background import Background
+from rmq_store.files.locks.state_page import WORDS
 from rmq_store.files.progress import Progress
-from rmq_store.files.state_page import WORDS
-from rmq_store.format import frame_walk
-from rmq_store.format.checkpoint import Checkpoint
-from rmq_store.format.index import ENTRY
-from rmq_store.log import scan
-from rmq_store.log.append import append, append_lock
-from rmq_store.log.recovery import RecoveryReport
-from rmq_store.log.units import UnitRecord
+from rmq_store.format.frames import frame_walk
+from rmq_store.format.tables.checkpoint import Checkpoint
+from rmq_store.format.views.index import ENTRY
+from rmq_store.log.append.append import append, append_lock
+from rmq_store.log.core import scan
+from rmq_store.log.core.units import UnitRecord
+from rmq_store.log.recovery.recovery import RecoveryReport
 
 if TYPE_CHECKING:
     from .conftest import CountDown, Lab

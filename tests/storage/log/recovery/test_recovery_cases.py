@@ -16,7 +16,7 @@ import pytest
 
 from rmq_store import Store
 from rmq_store.errors import CorruptRecordError
-from rmq_store.log.recovery_table import Action, Follows, decide
+from rmq_store.log.recovery.recovery_table import Action, Follows, decide
 
 if TYPE_CHECKING:
     from .conftest import Lab

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from rmq_store.log.recovery_table import RECOVERY_TABLE, Action, Follows, decide
+from rmq_store.log.recovery.recovery_table import RECOVERY_TABLE, Action, Follows, decide
 
 SITUATIONS = [
     (follows, durable, in_unit, foreign)

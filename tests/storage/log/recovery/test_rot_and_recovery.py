@@ -13,10 +13,10 @@ import pytest
 
 from rmq_store import Message, Store, StoreConfig
 from rmq_store.errors import CorruptionError, StoreFailedError
-from rmq_store.format.consume_queue import ENTRY
-from rmq_store.log import recovery
-from rmq_store.log.flush import save_progress
-from rmq_store.log.holes import has_gap_before
+from rmq_store.format.views.consume_queue import ENTRY
+from rmq_store.log.append.flush import save_progress
+from rmq_store.log.integrity.placeholder_entries import has_gap_before
+from rmq_store.log.recovery import recovery
 
 QUEUE = ("Alpha", 0)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rmq_store.broker.repair import carry_out, examine
+from rmq_store.broker.repair.repair import carry_out, examine
 from rmq_store.verify import verify_store
 
 if TYPE_CHECKING:

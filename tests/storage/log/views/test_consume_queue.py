@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rmq_store.files.segments import OpenFile, OpenFiles, SegmentRun
-from rmq_store.format.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK, PRE_BLANK_SIZE
-from rmq_store.log.consume_queue import ConsumeQueue
+from rmq_store.files.segments.segments import OpenFile, OpenFiles, SegmentRun
+from rmq_store.format.views.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK, PRE_BLANK_SIZE
+from rmq_store.log.views.consume_queue import ConsumeQueue
 
 PER_FILE = 7
 SIZE = 100  # bytes of each record; message n lies at 1000 * n

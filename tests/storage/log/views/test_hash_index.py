@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmq_store.errors import CorruptIndexError
-from rmq_store.format.index import SLOT, IndexHeader, file_size, slot_position
-from rmq_store.log import index_file
-from rmq_store.log.hash_index import EMPTY, HashIndex
-from rmq_store.log.index_file import IndexFile
+from rmq_store.format.views.index import SLOT, IndexHeader, file_size, slot_position
+from rmq_store.log.views import index_file
+from rmq_store.log.views.hash_index import EMPTY, HashIndex
+from rmq_store.log.views.index_file import IndexFile
 
 SLOTS, ENTRIES = 5, 12
 

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq_store.files import listing
-from rmq_store.files.segments import OpenFiles
-from rmq_store.format import native
-from rmq_store.format.index import entry_position, file_size, slot_position
-from rmq_store.log import index_search
-from rmq_store.log.hash_index import HashIndex
-from rmq_store.log.index_map import BrokenChainError, IndexMap, newest_entries
-from rmq_store.log.index_search import IndexSearch
+from rmq_store.files.segments import listing
+from rmq_store.files.segments.segments import OpenFiles
+from rmq_store.format.bytes import native
+from rmq_store.format.views.index import entry_position, file_size, slot_position
+from rmq_store.log.views import index_search
+from rmq_store.log.views.hash_index import HashIndex
+from rmq_store.log.views.index_map import BrokenChainError, IndexMap, newest_entries
+from rmq_store.log.views.index_search import IndexSearch
 
 pytestmark = pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")
 

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmq_store.errors import CorruptIndexError, CorruptionError
-from rmq_store.files import listing
-from rmq_store.files.segments import OpenFile, OpenFiles
-from rmq_store.format import native
-from rmq_store.format.index import IndexHeader, entry_position, slot_position
-from rmq_store.log import index_map, index_search
-from rmq_store.log.hash_index import HashIndex
-from rmq_store.log.index_search import IndexSearch
+from rmq_store.files.segments import listing
+from rmq_store.files.segments.segments import OpenFile, OpenFiles
+from rmq_store.format.bytes import native
+from rmq_store.format.views.index import IndexHeader, entry_position, slot_position
+from rmq_store.log.views import index_map, index_search
+from rmq_store.log.views.hash_index import HashIndex
+from rmq_store.log.views.index_search import IndexSearch
 
 SLOTS, ENTRIES = 5, 12
 UNBOUNDED = (1 << 63) - 1

@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from rmq_store import Message, Store, StoreConfig, UnknownTopicError
 from rmq_store.cli import commands
 from rmq_store.errors import CorruptQueueError
-from rmq_store.format.consume_queue import ENTRY
-from rmq_store.format.light_queues import is_dispatched
+from rmq_store.format.properties.light_queues import is_dispatched
+from rmq_store.format.views.consume_queue import ENTRY
 
-from .plain_log import SEGMENT_BYTES, PlainLog, in_rocksdb
+from ..plain_log import SEGMENT_BYTES, PlainLog, in_rocksdb
 
 CONFIG = StoreConfig(SEGMENT_BYTES, 2000, 50, 200)
 QUEUE = "%LMQ%a"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rmq_store.log import views
+from rmq_store.log.views import views
 
 if TYPE_CHECKING:
     from .conftest import Lab

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from rmq_store.format.ids import month_start_ms, parse_unique_id
+from rmq_store.format.text.ids import month_start_ms, parse_unique_id
 from rmq_store.reliable.outbox.message_ids import MessageIds
 
 

@@ -1,0 +1,1 @@
+"""How driver and tasks reach a store, for reading and for writing."""

@@ -1,0 +1,1 @@
+"""The options of the data source: a table, and their checked values."""

@@ -1,0 +1,1 @@
+"""Columns: what the source gives, what the sink takes, and which rows are wanted."""

@@ -1,0 +1,1 @@
+"""Sinks: messages, send-backs, and `write_once`."""

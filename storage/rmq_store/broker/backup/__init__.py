@@ -1,0 +1,1 @@
+"""A consistent copy of a store, while others write it or at rest."""

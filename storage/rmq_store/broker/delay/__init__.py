@@ -1,0 +1,1 @@
+"""Delay levels and timers: which messages are due, and their delivery (ScheduleMessageService, TimerMessageStore)."""

@@ -1,0 +1,1 @@
+"""Dead letters: redriven to their group, archived as Parquet, restored."""

@@ -1,0 +1,1 @@
+"""Questions of operators: lag, metrics, traces, losses, active consumers, offset resets."""

@@ -1,0 +1,1 @@
+"""Invisible messages: receive, acknowledge, change (PopMessageProcessor, AckMessageProcessor)."""

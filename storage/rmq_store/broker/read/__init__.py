@@ -1,0 +1,1 @@
+"""Reading queues and finding single messages."""

@@ -1,0 +1,1 @@
+"""Send-backs: failed messages to `%RETRY%group` or `%DLQ%group` (SendMessageProcessor#consumerSendMsgBack)."""

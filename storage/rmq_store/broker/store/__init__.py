@@ -1,0 +1,1 @@
+"""The store: one directory, opened, with its administration and retention."""

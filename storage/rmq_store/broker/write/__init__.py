@@ -1,0 +1,1 @@
+"""Everything that appends: one message, a batch, staged files of many tasks, units."""

@@ -1,0 +1,1 @@
+"""`rmq dlq`: dead letters listed, exported, redriven."""

@@ -1,0 +1,1 @@
+"""Commands that look after a store: init, verify, repair, backup, retention, doctor, broker."""

@@ -1,0 +1,1 @@
+"""Commands about messages: read, tail, send, consume, trace, delayed."""

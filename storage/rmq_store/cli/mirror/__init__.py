@@ -1,0 +1,1 @@
+"""`rmq mirror`: records between Kafka and a store."""

@@ -1,0 +1,1 @@
+"""Commands that show a store: top, topics, metrics."""

@@ -1,0 +1,1 @@
+"""What the commands share: options, tables, screens, progress, names and times."""

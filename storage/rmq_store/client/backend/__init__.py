@@ -1,0 +1,1 @@
+"""Where the brokers are that a client talks to: a protocol, and a cluster of store directories."""

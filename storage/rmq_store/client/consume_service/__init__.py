@@ -1,0 +1,1 @@
+"""Messages to a listener, and what its answer does (ConsumeMessageConcurrentlyService and its kin)."""

@@ -1,0 +1,1 @@
+"""The three consumers: push, lite pull, simple."""

@@ -1,0 +1,1 @@
+"""A member of a consumer group: membership, rebalancing, offsets, settings (RebalanceImpl, OffsetStore)."""

@@ -1,0 +1,1 @@
+"""The producer: sending, trying again, and avoiding brokers that fail (DefaultMQProducerImpl)."""

@@ -1,0 +1,1 @@
+"""Runs of equally sized files: made ahead, mapped, pinned, listed, copied."""

@@ -1,0 +1,1 @@
+"""Many messages at once: columns to frames, frames to columns, frames to changed copies."""

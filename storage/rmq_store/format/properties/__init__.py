@@ -1,0 +1,1 @@
+"""Property strings: one at a time, and many at once."""

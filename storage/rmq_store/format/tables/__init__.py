@@ -1,0 +1,1 @@
+"""JSON tables, the checkpoint file, and the Arrow schemas of messages."""

@@ -1,0 +1,1 @@
+"""Names, ids, hosts and hashes as RocketMQ writes them."""

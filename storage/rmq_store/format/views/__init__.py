@@ -1,0 +1,1 @@
+"""Entries of consume queues and of index files."""

@@ -1,0 +1,1 @@
+"""Appending: one batch or group, written, made visible, flushed."""

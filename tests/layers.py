@@ -1,0 +1,92 @@
+"""The layers of the product, as data: which part may import which, and in which order the folders of a part stand.
+
+A part or folder imports only what stands above it. tests/packaging/test_import_rules.py holds the order, and
+`python tests/layers.py` draws it into docs/design.md.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from pathlib import Path
+from typing import Final
+
+# Part of rmq_store -> the parts that it may import. Every part may also import itself.
+LAYERS: Final[dict[str, set[str]]] = {
+    "errors": set(),
+    # Of public methods: checked against the types that they declare.
+    "argument_types": set(),
+    "arguments": {"errors", "argument_types"},
+    "threads": set(),
+    "memory": set(),
+    # Functions on plain values, too, but in C. By way of format/bytes/native.py, which knows whether it is there.
+    "format": {"errors", "threads", "memory", "_native"},
+    # What a client and a broker say to each other, whatever lies between them.
+    "protocol": {"errors", "format"},
+    "files": {"errors", "arguments"},
+    "clock": {"errors", "arguments", "files"},
+    # Which kinds of stores there are: names of files, and sentences. Nothing of the engine: the verifier asks it, too.
+    "kinds": {"errors"},
+    "log": {"errors", "clock", "format", "files", "kinds"},
+    "verify": {"errors", "clock", "format", "files", "log", "kinds"},
+    "broker": {
+        "errors", "arguments", "clock", "threads", "memory", "format", "protocol", "files", "log", "verify", "kinds",
+    },
+    "client": {"errors", "arguments", "clock", "format", "protocol", "files", "log", "broker", "kinds"},
+    # A user of the clients like any other, with a database beside them.
+    "reliable": {"errors", "arguments", "client"},
+    # A user of the store, with Kafka on its other side.
+    "bridge": {
+        "errors", "arguments", "clock", "threads", "format", "protocol", "log", "broker", "client", "_native",
+    },
+}  # fmt: skip
+
+# The command and the public names may use all of the parts.
+FREE: Final = ("cli", "__init__")
+
+# Part -> its folders; each imports only folders that stand before it. "." are the modules of the part itself.
+FOLDERS: Final[dict[str, tuple[str, ...]]] = {
+    "rmq_store.format": ("tables", "bytes", "text", "properties", "views", "frames", "batches"),
+    "rmq_store.files": (".", "locks", "segments"),
+    "rmq_store.log": ("views", "core", "append", "integrity", "recovery", "."),
+    "rmq_store.broker": (
+        "filter", "read", "metadata", "rules", "write", "delay", "retry", "pop", "dlq", "store", "backup", "monitoring",
+        "repair", "processor",
+    ),
+    "rmq_store.client": ("backend", "group", "producer", "consume_service", "consumer"),
+    "rmq_store.reliable": ("database", "outbox", "inbox", "relay", "desk"),
+    "rmq_store.bridge": ("records", "kafka", "mirror", "offsets", "letters"),
+    "rmq_store.cli": (
+        "shared", "checkpoints", "checks", "messages", "groups", "dlq", "outbox", "mirror", "maintenance", "mqadmin",
+        "monitoring", ".",
+    ),
+    "pyspark_rmq": (
+        "position", "options", "access", "schema", "query", "lag", "read", "retry", "testing", "write", ".",
+    ),
+}  # fmt: skip
+
+_PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "design.md"
+_BEGIN, _END = "<!-- layers -->\n", "<!-- /layers -->"
+_WIDTH: Final = 100
+
+
+def figure() -> str:
+    """All parts, the lowest first, each with its folders in their order."""
+    parts = [f"rmq_store.{part}" for part in LAYERS] + ["rmq_store.cli", "pyspark_rmq"]
+    lines = []
+    for part in parts:
+        folders = "  ".join(folder for folder in FOLDERS.get(part, ()) if folder != ".")
+        rows = textwrap.wrap(folders, _WIDTH - 28, break_on_hyphens=False) or [""]
+        lines += [f"{part if row is rows[0] else '':26}  {row}".rstrip() for row in rows]
+    return "```text\n" + "\n".join(lines) + "\n```\n"
+
+
+def page_with_figure(page: str) -> str:
+    """docs/design.md with the figure between its two marks."""
+    before, rest = page.split(_BEGIN)
+    return before + _BEGIN + figure() + _END + rest.split(_END)[1]
+
+
+if __name__ == "__main__":
+    _PAGE.write_text(page_with_figure(_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    sys.stdout.write(figure())
