@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from rmq_store import KafkaOffsetError, MirrorConflictError, RecordRefusedError, RecordTooLargeError, UsageError
 from rmq_store.bridge.kafka.client import KafkaTopic, Partition, Position
-from rmq_store.bridge.records.schema import RECORDS_SCHEMA, Fetched
+from rmq_store.bridge.record_batches.schema import RECORDS_SCHEMA, Fetched
 
 Headers = Sequence[tuple[bytes, bytes | None]]
 

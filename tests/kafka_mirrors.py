@@ -16,11 +16,11 @@ from rmq_store.bridge.kafka.connection import KafkaConnection
 from rmq_store.bridge.kafka.reader import KafkaPythonReader
 from rmq_store.bridge.kafka.writer import KafkaPythonWriters
 from rmq_store.bridge.mirror.into_kafka import IntoKafka
-from rmq_store.bridge.mirror.kafka_positions import KafkaPositions
 from rmq_store.bridge.mirror.kafka_side import CopyRules, KafkaSide
 from rmq_store.bridge.mirror.kafka_targets import TargetRules
 from rmq_store.bridge.mirror.report import MirrorReport
-from rmq_store.bridge.mirror.topics import TopicChoice
+from rmq_store.bridge.positions.kafka_positions import KafkaPositions
+from rmq_store.bridge.positions.topics import TopicChoice
 
 RMQ_CLUSTER = "shop-rocketmq"
 _PATIENCE_S = 60.0

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from rmq_store.bridge.records.batch_header import CONTROL_FLAG, HEADER, LOG_APPEND_TIME_FLAG
-from rmq_store.bridge.records.batches import EncodedBatch, encode, seal
-from rmq_store.bridge.records.batches_python import Row
-from rmq_store.bridge.records.record_columns import rows_of
+from rmq_store.bridge.record_batches.batch_header import CONTROL_FLAG, HEADER, LOG_APPEND_TIME_FLAG
+from rmq_store.bridge.record_batches.batches import EncodedBatch, encode, seal
+from rmq_store.bridge.record_batches.batches_python import Row
+from rmq_store.bridge.record_batches.record_columns import rows_of
 
 BASE_OFFSET, LEADER_EPOCH, ATTRIBUTES, LAST_OFFSET_DELTA, MAX_TIMESTAMP = 0, 2, 5, 6, 8
 LARGE = 1 << 20

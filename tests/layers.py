@@ -55,7 +55,7 @@ FOLDERS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "rmq_store.client": ("backend", "group", "producer", "consume_service", "consumer"),
     "rmq_store.reliable": ("database", "outbox", "inbox", "relay", "desk"),
-    "rmq_store.bridge": ("records", "kafka", "mirror", "offsets", "letters"),
+    "rmq_store.bridge": ("record_batches", "records", "kafka", "positions", "mirror", "offsets", "letters"),
     "rmq_store.cli": (
         "shared", "checkpoints", "checks", "messages", "groups", "dlq", "outbox", "mirror", "maintenance", "mqadmin",
         "monitoring", ".",

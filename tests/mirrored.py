@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from rmq_store import StagingArea, Store, StoreConfig
+from rmq_store.bridge.record_batches.schema import RECORDS_SCHEMA
 from rmq_store.bridge.records.entries import Entries
 from rmq_store.bridge.records.origin import MARKS, record_marks
 from rmq_store.bridge.records.route import Route
-from rmq_store.bridge.records.schema import RECORDS_SCHEMA
 from rmq_store.bridge.records.to_kafka import KafkaRules, to_kafka
 from rmq_store.bridge.records.to_rmq import RmqRules, to_rmq
 from rmq_store.format.tables.schema import MESSAGE_SCHEMA

@@ -9,6 +9,7 @@ import ast
 import graphlib
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from rmq_store import reliable
 ROOT = Path(__file__).resolve().parents[2]
 ROOTS = {"rmq_store": ROOT / "storage", "pyspark_rmq": ROOT / "connector"}
 
+FOLDER_MODULES_MAX = 14
 RUN_TIME = {"numpy", "pyarrow"}
 COMMAND = {"click", "rich"}
 RELIABLE = {"sqlalchemy", "redis"}  # of the extra of this name
@@ -142,6 +144,11 @@ def test_folders_of_a_part_import_only_folders_above_them(own: str) -> None:
                     refused.append(f"{path}:{line} imports {target}: {below} stands below {here}")
     assert refused == []
     assert seen | {"."} == {*order, "."}, "a new folder needs its place in tests/layers.py"
+
+
+def test_a_folder_holds_as_many_modules_as_one_can_look_over() -> None:
+    counts = Counter(name.rpartition(".")[0] for name, path in ENGINE + CONNECTOR if path.name != "__init__.py")
+    assert {name: count for name, count in counts.items() if count > FOLDER_MODULES_MAX} == {}
 
 
 def test_the_figure_of_the_design_shows_the_layers() -> None:

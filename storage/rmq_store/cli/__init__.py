@@ -32,8 +32,8 @@ from rmq_store.cli.monitoring import metrics, top, topics
 from rmq_store.cli.mqadmin import broker as mqadmin_broker
 from rmq_store.cli.mqadmin import cleaning, consumer, export, message, message_dump, message_flow, offset, topic
 from rmq_store.cli.outbox import resend
+from rmq_store.cli.sections import SectionedGroup
 from rmq_store.cli.shared import output
-from rmq_store.cli.shared.sections import SectionedGroup
 from rmq_store.errors import NotAStoreError, StoreError, UsageError
 
 EXIT_PROBLEMS, EXIT_USAGE = 1, 2

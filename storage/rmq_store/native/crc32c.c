@@ -1,4 +1,4 @@
-/* CRC-32C (Castagnoli) of a Kafka record batch. The twin is bridge/records/crc32c.py.
+/* CRC-32C (Castagnoli) of a Kafka record batch. The twin is bridge/record_batches/crc32c.py.
 
    With the processor's own instruction, 8 bytes at a time, where it has one; else by tables, 8 bytes at a time, too. */
 

@@ -1,5 +1,5 @@
 /* Records of Kafka's record batches (magic 2) into the buffers of Arrow columns. The twin is
-   bridge/records/batches_python.py.
+   bridge/record_batches/batches_python.py.
 
    Source: DefaultRecord.readFrom and DefaultRecordBatch of Kafka's clients; ByteUtils for the variable-length numbers. */
 

@@ -1,4 +1,4 @@
-/* Rows of Arrow columns as records of a Kafka record batch (magic 2). The twin is bridge/records/batches_python.py.
+/* Rows of Arrow columns as records of a Kafka record batch (magic 2). The twin is bridge/record_batches/batches_python.py.
 
    Source: DefaultRecord.writeTo of Kafka's clients. */
 

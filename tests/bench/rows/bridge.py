@@ -22,11 +22,11 @@ from rmq_store.bridge.kafka.connect import open_administration, open_reader, ope
 from rmq_store.bridge.kafka.connection import KafkaConnection
 from rmq_store.bridge.mirror.into_kafka import IntoKafka
 from rmq_store.bridge.mirror.into_store import IntoStore
-from rmq_store.bridge.mirror.kafka_positions import KafkaPositions
 from rmq_store.bridge.mirror.kafka_side import CopyRules, KafkaSide
 from rmq_store.bridge.mirror.kafka_targets import TargetRules
 from rmq_store.bridge.mirror.options import IntoStoreOptions
-from rmq_store.bridge.mirror.topics import Rename, TopicChoice
+from rmq_store.bridge.positions.kafka_positions import KafkaPositions
+from rmq_store.bridge.positions.topics import Rename, TopicChoice
 
 ROWS = {100: 400_000, 1024: 150_000}
 PARTITIONS = 4

@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 
 from rmq_store.cli import commands
 from rmq_store.cli.mqadmin import ABSENT
-from rmq_store.cli.shared.sections import SectionedGroup
+from rmq_store.cli.sections import SectionedGroup
 
 Run = Callable[..., Result]
 TESTS = Path(__file__).resolve().parents[2]

@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from kafka_server import KafkaServer
 from kafka_upstream import numbered, produce
 from rmq_store import Store
-from rmq_store.bridge.mirror.store_positions import StorePositions
+from rmq_store.bridge.positions.store_positions import StorePositions
 from rmq_store.cli import commands
 
 PATIENCE_S = 60.0

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from rmq_store.bridge.records.schema import Fetched
+from rmq_store.bridge.record_batches.schema import Fetched
 
 
 class Partition(NamedTuple):

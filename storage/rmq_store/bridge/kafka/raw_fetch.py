@@ -15,8 +15,8 @@ from kafka import KafkaConsumer
 
 from rmq_store.bridge.kafka.client import Partition
 from rmq_store.bridge.kafka.internals import PartitionRecords
-from rmq_store.bridge.records.batches import MAX_PLAIN_BYTES, decode_some
-from rmq_store.bridge.records.schema import Fetched
+from rmq_store.bridge.record_batches.batches import MAX_PLAIN_BYTES, decode_some
+from rmq_store.bridge.record_batches.schema import Fetched
 from rmq_store.errors import CorruptBatchError
 
 _READ_COMMITTED = 1

@@ -13,7 +13,7 @@ from rmq_store.bridge.kafka import raw_fetch
 from rmq_store.bridge.kafka.client import Partition, Position
 from rmq_store.bridge.kafka.connection import KafkaConnection
 from rmq_store.bridge.kafka.failures import closed_unless_made, connecting, translated
-from rmq_store.bridge.records.schema import Fetched
+from rmq_store.bridge.record_batches.schema import Fetched
 from rmq_store.errors import KafkaUnavailableError
 
 FETCH_BYTES: Final = 16 << 20

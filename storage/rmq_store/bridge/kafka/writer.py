@@ -12,7 +12,7 @@ import pyarrow as pa
 from rmq_store.bridge.kafka.broker_link import BrokerLink
 from rmq_store.bridge.kafka.client import KafkaWriter, Partition
 from rmq_store.bridge.kafka.transactions import Batch, Producer, TransactionLink
-from rmq_store.bridge.records.batches import EncodedBatch, encode
+from rmq_store.bridge.record_batches.batches import EncodedBatch, encode
 from rmq_store.errors import RecordTooLargeError, StoreError, UsageError
 
 # Kafka aborts a transaction that lasts longer. Readers of committed records wait as long for what a killed mirror left.

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaReader, Partition, Position
-from rmq_store.bridge.records.schema import CREATE_TIME, RECORDS_SCHEMA
+from rmq_store.bridge.record_batches.schema import CREATE_TIME, RECORDS_SCHEMA
 from rmq_store.errors import KafkaUnavailableError, MirrorTargetError
 
 # Small segments: compaction leaves the newest one alone, and all of it is read at each start.

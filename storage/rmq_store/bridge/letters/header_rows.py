@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.bridge.record_batches.schema import HEADERS, RECORDS_SCHEMA
 from rmq_store.bridge.records.origin import MARKS
-from rmq_store.bridge.records.schema import HEADERS, RECORDS_SCHEMA
 
 Int64 = npt.NDArray[np.int64]
 

@@ -20,9 +20,9 @@ from rmq_store.bridge.kafka.client import (
     Partition,
     Position,
 )
-from rmq_store.bridge.mirror.store_positions import StorePosition, StorePositions, TopicPositions, text_hash
-from rmq_store.bridge.mirror.topics import check_mirror_name
-from rmq_store.bridge.records.schema import Fetched
+from rmq_store.bridge.positions.store_positions import StorePosition, StorePositions, TopicPositions, text_hash
+from rmq_store.bridge.positions.topics import check_mirror_name
+from rmq_store.bridge.record_batches.schema import Fetched
 from rmq_store.broker.store.store import Store
 from rmq_store.errors import KafkaOffsetError, KafkaUnavailableError, MirrorSourceError, UsageError
 

@@ -12,7 +12,7 @@ from rmq_store.bridge.mirror.kafka_targets import TargetRules
 from rmq_store.bridge.mirror.pace import Pace, Window
 from rmq_store.bridge.mirror.report import MirrorReport
 from rmq_store.bridge.mirror.topic_into_kafka import TopicIntoKafka
-from rmq_store.bridge.mirror.topics import TopicChoice
+from rmq_store.bridge.positions.topics import TopicChoice
 from rmq_store.broker.store.store import Store
 from rmq_store.errors import (
     KafkaUnavailableError,

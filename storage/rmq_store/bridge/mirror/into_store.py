@@ -22,8 +22,8 @@ from rmq_store.bridge.mirror.options import IntoStoreOptions
 from rmq_store.bridge.mirror.pace import Pace
 from rmq_store.bridge.mirror.report import MirrorReport, PartitionReport
 from rmq_store.bridge.mirror.source_topics import SourcePartition, SourceTopics
+from rmq_store.bridge.record_batches.schema import CREATE_TIME, NO_TIMESTAMP_MS, RECORDS_SCHEMA, Fetched
 from rmq_store.bridge.records.letter import letter_topic, letters_to_rmq
-from rmq_store.bridge.records.schema import CREATE_TIME, NO_TIMESTAMP_MS, RECORDS_SCHEMA, Fetched
 from rmq_store.bridge.records.to_rmq import MappedToRmq, RmqRules, to_rmq
 from rmq_store.broker.store.store import Store
 from rmq_store.errors import (

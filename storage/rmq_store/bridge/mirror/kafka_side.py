@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaWriters
-from rmq_store.bridge.mirror.kafka_positions import KafkaPositions
+from rmq_store.bridge.positions.kafka_positions import KafkaPositions
 from rmq_store.bridge.records.route import Route
 from rmq_store.errors import UsageError
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaTopic
-from rmq_store.bridge.mirror.topics import DEAD_LETTERS_SUFFIX
+from rmq_store.bridge.positions.topics import DEAD_LETTERS_SUFFIX
 from rmq_store.bridge.records.letter import KAFKA_RECORD_BYTES_BESIDE
 from rmq_store.bridge.records.to_kafka import MAX_AHEAD_MS, KafkaRules
 from rmq_store.errors import UsageError

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from rmq_store.bridge.mirror.pace import Window
-from rmq_store.bridge.mirror.topics import TopicChoice, check_mirror_name
+from rmq_store.bridge.positions.topics import TopicChoice, check_mirror_name
 from rmq_store.errors import UsageError
 
 EARLIEST: Final = "earliest"

@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaReader, KafkaTopic, Partition, Position
-from rmq_store.bridge.mirror import queue_tail, store_topics
+from rmq_store.bridge.mirror import store_topics
 from rmq_store.bridge.mirror.options import EARLIEST, LATEST, IntoStoreOptions, Start
-from rmq_store.bridge.mirror.store_positions import StorePosition, StorePositions, TopicPositions, text_hash
+from rmq_store.bridge.positions import queue_tail
+from rmq_store.bridge.positions.store_positions import StorePosition, StorePositions, TopicPositions, text_hash
 from rmq_store.bridge.records.route import Route
 from rmq_store.broker.store.store import Store
 from rmq_store.errors import MirrorSourceError, UsageError

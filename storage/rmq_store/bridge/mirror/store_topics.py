@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rmq_store.bridge.mirror.topics import check_rmq_target
+from rmq_store.bridge.positions.topics import check_rmq_target
 from rmq_store.broker.metadata.topics import TopicConfig
 from rmq_store.broker.store.store import Store
 from rmq_store.errors import UnknownTopicError, UsageError

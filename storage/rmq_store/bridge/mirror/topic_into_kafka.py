@@ -12,7 +12,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.bridge.kafka.client import KafkaWriter, Partition
-from rmq_store.bridge.mirror.kafka_positions import Mark, QueuePosition, TopicPosition, transactional_id
 from rmq_store.bridge.mirror.kafka_side import CopyRules, KafkaSide
 from rmq_store.bridge.mirror.kafka_targets import (
     TargetRules,
@@ -22,9 +21,10 @@ from rmq_store.bridge.mirror.kafka_targets import (
     record_rules,
 )
 from rmq_store.bridge.mirror.report import MirrorReport, PartitionReport
-from rmq_store.bridge.mirror.store_windows import QueueWindow, mark_below, read_window
 from rmq_store.bridge.mirror.topic_start import TopicStart
 from rmq_store.bridge.mirror.window_records import MappedWindow, map_window
+from rmq_store.bridge.positions.kafka_positions import Mark, QueuePosition, TopicPosition, transactional_id
+from rmq_store.bridge.positions.store_windows import QueueWindow, mark_below, read_window
 from rmq_store.bridge.records.letter import too_large_letter
 from rmq_store.bridge.records.to_kafka import KafkaRules
 from rmq_store.broker.store.store import Store

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rmq_store.bridge.kafka.client import Partition
-from rmq_store.bridge.mirror.kafka_positions import QueuePosition
 from rmq_store.bridge.mirror.kafka_side import CopyRules, KafkaSide
-from rmq_store.bridge.mirror.store_windows import changed, common_place, mark_below
+from rmq_store.bridge.positions.kafka_positions import QueuePosition
+from rmq_store.bridge.positions.store_windows import changed, common_place, mark_below
 from rmq_store.bridge.records.origin import sources_of_records
 from rmq_store.broker.store.store import Store
 from rmq_store.errors import MirrorSourceError, MirrorTargetError, UsageError

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.bridge.mirror.store_windows import QueueWindow
+from rmq_store.bridge.positions.store_windows import QueueWindow
+from rmq_store.bridge.record_batches.schema import RECORDS_SCHEMA
 from rmq_store.bridge.records.letter import letters_to_kafka
 from rmq_store.bridge.records.origin import froms
 from rmq_store.bridge.records.route import Route
-from rmq_store.bridge.records.schema import RECORDS_SCHEMA
 from rmq_store.bridge.records.to_kafka import KafkaRules, to_kafka
 from rmq_store.format.properties.mirror_properties import MIRROR_FROM
 

@@ -8,14 +8,14 @@ from contextlib import ExitStack, closing, contextmanager
 
 from rmq_store.bridge.kafka.connect import open_administration, open_reader, open_writers
 from rmq_store.bridge.kafka.connection import KafkaConnection
-from rmq_store.bridge.mirror.kafka_positions import KafkaPositions, positions_topic
-from rmq_store.bridge.mirror.store_positions import StorePositions
 from rmq_store.bridge.offsets.kafka_side import KafkaSide
 from rmq_store.bridge.offsets.letters import letters_of_kafka, letters_of_store
 from rmq_store.bridge.offsets.mirrors import IntoKafka, IntoStore
 from rmq_store.bridge.offsets.pair import Link
 from rmq_store.bridge.offsets.side import MirrorPositions, no_positions
 from rmq_store.bridge.offsets.store_side import StoreSide
+from rmq_store.bridge.positions.kafka_positions import KafkaPositions, positions_topic
+from rmq_store.bridge.positions.store_positions import StorePositions
 from rmq_store.broker.store.store import Store
 
 

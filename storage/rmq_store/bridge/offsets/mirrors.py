@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from rmq_store.bridge.mirror.kafka_positions import KafkaPositions, TopicPosition
-from rmq_store.bridge.mirror.store_positions import StorePositions, TopicPositions, text_hash
-from rmq_store.bridge.mirror.store_windows import changed
 from rmq_store.bridge.offsets.side import MirroredQueue, MirroredTopic, Side
+from rmq_store.bridge.positions.kafka_positions import KafkaPositions, TopicPosition
+from rmq_store.bridge.positions.store_positions import StorePositions, TopicPositions, text_hash
+from rmq_store.bridge.positions.store_windows import changed
 from rmq_store.broker.store.store import Store
 from rmq_store.errors import UsageError
 

@@ -34,8 +34,8 @@ from rmq_store.bridge.kafka.client import (
     Partition,
     Position,
 )
-from rmq_store.bridge.mirror.topics import POSITIONS_PREFIX, check_mirror_name
-from rmq_store.bridge.records.schema import RECORDS_SCHEMA
+from rmq_store.bridge.positions.topics import POSITIONS_PREFIX, check_mirror_name
+from rmq_store.bridge.record_batches.schema import RECORDS_SCHEMA
 from rmq_store.errors import KafkaRefusedError, KafkaUnavailableError
 
 # Compaction leaves the segment alone that is written: a large one is read again at each start.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from rmq_store.bridge.mirror.kafka_positions import Mark, QueuePosition
+from rmq_store.bridge.positions.kafka_positions import Mark, QueuePosition
 from rmq_store.broker.store.store import Store
 from rmq_store.errors import CorruptionError, OffsetOutOfRangeError, StoreError
 

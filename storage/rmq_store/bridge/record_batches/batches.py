@@ -14,7 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from rmq_store.bridge.records.batch_header import (
+from rmq_store.bridge.record_batches.batch_header import (
     ATTRIBUTES_START,
     CODEC_MASK,
     CONTROL_FLAG,
@@ -28,12 +28,12 @@ from rmq_store.bridge.records.batch_header import (
     Batch,
     walk,
 )
-from rmq_store.bridge.records.batches_python import REASONS, BrokenRecords, Region, read_rows
-from rmq_store.bridge.records.crc32c import crc32c
-from rmq_store.bridge.records.legacy_batches import read_legacy
-from rmq_store.bridge.records.packing import CODEC_OF_NAME, NONE, PackingError, pack, unpack
-from rmq_store.bridge.records.record_columns import RecordWriter, Written, read_records, rows_of
-from rmq_store.bridge.records.schema import RECORDS_SCHEMA, Fetched
+from rmq_store.bridge.record_batches.batches_python import REASONS, BrokenRecords, Region, read_rows
+from rmq_store.bridge.record_batches.crc32c import crc32c
+from rmq_store.bridge.record_batches.legacy_batches import read_legacy
+from rmq_store.bridge.record_batches.packing import CODEC_OF_NAME, NONE, PackingError, pack, unpack
+from rmq_store.bridge.record_batches.record_columns import RecordWriter, Written, read_records, rows_of
+from rmq_store.bridge.record_batches.schema import RECORDS_SCHEMA, Fetched
 from rmq_store.errors import RecordTooLargeError, UsageError
 
 MAX_PLAIN_BYTES: Final = 128 << 20

@@ -10,10 +10,10 @@ import zlib
 from itertools import pairwise
 from struct import Struct, error
 
-from rmq_store.bridge.records.batch_header import CODEC_MASK, LOG_APPEND_TIME_FLAG, Batch
-from rmq_store.bridge.records.batches_python import Row
-from rmq_store.bridge.records.packing import LZ4, NONE, PackingError, unpack
-from rmq_store.bridge.records.schema import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP_MS
+from rmq_store.bridge.record_batches.batch_header import CODEC_MASK, LOG_APPEND_TIME_FLAG, Batch
+from rmq_store.bridge.record_batches.batches_python import Row
+from rmq_store.bridge.record_batches.packing import LZ4, NONE, PackingError, unpack
+from rmq_store.bridge.record_batches.schema import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP_MS
 
 _PREFIX = Struct(">qiIbb")
 _CRC_START, _CRC_END = 12, 16

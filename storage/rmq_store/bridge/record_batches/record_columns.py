@@ -8,14 +8,14 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.bridge.records.batches_python import (
+from rmq_store.bridge.record_batches.batches_python import (
     BrokenRecords,
     Region,
     Row,
     read_rows,
     write_rows,
 )
-from rmq_store.bridge.records.schema import HEADERS, RECORDS_SCHEMA
+from rmq_store.bridge.record_batches.schema import HEADERS, RECORDS_SCHEMA
 from rmq_store.format.bytes import native
 from rmq_store.format.bytes.native import Bytes, Int32, Int64, Texts
 

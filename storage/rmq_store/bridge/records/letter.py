@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.bridge.records import batches
+from rmq_store.bridge.record_batches import batches
+from rmq_store.bridge.record_batches.schema import LOG_APPEND_TIME, RECORDS_SCHEMA
 from rmq_store.bridge.records.entries import plain_texts
 from rmq_store.bridge.records.origin import froms, unique_keys
 from rmq_store.bridge.records.route import Route
-from rmq_store.bridge.records.schema import LOG_APPEND_TIME, RECORDS_SCHEMA
 from rmq_store.errors import RecordTooLargeError, UsageError
 from rmq_store.format.properties import property_string as names
 from rmq_store.format.properties.mirror_properties import (

@@ -25,9 +25,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.bridge.record_batches.schema import LOG_APPEND_TIME
 from rmq_store.bridge.records.entries import Entries, Int64, Mask
 from rmq_store.bridge.records.route import Route
-from rmq_store.bridge.records.schema import LOG_APPEND_TIME
 from rmq_store.bridge.records.weaving import joined
 from rmq_store.format.bytes.gather import value_bytes
 from rmq_store.format.frames.crc import UInt32, slice_crcs

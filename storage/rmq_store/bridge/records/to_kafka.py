@@ -13,6 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.bridge.record_batches.schema import (
+    CREATE_TIME,
+    HEADERS,
+    LOG_APPEND_TIME,
+    NO_TIMESTAMP_MS,
+    RECORDS_SCHEMA,
+)
 from rmq_store.bridge.records.entries import Entries, Int64, Mask
 from rmq_store.bridge.records.exact import decode_exact
 from rmq_store.bridge.records.exact_columns import decode_exact_column
@@ -37,7 +44,6 @@ from rmq_store.bridge.records.property_names import (
     is_rocketmq_name,
 )
 from rmq_store.bridge.records.route import Route
-from rmq_store.bridge.records.schema import CREATE_TIME, HEADERS, LOG_APPEND_TIME, NO_TIMESTAMP_MS, RECORDS_SCHEMA
 from rmq_store.bridge.records.weaving import Part, Pieces, weave
 from rmq_store.errors import UsageError
 from rmq_store.format.properties import property_string as names

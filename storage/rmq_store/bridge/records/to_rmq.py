@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rmq_store.bridge.record_batches.schema import LOG_APPEND_TIME
 from rmq_store.bridge.records import letter
 from rmq_store.bridge.records.entries import Entries, Int64, Mask, plain_texts
 from rmq_store.bridge.records.exact_columns import encode_exact_column
@@ -28,7 +29,6 @@ from rmq_store.bridge.records.origin import (
 from rmq_store.bridge.records.property_names import is_plain_name
 from rmq_store.bridge.records.restored import Restored
 from rmq_store.bridge.records.route import Route
-from rmq_store.bridge.records.schema import LOG_APPEND_TIME
 from rmq_store.bridge.records.weaving import Part, Pieces, text_where, weave
 from rmq_store.format.properties import property_string as names
 from rmq_store.format.properties.mirror_properties import (

@@ -163,8 +163,8 @@ def _opener(
     store: Store, connection: KafkaConnection, direction: str, cluster_id: str, name: str, back_name: str
 ) -> Opened:
     """Connections are opened anew for each round: a broker that was away, or a new partition, then needs no care."""
-    from rmq_store.bridge.mirror.topics import check_mirror_name
     from rmq_store.bridge.offsets.links import kafka_to_store, store_to_kafka
+    from rmq_store.bridge.positions.topics import check_mirror_name
 
     open_link = kafka_to_store if direction == "rmq" else store_to_kafka
     names = check_mirror_name(name), check_mirror_name(back_name)

@@ -19,7 +19,7 @@ from rmq_store.errors import MirrorConflictError, UsageError
 if TYPE_CHECKING:
     from rmq_store.bridge.kafka.connection import KafkaConnection
     from rmq_store.bridge.mirror.report import MirrorReport
-    from rmq_store.bridge.mirror.topics import TopicChoice
+    from rmq_store.bridge.positions.topics import TopicChoice
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -116,7 +116,7 @@ def kafka_connection(bootstrap_servers: Sequence[str], settings: Sequence[str], 
 
 def topic_choice(topics: Sequence[str], pattern: str | None, renames: Sequence[str], dots_as: str) -> TopicChoice:
     """The choice that the options describe. UsageError."""
-    from rmq_store.bridge.mirror.topics import Rename, TopicChoice, compiled
+    from rmq_store.bridge.positions.topics import Rename, TopicChoice, compiled
 
     names = tuple(dict.fromkeys(part.strip() for given in topics for part in given.split(",") if part.strip()))
     return TopicChoice(

@@ -100,11 +100,11 @@ def rmq_to_kafka(
     """
     from rmq_store.bridge.kafka.connect import open_administration, open_reader, open_writers
     from rmq_store.bridge.mirror.into_kafka import IntoKafka
-    from rmq_store.bridge.mirror.kafka_positions import KafkaPositions
     from rmq_store.bridge.mirror.kafka_side import CopyRules, KafkaSide
     from rmq_store.bridge.mirror.kafka_targets import TargetRules
     from rmq_store.bridge.mirror.pace import Window
-    from rmq_store.bridge.mirror.topics import check_mirror_name
+    from rmq_store.bridge.positions.kafka_positions import KafkaPositions
+    from rmq_store.bridge.positions.topics import check_mirror_name
     from rmq_store.clock import system_clock
 
     if namesrv is not None:

@@ -19,8 +19,8 @@ from kafka_rows import log, marker, row, rows, stored, table, transactional
 from kafka_rows import one_batch as encoded
 from rmq_store.bridge.kafka import raw_fetch
 from rmq_store.bridge.kafka.client import Partition
-from rmq_store.bridge.records import batches
-from rmq_store.bridge.records.schema import Fetched
+from rmq_store.bridge.record_batches import batches
+from rmq_store.bridge.record_batches.schema import Fetched
 from rmq_store.errors import CorruptBatchError
 
 A, B = TopicPartition("topic", 0), TopicPartition("topic", 1)

@@ -19,7 +19,7 @@ from kafka_server import KafkaServer
 from rmq_store.bridge.kafka import raw_fetch
 from rmq_store.bridge.kafka.client import Partition
 from rmq_store.bridge.kafka.writer import KafkaPythonWriter, KafkaPythonWriters
-from rmq_store.bridge.records.batches_python import Row
+from rmq_store.bridge.record_batches.batches_python import Row
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from rmq_store import KafkaOffsetError, MirrorSourceError
 from rmq_store.bridge.kafka.client import Partition, Position
 from rmq_store.bridge.kafka.connection import KafkaConnection
 from rmq_store.bridge.kafka.reader import KafkaPythonReader
-from rmq_store.bridge.records.schema import CREATE_TIME, LOG_APPEND_TIME, RECORDS_SCHEMA, Fetched
+from rmq_store.bridge.record_batches.schema import CREATE_TIME, LOG_APPEND_TIME, RECORDS_SCHEMA, Fetched
 
 PATIENCE_POLLS = 100
 POLL_MS = 300

@@ -25,7 +25,7 @@ from rmq_store.bridge.kafka.client import Partition, Position
 from rmq_store.bridge.kafka.connection import KafkaConnection
 from rmq_store.bridge.kafka.reader import KafkaPythonReader
 from rmq_store.bridge.kafka.writer import KafkaPythonWriter, KafkaPythonWriters
-from rmq_store.bridge.records.schema import RECORDS_SCHEMA
+from rmq_store.bridge.record_batches.schema import RECORDS_SCHEMA
 
 Make = Callable[..., KafkaPythonWriter]
 Headers = list[tuple[bytes, bytes | None]]

@@ -20,7 +20,7 @@ from kafka import TopicPartition
 from kafka_server import KafkaServer
 from kafka_upstream import numbered, produce
 from rmq_store import Store, StoreConfig
-from rmq_store.bridge.mirror.store_positions import StorePositions
+from rmq_store.bridge.positions.store_positions import StorePositions
 from rmq_store.verify import verify_store
 from storage.bridge.kills.kill_loop import (
     PATIENCE_S,
@@ -45,7 +45,7 @@ RATE = "4000"
 # A mirror that writes rows and position one after the other, and can be killed in between.
 TWO_APPENDS = """
 import time
-from rmq_store.bridge.mirror.store_positions import StorePositions
+from rmq_store.bridge.positions.store_positions import StorePositions
 advance = StorePositions.advance
 def in_two(self, topics, partition, position, batches=(), **how):
     if batches:

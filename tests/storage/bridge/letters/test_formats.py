@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_store.bridge.letters.formats import LETTERS_SCHEMA, parse_letters, without_error_headers
-from rmq_store.bridge.records.schema import RECORDS_SCHEMA
+from rmq_store.bridge.record_batches.schema import RECORDS_SCHEMA
 
 Headers = Sequence[tuple[bytes, bytes | None]]
 

@@ -11,8 +11,8 @@ import pytest
 from rmq_store import Store, UsageError
 from rmq_store.bridge.letters.added_properties import properties_bytes
 from rmq_store.bridge.letters.letter_rows import LetterGroups, letter_rows
+from rmq_store.bridge.record_batches.schema import RECORDS_SCHEMA
 from rmq_store.bridge.records.route import Route
-from rmq_store.bridge.records.schema import RECORDS_SCHEMA
 from rmq_store.bridge.records.to_rmq import RmqRules
 from rmq_store.broker.monitoring.dead_letter_rows import DeadLetterRows, Wanted
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from rmq_store import KafkaOffsetError
 from rmq_store.bridge.kafka.client import KafkaTopic, Partition, Position
-from rmq_store.bridge.records.schema import CREATE_TIME, RECORDS_SCHEMA, Fetched
+from rmq_store.bridge.record_batches.schema import CREATE_TIME, RECORDS_SCHEMA, Fetched
 
 CLUSTER_ID = "fake-kafka"
 

@@ -15,7 +15,7 @@ from rmq_store.bridge.kafka.connection import KafkaConnection
 from rmq_store.bridge.mirror.into_store import IntoStore
 from rmq_store.bridge.mirror.options import IntoStoreOptions
 from rmq_store.bridge.mirror.report import MirrorReport
-from rmq_store.bridge.mirror.topics import TopicChoice
+from rmq_store.bridge.positions.topics import TopicChoice
 
 CLUSTER_ID = "rocketmq-of-tests"
 PATIENCE_S = 60.0

@@ -26,10 +26,10 @@ from rmq_store import (
 )
 from rmq_store.bridge.kafka.client import Partition
 from rmq_store.bridge.mirror import into_kafka
-from rmq_store.bridge.mirror.kafka_positions import TopicPosition, positions_topic
 from rmq_store.bridge.mirror.kafka_side import CopyRules
 from rmq_store.bridge.mirror.kafka_targets import TargetRules
-from rmq_store.bridge.mirror.topics import Rename, TopicChoice
+from rmq_store.bridge.positions.kafka_positions import TopicPosition, positions_topic
+from rmq_store.bridge.positions.topics import Rename, TopicChoice
 
 DAY_MS = 86_400_000
 

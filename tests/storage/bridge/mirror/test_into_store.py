@@ -13,7 +13,7 @@ from kafka_server import KafkaServer
 from kafka_upstream import numbered, produce, produce_in_transactions, producer
 from rmq_store import MirrorConflictError, MirrorSourceError, Store, StoreConfig
 from rmq_store.bridge.kafka.client import Partition
-from rmq_store.bridge.mirror.store_positions import StorePositions
+from rmq_store.bridge.positions.store_positions import StorePositions
 from storage.bridge.kills.kill_loop import committed
 from storage.bridge.mirror.into_store_lab import PATIENCE_S, copied, copy_all, mirror, options, source_offsets
 

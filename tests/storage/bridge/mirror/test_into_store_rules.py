@@ -26,8 +26,8 @@ from rmq_store.bridge.mirror import into_store, source_topics
 from rmq_store.bridge.mirror.into_store import IntoStore
 from rmq_store.bridge.mirror.options import IntoStoreOptions
 from rmq_store.bridge.mirror.report import MirrorReport
-from rmq_store.bridge.mirror.store_positions import StorePositions
-from rmq_store.bridge.mirror.topics import Rename
+from rmq_store.bridge.positions.store_positions import StorePositions
+from rmq_store.bridge.positions.topics import Rename
 from rmq_store.bridge.records.letter import letter_topic, read_letters
 from storage.bridge.mirror.fake_kafka import CLUSTER_ID, FakeKafka
 from storage.bridge.mirror.into_store_lab import copied, options, source_offsets

@@ -16,7 +16,6 @@ from kafka_upstream import numbered, produce, produce_in_transactions
 from rmq_store import Store
 from rmq_store.bridge.kafka.connect import open_administration, open_reader
 from rmq_store.bridge.kafka.connection import KafkaConnection
-from rmq_store.bridge.mirror.store_positions import StorePositions
 from rmq_store.bridge.offsets.kafka_side import KafkaSide
 from rmq_store.bridge.offsets.mirrors import IntoStore
 from rmq_store.bridge.offsets.move import apply_move, plan_move
@@ -24,6 +23,7 @@ from rmq_store.bridge.offsets.pair import Link
 from rmq_store.bridge.offsets.plan import Rules, Status
 from rmq_store.bridge.offsets.side import Queue
 from rmq_store.bridge.offsets.store_side import StoreSide
+from rmq_store.bridge.positions.store_positions import StorePositions
 from rmq_store.errors import GroupInUseError, MirrorSourceError, UsageError
 from storage.bridge.mirror.into_store_lab import CLUSTER_ID, copied, copy_all, options, source_offsets
 

@@ -11,7 +11,7 @@ from mirrored import record, records
 from rmq_store.bridge.kafka.client import KafkaTopic, Partition
 from rmq_store.bridge.offsets.kafka_side import KafkaSide
 from rmq_store.bridge.offsets.side import Origin, Queue
-from rmq_store.bridge.records.schema import Fetched
+from rmq_store.bridge.record_batches.schema import Fetched
 from rmq_store.errors import KafkaUnavailableError
 
 QUEUE = Queue("T", 0)

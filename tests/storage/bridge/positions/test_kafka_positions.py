@@ -9,7 +9,7 @@ import pytest
 
 from mirrored import record, records
 from rmq_store import KafkaRefusedError, UsageError
-from rmq_store.bridge.mirror.kafka_positions import (
+from rmq_store.bridge.positions.kafka_positions import (
     KafkaPositions,
     Mark,
     QueuePosition,

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from rmq_store import UsageError
-from rmq_store.bridge.mirror.topics import Rename, TopicChoice, check_mirror_name, check_rmq_target
+from rmq_store.bridge.positions.topics import Rename, TopicChoice, check_mirror_name, check_rmq_target
 
 
 def choice(*topics: str, pattern: str | None = None, renames: tuple[str, ...] = (), dots_as: str = "") -> TopicChoice:

@@ -14,10 +14,10 @@ from kafka.record.memory_records import MemoryRecordsBuilder
 
 import kafka_rows
 from kafka_rows import CODECS, LARGE, log, log_append_time, marker, one_batch, row, rows, stored, table, transactional
-from rmq_store.bridge.records.batch_header import HEADER, HEADER_BYTES
-from rmq_store.bridge.records.batches import decode, decode_some, encode, seal
-from rmq_store.bridge.records.batches_python import Row
-from rmq_store.bridge.records.schema import RECORDS_SCHEMA, Fetched
+from rmq_store.bridge.record_batches.batch_header import HEADER, HEADER_BYTES
+from rmq_store.bridge.record_batches.batches import decode, decode_some, encode, seal
+from rmq_store.bridge.record_batches.batches_python import Row
+from rmq_store.bridge.record_batches.schema import RECORDS_SCHEMA, Fetched
 from rmq_store.errors import RecordTooLargeError, UsageError
 from rmq_store.format.bytes import native
 

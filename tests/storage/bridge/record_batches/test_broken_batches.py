@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_rows import LARGE, log, marker, one_batch, row, rows, stored, table
-from rmq_store.bridge.records.batch_header import HEADER, HEADER_BYTES
-from rmq_store.bridge.records.batches import decode, encode, seal
-from rmq_store.bridge.records.batches_python import REASONS
+from rmq_store.bridge.record_batches.batch_header import HEADER, HEADER_BYTES
+from rmq_store.bridge.record_batches.batches import decode, encode, seal
+from rmq_store.bridge.record_batches.batches_python import REASONS
 from rmq_store.errors import CorruptBatchError
 from rmq_store.format.bytes import native
 
@@ -90,7 +90,7 @@ def test_a_checksum_that_does_not_fit_is_an_error() -> None:
             decode(bytes(flipped), 0, [])
         assert caught.value.next_offset == 8
         # Not asked for: whatever the records say.
-        with patch("rmq_store.bridge.records.batches.crc32c", side_effect=AssertionError):
+        with patch("rmq_store.bridge.record_batches.batches.crc32c", side_effect=AssertionError):
             assert decode(data, 0, [], check_crcs=False).rows.num_rows == 8
 
 

@@ -7,7 +7,7 @@ from random import Random
 import crc32c as library
 import pytest
 
-from rmq_store.bridge.records.crc32c import crc32c, crc32c_in_python
+from rmq_store.bridge.record_batches.crc32c import crc32c, crc32c_in_python
 from rmq_store.format.bytes import native
 
 SIZES = [*range(40), 255, 256, 4095, 4096, 4097, 5000, 65_537, 1_000_003]

@@ -8,8 +8,8 @@ import pytest
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from kafka_rows import log, row, rows, table
-from rmq_store.bridge.records.batches import decode
-from rmq_store.bridge.records.batches_python import Row
+from rmq_store.bridge.record_batches.batches import decode
+from rmq_store.bridge.record_batches.batches_python import Row
 from rmq_store.errors import CorruptBatchError
 
 GZIP, SNAPPY, LZ4 = 1, 2, 3

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kafka_rows import log, rows, table
-from rmq_store.bridge.records.record_columns import _columns_of
+from rmq_store.bridge.record_batches.record_columns import _columns_of
 from rmq_store.format.bytes import native
 
 pytestmark = pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")

@@ -10,7 +10,17 @@ import lz4.frame
 import pytest
 from kafka import codec as kafka_codec
 
-from rmq_store.bridge.records.packing import CODEC_OF_NAME, GZIP, LZ4, NONE, SNAPPY, ZSTD, PackingError, pack, unpack
+from rmq_store.bridge.record_batches.packing import (
+    CODEC_OF_NAME,
+    GZIP,
+    LZ4,
+    NONE,
+    SNAPPY,
+    ZSTD,
+    PackingError,
+    pack,
+    unpack,
+)
 
 TEXT = b"".join(b"a record %d, much like the others; " % number for number in range(8000))
 NOISE = Random(1).randbytes(150_000)

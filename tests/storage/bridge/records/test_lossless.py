@@ -25,11 +25,11 @@ from mirrored import (
     users_headers,
 )
 from rmq_store import Store
-from rmq_store.bridge.records.batches import decode, encode
+from rmq_store.bridge.record_batches.batches import decode, encode
+from rmq_store.bridge.record_batches.schema import RECORDS_SCHEMA
 from rmq_store.bridge.records.origin import MARKS
 from rmq_store.bridge.records.property_names import HEADER_PREFIX, ROCKETMQ_NAMES, is_own_name, is_rocketmq_name
 from rmq_store.bridge.records.route import Route
-from rmq_store.bridge.records.schema import RECORDS_SCHEMA
 from rmq_store.bridge.records.to_kafka import to_kafka
 from rmq_store.bridge.records.to_rmq import to_rmq
 from rmq_store.format.properties.mirror_properties import MIRROR_PROPERTIES

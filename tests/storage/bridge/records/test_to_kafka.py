@@ -11,9 +11,9 @@ import pytest
 
 from mirrored import BORN_MS, KAFKA_RULES, NOW_MS, changed, produced_of, record, records, stored_of, through_store
 from rmq_store import MESSAGE_SCHEMA, Store, UsageError
+from rmq_store.bridge.record_batches.schema import RECORDS_SCHEMA
 from rmq_store.bridge.records.letter import letters_to_kafka, read_letters, too_large_letter
 from rmq_store.bridge.records.route import Route
-from rmq_store.bridge.records.schema import RECORDS_SCHEMA
 from rmq_store.bridge.records.to_kafka import MAX_AHEAD_MS, KafkaRules, to_kafka
 
 ROUTE = Route("R1", "T", 3, "K1", "T", 5)
@@ -162,7 +162,7 @@ def test_the_letter_of_a_record_that_is_too_large_holds_it_or_only_its_position(
 
 
 def test_a_letter_is_not_larger_than_it_says(store: Store) -> None:
-    from rmq_store.bridge.records.batches import encode
+    from rmq_store.bridge.record_batches.batches import encode
 
     made = produced_of(sent(store, *({"body": b"x" * size, "keys": "k"} for size in range(500, 900, 7))), ROUTE)
     for row in range(made.num_rows):

@@ -7,8 +7,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmq_store.bridge.record_batches.schema import HEADERS
 from rmq_store.bridge.records.entries import Entries
-from rmq_store.bridge.records.schema import HEADERS
 from rmq_store.bridge.records.weaving import Part, Pieces, joined, weave
 
 texts = st.text(max_size=4)
