@@ -26,14 +26,8 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 os.environ.update({name: value for name, value in spark_jvm.environment().items() if name not in os.environ})
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "golden"
+GOLDEN = Path(__file__).resolve().parent / "data" / "golden"
 SHIPPED = Path(__file__).resolve().parents[1] / "examples" / "data"
-
-
-def _unpack_shared(name: str, target: Path) -> Path:
-    if not (SHARED / name).exists():
-        pytest.skip(f"needs {name} of the project's shared material beside the checkout")
-    return _unpack(SHARED / name, target)
 
 
 def _unpack(archive: Path, target: Path) -> Path:
@@ -46,8 +40,12 @@ def _unpack(archive: Path, target: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`golden-5x/`: store/, manifest.json, sends.jsonl, deliveries.jsonl. Never write below it: use `copy_store`."""
-    return _unpack_shared("rocketmq-5.5.0.tar.xz", tmp_path_factory.mktemp("golden")) / "golden-5x"
+    """store/, manifest.json, sends.jsonl, deliveries.jsonl, files.tsv. Never write below it: use `copy_store`.
+
+    The store is the one in examples/data. tests/data/golden/README.md describes the other files.
+    """
+    path = _unpack(SHIPPED / "rocketmq-5.5.0-store.tar.xz", tmp_path_factory.mktemp("golden"))
+    return _unpack(GOLDEN / "rocketmq-5.5.0-answers.tar.xz", path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +81,14 @@ def broker_store(tmp_path_factory: pytest.TempPathFactory) -> BrokerStore:
 
 @pytest.fixture(scope="session")
 def golden_crash(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`golden-5x-crash/`: store/, store-torn/, store-recovered.json, store-torn-recovered.json, acked.jsonl."""
-    return _unpack_shared("rocketmq-5.5.0-crash.tar.xz", tmp_path_factory.mktemp("crash")) / "golden-5x-crash"
+    """store/, store-torn/, store-recovered.json, store-torn-recovered.json, acked.jsonl: see tests/data/golden."""
+    return _unpack(GOLDEN / "rocketmq-5.5.0-crash.tar.xz", tmp_path_factory.mktemp("crash"))
 
 
 @pytest.fixture(scope="session")
-def golden_small() -> Path:
-    """`small/`: normal/, propcrc/, crash/ by the 5.x store classes; read-only, unpacked in place."""
-    if not (SHARED / "small").is_dir():
-        pytest.skip("needs golden/small of the project's shared material beside the checkout")
-    return SHARED / "small"
+def golden_small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """normal/, propcrc/, crash/: tiny stores that the 5.x store classes wrote. Never write below it."""
+    return _unpack(GOLDEN / "store-classes.tar.xz", tmp_path_factory.mktemp("small"))
 
 
 @pytest.fixture(scope="session")

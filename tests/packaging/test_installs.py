@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -131,11 +132,17 @@ def test_the_extension_is_built_where_there_is_a_compiler(environment: Environme
 
 @pytest.mark.slow
 def test_found_after_installing_a_wheel(environment: Environment, project: Path, tmp_path: Path) -> None:
+    # Kilobytes of packages, megabytes of stores for the tests: those stay in the repository.
+    shutil.copytree(ROOT / "tests" / "data", project / "tests" / "data")
     wheels = tmp_path / "wheels"
     build = call(*PIP, "wheel", *OFFLINE, "--wheel-dir", wheels, project)
     assert build.returncode == 0, build.stdout + build.stderr
     (wheel,) = wheels.iterdir()
     assert wheel.name.startswith("pyspark_rmq-0.1.0-cp311-abi3-")
+    with zipfile.ZipFile(wheel) as packed:
+        names = packed.namelist()
+    assert {name.split("/")[0] for name in names} == {"pyspark_rmq", "rmq_store", "pyspark_rmq-0.1.0.dist-info"}
+    assert not [name for name in names if name.endswith((".xz", ".jsonl"))]
     environment.install(wheel)
     check(environment.look_up(), environment.path)
 
