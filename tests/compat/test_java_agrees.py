@@ -293,7 +293,7 @@ def test_we_read_what_java_appends_and_go_on_from_there(
 def test_java_opens_a_store_of_which_we_deleted_the_beginning(
     rocketmq: RocketMQ, root: Path, config: StoreConfig, tmp_path: Path
 ) -> None:
-    """store-format.md 8.2, 8.4: segments, then queue files and index files; Java finds the same minima."""
+    """deleteExpiredFileByTime: segments, then queue files and index files; Java finds the same minima."""
     fill(root, config)
     before = len(list(rows(root)))
     with Store.open(root) as store:

@@ -169,7 +169,7 @@ def hops(answers: Iterable[Answer], who: str) -> dict[tuple[str, str], list[dict
 def test_the_brokers_hops_and_ours_are_the_same(
     rocketmq: RocketMQ, scratch: Path, tmp_path: Path, crc_property: bool
 ) -> None:
-    """broker-semantics 2.3 and 2.1: every field but place and time, and the property set, after every hop."""
+    """consumerSendMsgBack: every field but place and time, and the property set, after every hop."""
     root = scratch / "store"
     config = StoreConfig(**GEOMETRY, enabled_append_prop_crc=crc_property, message_delay_level=LEVELS)
     clock = Clock(machine_ms() - HOUR_MS)  # what waits two hours is not due for the broker either
@@ -199,7 +199,7 @@ def test_the_brokers_hops_and_ours_are_the_same(
 
 
 def table(original: Answer, stored: list[dict[str, Any]]) -> None:
-    """The rows of broker-semantics 2.3, from what the broker read of us."""
+    """The hops of one message (consumerSendMsgBack, messageTimeUp), from what the broker read of us."""
     retried = {
         **properties(original),
         **{"WAIT": "false", "RETRY_TOPIC": "Orders", "ORIGIN_MESSAGE_ID": original["offsetMsgId"]},

@@ -9,7 +9,7 @@ Operations (from recorded_disk):
 After fsync of a file its bytes and its size are on the disk, after fsync of a directory the names in it (a rename with
 either of its directories), after syncfs everything. Of all else any part may be there, whatever came first: of each
 512-byte sector its content after any of the writes since; each size; each operation on a name. Sectors are not torn
-(docs/design.md section 10). Sources: Pillai et al., OSDI 2014 (ALICE); store-format.md has no say in this.
+(docs/design.md section 10). Source: Pillai et al., OSDI 2014 (ALICE).
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Calls that fail, one after the other: the first, the second, and so on, until the scenario passes (reliability.md,
-method D; tests 12 and 14).
+"""Calls that fail, one after the other: the first, the second, and so on, until the scenario passes.
 
 `failing_calls`: the hook of the file layer raises, with errors of the disk and with MemoryError. `failing_syscalls`: a
 library put in front of libc (failing_calls.c) makes the system call itself fail, so that no call that forgot its hook

@@ -1,4 +1,4 @@
-"""A disk that is full (reliability.md, test 11): filled by the store, or by a neighbour, at any step.
+"""A disk that is full: filled by the store, or by a neighbour, at any step.
 
 The victim is a child, because a store through a map over a hole kills (SIGBUS) and does not raise. While there is no
 room it appends, rolls, writes tables, stages and commits; each call is acknowledged or says StoreFullError. Nothing

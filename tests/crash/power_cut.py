@@ -1,4 +1,4 @@
-"""Power cuts of a real file system (reliability.md, method B): ext4 on a loop device whose file is cloned at any time.
+"""Power cuts of a real file system: ext4 on a loop device whose file is cloned at any time.
 
     memory or disk -> XFS with reflink -> disk.img -> loop device -> ext4 -> two stores that are written to
                                        -> FICLONE: cut.img -> loop device -> ext4 replays its journal -> opened

@@ -1,4 +1,4 @@
-"""Crash images (reliability.md, method C): a store is used for a while, and the power is cut at any operation.
+"""Crash images: a store is used for a while, and the power is cut at any operation.
 
 From a recorded life of a store (`store_life`) many disks are drawn that a power cut could have left (`disk_image`): two
 of three at any operation, the third where a file has just got its name or names have just been synced, as when files

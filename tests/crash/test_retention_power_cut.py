@@ -1,4 +1,4 @@
-"""A power cut in a pass of retention that archives dead letters first, on a simulated disk (reliability.md, method C).
+"""A power cut in a pass of retention that archives dead letters first, on a simulated disk.
 
 Whatever of the pass has reached the disk: the log begins at one of its files and has no hole, what was on disk before
 and was not deleted is there, what a sink has committed is known, and each dead letter is in the store or the archive.

@@ -1,4 +1,4 @@
-"""Parts 7 and 10 of the test list: bytes at the end of the log that are not those that were written, and bytes in the
+"""Bytes at the end of the log that are not those that were written, and bytes in the
 middle of it.
 
 `torn_tail`: the last three records were never flushed. The log is cut at every byte of them, and what follows is what a
@@ -7,7 +7,7 @@ disk may leave there. Records before the cut survive, and nothing else does; nor
 does not change; with "keep" every record that is whole is read, the damage is named byte by byte, and no queue offset
 that was given out is given out again.
 
-Finding 4, 5 and the track record of reliability.md: apache/rocketmq #467, #501, #7437, #10017, #10018, #10666, #10816.
+Reports of such damage: apache/rocketmq #467, #501, #7437, #10017, #10018, #10666, #10816.
 """
 
 from __future__ import annotations

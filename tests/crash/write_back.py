@@ -1,4 +1,4 @@
-"""A disk that fails behind the page cache: real write-back errors, and real read errors (reliability.md, test 13).
+"""A disk that fails behind the page cache: real write-back errors, and real read errors.
 
     write_back   ext4 on a loop device whose file lies on a tmpfs that becomes full: writes succeed, the fsync fails.
                  Once: the kernel takes the pages for clean afterwards, and shows them until they are evicted.

@@ -157,7 +157,7 @@ def test_a_delayed_message_comes_when_the_clock_says_so(project: Path) -> None:
 
 @pytest.mark.statement("B05", "B06", "B08", "C13", "D01")
 def test_a_plain_handler_goes_the_whole_ladder(project: Path) -> None:
-    """Seed 000: 16 retries, 4 h 45 min 40 s, then the dead-letter queue."""
+    """B06, B08: 16 retries, 4 h 45 min 40 s, then the dead-letter queue."""
     passed(
         run(
             project,

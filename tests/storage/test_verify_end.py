@@ -1,6 +1,6 @@
 """The verifier at the log's end: what was on disk and is lost, files behind it, and a tmpfs that is full.
 
-A store that nobody can open for writing must not be called clean (docs/design.md 8.2, reliability.md test 11).
+A store that nobody can open for writing must not be called clean (docs/design.md 8.2).
 """
 
 from __future__ import annotations

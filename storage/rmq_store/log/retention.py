@@ -10,7 +10,7 @@ records does not count. In another order it could leave a hole in the log, or re
 is unlinked under the append lock, so who appends or looks units up never loses a file under his hands.
 
 Source: MappedFileQueue#deleteExpiredFileByTime, ConsumeQueueStore.CleanConsumeQueueService,
-IndexService#deleteExpiredFile; store-format.md 8.4, 3.8.
+IndexService#deleteExpiredFile.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Batches about certain messages (`key`, `uniqKey`, `msgId`), against a read of everything that is filtered here.
 
-Rules: store-format.md 3.5 to 3.7 (what IndexService keeps, and what it loses), broker-semantics.md 6.1 (viewMessage
-takes offset ids and unique keys).
+Rules: IndexService (buildIndex, load: what it keeps, and what it loses), MQAdminImpl#viewMessage (which takes offset
+ids and unique keys).
 """
 
 from __future__ import annotations

@@ -271,7 +271,7 @@ def test_the_retry_topic_is_read_as_soon_as_it_exists_and_once(fake_home: Make) 
 
 @pytest.mark.statement("C08")
 def test_a_new_group_reads_its_retry_topic_from_the_beginning_whatever_the_option_says(fake_home: Make) -> None:
-    # broker-semantics 3.6: %RETRY% topics begin at 0
+    # RebalancePushImpl#computePullFromWhereWithException: %RETRY% topics begin at 0
     home = fake_home({T0: (0, 5), RETRY: (0, 3)})
     assert start(home, stream_options(group="g", startingOffsets="latest")) == {T0: 5, RETRY: 0}
     assert start(home, stream_options(group="g", startingOffsets='{"T":{"0":2}}')) == {T0: 2, RETRY: 0}

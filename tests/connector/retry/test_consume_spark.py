@@ -96,7 +96,7 @@ def wait_for(condition: Callable[[], bool], timeout_s: float = 60) -> None:
 def test_a_failing_message_walks_the_ladder_inside_a_job_and_ends_as_a_dead_letter(
     spark: Any, orders: Make, tmp_path: Path
 ) -> None:
-    # broker-semantics 0.9 and 2.2: at most 3 retries are 4 deliveries, after 10 s, 30 s and 1 minute
+    # B05, B06: at most 3 retries are 4 deliveries, after 10 s, 30 s and 1 minute
     path, clock = orders(20)
     seen: list[Any] = []
 

@@ -192,7 +192,7 @@ def test_reasons_travel_and_first_ones_stay(path: Path, task: Make) -> None:
 
 
 def test_a_reason_too_long_for_the_properties_is_cut(path: Path, task: Make) -> None:
-    # broker-semantics 1.6: 32767 bytes in all
+    # MessageExtEncoder#encode: 32767 bytes in all
     text = pa.array(["\u20ac" * 30_000])
     send(path, failed(path, 7, delayLevel=pa.array([-1], pa.int32()), errorMessage=text))
     (row,) = messages(path, "%DLQ%cg")

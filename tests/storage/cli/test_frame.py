@@ -126,7 +126,7 @@ def test_a_name_that_is_near_nothing_has_no_suggestion(run: Run) -> None:
     ],
 )
 def test_a_name_of_mqadmin_that_a_directory_cannot_have_says_why(run: Run, name: str, reason: str) -> None:
-    """broker-semantics.md 6.3"""
+    """Commands of MQAdminStartup that need a server, clients or a name server."""
     result = run(name, "-t", "x")
     assert (result.exit_code, result.stdout) == (2, "")
     assert reason in result.stderr

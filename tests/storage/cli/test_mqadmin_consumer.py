@@ -1,4 +1,4 @@
-"""mqadmin's commands for groups: its columns (broker-semantics.md 6.2), its counts (5.2), and what they change."""
+"""mqadmin's commands for groups: its columns (ConsumerProgressSubCommand), its counts, and what they change."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """mqadmin's commands that find, print, consume and send messages: its flags, its layout, and what a real broker's Java
 client saw of the same store (manifest.json of the golden store).
 
-Layouts are those of broker-semantics section 6.2. The text of each command is kept in `expected/`.
+Layouts are those of QueryMsgByKeySubCommand, QueryMsgByIdSubCommand and their kin. The text of each command is kept in
+`expected/`.
 """
 
 from __future__ import annotations

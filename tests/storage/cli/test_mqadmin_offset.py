@@ -1,4 +1,4 @@
-"""mqadmin's commands that move offsets, as it does them while nobody is online (broker-semantics.md 5.3, 6.2).
+"""mqadmin's commands that move offsets, as it does them while nobody is online (ResetOffsetByTimeCommand).
 
 What is asked, refused and dry is tested with `rmq offsets reset`; here that the same holds.
 """

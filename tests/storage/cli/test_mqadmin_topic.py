@@ -1,4 +1,4 @@
-"""mqadmin's commands for topics: its columns (broker-semantics.md 6.2), its names and flags, and what they change."""
+"""mqadmin's commands for topics: its columns (TopicStatusSubCommand), its names and flags, and what they change."""
 
 from __future__ import annotations
 

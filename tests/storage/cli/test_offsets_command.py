@@ -1,4 +1,4 @@
-"""`rmq offsets`: what it shows, each way to move a group, and when it refuses to (broker-semantics.md 5.3)."""
+"""`rmq offsets`: what it shows, each way to move a group, and when it refuses to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables and resends as section 6 of the documents has them, from outside: an outbox, a relay, and rows."""
+"""Tables and resends as H02 to H11 of docs/conformance.md have them, from outside: an outbox, a relay, and rows."""
 
 from __future__ import annotations
 

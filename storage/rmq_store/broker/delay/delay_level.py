@@ -12,8 +12,7 @@ shortened: a time counts as now only if its message was stored later than now, t
                                config/delayOffset.json             a broker's, and ours for a broker; written behind
                and inside the queue
 
-Sources: ScheduleMessageService.java (executeOnTimeUp, correctDeliverTimestamp, correctDelayOffset); store-format.md
-10.3, 10.4.
+Sources: ScheduleMessageService.java (executeOnTimeUp, correctDeliverTimestamp, correctDelayOffset).
 """
 
 from __future__ import annotations

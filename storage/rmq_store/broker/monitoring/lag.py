@@ -8,7 +8,7 @@
 over the topics of which the group has committed an offset, its %RETRY% topic included; a topic that was deleted is left
 out, and one that is kept in a way that is not read here. Nothing is locked and nothing changed: a store that others
 write is read as it is at the moment. Source:
-AdminBrokerProcessor#getConsumeStats, ConsumeStats; broker-semantics.md 5.2.
+AdminBrokerProcessor#getConsumeStats, ConsumeStats.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 mqadmin asks the connected clients; a directory knows offsets, and who holds leases. So the offset decides first, and
 NOT_ONLINE is said only of groups that have not consumed the message. Broadcasting and pull consumers keep no offset
-here, so CONSUME_BROADCASTING and PULL do not occur. Source: DefaultMQAdminExtImpl.java (messageTrackDetail, consumed);
-broker-semantics section 6.2.
+here, so CONSUME_BROADCASTING and PULL do not occur. Source: DefaultMQAdminExtImpl.java (messageTrackDetail, consumed),
+MessageTrack.java.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Moving a group's offsets, planned before it is done: `rmq offsets reset`, resetOffsetByTime, skipAccumulatedMessage.
 
 A target is a function of a queue; what it answers is moved into the queue's [min, max], so that a consumer finds the
-offset there. Sources: AdminBrokerProcessor#resetOffsetInner; broker-semantics 5.3.
+offset there. Sources: AdminBrokerProcessor#resetOffsetInner, ResetOffsetByTimeCommand.java.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The life of one message, told from its records (pure functions).
 
-Every hop of a message is a full copy of it in the log, and its properties say how it came there: see the table of
-broker-semantics section 2.3, and for our own properties `failure` and `redrive_batch`. Deliveries to a listener leave
-no record: that an attempt failed is known from the copy that its failure made, that one succeeded from the offset.
+Every hop of a message is a full copy of it in the log. The properties of a copy say how it came there: RocketMQ's are
+set by AbstractSendMessageProcessor#consumerSendMsgBack and ScheduleMessageService#messageTimeUp, ours by `failure` and
+`redrive_batch`. Deliveries to a listener leave no record: that an attempt failed is known from the copy that its
+failure made, that one succeeded from the offset.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `find` answers with all messages, for many keys at once; `by_key` and `by_unique_key` answer as RocketMQ's client does:
 its limits, its times of whole seconds. Only what lies in the visible log counts. Sources: DefaultMessageStore.java
-(queryMessage), IndexService.java (queryOffset), MQAdminImpl.java (queryMessage); broker-semantics section 6.1.
+(queryMessage), IndexService.java (queryOffset), MQAdminImpl.java (queryMessage).
 """
 
 from __future__ import annotations

@@ -313,7 +313,7 @@ class Queues:
         return int(tags_codes(self._log.root, topic, queue_id, entries)[0])
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: str) -> int:
-        """See `Store.offset_by_time`; store-format.md 9.3, HEAD."""
+        """See `Store.offset_by_time`. Source: ConsumeQueue#getOffsetInQueueByTime, from RocketMQ 5.1.4 on."""
         if boundary not in ("lower", "upper"):
             raise UsageError(f"boundary={boundary!r}: lower or upper")
         first, last = self.range(topic, queue_id)

@@ -9,7 +9,7 @@ A message waits for its time in another topic; its properties say where it goes 
 
 A level above the table counts as its last one, and DELAY is rewritten. With a level the timer properties go. A time
 that has passed asks for nothing. Source: HookUtils.java (handleScheduleMessage, transformDelayLevelMessage,
-transformTimerMessage); store-format.md sections 10 and 12. Many at once: `parking_rows`.
+transformTimerMessage). Many at once: `parking_rows`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 RocketMQ 5.x keeps them in a timer wheel and its log, whose queue is `rmq_sys_wheel_timer`. Ours wait in a topic of our
 own, which a broker leaves alone: so we leave its wheel alone too. Both take the same properties, with the same limits:
-HookUtils.java (transformTimerMessage); store-format.md section 12. Times are kept to the millisecond, not rounded.
+HookUtils.java (transformTimerMessage). Times are kept to the millisecond, not rounded.
 
     rmq_sys_pyrmq_timer   queue 0: due within a minute, 1: an hour, 2: a day, 3: later
         properties        REAL_TOPIC, REAL_QID, TIMER_OUT_MS = when it is due

@@ -1,5 +1,5 @@
 """A message as mqadmin prints it: labels, tracks, table lines, Java's toString. Sources: QueryMsgByIdSubCommand.java
-(printMsg), PrintMessageByQueueCommand.java (printMessage), MessageExt.java; broker-semantics section 6.2.
+(printMsg), PrintMessageByQueueCommand.java (printMessage), MessageExt.java.
 
 mqadmin leaves the body of every message it shows in a file below /tmp. Ours are written with --body-dir only; otherwise
 the label stays, and a line with the beginning of the body follows.

@@ -1,7 +1,7 @@
 """The sizes of a store's files. They belong to the store: read off the files of an existing one, chosen for a new one.
 
-Wrong sizes make a Java broker refuse the store, a wrong index geometry is not even noticed (store-format.md 0.4). An
-index file's size alone fits several geometries, so the content decides: the slots in use must be as many as chains
+Wrong sizes make a Java broker refuse the store, a wrong index geometry is not even noticed (MappedFileQueue#doLoad).
+An index file's size alone fits several geometries, so the content decides: the slots in use must be as many as chains
 end. What the header says of them does not help: brokers up to 4.7.0 count it up with each entry. Of the geometry that
 we expect only the first and the last entry are looked at, because a writer may be putting entries into the file at this
 moment, or may have died doing so; and a file of the size that RocketMQ's own settings give is believed to have those.

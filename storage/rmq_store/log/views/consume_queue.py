@@ -4,7 +4,7 @@
 
 Zero entries lie behind the last one. `size == 0x7FFFFFFF` marks a pre-blank slot: there never was a message (Java
 writes them when a queue begins at an offset > 0); it is passed over, never returned.
-Source: ConsumeQueue; store-format.md section 2.
+Source: ConsumeQueue (putMessagePositionInfo, fillPreBlank); docs/formats.md.
 """
 
 from __future__ import annotations

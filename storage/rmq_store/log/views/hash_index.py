@@ -3,7 +3,7 @@
     <root>/index/<yyyyMMddHHmmssSSS>      header 40 | slots 4 each | entries 20 each, number 0 unused
 
 A file is named after the storeTimestamp of the first message in it, so that a rebuild gives the same name.
-Source: IndexService; store-format.md section 3.
+Source: IndexService (buildIndex, deleteExpiredFile); docs/formats.md.
 """
 
 from __future__ import annotations

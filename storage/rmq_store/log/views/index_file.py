@@ -1,7 +1,7 @@
 """One file of the hash index, and how entries get into it (a view of the log; `hash_index` has them all).
 
 Entries are written first, then slots, then the header, whose indexCount is the next free number: a reader takes an
-entry for true if its record lies below its end of the log. Source: IndexFile; store-format.md section 3.
+entry for true if its record lies below its end of the log. Source: IndexFile#putKey; docs/formats.md.
 """
 
 from __future__ import annotations

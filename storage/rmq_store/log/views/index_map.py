@@ -5,7 +5,7 @@ It is read at a few places: the header if times were asked for, the slot, and on
 chain. Nothing is believed: a chain has to stay in its slot and in the file, and to go back with every step. The inner
 loops have twins in native/chains.c, and one of its functions walks through all files (`newest_entries`).
 
-Source: IndexFile.java (selectPhyOffset); store-format.md 3.6.
+Source: IndexFile.java (selectPhyOffset).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The files there are, each mapped whole (`IndexMap`), newest file first. While so
 a slot may lead for a moment to an entry that another one has taken; then the slot is read again. What is found are
 candidates, since other keys have the same hash: the caller asks the records.
 
-Source: IndexService.java (queryOffset), IndexFile.java (isTimeMatched); store-format.md 3.6.
+Source: IndexService.java (queryOffset), IndexFile.java (isTimeMatched).
 """
 
 from __future__ import annotations

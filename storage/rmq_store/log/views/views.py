@@ -2,7 +2,7 @@
 
 The same records always give the same bytes: an entry's place is its queue offset, index entries follow log order. So
 dispatching again what is already there changes nothing in the queues; the index must be put back first.
-Source: DefaultMessageStore.ReputMessageService; store-format.md section 6.
+Source: DefaultMessageStore.ReputMessageService.
 """
 
 from __future__ import annotations

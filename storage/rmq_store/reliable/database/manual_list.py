@@ -7,7 +7,7 @@
     in_doubt      an effect outside of the transaction may have happened       (consumer's database)
     no_id         a message that cannot be recognised; its place is its id     (consumer's database)
 
-Section 6.5.3 of the document asks for this list at the maximum. The same entry is there once, however often it is
+H11 of docs/conformance.md asks for this list at the maximum. The same entry is there once, however often it is
 added. Entries go when the message is done, but those in doubt stay until a person removes them: the message was done
 again after the doubtful effect, so that effect may have happened twice. An entry that was removed and comes back is a
 new one: people are told again.

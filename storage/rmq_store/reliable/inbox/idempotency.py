@@ -6,7 +6,7 @@
     def take_from_stock(connection, message):
         connection.execute(stock.update()..., ...)      # commits together with the inbox row: exactly once
 
-The document's section 6.3 and 6.4. RocketMQ has nothing of the kind ("not considered", apache/rocketmq#10263); answers
+H01 to H08 of docs/conformance.md. RocketMQ has nothing of the kind ("not considered", apache/rocketmq#10263); answers
 are those of ConsumeMessageConcurrentlyService, ConsumeMessageOrderlyService and SimpleConsumerImpl.
 """
 

@@ -1,13 +1,13 @@
 """One message, or a set of them, done once: the steps C1 to C7, E1 and E2 of docs/reliable-design.md.
 
-    C1   Redis, a filter                                                       6.3.1 of the document
-    C2   log transaction: log row with a lease, high water; done, void, busy?  6.2.1.2, 6.3.2, 6.3.3
+    C1   Redis, a filter                                                       H04 of docs/conformance.md
+    C2   log transaction: log row with a lease, high water; done, void, busy?  H03, H06
     C3   effect transaction: the inbox row, which decides                      `effect`
-    C4   the handler, inside a savepoint                                       6.3.4
-    C5   the stub is confirmed; a void one rolls everything back               6.4.1
+    C4   the handler, inside a savepoint
+    C5   the stub is confirmed; a void one rolls everything back               H07
     C6   the log row goes; COMMIT
     C7   confirmation in another database; Redis says done
-    E1   log: lease given back, dead letters to the manual list                6.4.2
+    E1   log: lease given back, dead letters to the manual list                H08
     E2   Redis key given back
 
 "Another worker is at it" is `LATER`, never a success: if that worker dies, its message must come again. As each LATER

@@ -1,4 +1,4 @@
-"""Redis before the database: it saves work, and decides nothing (6.3.1 of the document).
+"""Redis before the database: it saves work, and decides nothing (H04 of docs/conformance.md).
 
     key    <prefix><group>:<message id>
     value  p:<token>    a worker has it; ends with its lease, which that worker renews

@@ -1,4 +1,4 @@
-"""The stub of a message (the document's table 6.2.1.1): the message as a row, who has confirmed it, and voiding it.
+"""The stub of a message (H02 of docs/conformance.md): the message as a row, who has confirmed it, and voiding it.
 
     unconfirmed --> confirmed      when the last of its groups has confirmed: `confirm`, in the effect's transaction
     unconfirmed --> void           when a person takes it back: `void`; from then on it has no effect

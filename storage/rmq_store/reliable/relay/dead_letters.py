@@ -1,4 +1,4 @@
-"""Dead letters of consumer groups, from `%DLQ%group` to the manual list (section 6.4.2 of the document: "people look").
+"""Dead letters of consumer groups, from `%DLQ%group` to the manual list (H08: "people look").
 
 A dead letter that its group has done is none: another worker was faster, or somebody redrove it. Its stub is confirmed
 instead. Any other one gets an entry, and a row of `log` that is dead: from then on nobody sends it again by itself, and

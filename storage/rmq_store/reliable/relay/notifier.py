@@ -1,4 +1,4 @@
-"""Tells people of new entries of the manual list (section 6.5.3 of the document): by mail, or by what you call.
+"""Tells people of new entries of the manual list (H11 of docs/conformance.md): by mail, or by what you call.
 
 One message tells of many entries. An entry is marked after the notifier has returned, so everybody is told at least
 once: a process that dies in between, or a second relay, tells of it again. Ids and details come from strangers.

@@ -1,4 +1,4 @@
-"""The relay: sends what nobody has sent, and sends again what nobody confirms (section 6.5 of the document).
+"""The relay: sends what nobody has sent, and sends again what nobody confirms (H09 of docs/conformance.md).
 
     relay = Relay(producer, engine, notifier=SmtpNotifier(...))
     relay.run(stop)          # or run_once(), from a timer

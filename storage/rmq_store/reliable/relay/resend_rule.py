@@ -1,6 +1,6 @@
-"""Whether a message that was sent and is not confirmed is sent again: the five conditions of 6.5.1, pure.
+"""Whether a message that was sent and is not confirmed is sent again: the five conditions of H09, pure.
 
-    6.5.1                                 here
+    the article                           here
     unconfirmed                           a group is left that has neither confirmed nor done it
     sent less often than allowed          else a person decides: MAXIMUM
     resend time                           is past (the document reads the other way), and lies behind the last send

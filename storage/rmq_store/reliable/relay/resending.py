@@ -1,4 +1,4 @@
-"""Resends (section 6.5): pages of what is due, a decision for each, and what follows from it.
+"""Resends (H09, H10): pages of what is due, a decision for each, and what follows from it.
 
 A page is read without locks, so what was decided is claimed only if it still holds when its row is locked: the stub is
 due, unconfirmed, and nobody else's.

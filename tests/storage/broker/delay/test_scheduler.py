@@ -97,7 +97,7 @@ def test_the_levels_are_those_of_the_stores_message_delay_level(scratch: Path, p
     ],
 )
 def test_what_is_due_by_the_queue_entries(due: list[int], expected: int) -> None:
-    """store-format.md 10.3, 10.4: level of 500 ms, now is 1000. Times too far ahead count as now."""
+    """correctDeliverTimestamp: level of 500 ms, now is 1000. Times too far ahead count as now."""
     assert count_due(np.array(due, np.int64), 1000, 1000, 500) == expected
 
 
@@ -183,7 +183,7 @@ def test_levels_do_not_wait_for_each_other_but_a_level_keeps_its_order(parking: 
 def test_a_delivered_message_is_the_parked_one_under_its_real_topic(
     scratch: Path, parking: Any, crc_property: bool
 ) -> None:
-    """broker-semantics.md 2.3, hop "due"; store-format.md 10.5. Storage host too is the old one."""
+    """ScheduleMessageService#messageTimeUp. Storage host too is the old one."""
     here = replace(
         parking, root=scratch / "other", config=replace(parking.config, enabled_append_prop_crc=crc_property)
     )
@@ -315,7 +315,7 @@ def test_a_unit_of_nothing_but_damaged_records_is_passed_over(parking: Any, monk
 
 
 def test_half_messages_are_passed_over_as_java_does(parking: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """store-format.md 10.4: real topic = half topic -> skip."""
+    """ScheduleMessageService#executeOnTimeUp: real topic = half topic -> skip."""
     with parking.open() as store:
         parking.park(store, 1, [b"half"], topic="RMQ_SYS_TRANS_HALF_TOPIC")
         parking.park(store, 1, [b"a"])

@@ -35,7 +35,7 @@ def properties(row: dict[str, Any]) -> dict[str, str]:
 @pytest.mark.parametrize("sent_as", ["message", "row"])
 @pytest.mark.statement("C04", "C05", "C06", "C10")
 def test_a_delayed_message_hop_by_hop(parking: Any, sent_as: str) -> None:
-    """broker-semantics.md 2.3, the rows "parked" and "due"; store-format.md 10.2, 10.5."""
+    """HookUtils#transformDelayLevelMessage, then ScheduleMessageService#messageTimeUp."""
     with parking.open() as store:
         user = {"user": "value"}
         if sent_as == "message":

@@ -1,4 +1,4 @@
-"""Which messages ask for a time, and when: HookUtils#transformTimerMessage, store-format.md section 12."""
+"""Which messages ask for a time, and when: HookUtils#transformTimerMessage."""
 
 from __future__ import annotations
 

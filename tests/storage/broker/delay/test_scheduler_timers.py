@@ -81,7 +81,7 @@ def test_order_holds_across_segments_and_topics(parking: Any, segment_bytes: int
 
 
 def test_a_delivered_message_is_the_parked_one_under_its_real_topic(parking: Any) -> None:
-    """store-format.md section 12, "Out": properties are kept. Without a wheel no TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS."""
+    """TimerMessageStore: properties are kept. Without a wheel no TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS."""
     due = parking.now_ms + 5000
     with parking.open() as store:
         columns = {"flag": 7, "reconsumeTimes": 2}

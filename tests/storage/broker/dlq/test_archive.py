@@ -86,7 +86,7 @@ def test_a_group_without_dead_letters_is_no_empty_archive(fast: Path) -> None:
 
 
 def test_groups_of_older_brokers_are_archived_and_a_topic_of_no_group_stops_nobody(fast: Path) -> None:
-    """Broker 4.9 took groups of 255 characters (broker-semantics.md, limits), 120 is today's limit."""
+    """Broker 4.9 took groups of 255 characters (Validators), 120 is today's limit."""
     long = "g" * 250
     with open_store(fast / "store") as store:
         bury(store, 2)

@@ -1,6 +1,6 @@
 """Dead letters are moved on: who goes, what the copies say, and that nobody goes twice.
 
-What users of several brokers ask of such a thing is listed in users.md, B15 to B20: per message an outcome, reasons,
+Users of several brokers ask for the following: per message an outcome, reasons,
 caps, a parking place, a rate, a look before, user properties kept, a guard against loops, and to be able to go on.
 """
 

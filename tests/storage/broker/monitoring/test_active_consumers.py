@@ -1,4 +1,4 @@
-"""Who is at work as a group: streams, push consumers, stuck ones; and who is not (broker-semantics.md 3.7)."""
+"""Who is at work as a group: streams, push consumers, stuck ones; and who is not (ConsumerManager)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lag is what mqadmin counts (broker-semantics.md 5.2; AdminBrokerProcessor#getConsumeStats)."""
+"""Lag is what mqadmin counts (AdminBrokerProcessor#getConsumeStats)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moving a group's offsets by plan (broker-semantics.md 5.3)."""
+"""Moving a group's offsets by plan (AdminBrokerProcessor#resetOffsetInner)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_target_is_moved_into_the_queue(store: Store, target: Target, wanted: 
 def test_a_time_is_the_first_message_from_then_on_and_minus_one_the_end(
     store: Store, timestamp_ms: int, then: int
 ) -> None:
-    """SEARCH_OFFSET_BY_TIMESTAMP, broker-semantics.md 5.1; -1: 5.3."""
+    """AdminBrokerProcessor: searchOffsetByTimestamp; resetOffsetInner takes -1 for the end."""
     assert [c.then for c in plan_reset(store, "g", ["T"], at_time(store, timestamp_ms))] == [then, 0]
 
 

@@ -1,7 +1,8 @@
 """One message through all its records: what a real broker's store tells of every message that its consumers got, and
 our own store through delays, retries, dead letters, redrives, archives and deletion.
 
-The hops are those of broker-semantics section 2.3; what the golden store's consumers got is in deliveries.jsonl.
+The hops are those of consumerSendMsgBack and messageTimeUp. What the golden store's consumers got is in
+deliveries.jsonl.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""store.pop: receive, acknowledge, hide; the rules of broker-semantics.md 4 and of seed 000, section 5."""
+"""store.pop: receive, acknowledge, hide; the rules of PopConsumerService, and of E01 to E06 in docs/conformance.md."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def dead_letters(store: Store, group: str = "g") -> list[dict[str, Any]]:
 
 @pytest.mark.statement("E01", "E02")
 def test_what_is_not_acknowledged_comes_again_at_the_millisecond_of_its_time(store: Store, clock: Clock) -> None:
-    # Seed 000: 30 ms hidden, 10 ms of work that failed: the gap is 20 ms; all 30 ms used up: at once.
+    # E02: 30 ms hidden, 10 ms of work that failed: the gap is 20 ms; all 30 ms used up: at once.
     send(store, 1)
     (first,) = store.pop.receive("g", "T", 1, 30)
     assert first.delivery_attempt == 1

@@ -1,4 +1,4 @@
-"""store.pop against a table in memory that knows the states of broker-semantics.md 4.1, in any order of calls."""
+"""store.pop against a table in memory that knows the states of a message (B04), in any order of calls."""
 
 from __future__ import annotations
 

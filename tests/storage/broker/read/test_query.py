@@ -1,7 +1,6 @@
 """The query service, against what a broker answered and against a look at every message.
 
-Rules: store-format.md 3.6 and 3.7 (IndexService#queryOffset, DefaultMessageStore#queryMessage), broker-semantics.md 6.1
-(MQAdminImpl#queryMessage).
+Rules: IndexService#queryOffset, DefaultMessageStore#queryMessage, MQAdminImpl#queryMessage.
 """
 
 from __future__ import annotations
@@ -223,7 +222,7 @@ def test_what_is_found_is_what_a_scan_finds(
 
 
 def test_a_half_message_has_no_place_in_a_queue(golden_small: Path) -> None:
-    """PREPARED is indexed, ROLLBACK is not (store-format.md 3.5); neither is in a queue."""
+    """PREPARED is indexed, ROLLBACK is not (IndexService#buildIndex); neither is in a queue."""
     with Store.open(golden_small / "normal", read_only=True) as store:
         assert offsets(store.query.by_key("HALF", "pk")) == [566]
         assert store.query.by_key("HALF", "rk") == []
@@ -501,7 +500,7 @@ def test_a_damaged_message_is_an_error_and_a_lost_one_that_was_kept_is_not(shop:
 
 
 def test_a_record_that_is_indexed_twice_is_found_once(shop: Shop) -> None:
-    """A broker indexes the last record again when it dispatches it again (store-format.md 3.5)."""
+    """A broker indexes the last record again when it dispatches it again (IndexService#buildIndex)."""
     with shop.open() as store:
         store.create_topic("T", 1)
         sent = [store.send(Message("T", b"", keys="k")).commit_log_offset for _ in range(2)]

@@ -60,7 +60,7 @@ def test_a_queue_that_was_never_used_is_empty_also_where_its_topic_does_not_exis
 
 
 def test_searching_by_time_gives_the_answers_of_the_specification(store: Store, clock: Clock) -> None:
-    """store-format.md 9.3: times 1, 1, 1, 3, 3 s."""
+    """ConsumeQueue#getOffsetInQueueByTime: times 1, 1, 1, 3, 3 s."""
     send_at(store, clock, 1000, 1000, 1000, 3000, 3000)
     expected = {500: (0, 0), 1000: (0, 2), 2000: (3, 2), 3000: (3, 4), 4000: (5, 4)}
     for time_ms, answers in expected.items():

@@ -1,6 +1,6 @@
 """Send-backs of single messages: every step of CONSUMER_SEND_MSG_BACK, and the way of one message hop by hop.
 
-Numbers of steps and hops are those of broker-semantics 2.1 and 2.3.
+Rules: AbstractSendMessageProcessor#consumerSendMsgBack, ScheduleMessageService#messageTimeUp.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def without(properties: dict[str, str], *names: str) -> dict[str, str]:
 @pytest.mark.statement("B03", "B05", "B14", "C03", "C04", "C06", "D01", "D04")
 @pytest.mark.parametrize("crc_property", [True, False])
 def test_one_message_hop_by_hop_with_two_retries(parking: Any, scratch: Path, crc_property: bool) -> None:
-    """broker-semantics 2.3, values of a real broker: every column of the table, and what is constant over all hops."""
+    """Values of a real broker (4.9.8): every column of the table, and what is constant over all hops."""
     config = replace(parking.config, enabled_append_prop_crc=crc_property, broker_host="10.0.0.9:10911")
     case = replace(parking, root=scratch / "hops", config=config)
     with case.open() as store:
@@ -245,7 +245,7 @@ def test_step_6_the_message_must_be_the_one_that_the_caller_means(store: Store) 
 
 @pytest.mark.statement("B10")
 def test_step_9_the_maximum_is_the_requests_own_else_the_groups(store: Store) -> None:
-    """broker-semantics 0.6: the last one who sets it wins for the group; a request's own maximum counts for itself."""
+    """B10: the last one who sets it wins for the group; a request's own maximum counts for itself."""
     offset = send(store)
     store.retry.set_max_reconsume_times(GROUP, 5)
     store.retry.set_max_reconsume_times(GROUP, 0)
@@ -326,7 +326,7 @@ def test_without_reasons_a_copy_says_nothing_that_a_brokers_would_not(store: Sto
 
 
 def test_reasons_travel_to_the_dead_letter_with_the_place_of_the_original(store: Store) -> None:
-    """users.md B20: the origin is written down when a message fails first."""
+    """The origin is written down when a message fails first."""
     offset = send(store)
     original = store.message_at(offset)
     sent = store.retry.send_back(
@@ -376,7 +376,7 @@ def test_a_reason_is_cut_to_the_byte_that_is_left(store: Store) -> None:
     assert len(again.properties_raw) == 32_767
 
 
-# -- SEND to the retry topic: broker-semantics 2.5 --------------------------------------------------------------------
+# -- SEND to the retry topic: SendMessageProcessor#handleRetryAndDLQ ---------------------------------------------------
 
 
 def test_a_message_sent_to_retry_is_parked_and_comes_back(parking: Any, store: Store) -> None:

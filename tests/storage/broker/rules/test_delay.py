@@ -1,4 +1,4 @@
-"""Messages that are not to be delivered yet: HookUtils.java, store-format.md sections 10.2 and 12."""
+"""Messages that are not to be delivered yet: HookUtils#handleScheduleMessage."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def test_a_message_with_a_level_waits_in_the_schedule_topic(
     assert tags_code == message.store_timestamp_ms + 10_000
     assert set(store.queue_ranges("T").values()) == {(0, 0)}
     store.close()
-    # The index sees the topic where it waits (broker-semantics.md 2.3), which is what the check looks for.
+    # The index sees the topic where it waits (IndexService#buildIndex), which is what the check looks for.
     report = verify_store(store.path)
     assert (report.status, report.unindexed_keys) == ("clean", 0)
 

@@ -22,12 +22,12 @@ def rules(maximum: int = 16, levels_ms: tuple[int, ...] = LEVELS_MS) -> SendBack
     return SendBackRules("CG1", 1, maximum, levels_ms)
 
 
-# -- where: broker-semantics 2.1 (steps 9 to 12) and 2.2 --------------------------------------------------------------
+# -- where: AbstractSendMessageProcessor#consumerSendMsgBack ----------------------------------------------------------
 
 
 @pytest.mark.statement("B06", "B07", "C13")
 def test_retry_n_waits_at_level_n_plus_2_and_from_the_16th_on_for_2_hours() -> None:
-    """broker-semantics 2.2; 000 and 002 print the same table."""
+    """B06: both articles print this table."""
     hops = [rules(maximum=100).hop(times, 0) for times in range(20)]
     assert [hop.delay_ms // 1000 for hop in hops] == GAPS_S + [7200] * 4
     assert [hop.delay_level for hop in hops] == [*range(3, 19), 18, 18, 18, 18]
@@ -36,7 +36,7 @@ def test_retry_n_waits_at_level_n_plus_2_and_from_the_16th_on_for_2_hours() -> N
 
 @pytest.mark.statement("B08")
 def test_the_16_gaps_of_the_default_last_4_h_45_min_40_s_and_the_17th_failure_is_the_last() -> None:
-    """broker-semantics 2.2: 17140 s; 000 says about 4 h 46 min."""
+    """B08: 17140 s; the article says about 4 h 46 min."""
     default = SendBackRules.of(SubscriptionGroup("CG1"), None, LEVELS_MS)
     hops = [default.hop(times, 0) for times in range(17)]
     assert [hop.is_dead for hop in hops] == [False] * 16 + [True]
@@ -46,7 +46,7 @@ def test_the_16_gaps_of_the_default_last_4_h_45_min_40_s_and_the_17th_failure_is
 @pytest.mark.statement("B05", "B09")
 @pytest.mark.parametrize("maximum", range(6))
 def test_maximum_n_allows_n_retries_with_the_same_gaps_cut_off(maximum: int) -> None:
-    """broker-semantics 0.9: n retries are n + 1 deliveries; the dead letter says n + 1."""
+    """B05: n retries are n + 1 deliveries; the dead letter says n + 1."""
     hops = [rules(maximum).hop(times, 0) for times in range(maximum + 1)]
     assert [hop.delay_ms // 1000 for hop in hops[:-1]] == GAPS_S[:maximum]
     assert hops[-1] == Hop("%DLQ%CG1", 0, 0, 0, maximum + 1, True)
@@ -60,7 +60,7 @@ def test_a_maximum_of_0_or_less_makes_the_first_failure_the_last(maximum: int) -
 
 
 def test_a_level_below_0_is_the_way_to_the_dead_letters_at_any_count() -> None:
-    """broker-semantics 2.2: delayLevelWhenNextConsume -1."""
+    """ConsumeConcurrentlyContext: delayLevelWhenNextConsume -1."""
     assert rules().hop(0, -1) == Hop("%DLQ%CG1", 0, 0, 0, 1, True)
     assert rules().hop(7, -5).reconsume_times == 8
 
@@ -75,7 +75,7 @@ def test_a_level_above_0_is_the_consumers_choice_clipped_to_the_table(asked: int
 
 @pytest.mark.statement("C07")
 def test_a_table_of_its_own_changes_the_gaps_of_retries_too() -> None:
-    """broker-semantics 2.2, last sentence."""
+    """C13: the gaps follow from the configured levels."""
     short = rules(levels_ms=(1000, 2000))
     assert [short.hop(times, 0)[:4] for times in (0, 5)] == [("SCHEDULE_TOPIC_XXXX", 1, 2, 2000)] * 2
 
@@ -87,7 +87,7 @@ def test_counts_at_the_ends_of_32_bits_stay_32_bits() -> None:
     assert rules().hop(-5, 0) == Hop("%RETRY%CG1", None, -2, 0, -4, False)
 
 
-# -- what the copy says: broker-semantics 2.1, steps 7 to 12 ----------------------------------------------------------
+# -- what the copy says: AbstractSendMessageProcessor#consumerSendMsgBack ---------------------------------------------
 
 
 @pytest.mark.statement("C03", "C04")
@@ -103,7 +103,7 @@ def test_the_first_copy_names_its_origin_the_second_keeps_it() -> None:
 
 
 def test_a_dead_letter_keeps_a_stale_real_topic_and_says_delay_0() -> None:
-    """broker-semantics 2.3, last row."""
+    """consumerSendMsgBack: a dead letter has DELAY 0."""
     own = {"RETRY_TOPIC": "TopicJ", "DELAY": "4", "REAL_TOPIC": "%RETRY%CG1", "REAL_QID": "0", "ORIGIN_MESSAGE_ID": "o"}
     dead = copied_properties(own, SOURCE, rules(0).hop(2, 0), "CG1", 0)
     assert dead == own | {"DELAY": "0", "WAIT": "false"}
@@ -124,7 +124,7 @@ def test_a_delay_level_takes_the_place_of_what_the_timer_was_asked_for() -> None
     assert own.items() <= copied_properties(own, SOURCE, rules(0).hop(0, 0), "CG1", 0).items()
 
 
-# -- SEND to the retry topic: broker-semantics 2.5 --------------------------------------------------------------------
+# -- SEND to the retry topic: SendMessageProcessor#handleRetryAndDLQ ---------------------------------------------------
 
 
 def test_a_client_that_counts_the_failure_itself_is_dead_above_the_maximum_an_older_one_at_it() -> None:

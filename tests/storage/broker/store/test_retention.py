@@ -1,5 +1,5 @@
-"""Which old segments go, and when. Rules: store-format.md 8.1 to 8.3 (DefaultMessageStore.CleanCommitLogService,
-MappedFileQueue#deleteExpiredFileByTime), and what we keep that RocketMQ deletes.
+"""Which old segments go, and when. Rules: DefaultMessageStore.CleanCommitLogService,
+MappedFileQueue#deleteExpiredFileByTime; and what we keep that RocketMQ deletes.
 """
 
 from __future__ import annotations
@@ -400,7 +400,7 @@ def test_queue_and_index_files_follow_and_never_the_last_one(shop: Any) -> None:
         assert report.queue_files == len(files) - len(left) > 0
         assert report.index_files == len(index) - len(list((shop.root / "index").iterdir())) > 0
         assert shop.numbers(store) == list(range(first, last))
-        # The queue that has no message left keeps its file, and so its next offset (store-format.md 2.7).
+        # The queue that has no message left keeps its file, and so its next offset (ConsumeQueue#correctMinOffset).
         assert store.queue_range("Old", 0) == (1, 1)
         assert store.send(Message("Old", b"x")).queue_offset == 1
     assert shop.is_sound()

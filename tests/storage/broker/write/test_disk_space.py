@@ -1,4 +1,4 @@
-"""When a store refuses writes. Rules: store-format.md 8.1 (CleanCommitLogService#isSpaceToDelete)."""
+"""When a store refuses writes. Rules: CleanCommitLogService#isSpaceToDelete."""
 
 from __future__ import annotations
 

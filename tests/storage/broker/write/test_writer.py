@@ -152,7 +152,7 @@ def tags_codes(store: Store, topic: str = "T") -> list[int]:
 
 
 def test_a_delayed_row_gets_its_store_time_plus_the_delay_into_its_queue_entry(store: Store) -> None:
-    """broker-semantics.md 2.4: tagsCode of the schedule queue is storeTimestamp + delay(level)."""
+    """CommitLog#checkMessageAndReturnSize: tagsCode of the schedule queue is storeTimestamp + delay(level)."""
     writer = writer_of(store)
     encoded = writer._encoder("T").encode(pa.record_batch({"body": [b"a", b"b", b"c"], "tags": ["x", "x", None]}))
     place = encoded.schema.get_field_index("delay_ms")

@@ -1,6 +1,7 @@
 """Store directories as the brokers of a cluster: routes, and what a send is answered.
 
-Sources: broker-semantics 1.4 (routes), 7.5 (answers), 9 (a busy broker).
+Sources: MQClientInstance#topicRouteData2TopicPublishInfo (routes), SendMessageProcessor (answers), BrokerFastFailure
+(a busy broker).
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def test_messages_carry_the_name_of_their_broker(broker: LocalBroker) -> None:
 
 
 def test_a_topic_is_made_at_every_broker_that_may(local_cluster: LocalBackend) -> None:
-    """autoCreateTopicEnable; min(defaultTopicQueueNums, 8 of TBW102) queues: broker-semantics 7.5."""
+    """autoCreateTopicEnable; min(defaultTopicQueueNums, 8 of TBW102) queues (createTopicInSendMessageMethod)."""
     assert local_cluster.subscribe_queues("New") == []
     queues = local_cluster.publish_queues("New", 3)
     assert [str(queue) for queue in queues[2:4]] == [
@@ -105,7 +106,7 @@ def test_an_order_configuration_decides_the_queues_of_a_topic(local_home: dict[s
 
 
 def test_what_a_store_refuses_is_answered_by_code(broker: LocalBroker) -> None:
-    """broker-semantics 7.5."""
+    """SendMessageProcessor#handlePutMessageResult."""
 
     def code(action: object) -> int:
         with pytest.raises(MQBrokerError) as caught:
@@ -150,7 +151,7 @@ def test_a_disk_that_is_full_or_fails_is_answered_by_code(broker: LocalBroker, n
 def test_an_append_that_has_to_wait_is_answered_with_busy(
     broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """broker-semantics 9: the append lock held for osPageCacheBusyTimeOutMills is SYSTEM_BUSY."""
+    """DefaultMessageStore#isOSPageCacheBusy: the append lock held for osPageCacheBusyTimeOutMills is SYSTEM_BUSY."""
     assert local_broker.PAGE_CACHE_BUSY_MS == 1_000
     monkeypatch.setattr(local_broker, "PAGE_CACHE_BUSY_MS", 10)
     other = OfdLock(broker.store._log.append_lock.path, byte=broker.store._log.append_lock.byte)

@@ -1,6 +1,7 @@
 """A store directory as a broker, for consumers: pulls, offsets, failed messages.
 
-Sources: broker-semantics 3.6 (the rule of offset 0), 5.1 (offsets), 7.4 (pulls), 2 (send-back).
+Sources: ConsumerManageProcessor (the rule of offset 0, offsets), PullMessageProcessor, AbstractSendMessageProcessor
+(send-back).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def test_a_pulled_message_has_every_field(broker: LocalBroker) -> None:
 
 
 def test_a_pull_answers_what_there_is(broker: LocalBroker) -> None:
-    """broker-semantics 7.4: the statuses of a store as a client sees them."""
+    """PullMessageProcessor: the statuses of a store as a client sees them."""
     assert broker.pull("g", QUEUE, 0, 32).status is PullStatus.NO_NEW_MSG
     for n in range(5):
         send_to(broker, b"%d" % n)
@@ -285,7 +286,7 @@ def test_who_may_not_consume_is_told_so(broker: LocalBroker) -> None:
 
 
 def test_offsets_of_a_queue(broker: LocalBroker) -> None:
-    """broker-semantics 5.1: an unknown queue has neither messages nor a minimum."""
+    """getMaxOffsetInQueue, getMinOffsetInQueue: an unknown queue has neither messages nor a minimum."""
     assert (broker.min_offset(QUEUE), broker.max_offset(QUEUE)) == (0, 0)
     send_to(broker)
     advance(broker, 1_000)
@@ -317,7 +318,7 @@ def test_a_commit_can_be_bound_to_the_lock_of_the_queue(broker: LocalBroker) -> 
 def test_a_new_group_starts_at_0_while_the_first_message_is_hot(
     broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ConsumerManageProcessor#queryConsumerOffset with the 4.x rule: 40 % of the memory (broker-semantics 3.6)."""
+    """ConsumerManageProcessor#queryConsumerOffset with the 4.x rule: 40 % of the memory."""
     assert broker.query_consumer_offset("new", QUEUE) == 0  # empty queue
     first = send_to(broker)
     send_to(broker, os.urandom(20_000))

@@ -1,6 +1,6 @@
 """Who is in a group, and who has locked a queue: leases on files, so that the dead hold nothing.
 
-Sources: docs/design.md on leases; ConsumerManager.java, RebalanceLockManager.java (broker-semantics 3.3, 3.5).
+Sources: docs/design.md on leases; ConsumerManager.java, RebalanceLockManager.java.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def test_one_consumption_at_a_time_begins_and_ends_when_nothing_is_left() -> Non
 
 
 def test_a_lock_counts_for_thirty_seconds() -> None:
-    """broker-semantics 3.3: the client treats a lock as valid for 30 s."""
+    """REBALANCE_LOCK_MAX_LIVE_TIME: the client treats a lock as valid for 30 s."""
     queue = OrderedProcessQueue()
     assert not queue.is_locked(0)
     queue.lock_granted(1000)
@@ -82,7 +82,7 @@ def test_a_lock_counts_for_thirty_seconds() -> None:
 
 
 def test_count_bytes_and_span_are_those_of_what_is_not_done() -> None:
-    """broker-semantics 3.1: flow control counts what is taken, too."""
+    """DefaultMQPushConsumerImpl#pullMessage: flow control counts what is taken, too."""
     queue = OrderedProcessQueue()
     queue.put([message(offset, b"12345") for offset in (3, 7, 20)])
     assert (queue.count, queue.size_bytes, queue.max_span) == (3, 15, 17)

@@ -89,7 +89,7 @@ def queue(request: pytest.FixtureRequest) -> Queue:
 @pytest.mark.statement("G08", "G09")
 @pytest.mark.parametrize("size", [1, 3, 32])
 def test_the_smallest_unfinished_offset_is_the_progress(queue: Queue, size: int) -> None:
-    """Seed 004, section 2.3: of 2101-2200 only 2101 is not done: 2101; then it is: 2201. ProcessQueue#removeMessage."""
+    """G09: of 2101-2200 only 2101 is not done: 2101; then it is: 2201. ProcessQueue#removeMessage."""
     first, *others = queue.filled(*(range(at, min(at + size, 2201)) for at in range(2101, 2201, size)))
     for batch in reversed(others):
         assert queue.only_left(batch) == 2101
@@ -109,7 +109,7 @@ def test_what_is_left_of_a_batch_holds_back_the_progress(queue: Queue) -> None:
 
 
 def test_count_bytes_and_span_are_those_of_what_is_not_done(queue: Queue) -> None:
-    """broker-semantics 3.1: flow control counts messages, bytes and the distance from first to last."""
+    """pullMessage: flow control counts messages, bytes and the distance from first to last."""
     first, second = queue.filled([3, 7], [20], body=b"12345")
     assert (queue.count, queue.size_bytes, queue.max_span) == (3, 15, 17)
     queue.only_left(second)

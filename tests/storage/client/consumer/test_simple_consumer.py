@@ -1,4 +1,4 @@
-"""SimpleConsumer over store directories: seed 000 section 5, SimpleConsumerImpl.java."""
+"""SimpleConsumer over store directories: E01 to E06 of docs/conformance.md, SimpleConsumerImpl.java."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Listeners that get rows: what their answers do to messages and to the progress (seeds 000, 002; semantics 3.2)."""
+"""Listeners that get rows: what their answers do to messages and progress (ConsumeMessageConcurrentlyService)."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_no_object_is_made_for_a_message(lab: Any, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_rows_behind_the_ack_index_failed(lab: Any, status: Any, ack_index: Any, again: list[str]) -> None:
-    """Seed 001: for i > ackIndex each message is sent back. An index that is no number is a listener that failed."""
+    """C01: for i > ackIndex each message is sent back. An index that is no number is a listener that failed."""
     lab.topic()
     lab.send(4)
 
@@ -221,7 +221,7 @@ def test_a_listener_may_be_a_class_of_its_own_and_one_without_a_function_fails(l
 
 
 def test_tags_are_filtered_and_the_progress_passes_what_was_left_out(lab: Any) -> None:
-    """broker-semantics 3.7; two tags of one hash are told apart."""
+    """DefaultMQPushConsumerImpl#pullMessage, NO_MATCHED_MSG; two tags of one hash are told apart."""
     lab.topic()
     for tag in ("AaAa", "BBBB", "C", None, "AaAa", "C"):
         lab.send(1, tags=tag)

@@ -1,4 +1,4 @@
-"""Rows that failed, or took too long: how they go back, and what stays when nobody takes them (semantics 2, 3.2)."""
+"""Rows that failed, or took too long: how they go back, and what stays when nobody takes them."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_the_maximum_of_the_consumer_goes_with_its_rows(lab: Any, own: int, dead
 
 @pytest.mark.statement("C09")
 def test_a_retried_row_shows_its_own_topic_and_the_place_of_its_retry_record(lab: Any) -> None:
-    """broker-semantics 2.3: topic reset, queue id and offset those of the retry topic, UNIQ_KEY constant."""
+    """resetRetryAndNamespace: topic reset, queue id and offset those of the retry topic, UNIQ_KEY constant."""
     lab.topic(queues=3)
     lab.send(1, queue=2)
     batches: list[pa.RecordBatch] = []
@@ -195,7 +195,7 @@ def test_rows_that_are_not_taken_back_together_are_sent_back_one_by_one(lab: Any
 
 @pytest.mark.statement("C01")
 def test_a_row_that_nobody_takes_back_comes_again_after_five_seconds_and_holds_the_progress(lab: Any) -> None:
-    """Seed 001: its reconsumeTimes grows and it is submitted again later; the others of its batch are not."""
+    """C01: its reconsumeTimes grows and it is submitted again later; the others of its batch are not."""
     lab.topic()
     lab.send(6)
     backend = Refusing(lab.backend, "m2", "m4")
@@ -229,7 +229,7 @@ def test_a_row_that_nobody_takes_back_comes_again_after_five_seconds_and_holds_t
 
 @pytest.mark.statement("B11")
 def test_broadcasting_drops_failed_rows_and_goes_on(lab: Any, tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Seed 002, 8.2: no retry in broadcasting; no retry topic is subscribed."""
+    """B11: no retry in broadcasting; no retry topic is subscribed."""
     lab.topic()
     lab.send(4)
 
@@ -275,7 +275,7 @@ def slow_once(lab: Any, begun: str, answer: Any = None) -> Any:
 @pytest.mark.statement("B01")
 @pytest.mark.parametrize("answer", [LATER, None])
 def test_a_listener_that_takes_too_long_loses_its_batch_to_a_retry(lab: Any, answer: Any) -> None:
-    """broker-semantics 3.2, cleanExpiredMsg: delay level 3. The whole batch, for all of it was given out at one time;
+    """ProcessQueue#cleanExpiredMsg: delay level 3. The whole batch, for all of it was given out at one time;
     what the listener then says changes nothing.
     """
     lab.topic()

@@ -1,4 +1,4 @@
-"""Listeners that get rows, and their queues: progress, bounds, queues that go, threads (semantics 3.1, 3.7)."""
+"""Listeners that get rows, and their queues: progress, bounds, queues that go, threads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def first_of(batch: pa.RecordBatch) -> int:
 
 @pytest.mark.statement("G08", "G09", "G10")
 def test_a_stuck_batch_holds_the_progress_until_it_ends(lab: Any) -> None:
-    """Seed 004, 2.3, at the grain of a batch: 2101-2200 are pulled, the batch of 2101 does not end, all others do."""
+    """G09, at the grain of a batch: 2101-2200 are pulled, the batch of 2101 does not end, all others do."""
     lab.topic()
     lab.send(2201)
     lab.store.commit_offsets(GROUP, {(TOPIC, 0): 2101})
@@ -219,7 +219,7 @@ def test_expired_rows_of_a_queue_that_went_are_left_to_its_next_owner(lab: Any) 
 
 
 def test_flow_control_keeps_what_is_pulled_within_bounds(lab: Any) -> None:
-    """broker-semantics 3.1: more than 1000 messages: no more pulls of that queue."""
+    """pullThresholdForQueue: more than 1000 messages: no more pulls of that queue."""
     lab.topic()
     lab.send(3000)
     consumer = lab.arrow(consume_message_batch_max_size=100)
@@ -234,7 +234,7 @@ def test_flow_control_keeps_what_is_pulled_within_bounds(lab: Any) -> None:
 
 
 def test_the_span_of_what_is_not_done_is_bounded(lab: Any) -> None:
-    """broker-semantics 3.1: consumeConcurrentlyMaxSpan 2000, though only a handful of rows are not done."""
+    """consumeConcurrentlyMaxSpan 2000, though only a handful of rows are not done."""
     lab.topic()
     lab.send(3000)
 
@@ -254,7 +254,7 @@ def test_the_span_of_what_is_not_done_is_bounded(lab: Any) -> None:
 
 
 def test_size_and_topic_bounds_hold_too(lab: Any) -> None:
-    """broker-semantics 3.1: pullThresholdSizeForQueue in MiB; pullThresholdForTopic is shared by the queues."""
+    """pullThresholdSizeForQueue in MiB; pullThresholdForTopic is shared by the queues."""
     lab.topic(queues=2)
     bodies = pa.array([bytes(300_000)] * 40, pa.binary())
     for queue_id in range(2):
@@ -286,7 +286,7 @@ def test_a_pause_between_pulls_and_suspension_hold_back_rows(lab: Any) -> None:
 
 
 def test_an_offset_that_the_queue_does_not_have_is_corrected(lab: Any) -> None:
-    """broker-semantics 3.7, PULL_OFFSET_MOVED."""
+    """DefaultMQPushConsumerImpl#pullMessage, OFFSET_ILLEGAL."""
     lab.topic()
     lab.send(3)
     lab.store.commit_offsets(GROUP, {(TOPIC, 0): 50})

@@ -1,4 +1,4 @@
-"""Concurrent listeners: what their answers do to messages and to the progress (seeds 000, 002; semantics 3.2)."""
+"""Concurrent listeners: what their answers do to messages and to the progress (ConsumeMessageConcurrentlyService)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ LATER = ConsumeConcurrentlyStatus.RECONSUME_LATER
 SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 TOPIC, GROUP = "Orders", "cg_orders"
 RETRY, DLQ = f"%RETRY%{GROUP}", f"%DLQ%{GROUP}"
-# Seed 002, section 8.2.
+# The gaps of B06.
 LADDER_S = [10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200]
 
 
 @pytest.mark.statement("G18")
 def test_messages_are_consumed_once_and_the_progress_is_stored_at_shutdown(lab: Any) -> None:
-    """Seed 004, G18: what is consumed stays in the store, and the position decides what comes next."""
+    """G18: what is consumed stays in the store, and the position decides what comes next."""
     lab.topic()
     lab.send(100)
     consumer = lab.concurrent()
@@ -43,7 +43,7 @@ def test_messages_are_consumed_once_and_the_progress_is_stored_at_shutdown(lab: 
 
 @pytest.mark.statement("G10")
 def test_the_progress_is_stored_after_ten_seconds_and_then_every_five(lab: Any) -> None:
-    """broker-semantics 3.7; MQClientInstance: persistConsumerOffsetInterval 5 s, first after 10 s."""
+    """MQClientInstance: persistConsumerOffsetInterval 5 s, first after 10 s."""
     lab.topic()
     lab.send(3)
     lab.concurrent()
@@ -70,7 +70,7 @@ def raise_error(messages: Sequence[MessageExt], context: Any) -> None:
 )
 @pytest.mark.statement("B01", "B02", "B03", "B04", "C08", "C09", "B14")
 def test_a_failed_message_comes_again_under_its_own_topic_after_ten_seconds(lab: Any, answer: Any) -> None:
-    """Seed 002, 8.4: the three ways to ask for a retry. The retry topic is subscribed by itself, and the listener sees
+    """B02: the three ways to ask for a retry. The retry topic is subscribed by itself, and the listener sees
     the original topic; the copy in the retry topic is a new record.
     """
     lab.topic()
@@ -90,7 +90,7 @@ def test_a_failed_message_comes_again_under_its_own_topic_after_ten_seconds(lab:
 
 @pytest.mark.statement("B02")
 def test_success_after_a_caught_exception_means_no_retry(lab: Any) -> None:
-    """Seed 002, 8.5."""
+    """B02, last part."""
     lab.topic()
     lab.send(1)
 
@@ -109,7 +109,7 @@ def test_success_after_a_caught_exception_means_no_retry(lab: Any) -> None:
 
 @pytest.mark.statement("B05", "B06", "B08", "B03", "D01")
 def test_sixteen_retries_by_the_ladder_and_then_the_dead_letters(lab: Any) -> None:
-    """Seed 002, 8.2: gaps 10 s ... 2 h; the 16th retry 4 h 45 min 40 s after the first delivery; then the DLQ."""
+    """B06, B08: gaps 10 s ... 2 h; the 16th retry 4 h 45 min 40 s after the first delivery; then the DLQ."""
     lab.topic()
     lab.send(1)
     consumer = lab.concurrent(lambda messages, context: LATER)
@@ -134,7 +134,7 @@ def test_sixteen_retries_by_the_ladder_and_then_the_dead_letters(lab: Any) -> No
 @pytest.mark.statement("B05", "B09")
 @pytest.mark.parametrize("maximum", [0, 1, 3])
 def test_a_maximum_of_n_retries_means_n_plus_one_deliveries(lab: Any, maximum: int) -> None:
-    """Seed 000: "if the maximum number of retries is 3, the message can be delivered up to 4 times"."""
+    """B05: "if the maximum number of retries is 3, the message can be delivered up to 4 times"."""
     lab.topic()
     lab.send(1)
     lab.concurrent(lambda messages, context: LATER, max_reconsume_times=maximum)
@@ -148,7 +148,7 @@ def test_a_maximum_of_n_retries_means_n_plus_one_deliveries(lab: Any, maximum: i
 
 @pytest.mark.statement("B07")
 def test_more_than_sixteen_retries_are_two_hours_apart(lab: Any) -> None:
-    """Seed 002, 8.2: above 16 each further gap is 2 h."""
+    """B07: above 16 each further gap is 2 h."""
     lab.topic()
     lab.send(1)
     lab.concurrent(lambda messages, context: LATER, max_reconsume_times=18)
@@ -162,7 +162,7 @@ def test_more_than_sixteen_retries_are_two_hours_apart(lab: Any) -> None:
 
 @pytest.mark.statement("B10")
 def test_the_maximum_of_one_consumer_holds_for_its_group_and_the_last_one_wins(lab: Any) -> None:
-    """Seed 002, 8.2; broker-semantics 0.6: stored in the group's settings."""
+    """B10: stored in the group's settings."""
     lab.topic()
     lab.send(1)
     plain = lab.concurrent(lambda messages, context: LATER, client_id="c1")
@@ -179,7 +179,7 @@ def test_the_maximum_of_one_consumer_holds_for_its_group_and_the_last_one_wins(l
 
 @pytest.mark.statement("B11")
 def test_broadcasting_drops_failed_messages_and_goes_on(lab: Any, tmp_path: Any) -> None:
-    """Seed 002, 8.2: no retry in broadcasting; the next messages are consumed. No retry topic is subscribed."""
+    """B11: no retry in broadcasting; the next messages are consumed. No retry topic is subscribed."""
     lab.topic()
     lab.send(3)
     consumer = lab.concurrent(
@@ -220,7 +220,7 @@ def test_a_broadcasting_consumer_outlives_a_disk_that_is_full_for_a_while(
 
 
 def test_every_broadcasting_consumer_gets_everything_and_goes_on_where_it_was(lab: Any, tmp_path: Any) -> None:
-    """broker-semantics 3.7: the offsets of a broadcasting consumer are in a file of its own."""
+    """LocalFileOffsetStore: the offsets of a broadcasting consumer are in a file of its own."""
     lab.topic(queues=2)
     settings = {"message_model": MessageModel.BROADCASTING, "offset_store_directory": tmp_path}
     for client_id in ("c1", "c2"):
@@ -241,7 +241,7 @@ def test_every_broadcasting_consumer_gets_everything_and_goes_on_where_it_was(la
 
 @pytest.mark.statement("B15")
 def test_the_listener_gets_one_message_unless_it_asks_for_more(lab: Any) -> None:
-    """Seed 000: the unit of success is the batch of the listener. consumeMessageBatchMaxSize 1 by default."""
+    """B15: the unit of success is the batch of the listener. consumeMessageBatchMaxSize 1 by default."""
     lab.topic()
     lab.send(10)
     sizes: list[int] = []
@@ -268,7 +268,7 @@ def test_the_listener_gets_one_message_unless_it_asks_for_more(lab: Any) -> None
     ],
 )
 def test_messages_behind_the_ack_index_failed(lab: Any, status: Any, ack_index: int | None, again: list[str]) -> None:
-    """Seed 001: for i > ackIndex each message is sent back. processConsumeResult: RECONSUME_LATER sets it to -1."""
+    """C01: for i > ackIndex each message is sent back. processConsumeResult: RECONSUME_LATER sets it to -1."""
     lab.topic()
     lab.send(4)
 
@@ -289,7 +289,7 @@ def test_messages_behind_the_ack_index_failed(lab: Any, status: Any, ack_index: 
 @pytest.mark.statement("C02")
 @pytest.mark.parametrize(("level", "gap_ms", "dead"), [(1, 1000, 0), (5, 60_000, 0), (-1, None, 1)])
 def test_the_listener_chooses_the_delay_level(lab: Any, level: int, gap_ms: int | None, dead: int) -> None:
-    """broker-semantics 2.2: ConsumeConcurrentlyContext.delayLevelWhenNextConsume; -1 is straight to the DLQ."""
+    """ConsumeConcurrentlyContext.delayLevelWhenNextConsume; -1 is straight to the DLQ."""
     lab.topic()
     lab.send(1)
 
@@ -308,7 +308,7 @@ def test_the_listener_chooses_the_delay_level(lab: Any, level: int, gap_ms: int 
 
 
 def test_messages_at_the_listener_tell_where_the_queue_was_and_when_it_began(lab: Any) -> None:
-    """broker-semantics 2.3, row "at the listener": MIN_OFFSET, MAX_OFFSET, CONSUME_START_TIME; msgId is UNIQ_KEY."""
+    """PullAPIWrapper#processPullResult: MIN_OFFSET, MAX_OFFSET, CONSUME_START_TIME; msgId is UNIQ_KEY."""
     lab.topic()
     lab.send(5)
     ids: list[str] = []
@@ -321,7 +321,7 @@ def test_messages_at_the_listener_tell_where_the_queue_was_and_when_it_began(lab
 
 
 def test_a_retried_message_keeps_place_and_id_of_its_retry_record(lab: Any) -> None:
-    """broker-semantics 2.3: topic reset, queue id and offset those of the retry topic, UNIQ_KEY constant."""
+    """resetRetryAndNamespace: topic reset, queue id and offset those of the retry topic, UNIQ_KEY constant."""
     lab.topic(queues=3)
     lab.send(1, queue=2)
     lab.concurrent(lambda messages, context: None if messages[0].reconsume_times else LATER)
@@ -367,7 +367,7 @@ class _RefusingBroker:
 
 @pytest.mark.statement("C01", "C02")
 def test_a_send_back_that_fails_is_followed_by_an_ordinary_message_to_the_retry_topic(lab: Any) -> None:
-    """broker-semantics 3.2: RECONSUME_TIME n+1, MAX_RECONSUME_TIMES, DELAY 3+n, ORIGIN_MESSAGE_ID, RETRY_TOPIC."""
+    """sendMessageBack: RECONSUME_TIME n+1, MAX_RECONSUME_TIMES, DELAY 3+n, ORIGIN_MESSAGE_ID, RETRY_TOPIC."""
     lab.topic()
     lab.send(1)
     backend = Refusing(lab.backend, "send_message_back")
@@ -401,7 +401,7 @@ def test_a_listener_that_empties_its_list_and_fails_gets_the_messages_again(lab:
 
 @pytest.mark.statement("C01")
 def test_a_message_that_nobody_takes_back_comes_again_after_five_seconds_and_holds_the_progress(lab: Any) -> None:
-    """Seed 001: its reconsumeTimes grows and it is submitted again later; broker-semantics 3.2: after 5 s, and the
+    """C01: its reconsumeTimes grows and it is submitted again later. submitConsumeRequestLater: after 5 s; and the
     offset does not pass it.
     """
     lab.topic()
@@ -429,7 +429,7 @@ def test_a_message_that_nobody_takes_back_comes_again_after_five_seconds_and_hol
 
 @pytest.mark.statement("B01")
 def test_a_listener_that_takes_too_long_loses_its_message_to_a_retry(lab: Any) -> None:
-    """broker-semantics 3.2, cleanExpiredMsg: sent back with delay level 3; the listener goes on, and what it then says
+    """ProcessQueue#cleanExpiredMsg: sent back with delay level 3; the listener goes on, and what it then says
     changes nothing, not even that it failed.
     """
     lab.topic()
@@ -457,7 +457,7 @@ def test_a_listener_that_takes_too_long_loses_its_message_to_a_retry(lab: Any) -
 @pytest.mark.statement("B01")
 @pytest.mark.parametrize(("counts", "sent_back"), [(True, ["m0", "m1", "m2"]), (False, ["m0"])])
 def test_time_in_the_queue_counts_for_the_timeout_if_asked_for(lab: Any, counts: bool, sent_back: list[str]) -> None:
-    """Seed 000: "including queuing timeout in PushConsumer" (5.x clients); 4.x clients count from the listener on."""
+    """B01: "including queuing timeout in PushConsumer" (5.x clients); 4.x clients count from the listener on."""
     lab.topic()
     lab.send(3)
 
@@ -548,7 +548,7 @@ def test_a_backlog_is_read_in_large_steps_and_handed_out_as_pulls_would_be(
 
 
 def test_what_is_read_ahead_keeps_within_the_bounds(lab: Any) -> None:
-    """broker-semantics 3.1: pulled while no more than 20 are not done, so 20 and one pull at the most."""
+    """pullMessage: pulled while no more than 20 are not done, so 20 and one pull at the most."""
     lab.topic()
     lab.send(100)
     by_count = lab.concurrent(group="by_count", pull_threshold_for_queue=20, pull_batch_size=8)
@@ -564,7 +564,7 @@ def test_what_is_read_ahead_keeps_within_the_bounds(lab: Any) -> None:
 
 @pytest.mark.statement("B16")
 def test_messages_above_the_rate_wait_in_their_queue_and_are_not_retried(lab: Any) -> None:
-    """Seed 000, "Do not use retry instead of throttling": the backlog stays; nothing goes to the retry topic."""
+    """B16, "Do not use retry instead of throttling": the backlog stays; nothing goes to the retry topic."""
     lab.topic()
     lab.send(120)
     limiter = RateLimiter(10, clock=lab.clock)

@@ -140,7 +140,7 @@ def wait_for(condition: Any, crowd: Crowd) -> None:
 
 @pytest.mark.statement("G01", "G09")
 def test_what_a_killed_consumer_had_done_behind_a_stuck_message_is_delivered_again(crowd: Any) -> None:
-    """Seed 004, 2.3: 2102-2200 are consumed, 2101 is not; the process is killed: 2101-2200 are delivered again."""
+    """G09: 2102-2200 are consumed, 2101 is not; the process is killed: 2101-2200 are delivered again."""
     lab = crowd(1)
     lab.send(range(2201), 1)
     lab.store.commit_offsets(GROUP, {(TOPIC, 0): 2101})
@@ -248,7 +248,7 @@ def test_members_killed_at_random_lose_nothing_and_the_progress_never_lies(crowd
 
 @pytest.mark.statement("G18")
 def test_without_kills_and_changes_nothing_comes_twice(crowd: Any) -> None:
-    """Seed 004: no message comes twice in the normal case; and nothing is sent back twice."""
+    """G01: no message comes twice in the normal case; and nothing is sent back twice."""
     lab = crowd(2, message_delay_level="1s 1s 1s 2s 2s 2s")
     counts = run(lab, members=1, queues=2, messages=400, kills=0, seed=1)
     assert counts == {"delivered again": 0, "sent back again": 0, "killed": 0}

@@ -25,7 +25,7 @@ LATER = ConsumeConcurrentlyStatus.RECONSUME_LATER
 
 
 def test_tags_are_filtered_and_the_progress_passes_what_was_left_out(lab: Any) -> None:
-    """broker-semantics 3.7: NO_MATCHED: the offset advances when nothing is unfinished."""
+    """NO_MATCHED_MSG: the offset advances when nothing is unfinished."""
     lab.topic()
     for tag in ("A", "B", "C", None, "B", "C"):
         lab.send(1, tags=tag)
@@ -240,7 +240,7 @@ def test_the_ordinary_message_goes_to_another_broker_first_and_names_its_origin(
 def test_a_broker_that_fails_is_left_alone_for_a_while_and_the_others_go_on(
     lab: Any, cluster: Cluster, error: Exception, pause_ms: int
 ) -> None:
-    """broker-semantics 3.1: pull again 3000 ms after an exception (SYSTEM_BUSY too), 20 ms after FLOW_CONTROL."""
+    """pullMessage: again 3000 ms after an exception (SYSTEM_BUSY too), 20 ms after FLOW_CONTROL."""
     lab.concurrent(backend=cluster)
     lab.settle()
     cluster.down["broker-a"] = error
@@ -314,7 +314,7 @@ def test_a_consumer_that_cannot_reach_a_broker_at_start_is_no_member_anywhere(la
 
 
 def test_the_defaults_are_rocketmqs() -> None:
-    """broker-semantics 3.1, DefaultMQPushConsumer."""
+    """The defaults of DefaultMQPushConsumer."""
     config = PushConsumerConfig()
     assert (config.consume_thread_nums, config.pull_batch_size, config.consume_message_batch_max_size) == (20, 32, 1)
     assert (config.pull_threshold_for_queue, config.pull_threshold_size_for_queue) == (1000, 100)

@@ -1,4 +1,4 @@
-"""Ordered listeners: one batch of a queue at a time, repeated in place until it is done (broker-semantics 3.3)."""
+"""Ordered listeners: one batch of a queue at a time, repeated in place until done (ConsumeMessageOrderlyService)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def raise_error(messages: Sequence[MessageExt], context: Any) -> None:
 )
 @pytest.mark.statement("B12", "B01", "B02")
 def test_a_failed_message_is_repeated_in_place_and_blocks_its_queue_only(lab: Any, answer: Any) -> None:
-    """Seed 002, 8.1: retried until success, 1000 ms apart by default; other queues go on; nothing is sent anywhere."""
+    """B12: retried until success, 1000 ms apart by default; other queues go on; nothing is sent anywhere."""
     lab.topic(queues=2)
     lab.send(3, queue=0)
     lab.send(2, queue=1)
@@ -69,7 +69,7 @@ def test_a_failed_message_is_repeated_in_place_and_blocks_its_queue_only(lab: An
     ],
 )
 def test_the_pause_is_settable_within_10_and_30000_ms(lab: Any, of_consumer: int, of_context: int, gap_ms: int) -> None:
-    """Seed 002: suspendCurrentQueueTimeMillis 10..30000; seed 000: FIFO consumers of 5.x 3 s; broker-semantics 0.7."""
+    """B12: suspendCurrentQueueTimeMillis 10..30000. B13: FIFO consumers of 5.x 3 s."""
     lab.topic()
     lab.send(1)
 
@@ -86,14 +86,14 @@ def test_the_pause_is_settable_within_10_and_30000_ms(lab: Any, of_consumer: int
 
 
 def test_the_default_pause_is_one_second_and_the_default_maximum_endless() -> None:
-    """broker-semantics 3.1."""
+    """The defaults of DefaultMQPushConsumer."""
     config = PushConsumerConfig()
     assert (config.suspend_current_queue_time_millis, config.max_reconsume_times) == (1000, -1)
 
 
 @pytest.mark.statement("B12")
 def test_without_a_maximum_it_is_repeated_without_end(lab: Any) -> None:
-    """Seed 002, 8.1: the retries never stop: whoever consumes in order must watch for failures."""
+    """B12: the retries never stop: whoever consumes in order must watch for failures."""
     lab.topic()
     lab.send(2)
     lab.ordered(lambda messages, context: SUSPEND)
@@ -107,7 +107,7 @@ def test_without_a_maximum_it_is_repeated_without_end(lab: Any) -> None:
 
 @pytest.mark.statement("B12")
 def test_an_exhausted_message_becomes_a_dead_letter_and_the_queue_goes_on_at_once(lab: Any) -> None:
-    """broker-semantics 3.3 [T]: max 2, suspend 1000 ms: deliveries at t, t+1 s, t+2 s, then the next message at once
+    """checkReconsumeTimes: max 2, suspend 1000 ms: deliveries at t, t+1 s, t+2 s, then the next message at once,
     and one record in the DLQ, with the properties that a real 5.5.0 broker's store has (golden, %DLQ%cg_fifo).
     """
     lab.topic()
@@ -209,7 +209,7 @@ def test_a_rollback_does_not_bring_back_what_was_sent_away(lab: Any) -> None:
 
 @pytest.mark.parametrize("status", [SUCCESS, COMMIT, ROLLBACK])
 def test_with_auto_commit_everything_but_suspend_moves_the_offset(lab: Any, status: ConsumeOrderlyStatus) -> None:
-    """broker-semantics 3.3, column autoCommit=true."""
+    """processConsumeResult with autoCommit=true."""
     lab.topic()
     lab.send(3)
     consumer = lab.ordered(lambda messages, context: status)
@@ -220,7 +220,7 @@ def test_with_auto_commit_everything_but_suspend_moves_the_offset(lab: Any, stat
 
 
 def test_without_auto_commit_only_commit_moves_the_offset_and_rollback_repeats_all_since(lab: Any) -> None:
-    """broker-semantics 3.3, column autoCommit=false."""
+    """processConsumeResult with autoCommit=false."""
     lab.topic()
     lab.send(5)
     answers = iter([SUCCESS, SUCCESS, COMMIT, SUCCESS, ROLLBACK, SUCCESS, COMMIT])
@@ -243,7 +243,7 @@ def test_without_auto_commit_only_commit_moves_the_offset_and_rollback_repeats_a
 
 
 def test_without_auto_commit_a_suspended_batch_is_repeated_alone(lab: Any) -> None:
-    """broker-semantics 3.3: SUSPEND is the same in both columns; what was taken before stays taken."""
+    """processConsumeResult: SUSPEND is the same with and without autoCommit; what was taken before stays taken."""
     lab.topic()
     lab.send(2)
     answers = iter([SUCCESS, SUSPEND, COMMIT])
@@ -261,7 +261,7 @@ def test_without_auto_commit_a_suspended_batch_is_repeated_alone(lab: Any) -> No
 
 
 def test_one_run_of_a_queue_lasts_a_minute_at_most(lab: Any) -> None:
-    """broker-semantics 3.3: one continuous run at most 60 s; then other queues get the thread."""
+    """MAX_TIME_CONSUME_CONTINUOUSLY: one continuous run at most 60 s; then other queues get the thread."""
     lab.topic(queues=2)
     lab.send(4, queue=0)
     lab.send(1, queue=1)
@@ -276,7 +276,7 @@ def test_one_run_of_a_queue_lasts_a_minute_at_most(lab: Any) -> None:
 
 @pytest.mark.statement("B12")
 def test_a_new_member_starts_to_count_anew(lab: Any) -> None:
-    """broker-semantics 3.3: reconsumeTimes of ordered messages lives in the client."""
+    """checkReconsumeTimes: reconsumeTimes of ordered messages lives in the client."""
     lab.topic()
     lab.send(1)
     first = lab.ordered(lambda messages, context: SUSPEND, max_reconsume_times=5)
@@ -290,7 +290,7 @@ def test_a_new_member_starts_to_count_anew(lab: Any) -> None:
 
 
 def test_ordered_messages_above_the_rate_wait(lab: Any) -> None:
-    """Seed 000: throttle before the listener, in order too."""
+    """B16: throttle before the listener, in order too."""
     lab.topic()
     lab.send(5)
     lab.ordered(rate_limiter=RateLimiter(10, clock=lab.clock))

@@ -1,4 +1,4 @@
-"""Several consumers of a group: who has which queue, and what happens when that changes (broker-semantics 3.5)."""
+"""Several consumers of a group: who has which queue, and what happens when that changes (RebalanceImpl)."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_a_queue_that_moves_takes_its_progress_along_and_leaves_unfinished_work_
 
 
 def test_an_ordered_queue_is_not_given_away_while_its_listener_runs(lab: Any) -> None:
-    """broker-semantics 3.5: ordered: unlock. The new owner waits for the lock; nothing is consumed out of order."""
+    """removeUnnecessaryMessageQueue unlocks; the new owner waits for the lock. Nothing is consumed out of order."""
     lab.topic(queues=2)
     lab.send(3, queue=1)
     during: list[list[int]] = []
@@ -204,7 +204,7 @@ def test_an_ordered_queue_is_not_given_away_while_its_listener_runs(lab: Any) ->
 
 
 def test_an_ordered_consumer_without_the_lock_consumes_nothing_until_it_has_it(lab: Any) -> None:
-    """broker-semantics 3.3: LOCK_BATCH_MQ at assignment; retried a second later (an unbalanced result)."""
+    """RebalanceImpl#lock: LOCK_BATCH_MQ at assignment; retried a second later (an unbalanced result)."""
     lab.topic()
     lab.send(1)
     broker = lab.backend.brokers()[BROKER]
@@ -219,7 +219,7 @@ def test_an_ordered_consumer_without_the_lock_consumes_nothing_until_it_has_it(l
 
 
 def test_ordered_locks_are_renewed_and_given_back_at_shutdown(lab: Any) -> None:
-    """broker-semantics 3.3: renewed every 20 s, valid 30 s; UNLOCK at shutdown."""
+    """RebalanceImpl#lockAll: renewed every 20 s, valid 30 s; UNLOCK at shutdown."""
     lab.topic()
     consumer = lab.ordered()
     broker = lab.backend.brokers()[BROKER]
@@ -304,7 +304,7 @@ def test_a_queue_that_comes_back_starts_where_the_others_are_by_now(lab: Any) ->
 
 
 def test_a_member_that_the_broker_does_not_list_gets_nothing(lab: Any) -> None:
-    """broker-semantics 3.5; with CONFIG too, whose list is fixed."""
+    """RebalanceImpl#rebalanceByTopic; with CONFIG too, whose list is fixed."""
     lab.topic()
     fixed = AllocateMessageQueueByConfig([MessageQueue(TOPIC, BROKER, 0)])
     consumer = lab.concurrent(allocate_message_queue_strategy=fixed)
@@ -327,7 +327,7 @@ def test_a_member_that_the_broker_does_not_list_gets_nothing(lab: Any) -> None:
     ],
 )
 def test_a_retry_topic_is_consumed_from_its_begin(lab: Any, where: ConsumeFromWhere, comes_again: bool) -> None:
-    """broker-semantics 3.6, column %RETRY%: 0, or the end for TIMESTAMP; without the broker's rule for young queues."""
+    """computePullFromWhereWithException: 0, or the end for TIMESTAMP; without the broker's rule for young queues."""
     lab.topic()
     lab.send(1)
     lab.store.commit_offsets(GROUP, {(TOPIC, 0): 0})
@@ -355,8 +355,8 @@ def test_a_retry_topic_is_consumed_from_its_begin(lab: Any, where: ConsumeFromWh
 def test_where_a_new_group_starts(
     lab: Any, where: ConsumeFromWhere, strict: bool, expected: list[str]
 ) -> None:
-    """Seed 004, 2.1: LAST is the default, FIRST, TIMESTAMP half an hour ago. broker-semantics 3.6: a broker lets a new
-    group start at 0 while the queue is young, unless `strict_last_offset` forbids it.
+    """G07: LAST is the default, FIRST, TIMESTAMP half an hour ago. ConsumerManageProcessor#queryConsumerOffset lets a
+    new group start at 0 while the queue is young, unless `strict_last_offset` forbids it.
     """
     lab.topic()
     lab.send(1)
@@ -374,7 +374,7 @@ def test_where_a_new_group_starts(
 
 @pytest.mark.statement("G07")
 def test_a_stored_progress_wins(lab: Any) -> None:
-    """Seed 004, 2.1."""
+    """G07: what the group has committed wins."""
     lab.topic()
     lab.send(5)
     lab.store.commit_offsets(GROUP, {(TOPIC, 0): 2})
@@ -384,7 +384,7 @@ def test_a_stored_progress_wins(lab: Any) -> None:
 
 
 def test_an_offset_that_the_queue_does_not_have_is_corrected(lab: Any) -> None:
-    """broker-semantics 3.7, PULL_OFFSET_MOVED: progress := nextBeginOffset, persisted, then on from there."""
+    """OFFSET_ILLEGAL: progress := nextBeginOffset, persisted, then on from there."""
     lab.topic()
     lab.send(3)
     lab.store.commit_offsets(GROUP, {(TOPIC, 0): 50})
@@ -397,7 +397,7 @@ def test_an_offset_that_the_queue_does_not_have_is_corrected(lab: Any) -> None:
 
 
 def test_flow_control_keeps_what_is_pulled_within_bounds(lab: Any) -> None:
-    """broker-semantics 3.1: more than 1000 messages, or a span of more than 2000: no more pulls of that queue."""
+    """pullMessage: more than 1000 messages, or a span of more than 2000: no more pulls of that queue."""
     lab.topic()
     lab.send(3000)
     consumer = lab.concurrent()
@@ -412,7 +412,7 @@ def test_flow_control_keeps_what_is_pulled_within_bounds(lab: Any) -> None:
 
 
 def test_the_span_of_what_is_not_done_is_bounded(lab: Any) -> None:
-    """broker-semantics 3.1: consumeConcurrentlyMaxSpan 2000, though only a handful of messages are not done."""
+    """consumeConcurrentlyMaxSpan 2000, though only a handful of messages are not done."""
     lab.topic()
     lab.send(3000)
 
@@ -428,7 +428,7 @@ def test_the_span_of_what_is_not_done_is_bounded(lab: Any) -> None:
 
 
 def test_size_and_topic_bounds_hold_too(lab: Any) -> None:
-    """broker-semantics 3.1: pullThresholdSizeForQueue in MiB; pullThresholdForTopic is shared by the queues."""
+    """pullThresholdSizeForQueue in MiB; pullThresholdForTopic is shared by the queues."""
     lab.topic(queues=2)
     bodies = pa.array([bytes(300_000)] * 40, pa.binary())
     for queue_id in range(2):

@@ -1,4 +1,4 @@
-"""Consumers with their own threads: the experiment of seed 004, shutdown, and errors that end a thread."""
+"""Consumers with their own threads: the experiment of G09, shutdown, and errors that end a thread."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fill_to_2201(lab: Any) -> None:
 
 @pytest.mark.statement("G08", "G09", "G10")
 def test_one_stuck_message_of_a_hundred_holds_the_progress_until_it_ends(lab: Any) -> None:
-    """Seed 004, 2.3: 2101-2200 are pulled, only 2101 does not end: progress 2101. It ends: 2201."""
+    """G09: 2101-2200 are pulled, only 2101 does not end: progress 2101. It ends: 2201."""
     fill_to_2201(lab)
     release = threading.Event()
     consumer = lab.concurrent(

@@ -55,17 +55,17 @@ def shares(
 def test_avg_gives_neighbours_and_the_rest_to_the_first(
     queue_count: int, member_count: int, expected: list[list[int]]
 ) -> None:
-    """broker-semantics 3.5, row AVG; AllocateMessageQueueAveragely.java."""
+    """AllocateMessageQueueAveragely.java."""
     assert shares(AVG, queues(queue_count), members(member_count)) == expected
 
 
 def test_avg_by_circle_deals_out_like_cards() -> None:
-    """broker-semantics 3.5, row AVG_BY_CIRCLE."""
+    """AllocateMessageQueueAveragelyByCircle.java."""
     assert shares(CIRCLE, queues(7), members(3)) == [[0, 3, 6], [1, 4], [2, 5]]
 
 
 def test_the_ring_is_of_md5_hashes() -> None:
-    """broker-semantics 3.5, row CONSISTENT_HASH: first 4 bytes of MD5, big-endian. RFC 1321 A.5 has the digests."""
+    """AllocateMessageQueueConsistentHash: first 4 bytes of MD5, big-endian. RFC 1321 A.5 has the digests."""
     assert ring_hash("") == 0xD41D8CD9
     assert ring_hash("a") == 0x0CC175B9
     assert ring_hash("message digest") == 0xF96B697D
@@ -102,12 +102,12 @@ def test_every_queue_has_exactly_one_owner(
 
 @pytest.mark.parametrize("strategy", [AVG, CIRCLE, HASH, AllocateMessageQueueByMachineRoom(["room1"])])
 def test_a_member_that_is_not_in_the_list_gets_nothing(strategy: AllocateMessageQueueStrategy) -> None:
-    """broker-semantics 3.5: a client absent from the id list gets nothing."""
+    """AbstractAllocateMessageQueueStrategy#check: a client absent from the id list gets nothing."""
     assert strategy.allocate("g", "stranger", queues(8, "room1@a"), members(2)) == []
 
 
 def test_config_is_a_fixed_list() -> None:
-    """broker-semantics 3.5, row CONFIG. A list may name queues of several topics."""
+    """AllocateMessageQueueByConfig.java. A list may name queues of several topics."""
     fixed = AllocateMessageQueueByConfig([queues(4)[2], MessageQueue("Other", "broker-a", 0)])
     assert fixed.name == "CONFIG"
     assert fixed.allocate("g", "anybody", queues(4), members(2)) == [queues(4)[2]]

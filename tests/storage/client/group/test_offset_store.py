@@ -51,7 +51,7 @@ def remote(*, lock_owner: str | None = None) -> tuple[RemoteBrokerOffsetStore, d
 
 @pytest.mark.statement("G10")
 def test_progress_is_in_memory_until_it_is_persisted() -> None:
-    """Seed 004: the local progress is updated first and synchronised by a timer."""
+    """G10: the local progress is updated first and synchronised by a timer."""
     store, brokers = remote()
     store.update(Q0, 5, increase_only=True)
     assert store.read(Q0) == 5
@@ -73,7 +73,7 @@ def test_what_did_not_change_is_not_sent_again() -> None:
 
 
 def test_an_update_of_concurrent_consumption_never_goes_back() -> None:
-    """broker-semantics 3.2: the memory table is increase-only; an ordered commit may set any offset."""
+    """OffsetStore#updateOffset: the memory table is increase-only; an ordered commit may set any offset."""
     store, _ = remote()
     store.update(Q0, 5, increase_only=True)
     store.update(Q0, 3, increase_only=True)
@@ -123,7 +123,7 @@ def test_a_forgotten_queue_is_asked_for_again() -> None:
 
 
 def test_broadcast_progress_survives_in_a_file_of_the_client_and_group(tmp_path: Path) -> None:
-    """broker-semantics 3.7: <dir>/<clientId>/<group>/offsets.json, with .bak."""
+    """LocalFileOffsetStore: <dir>/<clientId>/<group>/offsets.json, with .bak."""
     store = LocalFileOffsetStore(tmp_path, "10.0.0.1@DEFAULT", "g")
     assert store.read(Q0) is None
     store.update(Q0, 5, increase_only=True)
@@ -151,7 +151,7 @@ def test_a_torn_offsets_file_falls_back_to_the_one_before(tmp_path: Path) -> Non
 
 
 def test_offsets_are_written_as_fastjson_writes_maps_with_object_keys() -> None:
-    """broker-semantics 7.3."""
+    """OffsetSerializeWrapper, by fastjson: the keys are objects."""
     assert dump_offsets({Q1: 7, Q0: 5}) == (
         '{\n\t"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:5,'
         '{"brokerName":"broker-b","queueId":1,"topic":"T"}:7\n\t}\n}'

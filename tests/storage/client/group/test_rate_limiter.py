@@ -1,4 +1,4 @@
-"""Throttling in front of the listener (seed 000, "Do not use retry instead of throttling")."""
+"""Throttling in front of the listener (B16, "Do not use retry instead of throttling")."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Clock:
 
 @pytest.mark.statement("B16")
 def test_permits_come_at_the_rate() -> None:
-    """Seed 000: RateLimiter.create(50) is 50 messages a second. The first is free, each further one 20 ms later."""
+    """B16: RateLimiter.create(50) is 50 messages a second. The first is free, each further one 20 ms later."""
     clock = Clock()
     limiter = RateLimiter(50, clock=clock)
     assert [limiter.reserve() - clock.now_ms for _ in range(4)] == [0, 20, 40, 60]

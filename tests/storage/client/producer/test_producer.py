@@ -1,7 +1,7 @@
 """What a producer tries again, where, and what it says in the end, row by row.
 
-Sources: seed 000 "Producer sends retries", seed 002 section 7; broker-semantics 0, 1.1-1.4, 9 where they differ from
-the source (DefaultMQProducerImpl#sendDefaultImpl, MQClientAPIImpl#onExceptionImpl).
+Rules: section A of docs/conformance.md, which says where it differs from the source
+(DefaultMQProducerImpl#sendDefaultImpl, MQClientAPIImpl#onExceptionImpl).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def brokers_of(cluster: FakeBackend) -> list[str]:
 
 @pytest.mark.statement("A01", "A12", "A16")
 def test_the_defaults_are_those_of_the_documents() -> None:
-    """broker-semantics 1.1."""
+    """DefaultMQProducer."""
     config = ProducerConfig()
     assert config.send_msg_timeout == 3_000
     assert config.send_msg_max_timeout_per_request == -1
@@ -129,7 +129,7 @@ RETRIED = [
 @pytest.mark.statement("A14")
 @pytest.mark.parametrize("error", RETRIED, ids=str)
 def test_these_failures_are_retried(cluster: FakeBackend, made: Made, error: Exception) -> None:
-    """broker-semantics 1.3: RemotingException and MQClientException always, MQBrokerException by its code."""
+    """sendDefaultImpl: RemotingException and MQClientException always, MQBrokerException by its code."""
     fail_all(cluster, error)
     with pytest.raises(MQClientError):
         made(cluster).send(MESSAGE)
@@ -183,7 +183,7 @@ def test_an_error_of_the_engine_is_not_retried(cluster: FakeBackend, made: Made)
 def test_the_final_error_says_by_its_code_what_was_wrong(
     cluster: FakeBackend, made: Made, error: Exception, code: int
 ) -> None:
-    """ClientErrorCode.java; broker-semantics 1.3."""
+    """ClientErrorCode.java."""
     fail_all(cluster, error)
     with pytest.raises(MQClientError) as caught:
         made(cluster).send(MESSAGE)
@@ -334,7 +334,7 @@ def test_another_broker_is_tried_if_the_option_says_so(cluster: FakeBackend, mad
 
 @pytest.mark.statement("A16")
 def test_the_option_may_come_from_the_broker(cluster: FakeBackend, made: Made) -> None:
-    """seed 002 sets it in the broker's configuration, the source in the producer: broker-semantics 0.2."""
+    """The article of A16 sets it in the broker's configuration, DefaultMQProducer in the producer."""
     fail_all(cluster, SendStatus.FLUSH_DISK_TIMEOUT)
     for broker in cluster.brokers().values():
         broker.retry_another_broker_when_not_store_ok = True
@@ -479,7 +479,7 @@ HALF = Message("T", b"half", properties={"TRAN_MSG": "true", "PGROUP": "pg"})
 def test_half_messages_are_not_tried_again_after_a_timeout_or_an_error(
     cluster: FakeBackend, made: Made, error: Exception
 ) -> None:
-    """broker-semantics 0.13: as the seed says, not as the 4.x client does."""
+    """A07: as the article says, not as the 4.x client does (sendMessageInTransaction)."""
     fail_all(cluster, error)
     with pytest.raises(StoreError):
         made(cluster).send(HALF)
@@ -541,7 +541,7 @@ ISOLATION = [
 def test_which_failures_speak_against_a_broker(
     cluster: FakeBackend, made: Made, outcome: object, in_5x: bool, in_4x: bool
 ) -> None:
-    """broker-semantics 1.3, last column."""
+    """DefaultMQProducerImpl#sendDefaultImpl, updateFaultItem."""
     for preset, isolates in (("5.x", in_5x), ("4.x", in_4x)):
         producer = made(
             cluster, send_latency_fault_enable=True, latency_preset=preset, retry_times_when_send_failed=0

@@ -1,7 +1,7 @@
 """Asynchronous sends: what is tried again, how the outcome comes back, and how much may be under way.
 
-Sources: seed 000 on asynchronous sends, seed 002 section 7.3; MQClientAPIImpl#onExceptionImpl,
-DefaultMQProducerImpl#executeAsyncMessageSend (broker-semantics 0.1, 1.2).
+Sources: A02 and A15 of docs/conformance.md; MQClientAPIImpl#onExceptionImpl,
+DefaultMQProducerImpl#executeAsyncMessageSend.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def test_an_asynchronous_retry_stays_at_its_broker(cluster: FakeBackend, made: M
 
 @pytest.mark.statement("A15")
 def test_an_asynchronous_retry_may_leave_its_broker_by_option(cluster: FakeBackend, made: Made) -> None:
-    """As the source does since 4.2, which keeps the queue's number (broker-semantics 0.1)."""
+    """As the source does since 4.2, which keeps the queue's number (MQClientAPIImpl#onExceptionImpl)."""
     fail_all(cluster, RemotingTimeoutError("x"))
     producer = made(cluster, async_retry_other_broker=True)
     for _ in range(4):

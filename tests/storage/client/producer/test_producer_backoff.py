@@ -183,7 +183,7 @@ def test_the_wait_can_be_set(cluster: FakeBackend) -> None:
 
 
 def test_as_in_4x_a_busy_broker_is_an_error_at_once(cluster: FakeBackend) -> None:
-    """broker-semantics 1.3: SYSTEM_BUSY is not among the codes that 4.x retries."""
+    """DefaultMQProducer, retryResponseCodes: SYSTEM_BUSY is not among the codes that 4.x retries."""
     cluster["a"].fail_always(busy())
     cluster["b"].fail_always(busy())
     cluster["c"].fail_always(busy())

@@ -1,6 +1,6 @@
 """What may be sent and how it is made ready; names, states, errors and results of a producer.
 
-Sources: Validators.java, MessageBatch.java, DefaultMQProducerImpl.java (broker-semantics 1.1, 1.2, 1.5).
+Sources: Validators.java, MessageBatch.java, DefaultMQProducerImpl.java, MessageClientIDSetter.java.
 """
 
 from __future__ import annotations

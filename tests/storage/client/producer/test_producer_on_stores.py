@@ -115,7 +115,7 @@ def test_a_busy_store_is_left_alone_for_a_second(scratch: Path, monkeypatch: pyt
 
 @pytest.mark.statement("A08", "A16", "H01")
 def test_a_store_may_ask_its_producers_to_try_another_one(scratch: Path) -> None:
-    """retryAnotherBrokerWhenNotStoreOK in the configuration, as seed 002 has it."""
+    """A16: retryAnotherBrokerWhenNotStoreOK in the configuration of the broker, as the article has it."""
     settings = {"flush_disk_type": "SYNC_FLUSH", "retry_another_broker_when_not_store_ok": True}
     home = {name: create_store(scratch / name, **settings) for name in ("a", "b")}
     config = ProducerConfig(send_msg_max_timeout_per_request=20, send_msg_timeout=60_000)

@@ -1,7 +1,7 @@
 """Which queue a producer takes, and which brokers it avoids.
 
-Sources: TopicPublishInfo.java, MQFaultStrategy.java, LatencyFaultToleranceImpl.java of 4.x and 5.x (broker-semantics
-1.4); seed 002 on isolation and on another broker for a retry.
+Sources: TopicPublishInfo.java, MQFaultStrategy.java, LatencyFaultToleranceImpl.java of 4.x and 5.x; A09 to A11
+of docs/conformance.md on isolation and on another broker for a retry.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ def test_copies_are_what_one_by_one_gives(rows: list[dict[str, Any]], crc_proper
 def test_queues_and_index_get_what_the_log_would_be_dispatched_as(
     rows: list[dict[str, Any]], crc_property: bool, index_tags: bool, data: st.DataObject
 ) -> None:
-    """The index keys are those of the new topic (broker-semantics.md 2.3)."""
+    """The index keys are those of the new topic (IndexService#buildIndex)."""
     source = Source(rows)
     topics = [data.draw(st.sampled_from(TOPICS)) for _ in rows]
     queue_ids = [data.draw(st.integers(0, 5)) for _ in rows]

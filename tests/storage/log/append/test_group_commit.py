@@ -1,6 +1,6 @@
 """Many who wait for the disk share an fsync, in one process and in several; and who flushes when nobody waits.
 
-CommitLog.GroupCommitService, FlushRealTimeService; store-format.md section 5.3.
+CommitLog.GroupCommitService, FlushRealTimeService.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def test_a_message_that_says_wait_false_is_acknowledged_before_it_is_on_disk(lab
 @pytest.mark.parametrize("how", ["send", "send_all"])
 @pytest.mark.statement("G01")
 def test_sync_flush_timeout_is_how_long_a_send_waits_for_the_disk(lab: Lab, how: str) -> None:
-    """The message is stored: FLUSH_DISK_TIMEOUT is a success of its own kind (store-format.md 5.2)."""
+    """The message is stored: FLUSH_DISK_TIMEOUT is a success of its own kind (handlePutMessageResult)."""
     lab.config = replace(lab.config, sync_flush_timeout=15)
     with sync_store(lab) as store:
         with OfdLock(store._log.flush_lock.path).exclusive(1000):
@@ -458,7 +458,7 @@ def test_what_a_dead_process_left_unflushed_is_flushed_by_the_others_or_by_the_n
 
 
 def test_saved_progress_writes_rocketmqs_checkpoint_atomically(lab: Lab) -> None:
-    """StoreCheckpoint: a broker that opens the store after a crash starts there; store-format.md 4.1."""
+    """StoreCheckpoint: a broker that opens the store after a crash starts there."""
     with lab.open() as store:
         store.append(lab.batch(60, body_bytes=300))
         operations: list[tuple[str, str]] = []

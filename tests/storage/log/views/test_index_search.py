@@ -79,7 +79,7 @@ def bench(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.Mo
 
 
 def java_query(bench: Bench, key_hash: int, begin: int, end: int) -> list[int]:
-    """IndexService#queryOffset without a limit, from the bytes of the files (store-format.md 3.6)."""
+    """IndexService#queryOffset without a limit, from the bytes of the files."""
     found = []
     for name in reversed(bench.index.names()):
         data = bench.index.path(name).read_bytes()

@@ -1,4 +1,4 @@
-"""The five conditions of 6.5.1, each alone, and the times between sends."""
+"""The five conditions of H09, each alone, and the times between sends."""
 
 from __future__ import annotations
 

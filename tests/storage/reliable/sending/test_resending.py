@@ -1,4 +1,4 @@
-"""Resends of a relay (6.5): the five conditions on real tables, people, lost confirmations, inboxes elsewhere."""
+"""Resends of a relay (H09, H10): the five conditions on real tables, people, lost confirmations, inboxes elsewhere."""
 
 from __future__ import annotations
 
