@@ -10,7 +10,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -27,8 +29,10 @@ from rmq_store import (
     UnknownTopicError,
     UsageError,
 )
+from rmq_store.broker.store import store as store_module
 from rmq_store.clock import ClockFile
 from rmq_store.files import durable
+from rmq_store.log.recovery import opening
 from rmq_store.verify import verify_store
 
 TOPIC = "Shop"
@@ -329,6 +333,46 @@ def test_a_store_that_nobody_closed_is_recovered_by_the_next_opener(
         assert len(rows_of(again)) == 50
     report = verify_store(abandoned)
     assert (report.status, report.messages, report.unindexed_keys) == ("clean", 50, 0)
+
+
+def test_who_makes_a_store_beside_another_one_keeps_its_wishes_and_the_report_of_its_recovery(
+    root: Path, small: StoreConfig, scratch: Path, working_copy: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process made the store with other settings and died, between our look for settings and our recovery. The
+    store is then opened again, with the settings that hold. It forgot what was asked for, and what the recovery found.
+    """
+    shutil.rmtree(root)
+    made_with = replace(small, flush_disk_type="SYNC_FLUSH")
+    with Store.open(root, create=True, config=made_with) as store:
+        store.create_topic(TOPIC, queue_count=1)
+        store.send(Message(TOPIC, b"theirs"))
+        abandoned = working_copy(root)
+    settings_of, recover = store_module._settings, opening.open_for_writing
+    wishes = []
+
+    def settings_before_the_other_came(at: Path, known: object, *given: Any, **more: Any) -> StoreConfig:
+        found = settings_of(at, known, *given, **more)
+        if known is None:
+            shutil.copytree(abandoned, at, dirs_exist_ok=True)
+        return found
+
+    def recorded(*log: Any, **asked: Any) -> object:
+        wishes.append((asked["wishes"].keep, asked["wishes"].rebuild))
+        return recover(*log, **asked)
+
+    monkeypatch.setattr(store_module, "_settings", settings_before_the_other_came)
+    monkeypatch.setattr(opening, "open_for_writing", recorded)
+    with Store.open(scratch / "new", create=True, config=small, on_corruption="keep", rebuild_views=True) as store:
+        assert store.config.flush_disk_type == "SYNC_FLUSH"
+        assert store.recovery is not None
+        assert (store.recovery.record_count, store.recovery.removed_bytes) == (1, 0)
+        assert (store.recovery.trust, wishes) == ("COPY", [(True, True)] * 2)
+    monkeypatch.setattr(opening, "open_for_writing", recover)
+    shutil.rmtree(scratch / "new")
+    with Store.open(scratch / "new", create=True, config=small) as store:
+        assert store.recovery is not None
+        assert store.recovery.trust == "COPY", "the second recovery found a store that was stopped cleanly"
+        assert [row["body"] for row in rows_of(store)] == [b"theirs"]
 
 
 @pytest.mark.statement("G02")

@@ -259,7 +259,12 @@ class Store:
                     # Another process was faster to make the store, with other settings: those hold.
                     is_open = False
                     opening.close(log)
-                    return cls.open(path, config=config, clock=clock, broker_name=broker_name)
+                    again = cls.open(
+                        path, create=create, config=config, clock=clock, broker_name=broker_name,
+                        on_corruption=on_corruption, rebuild_views=rebuild_views,
+                    )  # fmt: skip
+                    again.recovery = recovery or again.recovery
+                    return again
             name = broker_name or _broker_name(root, settings)
             if not settings.message_delay_level:
                 settings = settings.with_delays(log.delay_levels_ms)
