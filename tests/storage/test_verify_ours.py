@@ -4,13 +4,15 @@ lost that was found again. Of what a broker wrote the same is unusual, and allow
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from rmq_store import Message, Store, StoreConfig
+from rmq_store import Message, NotAStoreError, Store, StoreConfig
 from rmq_store.broker.repair.repair import carry_out, examine
 from rmq_store.verify import Report, verify_store
 
@@ -54,6 +56,53 @@ def _as_of_a_broker(root: Path) -> None:
     (root / "lock").write_bytes(b"lock")
     with Store.open(root) as store:
         _send(store, 1)
+
+
+# ---- the table of queue ends
+
+
+@pytest.mark.parametrize("kind", ["a directory", "a symbolic link"])
+def test_a_table_of_queue_ends_that_is_no_file_is_damage(root: Path, kind: str) -> None:
+    """Nobody could open the store for writing, and it was called clean."""
+    table = root / "pyrmq" / "queue_ends.json"
+    table.unlink()
+    table.mkdir() if kind == "a directory" else table.symlink_to(root / "lock")
+    with pytest.raises(NotAStoreError, match=r"queue_ends\.json: expected a regular file"):
+        Store.open(root)
+    report = verify_store(root)
+    assert report.status == "damaged"
+    assert _texts(report) == f"pyrmq/queue_ends.json: {kind} in the place of a regular file: put the file itself there"
+
+
+def test_a_table_of_queue_ends_that_the_disk_does_not_give_back_is_damage(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counted as a table that is not there, and nothing was said."""
+    real = os.preadv
+
+    def preadv(fd: int, buffers: list[memoryview], position: int) -> int:
+        if Path(f"/proc/self/fd/{fd}").readlink().name == "queue_ends.json":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(fd, buffers, position)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    report = verify_store(root)
+    assert report.status == "damaged"
+    assert "pyrmq/queue_ends.json" in {bad.path for bad in report.unreadable}
+    assert "cannot be read: Input/output error" in _texts(report)
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"[]", b'{"crc": 1, "format": 1, "queues": []}', b"\xff"])
+def test_a_table_of_queue_ends_that_nobody_can_believe_is_named(root: Path, text: bytes) -> None:
+    (root / "pyrmq" / "queue_ends.json").write_bytes(text)
+    report = verify_store(root)
+    assert report.status == "clean"  # whoever opens the store goes on without it
+    (note,) = report.notes
+    assert note.startswith("pyrmq/queue_ends.json: ")
+    assert note.endswith(": files of queues that get lost are not missed; the next clean stop writes it again")
+    with Store.open(root):
+        pass
+    assert verify_store(root).notes == []
 
 
 # ---- queues

@@ -40,11 +40,12 @@ class Progress(NamedTuple):
 
 class QueueTable(NamedTuple):
     """How far the queues went at the last close of a writer: {(topic, queue id): end}; the log was on disk below
-    `log_end`.
+    `log_end`. `why_none`: why a file that can be read is no table; "" otherwise.
     """
 
     ends: dict[tuple[bytes, int], int]
     log_end: int = 0
+    why_none: str = ""
 
 
 class BadRange(NamedTuple):
@@ -94,17 +95,22 @@ def progress_record(root: Path) -> Progress:
 def queue_table(root: Path) -> QueueTable:
     """The table of queue ends; nothing is known if there is none, or a broker used the store since. PermissionError."""
     try:
+        if not is_ours(root):
+            return QueueTable({})
         data = json.loads(read_start(root / "pyrmq" / "queue_ends.json", FILE_BYTES_MAX))
-        if data.pop("crc") == checksum(data) and is_ours(root):
-            ends = {(topic.encode(), queue_id): end for topic, queue_id, end in data["queues"]}
-            log_end = data.get("log_end", 0)
-            if all(type(number) is int for row in ends.items() for number in (row[0][1], row[1], log_end)):
-                return QueueTable(ends, log_end)
+        if data.pop("crc") != checksum(data):
+            return QueueTable({}, why_none="it does not have its checksum")
+        ends = {(topic.encode(), queue_id): end for topic, queue_id, end in data["queues"]}
+        log_end = data.get("log_end", 0)
+        if all(type(number) is int for row in ends.items() for number in (row[0][1], row[1], log_end)):
+            return QueueTable(ends, log_end)
+        return QueueTable({}, why_none="a row makes no sense")
     except PermissionError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        pass
-    return QueueTable({})
+    except OSError:  # missing; or no regular file, or unreadable, which `check_tables` reports as damage
+        return QueueTable({})
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return QueueTable({}, why_none=f"no table of queue ends: {error}")
 
 
 def deleted_topics(root: Path) -> dict[str, int]:

@@ -31,9 +31,10 @@ Table = dict[str, object]
 # A string, which is left as it is (one without an end reaches up to the end of the text), or a key that is a number.
 STRING_OR_KEY = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\Z)|([{,]\s*+)(-?+[0-9]++)(?=\s*+:)', re.DOTALL)
 
+QUEUE_ENDS = "pyrmq/queue_ends.json"
 # Everything below `pyrmq/`, and the lock, that a writer opens.
 OWN_FILES = (
-    "lock", "pyrmq/state", "pyrmq/progress", "pyrmq/store.json", "pyrmq/kept.json", "pyrmq/units.json",
+    "lock", "pyrmq/state", "pyrmq/progress", QUEUE_ENDS, "pyrmq/store.json", "pyrmq/kept.json", "pyrmq/units.json",
     "pyrmq/append.lock", "pyrmq/flush.lock", "pyrmq/config.lock",
 )  # fmt: skip
 # Of this engine; no table ever has them.
@@ -51,6 +52,10 @@ def check_tables(ledger: Ledger) -> None:
             ledger.problem(name, 0, text)
     for name in OWN_FILES:
         ledger.no_file(root / name, "put the file itself there")
+    ledger.map_once(QUEUE_ENDS)  # bytes that the disk does not give back are damage: no writer can open the store
+    if ledger.table.why_none:
+        text = "files of queues that get lost are not missed; the next clean stop writes it again"
+        note(f"{QUEUE_ENDS}: {ledger.table.why_none}: {text}")
     if isinstance(why := _store_file(root), str) and why != MISSING:
         ledger.problem("pyrmq/store.json", 0, f"{why}; the store cannot be opened: see `rmq repair`")
     names = _names(root / "config")
