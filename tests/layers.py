@@ -27,12 +27,12 @@ LAYERS: Final[dict[str, set[str]]] = {
     "clock": {"errors", "arguments", "files"},
     # Which kinds of stores there are: names of files, and sentences. Nothing of the engine: the verifier asks it, too.
     "kinds": {"errors"},
-    "log": {"errors", "clock", "format", "files", "kinds"},
+    "log": {"errors", "clock", "threads", "format", "files", "kinds"},
     "verify": {"errors", "clock", "format", "files", "log", "kinds"},
     "broker": {
         "errors", "arguments", "clock", "threads", "memory", "format", "protocol", "files", "log", "verify", "kinds",
     },
-    "client": {"errors", "arguments", "clock", "format", "protocol", "files", "log", "broker", "kinds"},
+    "client": {"errors", "arguments", "clock", "threads", "format", "protocol", "files", "log", "broker", "kinds"},
     # A user of the clients like any other, with a database beside them.
     "reliable": {"errors", "arguments", "client"},
     # A user of the store, with Kafka on its other side.

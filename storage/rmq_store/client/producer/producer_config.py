@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,6 +11,7 @@ from rmq_store.client.producer.fault_strategy import LATENCY_TABLES, LatencyPres
 from rmq_store.errors import UsageError
 from rmq_store.format.frames.compression import CompressionKind
 from rmq_store.protocol.errors import ResponseCode
+from rmq_store.threads import processor_count
 
 # Answers of a broker that wants fewer requests: the next try waits.
 FLOW_CONTROL_CODES: Final = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.TOO_MANY_REQUESTS))
@@ -64,7 +64,7 @@ class ProducerConfig:
     enable_backpressure_for_async_mode: bool = False
     back_pressure_for_async_send_num: int = 1_024
     back_pressure_for_async_send_size: int = 100 << 20
-    async_sender_threads: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+    async_sender_threads: int = field(default_factory=processor_count)
 
     def __post_init__(self) -> None:
         check_fields(self)

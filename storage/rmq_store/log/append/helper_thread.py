@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from queue import SimpleQueue
@@ -11,6 +10,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from rmq_store.files.locks.background import Answer, Background
+from rmq_store.threads import processor_count
 
 _Item = TypeVar("_Item")
 _Answer = TypeVar("_Answer")
@@ -79,7 +79,7 @@ def two_by_two(
     """
     rest = iter(items)
     for first in rest:
-        second = next(rest, None) if len(os.sched_getaffinity(0)) > 1 else None
+        second = next(rest, None) if processor_count() > 1 else None
         if second is None:
             yield first, partial(work, first)
             continue
