@@ -6,6 +6,7 @@ with modules of other people.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,10 @@ PACKAGE_DIR = {
     for root in SOURCE_ROOTS
     for package in find_packages(str(HERE / root))
 }
+
+# Read, not imported: what the package imports is not installed yet.
+ENGINE = (HERE / "storage" / "rmq_store" / "__init__.py").read_text(encoding="utf-8")
+(VERSION,) = re.findall(r'^__version__ = "([^"]+)"$', ENGINE, re.MULTILINE)
 
 RELIABLE = ["sqlalchemy>=2.0,<3", "redis>=5"]
 # Its compressions and its checksum are extras of its own: without them a topic in zstd cannot be read.
@@ -86,7 +91,7 @@ class EditableOnPath(editable_wheel.editable_wheel):
 
 setup(
     name="pyspark-rmq",
-    version="0.1.0",
+    version=VERSION,
     description="Apache RocketMQ's message store as an embedded Python engine, and a PySpark data source over it",
     long_description=(HERE / "README.md").read_text(encoding="utf-8") if (HERE / "README.md").exists() else "",
     long_description_content_type="text/markdown",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark_rmq.retry.redrive import redrive as redrive
     from pyspark_rmq.source import DefaultSource as DefaultSource
     from pyspark_rmq.write.batch_once import write_once as write_once
+    from rmq_store import __version__ as __version__
 
 # Public name -> the module that has it. No module has the name of a function: importing it would hide the function.
 _HOMES = {
@@ -47,6 +48,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":  # not at import: Spark's look-up imports this module even if rmq_store is broken
+        return import_module("rmq_store").__version__
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
@@ -59,7 +62,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_HOMES, "__version__"})
 
 
 def register(spark: SparkSession) -> None:

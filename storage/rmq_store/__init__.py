@@ -18,6 +18,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+# The one place that has the version of both packages: setup.py reads it here, `pyspark_rmq.__version__` asks for it.
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
     from rmq_store.broker.backup.backup import BackupReport, backup
     from rmq_store.broker.delay.scheduler import Delivery, Schedule
