@@ -27,7 +27,11 @@ from rmq_store.kinds import KINDS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.md")],
+    [
+        page
+        for pattern in ("*.md", "docs/*.md", "docs/adr/*.md", "examples/**/*.md")
+        for page in ROOT.glob(pattern)
+    ],
     key=lambda page: str(page.relative_to(ROOT)),
 )
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -81,6 +85,15 @@ def test_the_page_of_stores_has_what_the_code_says() -> None:
 def test_every_page_is_in_the_index() -> None:
     listed = set(LINK.findall((ROOT / "docs" / "README.md").read_text(encoding="utf-8")))
     assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"} <= listed
+
+
+def test_every_decision_is_in_the_list_of_decisions_once() -> None:
+    folder = ROOT / "docs" / "adr"
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[(\d{4})\]\((\S+)\) \|", text, re.MULTILINE)
+    assert sorted(name for _, name in rows) == sorted(page.name for page in folder.glob("0*.md"))
+    assert all(name.startswith(f"{number}-") for number, name in rows)
+    assert [number for number, _ in rows] == sorted({number for number, _ in rows})
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=name_of)
