@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from layers import FOLDERS, LAYERS
 from pyspark_rmq import option_docs
 from pyspark_rmq.schema import schema
 from rmq_store.broker.metadata import leases
@@ -85,6 +86,15 @@ def test_the_page_of_stores_has_what_the_code_says() -> None:
 def test_every_page_is_in_the_index() -> None:
     listed = set(LINK.findall((ROOT / "docs" / "README.md").read_text(encoding="utf-8")))
     assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"} <= listed
+
+
+def test_the_tour_leads_to_every_folder() -> None:
+    """Of the parts that a reader takes for one thing, the clients, the command and the kits, to the part."""
+    as_a_whole = {"rmq_store.client", "rmq_store.cli", "rmq_store.reliable", "rmq_store.bridge"}
+    wanted = as_a_whole | {f"rmq_store.{part}" for part in LAYERS if f"rmq_store.{part}" not in FOLDERS}
+    wanted |= {f"{part}.{folder}" for part in FOLDERS.keys() - as_a_whole for folder in FOLDERS[part] if folder != "."}
+    links = LINK.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+    assert wanted - {link.partition("/")[2].removesuffix(".py").replace("/", ".") for link in links} == set()
 
 
 def test_every_decision_is_in_the_list_of_decisions_once() -> None:
