@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from rmq_store import __version__
+
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "storage", "connector")
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
@@ -29,7 +31,7 @@ LOOK_UP = """
 import importlib.metadata, io, json, pathlib, pkgutil, struct
 listed = {module.name for module in pkgutil.iter_modules()}
 import pyspark_rmq, rmq_store
-from rmq_store.format import native
+from rmq_store.format.bytes import native
 
 # What Spark runs in a process of its own. It answers with a count, then names and pickled classes, each after its size.
 from pyspark.sql.worker.lookup_data_sources import _main
@@ -44,7 +46,7 @@ print(json.dumps({
     "found": sorted(found),
     "typed": [(pathlib.Path(module.__file__).parent / "py.typed").exists() for module in (pyspark_rmq, rmq_store)],
     "native": native.LOADED,
-    "version": importlib.metadata.version("pyspark-rmq"),
+    "versions": [importlib.metadata.version("pyspark-rmq"), pyspark_rmq.__version__, rmq_store.__version__],
 }))
 """
 
@@ -102,7 +104,7 @@ def check(answer: dict[str, object], home: Path) -> None:
     assert answer["listed"] == ["pyspark_rmq", "rmq_store"], "Spark lists modules; the source roots are no packages"
     assert answer["found"] == ["rmq"]
     assert answer["typed"] == [True, True]
-    assert answer["version"] == "0.1.0"
+    assert answer["versions"] == [__version__] * 3
     files = answer["files"]
     assert isinstance(files, list)
     assert all(Path(file).is_relative_to(home) for file in files), files
@@ -138,10 +140,10 @@ def test_found_after_installing_a_wheel(environment: Environment, project: Path,
     build = call(*PIP, "wheel", *OFFLINE, "--wheel-dir", wheels, project)
     assert build.returncode == 0, build.stdout + build.stderr
     (wheel,) = wheels.iterdir()
-    assert wheel.name.startswith("pyspark_rmq-0.1.0-cp311-abi3-")
+    assert wheel.name.startswith(f"pyspark_rmq-{__version__}-cp311-abi3-")
     with zipfile.ZipFile(wheel) as packed:
         names = packed.namelist()
-    assert {name.split("/")[0] for name in names} == {"pyspark_rmq", "rmq_store", "pyspark_rmq-0.1.0.dist-info"}
+    assert {name.split("/")[0] for name in names} == {"pyspark_rmq", "rmq_store", f"pyspark_rmq-{__version__}.dist-info"}
     assert not [name for name in names if name.endswith((".xz", ".jsonl"))]
     environment.install(wheel)
     check(environment.look_up(), environment.path)
