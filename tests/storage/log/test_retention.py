@@ -1,7 +1,7 @@
 """A pass of retention that is killed, fails or loses power at any operation: the store just begins later.
 
 What must be true then: it opens, an independent check finds nothing, only whole oldest segments are gone, every message
-of the others is there, and the newest marker of every key (docs/design.md section 14).
+of the others is there, and the newest marker of every key (docs/broker-design.md section 3).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Only what lies behind the progress of each level and timer queue is looked at, and only up to the segments asked for:
 queue entries give place and due time. For whom they wait, their records say. Source: `delay_levels`, `timer_queue`;
-docs/design.md section 12.
+docs/broker-design.md section 1.
 """
 
 from __future__ import annotations

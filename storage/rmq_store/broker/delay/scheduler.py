@@ -7,7 +7,7 @@ and wherever a process dies. `pyrmq/delay.lock` only keeps processes from doing 
 queue to which nothing can be added, since its newest record is damaged, are put off: they hold up no others.
 
 config/delayOffset.json tells a broker how far we are. It is written behind what it tells: only after the units are on
-disk. Source: ScheduleMessageService.java; docs/design.md section 12.
+disk. Source: ScheduleMessageService.java; docs/broker-design.md section 1.
 """
 
 from __future__ import annotations

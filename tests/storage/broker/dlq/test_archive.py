@@ -1,6 +1,6 @@
 """Dead letters as Parquet: readable by anybody, and archived once.
 
-Sources: docs/operations.md, section Dead letters: archive and restore; docs/design.md section 13.
+Sources: docs/operations.md, section Dead letters: archive and restore; docs/broker-design.md section 2.
 """
 
 from __future__ import annotations

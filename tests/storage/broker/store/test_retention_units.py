@@ -1,4 +1,4 @@
-"""What units say outlives the segments that hold it; what waits in a segment keeps it (docs/design.md section 14)."""
+"""What units say outlives the segments that hold it; what waits in a segment keeps it (docs/broker-design.md section 3)."""
 
 from __future__ import annotations
 

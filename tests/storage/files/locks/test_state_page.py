@@ -28,12 +28,6 @@ def test_the_table_of_the_module_names_every_word_in_its_place() -> None:
     assert [(int(number), name) for number, name in rows] == list(enumerate(WORDS))
 
 
-def test_the_design_has_the_same_table() -> None:
-    design = (Path(__file__).parents[4] / "docs" / "design.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^    (\d+) +(\w+)", design[design.index("## 3.") : design.index("## 4.")], re.MULTILINE)
-    assert [(int(number), name) for number, name in rows] == list(enumerate(WORDS))
-
-
 def test_a_new_page_is_zeros_and_counts_for_nothing(path: Path) -> None:
     page = StatePage(path, writable=True)
     assert path.read_bytes() == bytes(STATE_BYTES)
