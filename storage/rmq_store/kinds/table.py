@@ -131,7 +131,7 @@ TIERED = Kind(
     Effect.NONE,
     "`config/tieredStoreMetadata.json`",
     "the broker copies messages to another storage (TieredMessageStore), which keeps them for longer",
-    "What is only there cannot be read here.",
+    "Messages that are only there cannot be read here.",
     "the tiered storage",
 )
 POP_STATE = Kind(
@@ -139,7 +139,8 @@ POP_STATE = Kind(
     Effect.NONE,
     "files in `kvStore/`",
     "the broker keeps in RocksDB which messages POP consumers hold (popConsumerKVServiceEnable)",
-    "What they hold is not seen here: it is not in the lag of their groups, and only the broker gives it out again.",
+    "Messages that they hold are not seen here: they are not in the lag of their groups, and only the broker gives "
+    "them out again.",
     "kvStore/, with the messages that POP consumers hold",
 )
 QUEUE_EXTENSION = Kind(
