@@ -56,11 +56,13 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One line of the table, or one for each of `figures` if a measurement yields several, such as p50 and p99.
+    """One row of the table, or one for each of `figures` if a measurement yields several, such as p50 and p99.
 
-    `yardstick` says in words what we are compared with, `settings` what a reader must know to repeat it, and `limit`
-    in one sentence what keeps our figure from being better, found with a profiler. `prepare` makes what both sides
-    need; its context ends after the last pair. A case with `peers` needs the jars of the released RocketMQ or Kafka.
+    `yardstick` says in words what we are compared with. `settings` are the facts that a reader needs to repeat the
+    measurement, each a note of the page that other rows may share. `limit` is the note that says what keeps our figure
+    from being better, found with a profiler. Attempts to improve it belong into docs/adr. `prepare` makes what both
+    sides need; its context ends after the last pair. A case with `peers` needs the jars of the released RocketMQ or
+    Kafka.
     """
 
     name: str
@@ -70,11 +72,15 @@ class Case:
     yardstick: str
     unit: str
     target: Target | None
-    settings: str
+    settings: str | tuple[str, ...]
     prepare: Callable[[Scratch], AbstractContextManager[Pair]]
     limit: str = ""
     peers: bool = False
     figures: tuple[str, ...] = ()
+
+    def setup(self) -> tuple[str, ...]:
+        """The notes of `settings`."""
+        return (self.settings,) if isinstance(self.settings, str) else self.settings
 
     def lines(self) -> tuple[tuple[str, str], ...]:
         """(name, title) of each line of the table that this case fills."""

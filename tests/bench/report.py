@@ -10,13 +10,29 @@ from bench import measure
 from bench.case import GROUPS, Case, Target
 from bench.catalogue import Catalogue
 from bench.curve import Curve
-from bench.measure import ROOT, Figures, Plotted, Result
+from bench.measure import ROOT, Figures, Place, Plotted, Result
 
 FRAME = Path(__file__).with_name("frame.md")
 FIGURES = ROOT / "docs" / "performance.json"
 TARGET = ROOT / "docs" / "performance.md"
 PLOTS = ROOT / "docs" / "performance"
-HEADS = ("what", "body B", "ours", "yardstick", "ratio (min..max)", "target", "reached?")
+HEADS = ("what", "body B", "ours", "yardstick", "ratio (min..max)", "target", "reached?", "notes")
+MISSED_HEADS = ("section", "what", "body B", "beside", "ratio", "target", "reached?", "note")
+# Where the attempts to improve the figures of a section are recorded.
+ATTEMPTS = {
+    "read": "0021-reads.md",
+    "write": "0020-writes.md",
+    "append": "0020-writes.md",
+    "queue read": "0021-reads.md",
+    "one message": "0022-one-message-and-group-commit.md",
+    "delivery": "0024-delivery-and-clients.md",
+    "push consumer": "0024-delivery-and-clients.md",
+    "lookup": "0023-look-ups.md",
+    "open": "0026-opening-a-store.md",
+    "trigger": "0025-spark-overhead.md",
+    "latency": "0025-spark-overhead.md",
+    "memory": "0021-reads.md",
+}
 NOT_RUN = "not run"
 
 
@@ -30,11 +46,40 @@ def write(catalogue: Catalogue, figures_path: Path = FIGURES, target: Path = TAR
             draw(curve, plotted, plots / f"{curve.name}.svg")
 
 
+class Notes:
+    """The numbered notes of the page: [s1], [s2] ... say how a row was measured, [r1], [r2] ... what bounds it."""
+
+    def __init__(self, cases: Iterable[Case]) -> None:
+        self._numbers: dict[tuple[str, str], str] = {}
+        counts = {"s": 0, "r": 0}
+        for case in cases:
+            for kind, text in self._of(case):
+                if (case.group, text) not in self._numbers:
+                    counts[kind] += 1
+                    self._numbers[case.group, text] = f"[{kind}{counts[kind]}]"
+
+    def cell(self, case: Case, kinds: str = "sr") -> str:
+        """The numbers of a row's notes."""
+        return " ".join(self._numbers[case.group, text] for kind, text in self._of(case) if kind in kinds)
+
+    def section(self, group: str) -> str:
+        """The notes of a section as a list, those on its measurements first."""
+        found = [f"* {number} {text}\n" for (of, text), number in self._numbers.items() if of == group]
+        return "".join(sorted(found, key=lambda line: line[:3] != "* [" or line[3] != "s"))
+
+    @staticmethod
+    def _of(case: Case) -> list[tuple[str, str]]:
+        return [*(("s", text) for text in case.setup()), *([("r", case.limit)] if case.limit else [])]
+
+
 def text(catalogue: Catalogue, figures: Figures) -> str:
     """The page."""
     page = FRAME.read_text(encoding="utf-8")
+    cases = catalogue.cases.values()
+    notes = Notes(sorted(cases, key=lambda case: GROUPS.index(case.group)))
     parts = {
-        "tables": "\n".join(_section(group, catalogue.cases.values(), figures) for group in GROUPS),
+        "missed": _missed(cases, figures, notes),
+        "tables": "\n".join(filter(None, (_section(group, cases, figures, notes) for group in GROUPS))),
         "curves": "\n".join(_plot(curve, figures) for curve in catalogue.curves.values()),
     }
     for name, part in parts.items():
@@ -43,44 +88,51 @@ def text(catalogue: Catalogue, figures: Figures) -> str:
     return page
 
 
-def _section(group: str, cases: Iterable[Case], figures: Figures) -> str:
+def _missed(cases: Iterable[Case], figures: Figures, notes: Notes) -> str:
+    """Every row below its target, from the figures and the targets of the rows."""
+    missed = []
+    for case in cases:
+        for name, title in case.lines():
+            result = figures.results.get(name)
+            if result is None or case.target is None or (reached := verdict(case.target, result)) == "yes":
+                continue
+            target, note = target_text(case.target, case.unit), notes.cell(case, "r")
+            ratio = f"{result.ratio:.2f}"
+            missed.append([case.group, title, _body(case), case.yardstick, ratio, target, reached, note])
+    return table(MISSED_HEADS, missed, right=(2, 4)) if missed else "None.\n"
+
+
+def _section(group: str, cases: Iterable[Case], figures: Figures, notes: Notes) -> str:
     mine = [case for case in cases if case.group == group]
-    lines = [line for case in mine for line in _lines(case, figures)]
+    lines = [line for case in mine for line in _lines(case, figures, notes)]
     if not lines:
         return ""
     shown = table(HEADS, lines, right=(1, 2, 4))
-    return f"### {group.capitalize()}\n\n{shown}\n{_notes(mine)}{_taken(mine, figures)}"
+    tried = f"\nAttempts to improve these figures: {_decision(group)}.\n" if group in ATTEMPTS else ""
+    return f"### {group.capitalize()}\n\n{shown}\n{notes.section(group)}{tried}{_taken(mine, figures)}"
 
 
-def _notes(cases: Sequence[Case]) -> str:
-    """The settings and the limits of a section, each once, with the lines that it is about."""
-    said: dict[str, dict[str, None]] = {}
-    for case in cases:
-        namesakes = [other for other in cases if other.title == case.title]
-        label = case.title
-        if any(other.yardstick != case.yardstick for other in namesakes):
-            label += f", beside {case.yardstick}"
-        for kind, text in (("settings", case.settings), ("limit", case.limit)):
-            differs = any(getattr(other, kind) != text for other in namesakes if other.yardstick == case.yardstick)
-            if text:
-                size = f", {case.body_bytes:,} B" if differs and case.body_bytes is not None else ""
-                said.setdefault(f"{kind}: {text}", {})[label + size] = None
-    return "".join(f"* *{'; '.join(labels)}*: {text}\n" for text, labels in said.items())
+def _decision(group: str) -> str:
+    return f"[ADR {ATTEMPTS[group][:4]}](adr/{ATTEMPTS[group]})"
 
 
-def _lines(case: Case, figures: Figures) -> list[list[str]]:
-    body = "" if case.body_bytes is None else f"{case.body_bytes:,}"
+def _body(case: Case) -> str:
+    return "" if case.body_bytes is None else f"{case.body_bytes:,}"
+
+
+def _lines(case: Case, figures: Figures, notes: Notes) -> list[list[str]]:
     target = "" if case.target is None else target_text(case.target, case.unit)
     lines = []
     for name, title in case.lines():
         result = figures.results.get(name)
         if result is None:
-            lines.append([title, body, NOT_RUN, case.yardstick, "", target, ""])
+            lines.append([title, _body(case), NOT_RUN, case.yardstick, "", target, "", notes.cell(case)])
             continue
         ratio = f"{result.ratio:.2f} ({min(result.ratios):.2f}..{max(result.ratios):.2f})"
         ours, yardstick = (f"{number(statistics.median(side))} {case.unit}" for side in (result.ours, result.yardstick))
         beside = f"{yardstick}: {case.yardstick}"
-        lines.append([title, body, ours, beside, ratio, target, verdict(case.target, result)])
+        reached = verdict(case.target, result)
+        lines.append([title, _body(case), ours, beside, ratio, target, reached, notes.cell(case)])
     return lines
 
 
@@ -149,20 +201,23 @@ def _short(x: float) -> str:
 def _plot(curve: Curve, figures: Figures) -> str:
     plotted = figures.curves.get(curve.name)
     shown = f"![{curve.title}](performance/{curve.name}.svg)" if plotted else "Not run yet."
-    place = "" if plotted is None else f" Taken on {_place(plotted)}."
+    place = "" if plotted is None else f" Taken on {_when([plotted.place])}."
     return f"### {curve.title}\n\n{shown}\n\n{curve.settings} {curve.limit}".rstrip() + f"{place}\n"
 
 
 def _taken(cases: Iterable[Case], figures: Figures) -> str:
     names = [name for case in cases for name, _ in case.lines()]
-    places = dict.fromkeys(_place(figures.results[name]) for name in names if name in figures.results)
-    return f"\nTaken on {'; '.join(places)}.\n" if places else ""
+    places = [figures.results[name].place for name in names if name in figures.results]
+    return f"\nTaken on {_when(places)}.\n" if places else ""
 
 
-def _place(taken: Result | Plotted) -> str:
-    place = taken.place
-    versions = ", ".join(f"{name} {version}" for name, version in place.versions.items())
-    return f"{place.date} with commit {place.commit}, {place.cores} cores, {versions}"
+def _when(places: Iterable[Place]) -> str:
+    """The dates and commits, once for each machine and its versions."""
+    commits: dict[str, dict[str, None]] = {}
+    for place in places:
+        versions = ", ".join(f"{name} {version}" for name, version in place.versions.items())
+        commits.setdefault(f"{place.cores} cores, {versions}", {})[f"{place.date} ({place.commit})"] = None
+    return "; ".join(f"{', '.join(sorted(when))} with {machine}" for machine, when in commits.items())
 
 
 def _within(ratio: float, limit: float, at_least: bool) -> bool:

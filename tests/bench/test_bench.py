@@ -228,28 +228,45 @@ def test_the_page_says_what_the_file_says() -> None:
     text = report.text(Catalogue(cases), Figures({"fake": result}))
     lines = text.splitlines()
     row = "| a fake | 100 | 800,000 rows/s | 1,000,000 rows/s: another fake | 0.80 (0.60..0.90) | >= 0.75 | yes |"
-    assert row in lines
-    assert "| not run | 100 | not run | another fake |  | >= 0.75 |  |" in lines
-    assert "* *a fake; not run*: settings: none." in lines
-    assert "* *a fake*: limit: The pipe." in lines
-    assert "Taken on 2026-01-02 with commit abc1234, 2 cores, python 3.12.1." in lines
+    assert f"{row} [s1] [r1] |" in lines
+    assert "| not run | 100 | not run | another fake |  | >= 0.75 |  | [s1] |" in lines
+    assert lines[lines.index("* [s1] none.") + 1] == "* [r1] The pipe."
+    assert "Taken on 2026-01-02 (abc1234) with 2 cores, python 3.12.1." in lines
     assert "<!--" not in text
 
 
-def test_what_is_said_of_lines_of_one_title_tells_them_apart() -> None:
+def test_notes_are_numbered_through_the_page_and_shared_within_a_section() -> None:
     cases = [
-        fake(),
-        fake("b", body_bytes=1024),
-        fake("c", limit="Slow."),
-        fake("d", body_bytes=1024, limit="Slower."),
-        fake("e", yardstick="a third"),
+        fake("a", settings=("One.", "Two."), limit="Slow."),
+        fake("b", settings="Two.", limit="Slower."),
+        fake("c", group="write", settings="One.", limit="Slow."),
     ]
-    page = report.text(Catalogue({case.name: case for case in cases[:2]}), Figures())
-    assert "* *a fake*: settings: none.\n" in page
-    page = report.text(Catalogue({case.name: case for case in cases[2:]}), Figures())
-    assert "* *a fake, beside another fake; a fake, beside a third*: settings: none.\n" in page
-    assert "* *a fake, beside another fake, 100 B*: limit: Slow.\n" in page
-    assert "* *a fake, beside another fake, 1,024 B*: limit: Slower.\n" in page
+    notes = report.Notes(cases)
+    assert [notes.cell(case) for case in cases] == ["[s1] [s2] [r1]", "[s2] [r2]", "[s3] [r3]"]
+    assert notes.section("read") == "* [s1] One.\n* [s2] Two.\n* [r1] Slow.\n* [r2] Slower.\n"
+    assert notes.section("write") == "* [s3] One.\n* [r3] Slow.\n"
+
+
+def test_rows_that_miss_their_target_stand_at_the_top() -> None:
+    cases = [
+        fake("reached", title="reached"),
+        fake("missed", title="missed", limit="The pipe."),
+        fake("floor", title="floor", target=Target(0.75, floor=0.55)),
+        fake("slow", title="slow", target=Target(2, at_least=False, ours_at_most=5)),
+        fake("free", title="free", target=None),
+        fake("later", title="later"),
+    ]
+    ours = {"reached": 75.0, "missed": 60.0, "floor": 60.0, "slow": 6.0, "free": 1.0}
+    results = {name: Result(name, [figure], [100.0], PLACE) for name, figure in ours.items()}
+    text = report.text(Catalogue({case.name: case for case in cases}), Figures(results))
+    top = text.split("## How to read it")[0].splitlines()
+    assert [line for line in top if line.startswith("| read")] == [
+        "| read | missed | 100 | another fake | 0.60 | >= 0.75 | no | [r1] |",
+        "| read | floor | 100 | another fake | 0.60 | >= 0.75 (floor 0.55) | floor |  |",
+        "| read | slow | 100 | another fake | 0.06 | <= 2, ours <= 5 rows/s | no |  |",
+    ]
+    text = report.text(Catalogue({"reached": cases[0]}), Figures(results))
+    assert "None." in text.split("## How to read it")[0].splitlines()
 
 
 def test_a_plot_is_drawn_of_what_was_measured(tmp_path: Path) -> None:
@@ -306,10 +323,21 @@ def test_packages_are_compiled_as_an_installation_does_it(tmp_path: Path) -> Non
 def test_the_page_in_docs_has_the_figures_in_docs() -> None:
     known = catalogue.found()
     assert known.missing == {}
-    page = report.TARGET.read_text(encoding="utf-8").splitlines()
-    figures = measure.load(report.FIGURES)
-    for line in report.text(known, figures).splitlines():
-        assert line in page or report.NOT_RUN in line or not line.startswith("|"), "python -m bench report"
+    page = report.text(known, measure.load(report.FIGURES))
+    assert report.TARGET.read_text(encoding="utf-8") == page, "python -m bench report"
+
+
+def test_notes_have_sixty_words_at_most() -> None:
+    known = catalogue.found()
+    notes = [(case.name, note) for case in known.cases.values() for note in (*case.setup(), case.limit)]
+    notes += [(curve.name, note) for curve in known.curves.values() for note in (curve.settings, curve.limit)]
+    assert {name: note for name, note in notes if len(note.split()) > 60} == {}
+
+
+def test_attempts_are_recorded_for_sections_that_exist() -> None:
+    for group, name in report.ATTEMPTS.items():
+        assert group in GROUPS
+        assert (report.TARGET.parent / "adr" / name).is_file()
 
 
 @pytest.mark.parametrize("what", OWED)

@@ -40,19 +40,19 @@ _TARGET_OUT = Target(1.0)
 
 _BROKER = ("transaction.state.log.replication.factor=1", "transaction.state.log.min.isr=1")
 _SETTINGS = (
-    "the same records for both, "
+    "The same records for both, "
     + " and ".join(f"{rows:,} of {size:,} B" for size, rows in ROWS.items())
-    + f", in {PARTITIONS} partitions and as many queues. Kafka: one node on loopback, 1 GiB of heap, no compression; "
-    "connections are made before the clock starts. "
+    + f", in {PARTITIONS} partitions and as many queues. Kafka: one node on loopback, 1 GiB of heap, no compression. "
+    "Connections are made before the clock starts."
 )
 _IN = (
-    "A topic that kafka-python's producer filled, in batches of 16 KiB as it makes them. The yardstick reads it as "
-    "`kafka.benchmarks.consumer_performance` does, read committed, and keeps nothing; the mirror writes a new store "
+    "kafka-python's producer filled the topic, in batches of 16 KiB. The yardstick reads it as "
+    "`kafka.benchmarks.consumer_performance` does, read committed, and keeps nothing. The mirror writes a new store "
     "each time, exactly once."
 )
 _OUT = (
     "The yardstick sends as `kafka.benchmarks.producer_performance` does, but with these records and a partition for "
-    "each, idempotent, acks=all; the mirror reads a store, and commits records and positions in transactions. A new "
+    "each, idempotent, acks=all. The mirror reads a store, and commits records and positions in transactions. A new "
     "topic for each measurement."
 )
 
@@ -208,14 +208,14 @@ def _cases() -> Iterator[Case]:
         for body_bytes in BODY_BYTES:
             yield Case(
                 f"mirror-in-{kind}-{body_bytes}", f"Kafka to RocketMQ, {sent}", "mirror", body_bytes,
-                "kafka-python's consumer", "records/s", _TARGETS_IN[kind], _SETTINGS + _IN,
+                "kafka-python's consumer", "records/s", _TARGETS_IN[kind], (_SETTINGS, _IN),
                 contextmanager(_in(kind, body_bytes)), peers=True,
             )  # fmt: skip
     for kind, sent in _SENT.items():
         for body_bytes in BODY_BYTES:
             yield Case(
                 f"mirror-out-{kind}-{body_bytes}", f"RocketMQ to Kafka, {sent}", "mirror", body_bytes,
-                "kafka-python's producer", "records/s", _TARGET_OUT, _SETTINGS + _OUT,
+                "kafka-python's producer", "records/s", _TARGET_OUT, (_SETTINGS, _OUT),
                 contextmanager(_out(kind, body_bytes)), peers=True,
             )  # fmt: skip
 

@@ -291,13 +291,13 @@ CURVES = (
         log_x=True,
         points=message_sizes,
         settings=(
-            f"{FIGURE_BYTES >> 20} MiB for each figure, at most {FIGURE_ROWS_MAX:,} messages; otherwise as the lines "
+            f"{FIGURE_BYTES >> 20} MiB for each figure, at most {FIGURE_ROWS_MAX:,} messages; otherwise as the rows "
             "of bulk append and queue read."
         ),
         limit=(
-            "Below 1 KiB what a message costs, whatever its size (0.8 us to append, 0.3 us to read); from 4 KiB on "
-            "copying: an append copies a body three times (frame, piece, page cache) and goes over it for its "
-            "checksums, a read copies it once."
+            "Below 1 KiB a message costs the same, whatever its size: 0.8 us to append, 0.3 us to read. From 4 KiB on "
+            "copying costs most: an append copies a body three times (frame, piece, page cache) and computes its "
+            "checksums; a read copies it once."
         ),
     ),
     Curve(
@@ -307,11 +307,11 @@ CURVES = (
         y_label="messages/s",
         log_x=True,
         points=topic_counts,
-        settings="bulk append of 100 B messages, 100,000 at once, topics in turn, by one process.",
+        settings="Bulk append of 100 B messages, 100,000 at once, topics in turn, by one process.",
         limit=(
-            "An append costs some 80 us for each of its queues, which shows from 100 topics (400 queues) on: where the "
-            "queue ends is looked up, its entries are written, and as a store keeps no more than 256 files open, the "
-            "file is opened for both."
+            "An append costs some 80 us for each of its queues, which shows from 100 topics (400 queues) on. It looks "
+            "up the end of the queue and writes its entries, and opens the file for both, because a store keeps at "
+            "most 256 files open."
         ),
     ),
     Curve(
@@ -321,8 +321,8 @@ CURVES = (
         y_label="messages/s of all",
         log_x=True,
         points=writer_counts,
-        settings="bulk append of 1 KiB messages to one store, 5,000 at once; as many in all, however many processes.",
-        limit="One appends at a time, and two processors are busy with one writer's threads already.",
+        settings="Bulk append of 1 KiB messages to one store, 5,000 at once; as many in all, for any process count.",
+        limit="One process appends at a time, and the threads of one writer keep two processors busy.",
     ),
     Curve(
         name="curve-store-size",
@@ -332,13 +332,13 @@ CURVES = (
         log_x=True,
         points=store_sizes,
         settings=(
-            f"a store of {STORE_BODY_BYTES} B messages grows; at each size {SAMPLE_BYTES >> 20} MiB are appended and "
+            f"A store of {STORE_BODY_BYTES:,} B messages grows; at each size {SAMPLE_BYTES >> 20} MiB are appended and "
             f"read, {LOOKUPS:,} random messages looked up one at a time, and the store is opened after a clean stop. "
-            "Sizes of which the disk has room for 4/3."
+            "A size is left out if the disk has less room than 4/3 of it."
         ),
         limit=(
-            "Look-ups and opens: the number of files. From 256 segments (17 GB) on a message that lies anywhere has to "
-            "have its segment opened and mapped; an open looks at the name and size of each."
+            "Look-ups and opens depend on the number of files. From 256 segments (17 GB) on, a look-up of a random "
+            "message opens and maps its segment; an open checks the name and size of each."
         ),
     ),
 )

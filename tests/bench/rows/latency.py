@@ -83,10 +83,9 @@ def _wait(query: StreamingQuery, ages_ms: list[float], seconds: float) -> None:
 
 # Found with the durationMs of Spark's progress of both queries, and with a producer beside the null source, too.
 _LIMIT = (
-    "A row waits for the trigger that is under way, and then for its own: its age is 1.3 to 1.4 times what a trigger "
-    "takes, with either source. Beside ours runs the producer, which takes a quarter of one processor; the null "
-    "source's rows come from the clock, but its workers collect more garbage behind each task. With that in ours, too, "
-    "the lines stood at 1.18 and 1.25."
+    "A row waits for the trigger that is under way, and then for its own: its age is 1.3 to 1.4 times a trigger's "
+    "time, with either source. The producer beside ours takes a quarter of one processor; the null source's "
+    "workers collect more garbage after each task."
 )
 
 CASES = (

@@ -112,28 +112,19 @@ def looking_up(scratch: Scratch, kind: str, *, at_once: bool) -> Iterator[Pair]:
 
 _NAMES = {"key": "key", "unique-key": "unique key", "offset": "queue offset"}
 _STORES = (
-    f"stores of {MANY:,} and {FEW:,} messages of {BODY_BYTES} B, a key of its own and one of five tags each, all "
-    "files read before, so that they are in the page cache"
+    f"Stores of {MANY:,} and {FEW:,} messages of {BODY_BYTES} B, a key of its own and one of five tags each. All "
+    "files were read before, so they are in the page cache."
 )
 
 ONE_LIMIT = (
-    "Python: a call or two for each step from the key to the message. The index is not what it waits for: all eight "
-    "files that 10 M messages have, because a key may be in any of them, are asked with one call, whose cache misses "
-    "overlap. One after the other in Python they took 5 us each, and the look-up 2.4 times that of one file. A look- "
-    "up by queue offset reads the entry and the message, which shows by itself that it is the right one; only if it "
-    "is not, queue and log are asked where they begin and end. Entry and message are read, not looked at in a map: "
-    "for each 64 KiB that a process has not mapped yet, which in 10 M messages a look-up meets nearly every time, the "
-    "kernel takes as long as for ten reads. In memory that the processor has at hand it is 0.5 us the other way round. "
-    "What is left of the difference between the stores is memory: of 10 M messages each look-up meets lines and pages "
-    "that the processor does not have. And the index is mapped: a new process meets four such places with each of its "
-    "first 2,000 look-ups by key, two with three of the next, and in the end none."
+    "Python: a call or two for each step from the key to the message. One native call searches all eight index "
+    "files of 10 M messages; their cache misses overlap. The difference between the stores is memory: of 10 M "
+    "messages each look-up meets cache lines and pages that the processor does not have."
 )
 AT_ONCE_LIMIT = (
-    "Places that are far from each other: each key touches a slot and an entry or more in each of eight index files, "
-    "and one record, of which Java's has one file, and answers without a look at the record. Of 26 ms for 10,000 keys, "
-    "memory warm, slots and chains take 5, sizes of records 1.4, copying them together 6, taking keys out of them and "
-    "comparing 4; the rest is making and sorting arrays. Chains and sizes are followed in C, and sent for ahead; in "
-    "numpy these took 15 and 10."
+    "Scattered memory: each key touches a slot and an entry or more in each of eight index files, and one record. "
+    "Of 26 ms for 10,000 keys, slots and chains take 5, sizes of records 1.4, copying records 6, comparing keys "
+    "4; the rest makes and sorts arrays. Java has one index file and reads no record."
 )
 
 CASES = (
@@ -146,7 +137,7 @@ CASES = (
             yardstick="the same in 100 k messages",
             unit="us",
             target=Target(1.25, at_least=False),
-            settings=f"{ONE_BY_ONE:,} random ones of {_STORES}; each gives the whole message.",
+            settings=(_STORES, f"{ONE_BY_ONE:,} random messages; each look-up returns the whole message."),
             prepare=partial(looking_up, kind=kind, at_once=False),
             figures=("p50", "p99"),
             limit=ONE_LIMIT,
@@ -162,7 +153,7 @@ CASES = (
             yardstick="the same in 100 k messages",
             unit="us",
             target=None,
-            settings=f"one call of `Query.find` with {AT_ONCE:,} random keys of {_STORES}.",
+            settings=(_STORES, f"One call of `Query.find` with {AT_ONCE:,} random keys."),
             prepare=partial(looking_up, kind=kind, at_once=True),
             limit=AT_ONCE_LIMIT,
         )

@@ -150,19 +150,19 @@ def _case(name: str, title: str, yardstick: str, settings: str, *stores: Make) -
         yardstick=yardstick,
         unit="MB",
         target=Target(1.15, at_least=False),
-        settings=(
-            f"{settings} One process without Spark opens the store for writing, reads every queue, all columns, looks "
-            "one message up by its key, and appends 20,000 messages of 100 B; RssAnon, looked at every 5 ms."
-        ),
+        settings=(settings, _JOB),
         prepare=partial(using_stores, ours=stores[0], yardstick=stores[1]),
         limit=_LIMIT,
     )
 
 
+_JOB = (
+    "One process without Spark opens the store for writing, reads every queue, all columns, looks one message up by "
+    "its key, and appends 20,000 messages of 100 B. RssAnon is sampled every 5 ms."
+)
 _LIMIT = (
-    "Batches that are under way, up to four areas of memory that are kept for the next ones, and 30 MB of Python, "
-    "numpy, pyarrow and the engine. Arrow's pool, where batches came from before, kept several times what one needs: "
-    "20 GB needed 1.20 times as much as 1 GB."
+    "Batches that are under way, up to four areas of memory that are kept for the next batches, and 30 MB of "
+    "Python, numpy, pyarrow and the engine."
 )
 
 CASES = (
@@ -183,8 +183,8 @@ CASES = (
         yardstick="the limit that the engine sets itself",
         unit="maps",
         target=Target(1, at_least=False),
-        settings="one message of each of some 320 segments is read.",
+        settings="One message of each of some 320 segments is read.",
         prepare=mapping,
-        limit="`OPEN_FILES_MAX` of the engine: what was not used for longest is closed.",
+        limit="`OPEN_FILES_MAX` of the engine: the least recently used files are closed.",
     ),
 )  # fmt: skip

@@ -47,7 +47,16 @@ BROKER_SETTINGS = {
 }
 _JAVA = (
     "RocketMQ 5.5.0 on loopback, name server, broker (2 GiB) and client in JVMs of their own (G1), ASYNC_FLUSH, "
-    "defaults but for maxTransferCount 1,000 and maxTransferBytes 16 MiB"
+    "defaults but for maxTransferCount 1,000 and maxTransferBytes 16 MiB."
+)
+_PUSHED = (
+    f"{QUEUES} queues, a new group each time, 20 threads, pullThresholdForQueue {PULL_THRESHOLD:,}. Rate from the "
+    "first message that the listener sees to the last."
+)
+_PUSH_LIMIT = (
+    "Python runs one thread at a time. Of 5 us for a message, reading the store is two fifths and making the object a "
+    "third. The work around a call of the listener is a quarter, 40 us for 32 messages. A listener for each message "
+    "pays that for each message."
 )
 _group_numbers = itertools.count()
 
@@ -173,23 +182,12 @@ CASES = (
             unit="msgs/s",
             target=None if batch == 1 else Target(1),
             settings=(
-                f"{CONSUMED:,} messages in {QUEUES} queues, a new group each time, rate from the first message that "
-                f"the listener sees to the last; pull batch {BATCH}, 20 threads, pullThresholdForQueue "
-                f"{PULL_THRESHOLD:,}. Java the same with {JAVA_CONSUMED[body_bytes]:,} messages. {_JAVA}."
+                f"{CONSUMED:,} messages of ours, {JAVA_CONSUMED[body_bytes]:,} of Java's; pull batch {BATCH}.",
+                _PUSHED,
+                _JAVA,
             ),
             prepare=partial(pushing, body_bytes=body_bytes, batch=batch),
-            limit=(
-                "Python, of which one thread runs at a time: the one that pulls and those that call listeners take "
-                "turns, and how many there are makes no difference. Of 5 us for a message two fifths are the read of "
-                "the store and its columns, made ready for objects, a third to make the object, with 15 values and a "
-                "dict of its own, by the extension, and a quarter what is done around each call of a listener, 40 us "
-                "for 32 messages. A read costs as much as a thousand rows of it: with 2,000 in place of 1,024 in one, "
-                "and one read in place of two that are joined, 1.4 to 1.6 times as many messages came, and 1.3 to 1.7 "
-                "times as many of 1 KiB with 2 MiB in place of 1 in one. Messages that "
-                "wait are rows, so Python's garbage collection has little to do with them; when they waited as "
-                "objects, made by Python, with a note for each, a message took more than twice as long. A listener "
-                "that is called for each message adds what is done around a call to each of them."
-            ),
+            limit=_PUSH_LIMIT,
             peers=True,
         )
         for kind, batch, body_bytes in (
@@ -207,13 +205,14 @@ CASES = (
             unit="msgs/s",
             target=Target(1),
             settings=(
-                f"{JAVA_CONSUMED[body_bytes]:,} messages in {QUEUES} queues, a new group each time, rate from the "
-                "first batch that the listener sees to the last; ours a `MessageListenerArrow` that counts rows, pull "
-                f"batch and batches of {ARROW_BATCH:,}, 20 threads, pullThresholdForQueue {PULL_THRESHOLD:,}. Java "
-                f"the same messages as objects, {BATCH} at a time (pull batch and batches), 20 threads. {_JAVA}."
+                f"{JAVA_CONSUMED[body_bytes]:,} messages on both sides; ours a `MessageListenerArrow` that counts "
+                f"rows, pull batch and batches of {ARROW_BATCH:,}. Java gets objects, {BATCH} at a time (pull "
+                "batch and batches).",
+                _PUSHED,
+                _JAVA,
             ),
             prepare=partial(pushing, body_bytes=body_bytes, batch=ARROW_BATCH, arrow=True),
-            limit="Pulling, which one thread does, is nine tenths of the work: one read of the store for each pull.",
+            limit="One thread pulls: that is nine tenths of the work, one read of the store for each pull.",
             peers=True,
         )
         for body_bytes in BODY_BYTES
@@ -228,14 +227,14 @@ CASES = (
         target=Target(20),
         settings=(
             f"{SENT_BACK:,} messages, level {DELAY_LEVEL}; ours a batch write with the option `sendBack` of cached "
-            f"rows of commitLogOffset and msgId, local[2], 4 partitions, from the call to its return. {_JAVA}."
+            "rows of commitLogOffset and msgId, local[2], 4 partitions, from the call to its return.",
+            _JAVA,
         ),
         prepare=sending_back,
         limit=(
-            "Spark: the null sink takes 0.23 to 0.33 s for these rows, which alone is no more than 12 to 17 times "
-            "Java. Ours adds tasks of 0.3 s (6 us of a processor for each message: its checksums are checked, and it "
-            "is copied with other properties and new checksums), a commit of 0.14 s, and what two Python processes "
-            "and the brokers that stand by take from each other."
+            "Spark: the null sink alone takes 0.23 to 0.33 s for these rows, 12 to 17 times Java's speed. Ours adds "
+            "tasks of 0.3 s (6 us of a processor for each message: checksums are checked, and the message is copied "
+            "with other properties) and a commit of 0.14 s."
         ),
         peers=True,
     ),

@@ -68,10 +68,11 @@ CASES = tuple(
         unit="msgs/s",
         target=None if warm else Target(20),
         settings=(
-            f"Java: {BACKLOG:,} messages at level 1, put by a broker that was then stopped; when all are due "
-            + ("the next one in the same JVM delivers them" if warm else "a broker in a new JVM delivers them")
-            + ", rate from the first message seen in its queue to the last. RocketMQ 5.5.0, broker without ports, in 2 "
-            "GiB (G1), its defaults: one task for a level, enableScheduleAsyncDeliver=false."
+            f"Java: {BACKLOG:,} messages at level 1, put by a broker that was then stopped. "
+            + ("The next broker in the same JVM" if warm else "A broker in a new JVM")
+            + " delivers them when all are due; rate from the first message in its queue to the last.",
+            "RocketMQ 5.5.0, broker without ports, 2 GiB (G1), its defaults: one task for a level, "
+            "enableScheduleAsyncDeliver=false.",
         ),
         prepare=partial(delivering, warm=warm),
         limit=LIMIT,

@@ -50,9 +50,9 @@ def looking_up(scratch: Scratch, kind: str, *, at_once: bool) -> Iterator[Pair]:
 
 
 _JAVA = (
-    f"Java: {JAVA_QUERIES:,} random ones of {JAVA_MESSAGES:,} messages of {BODY_BYTES} B, one at a time, page cache "
-    "warm. RocketMQ 5.5.0, DefaultMessageStore in a JVM of 2 GiB (G1), its defaults; found frames are not decoded by "
-    "queryMessage, nor compared with the key"
+    f"Java: {JAVA_QUERIES:,} random messages of {JAVA_MESSAGES:,} of {BODY_BYTES} B, one at a time, page cache warm. "
+    "RocketMQ 5.5.0, DefaultMessageStore in a JVM of 2 GiB (G1), its defaults. queryMessage neither decodes frames nor "
+    "compares keys."
 )
 
 CASES = (
@@ -65,7 +65,7 @@ CASES = (
             yardstick="Java's getMessage and decode" if kind == "offset" else "Java's queryMessage",
             unit="us",
             target=Target(50, at_least=False),
-            settings=f"ours: {ONE_BY_ONE:,} random ones, each gives the whole message. {_JAVA}.",
+            settings=(f"Ours: {ONE_BY_ONE:,} random messages; each look-up returns the whole message.", _JAVA),
             prepare=partial(looking_up, kind=kind, at_once=False),
             figures=("p50", "p99"),
             limit=ONE_LIMIT,
@@ -82,7 +82,7 @@ CASES = (
             yardstick="Java's queryMessage, mean of one at a time",
             unit="us",
             target=Target(1, at_least=False),
-            settings=f"ours: one call of `Query.find`, which compares keys. {_JAVA}.",
+            settings=("Ours: one call of `Query.find`, which compares keys.", _JAVA),
             prepare=partial(looking_up, kind=kind, at_once=True),
             limit=AT_ONCE_LIMIT,
             peers=True,

@@ -36,7 +36,10 @@ READ_SETTINGS = {
     for kind, limit in (("Count", 2000), ("Bytes", 64 << 20))
     for place in ("Memory", "Disk")
 }
-_JVM = "RocketMQ 5.5.0, DefaultMessageStore in a JVM of 2 GiB (G1) that lives for all pairs, its defaults"
+_JVM = (
+    "RocketMQ 5.5.0, DefaultMessageStore in a JVM of 2 GiB (G1) that lives for all pairs, with its defaults unless "
+    "another setting is named."
+)
 
 
 @contextlib.contextmanager
@@ -129,10 +132,11 @@ def _append(body_bytes: int, batch: int) -> Case:
         unit="msgs/s",
         target=Target(1.5 if batch else 2.5),
         settings=(
-            f"{append.ROWS[body_bytes]:,} messages to a new store each time: ours from Arrow batches of "
-            f"{chunk_rows(body_bytes):,} that are there, UNIQ_KEY made by us, frames 20 B longer by the "
-            f"checksum of their properties; Java {how}, one thread, one queue, until queue and index have caught up. "
-            f"{_JVM}."
+            f"{append.ROWS[body_bytes]:,} messages to a new store each time, ours from Arrow batches of "
+            f"{chunk_rows(body_bytes):,} that are there.",
+            "Ours makes UNIQ_KEY; its frames are 20 B longer, by the checksum of their properties.",
+            f"Java: {how}, one thread, one queue, until queue and index have caught up.",
+            _JVM,
         ),
         prepare=partial(appending, body_bytes=body_bytes, batch=batch),
         limit=append.LIMIT,
@@ -152,7 +156,8 @@ def _put(body_bytes: int, percentile: int) -> Case:
         target=None if percentile else Target(20, at_least=False),
         settings=(
             f"{PUTS:,} times `Store.send` by one thread, beside as many putMessage, whose consume queue and index are "
-            f"written by another thread later. {_JVM}, warm after {WARM_UP_PUTS:,} puts."
+            f"written by another thread later. Java is warm after {WARM_UP_PUTS:,} puts.",
+            _JVM,
         ),
         prepare=partial(putting, body_bytes=body_bytes, percentile=percentile),
         limit=PUT_LIMIT,
@@ -172,9 +177,10 @@ CASES = (
             unit="msgs/s",
             target=Target(limit),
             settings=(
-                f"{queue_read.ROWS[body_bytes]:,} messages in one queue, in order, page cache warm. Ours: two "
-                f"threads. Java: one, getMessage of {READ_BATCH:,}, MessageDecoder.decode of each frame with its body. "
-                f"{_JVM} but for larger transfers (maxTransferCount 2,000, maxTransferBytes 64 MiB)."
+                f"{queue_read.ROWS[body_bytes]:,} messages in one queue, in order, page cache warm.",
+                f"Ours: two threads. Java: one, getMessage of {READ_BATCH:,}, MessageDecoder.decode of each frame with "
+                "its body, larger transfers (maxTransferCount 2,000, maxTransferBytes 64 MiB).",
+                _JVM,
             ),
             prepare=partial(reading, body_bytes=body_bytes),
             limit=queue_read.LIMIT,
@@ -193,7 +199,8 @@ CASES = (
             unit="msgs/s",
             target=None,
             settings=(
-                f"{SYNC_PUTS if writers == 1 else SYNC_PUTS // 4:,} messages of each writer. {_JVM} but for SYNC_FLUSH."
+                f"{SYNC_PUTS if writers == 1 else SYNC_PUTS // 4:,} messages of each writer; SYNC_FLUSH on both sides.",
+                _JVM,
             ),
             prepare=partial(putting_in_sync, writers=writers),
             limit=SYNC_PUT_LIMIT if writers == 1 else GROUP_COMMIT_LIMIT,

@@ -36,8 +36,8 @@ BODY_BYTES = 100
 SENT, RELAYED, UPDATED, CONSUMED = 400, 4_000, 400, 400
 THREADS = 4
 DURABLE = (
-    "fsync on (SQLite: WAL, synchronous=FULL; PostgreSQL 15 and MariaDB 10.11 as released, on a socket and on "
-    "loopback, at READ COMMITTED), sync engine, psycopg 3 and PyMySQL; the store ASYNC_FLUSH, in this process"
+    "fsync is on (SQLite: WAL, synchronous=FULL; PostgreSQL 15 and MariaDB 10.11 as released, on a socket and on "
+    "loopback, READ COMMITTED). Sync engine, psycopg 3 and PyMySQL; the store ASYNC_FLUSH, in this process."
 )
 
 metadata = sa.MetaData()
@@ -214,7 +214,7 @@ CASES = (
     *(
         Case(
             name=f"reliable-send-{kind}",
-            title=f"stub and send behind the commit, {name}",
+            title=f"stub, and send after the commit, {name}",
             group="reliable",
             body_bytes=BODY_BYTES,
             yardstick="the same INSERT + commit alone",
@@ -222,13 +222,15 @@ CASES = (
             target=Target(0.5),
             settings=(
                 f"{SENT:,} transactions, one after the other: an INSERT of the business and `Outbox.add`, then the "
-                "commit and the send; until the last mark (at most 100 ms late) is written. The yardstick writes the "
-                f"business row only. {DURABLE}."
+                "commit and the send, until the last *sent* mark is written (at most 100 ms late). The yardstick "
+                "writes the business row only.",
+                DURABLE,
             ),
             prepare=partial(sending, kind=kind),
-            limit="A message takes two more rows and the look before the commit, about 0.15 ms each in SQLAlchemy and "
-            "the driver, and its send, 0.25 ms; the marks are written by another thread, which takes turns with this "
-            "one.",
+            limit=(
+                "A message adds two rows and the check before the commit, about 0.15 ms each in SQLAlchemy and the "
+                "driver, and its send, 0.25 ms. Another thread writes the marks; Python runs one thread at a time."
+            ),
         )
         for kind, name in KINDS.items()
     ),
@@ -242,12 +244,15 @@ CASES = (
             unit="msgs/s",
             target=Target(4),
             settings=(
-                f"{RELAYED:,} committed stubs that nobody has sent, one `Relay.run_once`; the yardstick changes "
-                f"{UPDATED:,} rows by their key, each in a transaction of its own, through the same engine. {DURABLE}."
+                f"{RELAYED:,} committed stubs that nobody has sent, one `Relay.run_once`. The yardstick changes "
+                f"{UPDATED:,} rows by their key, each in a transaction of its own, through the same engine.",
+                DURABLE,
             ),
             prepare=partial(relaying, kind=kind),
-            limit="Claims and marks are a few statements per 1,000 rows; half of the time is that of the store and of "
-            "the messages in Python.",
+            limit=(
+                "Claims and marks are a few statements per 1,000 rows. Half of the time goes to the store and to the "
+                "messages in Python."
+            ),
         )
         for kind, name in KINDS.items()
     ),
@@ -261,13 +266,16 @@ CASES = (
             unit="msgs/s",
             target=None,
             settings=(
-                f"{CONSUMED:,} messages with stubs in 4 queues, a new group each time, {THREADS} threads, a push "
-                "consumer with one message per call of its listener, which inserts a row; rate from the first to the "
-                f"last message. {DURABLE}."
+                f"{CONSUMED:,} messages with stubs in 4 queues, a new group each time, {THREADS} threads. The push "
+                "consumer calls its listener for each message, which inserts a row; rate from the first to the last "
+                "message.",
+                DURABLE,
             ),
             prepare=partial(consuming, kind=kind, with_redis=with_redis),
-            limit="A message takes two transactions, that of the log and that of the effect, of about eight "
-            "statements. Redis before the database saves nothing where no message comes twice.",
+            limit=(
+                "A message takes two transactions, one of the log and one of the effect, of about eight statements. "
+                "Redis before the database saves nothing where no message comes twice."
+            ),
         )
         for kind, name in KINDS.items()
         for with_redis in (False, True)

@@ -120,6 +120,13 @@ def in_spark(scratch: Scratch, job: Callable[..., None], ours: Make, yardstick: 
         yield Pair(*(partial(take, root) for root in roots))
 
 
+_WATCHED = "RssAnon of the largest process of each kind; local[2], a new Spark context each time."
+_READ_LIMIT = (
+    "One batch at a time, as Spark holds it, memory that is kept for the next batches, and 30 MB of Python, numpy, "
+    "pyarrow and the engine."
+)
+
+
 def _case(
     name: str, title: str, yardstick: str, settings: str, limit: str, job: Callable[..., None], *stores: Make
 ) -> Case:
@@ -131,7 +138,7 @@ def _case(
         yardstick=yardstick,
         unit="MB",
         target=Target(1.15, at_least=False, ours_at_most=WORKER_MB_MAX),
-        settings=f"{settings} RssAnon of the largest process of each kind; local[2], a new Spark context each time.",
+        settings=(settings, _WATCHED),
         prepare=partial(in_spark, job=job, ours=stores[0], yardstick=stores[1]),
         figures=("workers", "driver"),
         limit=limit,
@@ -142,8 +149,7 @@ CASES = (
     _case(
         "read-20-gb", "memory of a stream that reads 20 GB", "the same with 1 GB",
         f"AvailableNow, all columns, 2 KiB bodies, {TASKS} tasks.",
-        "A batch at a time, as Spark holds it, memory that is kept for the next ones, and 30 MB of Python, numpy, "
-        "pyarrow and the engine.",
+        _READ_LIMIT,
         scan, large, medium,
     ),
     _case(
@@ -160,6 +166,6 @@ CASES = (
     ),
     _case(
         "4-mib", "memory of a stream of 4 MiB messages", "2 KiB messages of 1 GB as well",
-        f"AvailableNow, all columns, {TASKS} tasks.", "As for 20 GB.", scan, large_messages, medium,
+        f"AvailableNow, all columns, {TASKS} tasks.", _READ_LIMIT, scan, large_messages, medium,
     ),
 )  # fmt: skip

@@ -30,70 +30,48 @@ TUNED_SPARK = SPARK_SETTINGS | {"spark.python.unix.domain.socket.enabled": "true
 TUNED_STORE = {"message_index_enable": False, "enabled_append_prop_crc": False}
 TUNED = (
     "Ours is tuned: a store without an index (messageIndexEnable=false) and without the second checksum of each "
-    "message (enabledAppendPropCRC=false, as RocketMQ's own default is), and Spark's Unix domain sockets. "
+    "message (enabledAppendPropCRC=false, as RocketMQ's own default is), and Spark's Unix domain sockets."
 )
 
-_BATCH = f"`spark.range` in {PARTITIONS} partitions"
-_STREAM = f"`rate-micro-batch` in {PARTITIONS} partitions, AvailableNow, one trigger; from the query's start to its end"
+_BATCH = f"Rows made by `spark.range` in {PARTITIONS} partitions, which costs both sides the same, little."
+_STREAM = (
+    f"Rows made by `rate-micro-batch` in {PARTITIONS} partitions, AvailableNow, one trigger; from the query's start to "
+    "its end."
+)
+_COUNTS = "Rows: " + " and ".join(f"{rows:,} of {size:,} B" for size, rows in ROWS.items()) + "."
 _SETTINGS = (
-    "local[2]; rows made by {source}, which costs both sides the same, little; keys differ, the other columns come "
-    f"from literals, two properties. A new store of {PARTITIONS} queues for each measurement, removed outside of it. "
-    "Rows: " + " and ".join(f"{rows:,} of {size:,} B" for size, rows in ROWS.items()) + ". "
-    "{flushed}"
+    f"local[2]. Keys differ; the other columns come from literals; two properties. A new store of {PARTITIONS} "
+    "queues for each measurement, removed outside of it."
 )
 _FLUSHED = {
     "ASYNC_FLUSH": (
-        "In the page cache when the write is over; the flush, and closing the store, begin at once and go on behind "
-        "it, outside of the measurement."
+        "The rows are in the page cache when the write returns. The flush and the closing of the store begin at once "
+        "and end later, outside of the measurement."
     ),
-    "SYNC_FLUSH": "On the disk, and the store closed, when the write is over.",
+    "SYNC_FLUSH": "The rows are on the disk and the store is closed when the write returns.",
 }
 
 _BARE_SETTINGS = (
-    f"local[2]; rows from {_BATCH} as in the lines above. Tasks write as many bytes as ours stage, always the same "
-    "ones; the commit copies them into preallocated files in two threads. Nothing is encoded, has a checksum, a queue "
-    "or an index, or is flushed. A new directory for each measurement, removed outside of it."
+    "The ceiling of a write. Tasks write as many bytes as ours stage, always the same ones; the commit copies "
+    "them into preallocated files in two threads. Nothing is encoded or flushed; there is no checksum, queue or "
+    "index."
 )
 _BARE_LIMIT = (
-    "The kernel: each byte is written into the page cache twice, at first by tasks that share both processors with the "
-    "JVM, then while no task runs."
+    "The kernel: each byte is written into the page cache twice. First tasks write it while they share both "
+    "processors with the JVM; then the commit copies it while no task runs."
 )
 
 # Found by timing the tasks and the commit inside of Spark's processes, with perf, with writes whose commit does
 # nothing, and with loops that copy and fill in as many bytes.
 _LIMIT = (
-    "The null sink drops what tasks give it; ours writes it twice: tasks stage encoded rows, and then one process "
-    "appends them while no task runs. What that takes by itself is said by the two lines of the ceiling, which at 1 "
-    "KiB lies below the target of the others; with staged files renamed, instead of copied, it stood at 0.86 and "
-    "0.81. Phase by phase, with two columns (medians of 13 runs, ms): all but the commit 863 beside the null sink's "
-    "666 at 100 B, 962 beside 765 at 1 KiB; the commit 365 and 333, of which the append itself nine tenths, the "
-    "rest checking the staged files and opening the store. In tasks a third of what is added is encoding with both "
-    "checksums, a third writing into the page cache, the rest numpy and Arrow for batches of 10,000 rows. In the "
-    "append copying, filling in offsets and writing are a half of the processor time, queues and index a third. "
-    "Task files that become segments of the log were tried in a loop: to fill in offsets where they lie takes 0.16 "
-    "s for 480 MB in a map, 0.08 with reads and writes, to copy them 0.11. Queue entries and their numbers made by "
-    "the extension gain a twentieth of an append, records written by it a tenth, and neither was seen in these "
-    "lines; both were left out. So were hints to the disk for queues and index, slots mapped in one go, and new "
-    "index entries looked at by regions of slots. Larger batches in tasks (20,000 rows) gain a tenth of the "
-    "encoding at 100 B and nothing at 50,000. Written at places that are multiples of the kernel's pages, or "
-    "encoded in parts that stay in the processor's cache, rows of 1 KiB gain a fiftieth. What else the machine does "
-    "is seen in these lines most: in five runs of one day that of the batch write of five columns at 100 B stood at "
-    "0.60, 0.68, 0.71, 0.71 and 0.73, beside 700,000, 640,000, 620,000, 710,000 and 950,000 rows/s of the null "
-    "sink. Since then slots of the index are written once, blocks of staged files are reserved, and short "
-    "properties are copied without a call: in one session with the version before, both in turn, tasks took 0.83 to "
-    "0.89 of the processor time, the commit 0.86 to 0.92, and the write 0.95 to 0.98 of the time (three runs of 15 "
-    "to 18). The hours since were slow ones: 0.62 and 0.68 beside 525,000 and 544,000 rows/s. With batches of tasks "
-    "encoded in one pass, and offsets filled in with what frames of one size have in common computed once, tasks "
-    "take 0.93 of the processor time, the commit 0.94 and the write 0.96 of the time (21 times each, in turn). "
-    "Without gain: staged memory given back behind the commit (the log's pages then come from elsewhere), staged "
-    "files' checksums taken while frames are copied, and larger writes: in Spark 1 MiB at a time cost tasks a "
-    "quarter more than 512 KiB. On a machine whose null sink wrote 0.97 to 1.2 million rows/s the line stood at "
-    "0.69, 0.66, 0.66 and 0.70."
+    "Each byte is written twice: tasks stage encoded rows, then one process appends them while no task runs. With "
+    "two columns the commit took 365 ms at 100 B and 333 ms at 1 KiB; the append is nine tenths of it. The two "
+    "rows of the ceiling show the cost of staging and copying alone."
 )
 # By hand, two sessions of 17 rounds in any order, all with the sockets; sessions with and without these in turn.
 _TUNED_LIMIT = (
-    "As in the lines above. Without the index ours gains a thirtieth, without the second checksum a twentieth more. "
-    "The sockets let rows reach Python sooner, the null sink's as well as ours: both write about a tenth more rows/s."
+    "As without tuning. Without the index ours gains a thirtieth, without the second checksum a twentieth more. "
+    "The sockets bring rows to Python sooner, for both sides: each writes about a tenth more rows/s."
 )
 
 
@@ -224,7 +202,7 @@ def _cases() -> Iterator[Case]:
                     "null sink, same columns",
                     "rows/s",
                     Target(0.75, floor=0.55),
-                    _SETTINGS.format(source=source, flushed=_FLUSHED["ASYNC_FLUSH"]),
+                    (_SETTINGS, _COUNTS, source, _FLUSHED["ASYNC_FLUSH"]),
                     contextmanager(_writing(mode, names, body_bytes)),
                     limit=_LIMIT,
                 )
@@ -237,20 +215,20 @@ def _cases() -> Iterator[Case]:
             "null sink, same columns",
             "rows/s",
             Target(0.75, floor=0.55),
-            TUNED + _SETTINGS.format(source=_BATCH, flushed=_FLUSHED["ASYNC_FLUSH"]),
+            (TUNED, _SETTINGS, _COUNTS, _BATCH, _FLUSHED["ASYNC_FLUSH"]),
             contextmanager(_writing("batch", COLUMNS["5"], body_bytes, TUNED_STORE, TUNED_SPARK)),
             limit=_TUNED_LIMIT,
         )
     for body_bytes in BODY_BYTES:
         yield Case(
             f"write-bare-{body_bytes}",
-            f"no write of ours, but its ceiling: the bytes of ({COLUMNS['2']}), staged and copied by a commit",
+            f"ceiling of a write: the bytes of ({COLUMNS['2']}), staged and copied, nothing encoded",
             "write",
             body_bytes,
             "null sink, same columns",
             "rows/s",
             None,
-            _BARE_SETTINGS,
+            (_BARE_SETTINGS, _COUNTS, _BATCH),
             contextmanager(_bare(body_bytes)),
             limit=_BARE_LIMIT,
         )
@@ -262,7 +240,7 @@ def _cases() -> Iterator[Case]:
         "null sink, same columns",
         "rows/s",
         None,
-        _SETTINGS.format(source=_BATCH, flushed=_FLUSHED["SYNC_FLUSH"]),
+        (_SETTINGS, _COUNTS, _BATCH, _FLUSHED["SYNC_FLUSH"]),
         contextmanager(_writing("batch", COLUMNS["5"], 1024, {"flush_disk_type": "SYNC_FLUSH"})),
         limit=_LIMIT,
     )

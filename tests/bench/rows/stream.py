@@ -135,24 +135,22 @@ def _case(
 
 # Found with the durationMs of Spark's progress, ours beside the null source's, and with clocks in tasks and commits.
 _FEW_ROWS_LIMIT = (
-    "Spark's own work. Four tasks take 4 ms of processor time each to look at the store's settings, encode and stage; "
-    "a commit takes 7 ms of it and lasts 10 to 30, because the JVM wants both processors then, and the disk. Looking "
-    "for rows takes 2 ms, beside 0 to 1. Ours is faster nevertheless, by what collecting garbage takes behind each "
-    "task, 20 to 40 ms of a processor, from which workers of ours are spared; with it the lines stood at 1.16, 1.06 "
-    "and 1.19."
+    "Spark's own work. Each of four tasks takes 4 ms of processor time to read the store's settings, encode and "
+    "stage; a commit takes 7 ms of it and lasts 10 to 30. Ours is faster because its workers skip the garbage "
+    "collection after each task, 20 to 40 ms of a processor."
 )
-_NOTHING_LIMIT = "Spark's pause, and Spark's way to the process that looks."
+_NOTHING_LIMIT = "Spark's pause, and the way from Spark to the Python process that polls."
 # Found with the processor time of each process, and py-spy in the one that looks.
 _IDLE_LIMIT = (
-    "What the JVM takes differs by more between two runs. Spark asks 5,600 times a minute, for the next position and "
-    "for the newest: the process that looks reads and writes 840 bytes of JSON each time, the null source's 20, which "
-    "takes 30 us after 10 ms of sleep. A look is one at mapped memory; all else is looked at every 200 ms."
+    "The JVM differs by more between two runs. Spark asks 5,600 times a minute for the next position and the "
+    "newest: our process reads and writes 840 bytes of JSON each time, the null source's 20, which takes 30 us. A "
+    "poll reads mapped memory; everything else is checked every 200 ms."
 )
 _TRIGGERS = (
     f"{PARTITIONS} queues, so that the rows come in {PARTITIONS} tasks; the median of {TRIGGERS - TRIGGERS_LEFT_OUT} "
     f"triggers of one query after {TRIGGERS_LEFT_OUT} others, as Spark's progress gives their time."
 )
-_LOOKS = "default trigger, from one look for new rows to the next; 10 ms of it are Spark's own pause."
+_LOOKS = "default trigger, from one poll for new rows to the next; 10 ms of it are Spark's own pause."
 _CPU = f"default trigger; driver, JVM and all Python workers together, over {IDLE_S:g} s."
 
 CASES = (
