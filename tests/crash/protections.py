@@ -16,7 +16,7 @@ WITHOUT = "RMQ_HARNESS_WITHOUT"
 
 
 class Protection(NamedTuple):
-    """`what` is one sentence for the report: what the engine does that it then does not."""
+    """`what` is one sentence: what the engine does, and then does not."""
 
     name: str
     what: str

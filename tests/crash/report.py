@@ -7,17 +7,16 @@ from pathlib import Path
 
 from crash import catalogue
 from crash.part import Part
-from crash.protections import PROTECTIONS
 from crash.state import ROOT, Key, Record, load, save
 
 FRAME = Path(__file__).with_name("frame.md")
 FIGURES = ROOT / "docs" / "reliability.json"
 TARGET = ROOT / "docs" / "reliability.md"
 
-# The test list. What is not a part of the run has its place said.
+# The test list: what happens to the store. `ELSEWHERE`: the numbers that are no parts of a run, and what tests them.
 TEST_LIST = {
     "1": "one writer killed at a random moment, SYNC_FLUSH",
-    "2": "the same, ASYNC_FLUSH",
+    "2": "one writer killed at a random moment, ASYNC_FLUSH",
     "3": "producer, deliverer, committer, cleaner and readers killed in random combination",
     "4": "a kill at every operation on a file or a mapped word",
     "5": "power cut: an image of the device at a random instant",
@@ -47,16 +46,27 @@ TEST_LIST = {
     "29": "a business on a database: both sides of `rmq_store.reliable` killed at named points",
 }
 ELSEWHERE = {
-    "21": "`make compat`: 1,000 random messages each way in every run of CI, 100,000 on 2026-11-21",
-    "27": "`tests/storage/fixtures`, in every run of CI",
+    "21": "`make compat`: 1,000 random messages each way with every commit, 100,000 on 2026-11-21",
+    "27": "tests/storage/fixtures, with every commit",
 }
 
 VIOLATIONS = ("lost", "duplicated", "reordered", "altered", "broken")
 
+# Flipped bits are counted by what was hit: (part, first word in `seen`) by the name of it.
+FLIPPED = {
+    "a record with our checksum": [("flips", "crc")],
+    "a record without it, as a broker writes": [("flips", "plain")],
+    "queues, index, checkpoint, tables and our own files": [
+        ("view flips", state) for state in ("broker", "clean", "killed", "rebooted")
+    ],
+}
+
 
 def merge(sources: Iterable[Path]) -> None:
-    """Take figures of state files into docs/reliability.json: they replace those of the same part; of two files that
-    have the same part, the one with more cycles counts.
+    """Take figures of state files into docs/reliability.json; of two files that have the same part, the one with more
+    cycles counts.
+
+    A run replaces the figures of the same part. A shorter run without a violation does not: it becomes their `last`.
     """
     given: dict[Key, Record] = {}
     for source in sources:
@@ -65,7 +75,13 @@ def merge(sources: Iterable[Path]) -> None:
             if record.chunks and (known is None or known.cycles < record.cycles):
                 given[record.key] = record
     known_figures = {record.key: record for record in figures()}
-    save(FIGURES, (known_figures | given).values())
+    for key, record in given.items():
+        longer = known_figures.get(key)
+        if longer is None or record.without or record.violations or record.cycles >= longer.cycles:
+            known_figures[key] = record
+        else:
+            longer.last = {"version": ", ".join(record.versions), "scale": record.scale, "cycles": record.cycles}
+    save(FIGURES, known_figures.values())
 
 
 def figures() -> list[Record]:
@@ -77,10 +93,8 @@ def text() -> str:
     parts, _ = catalogue.found()
     records = {record.key: record for record in figures()}
     tables = {
-        "test list": _test_list(parts.values(), records),
-        "teeth": _teeth(parts.values(), records),
+        "parts": _parts(parts.values(), records),
         "flips": _flips(records),
-        "seen": _seen(parts.values(), records),
     }
     page = FRAME.read_text(encoding="utf-8")
     for name, table in tables.items():
@@ -89,8 +103,8 @@ def text() -> str:
     return page
 
 
-def _test_list(parts: Iterable[Part], records: dict[Key, Record]) -> str:
-    heads = ["#", "what", "part", "run", "of", "acknowledged", *VIOLATIONS, "scale, seed", "date"]
+def _parts(parts: Iterable[Part], records: dict[Key, Record]) -> str:
+    heads = ["#", "part", "what happens", "cycles", "violations", "commit", "last commit", "fails without"]
     rows = []
     by_number: dict[str, list[Part]] = {number: [] for number in TEST_LIST}
     for part in parts:
@@ -98,12 +112,11 @@ def _test_list(parts: Iterable[Part], records: dict[Key, Record]) -> str:
             by_number[number].append(part)
     for number, what in TEST_LIST.items():
         if number in ELSEWHERE:
-            rows.append([number, what, ELSEWHERE[number], *[""] * (len(heads) - 3)])
+            rows.append([number, "", what, ELSEWHERE[number], *[""] * (len(heads) - 4)])
         for part in by_number[number]:
-            record = records.get((part.name, ""))
-            rows.append([number, what, f"`{part.name}`", *_figures(part, record)])
-            what = ""
-    return table(heads, rows, right=range(3, 11))
+            figures_of = _figures(part, records.get((part.name, "")))
+            rows.append([number, f"`{part.name}`", what, *figures_of, _teeth(part, records)])
+    return table(heads, rows, right=(3, 4))
 
 
 def numbers(part: Part) -> list[str]:
@@ -113,65 +126,43 @@ def numbers(part: Part) -> list[str]:
 
 def _figures(part: Part, record: Record | None) -> list[str]:
     if record is None:
-        return ["not run", f"{part.soak:,}", *[""] * 8]
-    counts = [f"{getattr(record, name):,}" for name in VIOLATIONS]
-    run = f"{record.cycles:,} {record.unit}"
-    return [run, f"{part.soak:,}", f"{record.acknowledged:,}", *counts, f"{record.scale}, {record.seed}", record.date]
+        return ["not run", "", "", ""]
+    cycles = f"{record.cycles:,} {record.unit}" + (f" of {part.soak:,}" if record.cycles < part.soak else "")
+    return [cycles, f"{record.violations:,}", ", ".join(record.versions), _last(record)]
 
 
-def _teeth(parts: Iterable[Part], records: dict[Key, Record]) -> str:
-    rows = []
-    for part in parts:
-        for name in part.protections:
-            record = records.get((part.name, name))
-            what = PROTECTIONS[name].what
-            if record is None:
-                rows.append([f"`{name}`", what, f"`{part.name}`", "not run", ""])
-            else:
-                counted = ", ".join(f"{value:,} {each}" for each in VIOLATIONS if (value := getattr(record, each)))
-                rows.append([f"`{name}`", what, f"`{part.name}`", f"{record.cycles:,} {record.unit}", counted])
-    return table(["protection taken out", "the engine then", "part", "run", "violations counted"], rows, right=[3])
+def _last(record: Record) -> str:
+    if not record.last:
+        return ""
+    cycles = record.last["cycles"]
+    return f"{record.last['version']}, {record.last['scale']} scale" + ("" if cycles is None else f", {cycles:,}")
+
+
+def _teeth(part: Part, records: dict[Key, Record]) -> str:
+    """The protections of a part; behind each how many violations a run without it had."""
+    shown = []
+    for name in part.protections:
+        record = records.get((part.name, name))
+        shown.append(f"`{name}` ({'not run' if record is None else f'{record.violations:,}'})")
+    return ", ".join(shown)
 
 
 def _flips(records: dict[Key, Record]) -> str:
-    """Of every part that counts them: how many flips of each field were detected, and how many were not."""
+    """How many flipped bits were detected, and in which fields of a record the others were."""
     rows = []
-    for (part, without), record in sorted(records.items()):
-        fields = {name.partition(" ")[2] for name in record.seen if name.startswith(("detected ", "missed "))}
-        if without:
-            continue
-        for field in sorted(fields):
-            detected, missed = record.seen.get(f"detected {field}", 0), record.seen.get(f"missed {field}", 0)
-            share = f"{100 * detected / (detected + missed):.1f} %"
-            rows.append([f"`{part}`", field, f"{detected:,}", f"{missed:,}", share])
-    if not rows:
-        return "Not run yet.\n"
-    return table(["part", "field", "detected", "missed", "share"], rows, right=range(2, 5))
-
-
-def _seen(parts: Iterable[Part], records: dict[Key, Record]) -> str:
-    rows = []
-    for part in parts:
-        record = records.get((part.name, ""))
-        if record is not None:
-            each_ms = 1000 * record.seconds / record.cycles
-            versions = ", ".join(record.versions)
-            rows.append([f"`{part.name}`", _shown(record), f"{record.seconds:,.0f} s", f"{each_ms:,.2f} ms", versions])
-    heads = ["part", "seen", "time", "each", "version"]
-    return table(heads, rows, right=[2, 3]) if rows else "Not run yet.\n"
-
-
-def _shown(record: Record) -> str:
-    """What a part has seen; of its hundreds of points only how many there are, and the one that came least."""
-    points = [count for name, count in record.seen.items() if name.startswith("at ")]
-    shown = [
-        f"{name} {count:,}"
-        for name, count in sorted(record.seen.items())
-        if not name.startswith(("at ", "detected ", "missed "))
-    ]
-    if points:
-        shown.append(f"{len(points)} points, each at least {min(points)} times")
-    return ", ".join(shown)
+    for what, sources in FLIPPED.items():
+        found = {"detected": 0, "missed": 0}
+        missed = []
+        for part, kind in sources:
+            record = records.get((part, ""))
+            for name, count in sorted(record.seen.items() if record else ()):
+                verdict, _, place = name.partition(f" {kind}")
+                if place.startswith((" ", ",")):
+                    found[verdict] += count
+                    missed += [f"{place.strip(' ,')} {count:,}"] if verdict == "missed" and part == "flips" else []
+        where = ", ".join(missed) if "flips" in dict(sources) else "in any of these files, without effect"
+        rows.append([what, f"{sum(found.values()):,}", f"{found['detected']:,}", f"{found['missed']:,}", where])
+    return table(["bits flipped in", "flips", "detected", "not detected", "of these"], rows, right=(1, 2, 3))
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> str:

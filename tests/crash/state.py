@@ -32,7 +32,10 @@ class StateError(Exception):
 
 @dataclass(slots=True)
 class Record:
-    """One part's figures: `cycles` of `target`, all chunks together. Counters as in `Counters`."""
+    """One part's figures: `cycles` of `target`, all chunks together. Counters as in `Counters`.
+
+    `last`: `version`, `scale` and `cycles` (None: not recorded) of a later run that was shorter and had no violation.
+    """
 
     part: str
     without: str
@@ -56,6 +59,7 @@ class Record:
     date: str = ""
     versions: list[str] = field(default_factory=list)
     machine: dict[str, str] = field(default_factory=dict)
+    last: dict[str, str | int | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, part: Part, without: str, scale: str, seed: int, target: int) -> Record:

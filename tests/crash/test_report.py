@@ -72,15 +72,31 @@ def record(**changes: object) -> Record:
     return replace(Record.of(part, "", "crash", 1, 100), chunks=1, **changes)  # type: ignore[arg-type]
 
 
-def test_figures_of_a_run_replace_those_of_the_same_part_and_of_two_runs_the_longer_one_counts(
+def test_figures_of_a_run_replace_shorter_ones_of_the_same_part_and_of_two_runs_the_longer_one_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report, "FIGURES", tmp_path / "figures.json")
-    state.save(tmp_path / "figures.json", [record(cycles=90), record(part="points", cycles=5)])
+    state.save(tmp_path / "figures.json", [record(cycles=40), record(part="points", cycles=5)])
     state.save(tmp_path / "short.json", [record(cycles=10)])
     state.save(tmp_path / "long.json", [record(cycles=50)])
     report.merge([tmp_path / "short.json", tmp_path / "long.json"])
     assert [(each.part, each.cycles) for each in report.figures()] == [("kill_sync", 50), ("points", 5)]
+
+
+def test_a_shorter_run_becomes_the_last_one_unless_it_found_a_violation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "FIGURES", tmp_path / "figures.json")
+    state.save(tmp_path / "figures.json", [record(cycles=90, versions=["old"])])
+    state.save(tmp_path / "good.json", [record(cycles=10, versions=["new"])])
+    report.merge([tmp_path / "good.json"])
+    (kept,) = report.figures()
+    assert (kept.cycles, kept.versions) == (90, ["old"])
+    assert kept.last == {"version": "new", "scale": "crash", "cycles": 10}
+    assert "| 90 kills of 10,000 | 0 | old | new, crash scale, 10 |" in report.text()
+    state.save(tmp_path / "bad.json", [record(cycles=10, lost=1)])
+    report.merge([tmp_path / "bad.json"])
+    assert [(each.cycles, each.lost, each.last) for each in report.figures()] == [(10, 1, {})]
 
 
 def test_chunks_add_up_and_the_first_violation_stays() -> None:
