@@ -33,14 +33,14 @@ def as_messages(records: DataFrame) -> DataFrame:
 
 
 def mirror(spark: SparkSession, address: str, topic: str, store: str, checkpoint: str) -> StreamingQuery:
-    """Copy what is there now; each record is stored once, also if the query is killed and started again."""
+    """Copy all records up to now. Each is stored once, even if the query is killed and started again."""
     sink = as_messages(kafka_records(spark, address, topic)).writeStream.format("rmq")
     sink = sink.options(path=store, topic=topic, useQueueId="true", checkpointLocation=checkpoint)
     return sink.trigger(availableNow=True).start()
 
 
 def main() -> None:
-    """Copy once, and show what the topic of the store holds."""
+    """Copy once, and show the messages of the topic in the store."""
     address, topic, store, checkpoint = sys.argv[1:]
     spark = SparkSession.builder.appName("from-kafka").getOrCreate()
     mirror(spark, address, topic, store, checkpoint).awaitTermination()

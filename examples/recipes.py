@@ -1,6 +1,6 @@
 """Streams of every kind over one store: `python examples/recipes.py`. Needs Spark and a minute.
 
-docs/spark.md explains each function, docs/python.md what they call. The store is new, and its delays are seconds.
+docs/spark.md explains each function, docs/python.md what they call. It makes a new store whose delays are 1 s.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def why_it_failed(spark: SparkSession, store: str, checkpoint: str) -> str:
 
 
 def make_store(path: str) -> None:
-    """Four orders and delays of one second; small files, for a directory that is thrown away."""
+    """Four orders and delays of one second. The files are small, because the directory is temporary."""
     config = StoreConfig(
         message_delay_level=" ".join(["1s"] * 18),
         mapped_file_size_commit_log=1 << 20,
@@ -152,7 +152,7 @@ def make_store(path: str) -> None:
 
 
 def main() -> None:
-    """Run each recipe on a new store and print what it has stored."""
+    """Run each recipe on a new store and print the messages that it stored."""
     work = tempfile.mkdtemp(prefix="rmq-recipes-")
     store = f"{work}/store"
     make_store(store)

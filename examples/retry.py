@@ -1,6 +1,6 @@
 """A streaming job whose failed messages come back: `python examples/retry.py`. Needs Spark and half a minute.
 
-Its store is new and has delays of a second where RocketMQ's are 10 s, 30 s and more, so that one can watch.
+It makes a new store with retry delays of 1 s instead of RocketMQ's 10 s, 30 s and more, so that you can watch them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rmq_store import Message, Store, StoreConfig
 
 directory = tempfile.mkdtemp(prefix="rmq-retry-")
 store, checkpoint = f"{directory}/store", f"{directory}/checkpoint"
-# Small files, for a directory that is thrown away.
+# Small files, because the directory is temporary.
 config = StoreConfig(
     message_delay_level=" ".join(["1s"] * 18),
     mapped_file_size_commit_log=1 << 20,
@@ -47,7 +47,7 @@ running = query.option("checkpointLocation", checkpoint).start()
 
 
 def dead_letters() -> DataFrame:
-    """Those that there are now: a data frame always shows the ones that it has found at first."""
+    """The current dead letters. A data frame keeps the messages that it found first, so make a new one each time."""
     return spark.read.format("rmq").options(path=store, dlq="cg_bills").load()
 
 

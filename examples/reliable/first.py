@@ -17,7 +17,7 @@ shop.create_all(engine)
 
 
 def count(connection: sa.Connection, message: MessageExt) -> None:
-    """What is written through the connection happens exactly once per message, however often that comes."""
+    """Writes through the connection happen exactly once per message, even if the message comes several times."""
     item = message.body.decode()
     if not connection.execute(sales.update().where(sales.c.item == item).values(pieces=sales.c.pieces + 1)).rowcount:
         connection.execute(sales.insert().values(item=item, pieces=1))

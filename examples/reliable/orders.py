@@ -44,10 +44,10 @@ def place_order(outbox: Outbox, item: str) -> str:
         order = connection.execute(orders.insert().values(item=item)).inserted_primary_key
         body = json.dumps({"order": order[0], "item": item}).encode()
         stub = outbox.add(connection, Message("Orders", body, keys=f"ORD-{order[0]}"))
-    return stub.message_id  # committed, and sent: if the send failed, the relay does it
+    return stub.message_id  # committed and sent; if the send failed, the relay sends the message later
 
 
-# The warehouse: what it writes through the connection happens exactly once for each message.
+# The warehouse: its writes through the connection happen exactly once for each message.
 def take_from_stock(connection: sa.Connection, message: MessageExt) -> None:
     item = json.loads(message.body)["item"]
     taken = connection.execute(stock.update().where(stock.c.item == item).values(pieces=stock.c.pieces - 1))
@@ -56,7 +56,7 @@ def take_from_stock(connection: sa.Connection, message: MessageExt) -> None:
 
 
 class Warehouse:
-    """The consumer of group cg_stock; beside it may run any number of others."""
+    """A consumer of group cg_stock. Any number of other members may run at the same time."""
 
     def __init__(self, backend: LocalBackend, engine: sa.Engine, redis: str | None) -> None:
         self.once = Idempotency("cg_stock", engine, redis=redis, max_reconsume_times=0)
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--redis", help="the same, of a Redis; default: none")
     parser.add_argument("--store", help="directory of a store, made if it is missing; default: a temporary one")
     given = parser.parse_args(arguments)
-    logging.getLogger("rmq_store").setLevel(logging.CRITICAL)  # what fails below is meant to
+    logging.getLogger("rmq_store").setLevel(logging.CRITICAL)  # the failures below are intended
     with tempfile.TemporaryDirectory() as scratch:
         engine = open_engine(given.database or f"sqlite:///{scratch}/shop.db")
         try:
@@ -94,7 +94,7 @@ def run(store: Store, backend: LocalBackend, engine: sa.Engine, redis: str | Non
     with engine.begin() as connection:
         connection.execute(stock.delete())
         connection.execute(stock.insert().values(item="tea", pieces=100))
-    backoff = ResendBackoff(first_wait_ms=100)  # 15 minutes, if nothing is said
+    backoff = ResendBackoff(first_wait_ms=100)  # the default is 15 minutes
     with Producer("pg_shop", backend) as producer:
         outbox = Outbox(producer, engine, groups=["cg_stock"], backoff=backoff)
         relay = Relay(producer, engine, backoff=backoff, notifier=CallableNotifier(tell))
@@ -133,14 +133,14 @@ def demonstrate(
     warehouse.close()
     place_order(outbox, "tea")
     store.commit_offsets("cg_stock", {("Orders", 0): store.queue_range("Orders", 0)[1]})
-    print("the warehouse is closed, and somebody skips what waits for it: a message is lost")
+    print("the warehouse is closed, and its group's offset is moved past a message: the message is lost")
 
     warehouse = Warehouse(backend, engine, redis)
     place_order(outbox, "tea")
     wait_for(lambda: pieces(engine) == 96)
     wait_for(lambda: relay.run_once().resent == 1)
     wait_for(lambda: pieces(engine) == 95)
-    print("a later order shows that, and the relay sends it again:", pieces(engine), "pieces left")
+    print("a later order reveals the loss, and the relay sends the message again:", pieces(engine), "pieces left")
 
     place_order(outbox, "coffee")
     dead = DeadLetters(backend, engine)
@@ -151,7 +151,7 @@ def demonstrate(
 
 def tell(entries: Sequence[ManualEntry]) -> None:
     for entry in entries:
-        print(f"a person must look: {entry.reason}, {entry.detail}")
+        print(f"an operator must decide: {entry.reason}, {entry.detail}")
 
 
 def pieces(engine: sa.Engine) -> int:

@@ -24,7 +24,7 @@ stock = sa.Table("stock", shop, sa.Column("item", sa.String(20), primary_key=Tru
 
 
 def orders_to_a_table(spark: SparkSession, store: str, checkpoint: str) -> StreamingQuery:
-    """A row per order, however often Spark repeats a batch, and however often the message comes."""
+    """A row per order, even if Spark repeats a batch, or the message comes several times."""
     read = spark.readStream.format("rmq").options(path=store, subscribe="Orders", group="cg_orders").load()
     rows = read.selectExpr("*", "keys AS number", "CAST(body AS STRING) AS item")
     query = pyspark_rmq.write_once(rows, "env:SHOP_DB", group="cg_orders", table="orders")
@@ -32,7 +32,7 @@ def orders_to_a_table(spark: SparkSession, store: str, checkpoint: str) -> Strea
 
 
 def orders_by_a_function(spark: SparkSession, store: str, checkpoint: str) -> StreamingQuery:
-    """The same with a function: it gets a thousand rows at a time, and writes through the connection only."""
+    """The same with a function. It gets a thousand rows at a time, and writes only through the connection."""
 
     def write(connection: sa.Connection, rows: list[dict[str, Any]]) -> None:
         values = [{"number": row["keys"], "item": row["body"].decode()} for row in rows]
@@ -44,7 +44,7 @@ def orders_by_a_function(spark: SparkSession, store: str, checkpoint: str) -> St
 
 
 def take_from_stock(spark: SparkSession, store: str, checkpoint: str) -> StreamingQuery:
-    """A handler per order, in the executors; it fails, and its order comes back, while there is no stock."""
+    """A handler for each order, in the executors. Without stock it fails, and RocketMQ retries the order."""
 
     def take(connection: sa.Connection, order: Row) -> str:
         one_less = sa.text("UPDATE stock SET pieces = pieces - 1 WHERE item = :item AND pieces > 0")
@@ -60,14 +60,14 @@ def take_from_stock(spark: SparkSession, store: str, checkpoint: str) -> Streami
 
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="rmq-stock-") as directory:
-        # Before Spark begins: its workers inherit it. On a cluster: spark.executorEnv.SHOP_DB.
+        # Set before Spark starts: its workers inherit it. On a cluster: spark.executorEnv.SHOP_DB.
         os.environ.setdefault("SHOP_DB", f"sqlite:///{directory}/shop.db")
         store = f"{directory}/store"
         engine = open_engine("env:SHOP_DB")
         shop.create_all(engine)
         with engine.begin() as connection:
             connection.execute(sa.insert(stock), [{"item": "tea", "pieces": 20}, {"item": "milk", "pieces": 4}])
-        # Small files, for a directory that is thrown away.
+        # Small files, because the directory is temporary.
         config = StoreConfig(mapped_file_size_commit_log=1 << 20, max_hash_slot_num=500, max_index_num=2000)
         with Store.open(store, create=True, config=config) as opened:
             opened.create_topic("Orders", queue_count=4)

@@ -1,4 +1,4 @@
-"""The ways into the outbox and out of the inbox, one function each; docs/reliable.md shows them."""
+"""One function for each way to use the outbox and the inbox; docs/reliable.md shows them."""
 
 from __future__ import annotations
 

@@ -11,6 +11,6 @@ dp.create_sink("bills", "rmq", {"path": store, "topic": "Bills"})
 
 @dp.append_flow(target="bills")
 def bill() -> DataFrame:
-    """A bill for each order; each run goes on where the last one stopped."""
+    """A bill for each order; each run continues where the previous one stopped."""
     orders = spark.readStream.format("rmq").options(path=store, subscribe="Orders", group="cg_bills").load()
     return orders.selectExpr("keys", "concat('bill for ', CAST(body AS STRING)) AS body")

@@ -58,9 +58,9 @@ SAID = [
     "3 orders placed: 97 pieces of tea left",
     "one of them sent twice: 97 pieces left",
     "an order that was rolled back: 0 messages",
-    "the warehouse is closed, and somebody skips what waits for it: a message is lost",
-    "a later order shows that, and the relay sends it again: 95 pieces left",
-    "a person must look: dead_letter, LookupError: no such item: coffee",
+    "the warehouse is closed, and its group's offset is moved past a message: the message is lost",
+    "a later order reveals the loss, and the relay sends the message again: 95 pieces left",
+    "an operator must decide: dead_letter, LookupError: no such item: coffee",
 ]
 
 
