@@ -85,7 +85,7 @@ def write_in_a_thread(spark: SparkSession, store: str) -> None:
 
 
 def consume_with_a_breaker(spark: SparkSession, store: str, checkpoint: str) -> StreamingQuery:
-    """Each open order fails; more than two dead letters a minute stop the query before they are made."""
+    """Open orders become dead letters. Above 90 % of a batch, or 100 a minute, the query stops before they are made."""
 
     def bill(row: Row) -> str:
         return pyspark_rmq.SUCCESS if row["tags"] == "paid" else pyspark_rmq.DLQ
@@ -100,7 +100,7 @@ def consume_with_a_breaker(spark: SparkSession, store: str, checkpoint: str) -> 
 
 
 def redrive_one_customer(spark: SparkSession, store: str) -> DataFrame:
-    """Dead letters chosen by a query: first what would become of each, then the move."""
+    """Choose dead letters by a query. First show the outcome for each, then redrive them."""
     dead = spark.read.format("rmq").options(path=store, dlq="cg_bills").load()
     chosen = dead.where("keys = 'ORD-1'")
     pyspark_rmq.redrive(chosen, path=store, group="cg_bills", dry_run=True).show()
@@ -108,7 +108,7 @@ def redrive_one_customer(spark: SparkSession, store: str) -> DataFrame:
 
 
 def watch_lag(spark: SparkSession, store: str, checkpoint: str) -> list[dict[str, Any]]:
-    """How far each query is behind, and a file for Prometheus' textfile collector."""
+    """The lag of each query, as rows and as a file for Prometheus' textfile collector."""
     listener = pyspark_rmq.LagListener(openmetrics_file=Path(checkpoint).parent / "rmq.prom")
     spark.streams.addListener(listener)
     try:
