@@ -1,4 +1,4 @@
-"""The main job, on real data: read a RocketMQ broker's store with Spark, consume it with a group, write a store.
+"""A demo on real data: read a RocketMQ broker's store with Spark, consume it with a group, write a store.
 
 Run it with `make demo`, or with `python examples/demo.py` where `pip install .[spark]` was done. It takes half a
 minute, writes to a temporary directory only, and removes that at the end.
@@ -48,7 +48,7 @@ console = Console(highlight=False)
 ORDER = "orderId string, customer struct<name string, city string>, items array<struct<qty int, price double>>"
 
 
-# -- What the demo shows: the source of these functions is printed, and then it runs. Narrow, for 80 columns. ----------
+# -- The demo prints the source of each of these functions, and then runs it. Narrow, for 80 columns. ------------------
 
 
 def read_orders(spark: SparkSession, store: str) -> DataFrame:
@@ -128,11 +128,11 @@ def read_enriched(spark: SparkSession, own: str) -> DataFrame:
     )  # fmt: skip
 
 
-# -- The telling -------------------------------------------------------------------------------------------------------
+# -- The steps ---------------------------------------------------------------------------------------------------------
 
 
 def tell(spark: SparkSession, work: Path) -> None:
-    """Run all steps; `work` holds the broker's store, a working copy of it, and then our own."""
+    """Run all steps. `work` holds the broker's store, a working copy of it, and later a store of our own."""
     store, copy, own = (str(work / name) for name in ("broker-store", "working-copy", "own-store"))
     before = fingerprint(Path(store))
 
@@ -144,14 +144,14 @@ def tell(spark: SparkSession, work: Path) -> None:
         print_rows(orders.select("queueId", "queueOffset", "tags", "storeTimestamp", "body"), limit=4)
     say(
         f"{count} messages of OrderTopic, in {len(orders.columns)} columns that are named as in RocketMQ. Most bodies "
-        "are JSON, so SQL can look into them (ORDER is the schema of that JSON):"
+        "are JSON, so SQL can query them (ORDER is the schema of that JSON):"
     )
     show(orders_by_city)
     with console.status("Spark runs the query"):
         print_rows(orders_by_city(spark, orders))
     say(
-        "The line without a city is for the bodies that are plain text. What a group fails on again and again, the "
-        "broker moves to a dead-letter topic. That is a table too:"
+        "The row without a city counts the bodies that are plain text. When a group has failed on a message too often, "
+        "the broker moves the message to a dead-letter topic. That is a table too:"
     )
     show(dead_letters)
     with console.status("Spark runs the query"):
@@ -159,20 +159,20 @@ def tell(spark: SparkSession, work: Path) -> None:
     changed = fingerprint(Path(store)) ^ before
     say(f"Files of the broker's store that these queries changed: {len(changed)}.")
 
-    heading("2. Stream: a consumer group goes on where Java stopped")
+    heading("2. Stream: a consumer group continues where Java stopped")
     say(
-        "A consumer group is a name under which programs share what they have read so far. A Java program read a part "
-        "of OrderTopic as cg_partial, and stopped. The offsets are in the store (from here on, a working copy):"
+        "Programs of one consumer group share their read position. A Java program read a part of OrderTopic in the "
+        "group cg_partial, and stopped. The offsets are in the store (from here on, a working copy):"
     )
     rmq(work, "groups", "cg_partial", "--store", "working-copy")
-    say("A Spark stream takes over. What it makes of the orders goes to a new topic, in a store of our own:")
+    say("A Spark stream takes over. It writes the enriched orders to a new topic, in a store of our own:")
     show(enrich)
     first_run = run_to_the_end(lambda: enrich(spark, copy, own, str(work / "checkpoint-1")))
     say(f"It has read {first_run} messages, and committed the group's offsets when its output was stored:")
     rmq(work, "groups", "cg_partial", "--store", "working-copy")
 
-    heading("3. The same again reads nothing")
-    say("A new query with an empty checkpoint, so that only the group's offsets can tell it where to start.")
+    heading("3. The same query again reads nothing")
+    say("This is a new query with an empty checkpoint, so only the group's offsets determine its start.")
     second_run = run_to_the_end(lambda: enrich(spark, copy, own, str(work / "checkpoint-2")))
     say(f"Messages read: {second_run}.")
 
@@ -182,14 +182,14 @@ def tell(spark: SparkSession, work: Path) -> None:
     with console.status("Spark reads it back"):
         count = enriched.count()
         print_rows(enriched.selectExpr("queueId", "queueOffset", "keys", "CAST(body AS STRING)"), limit=4)
-    say(f"{count} enriched orders. A batch of the stream that is repeated after a crash would have added nothing.")
-    say("The same from the command line. The files have RocketMQ's format: a broker can open them.")
+    say(f"{count} enriched orders. If Spark repeats a batch of the stream after a crash, nothing is added twice.")
+    say("The same on the command line. The files have RocketMQ's format, so a broker can open them.")
     rmq(work, "topics", "--store", "own-store")
     rmq(work, "verify", "--store", "own-store")
 
 
 def run_to_the_end(start: Callable[[], Any]) -> int:
-    """Run a query until it has read everything there is; the number of rows it read."""
+    """Run a query until it has read all messages; return the number of rows that it read."""
     with console.status("the stream runs"):
         query = start()
         query.awaitTermination()
@@ -197,14 +197,14 @@ def run_to_the_end(start: Callable[[], Any]) -> int:
 
 
 def introduce() -> None:
-    """Say what this is about to somebody who has heard of none of it."""
+    """Explain the terms to a reader who knows none of them."""
     console.print(
         Panel(
             "[b]Apache RocketMQ[/b] is a message broker: programs send messages to topics, others read them, and the "
-            "broker keeps all of it in a directory, its [i]store[/i]: one log of all messages, and for each queue of a "
-            "topic a list of places in the log.\n\n"
+            "broker keeps all messages in a directory, its [i]store[/i]: one log of all messages, and for each queue "
+            "of a topic a list of positions in the log.\n\n"
             "[b]pyspark-rmq[/b] reads and writes such a directory from Python and from Spark. No broker runs here. "
-            "The store that is used below was written by a real one (5.5.0), and comes with this project.",
+            "The store below was written by a real broker (5.5.0), and comes with this project.",
             title="pyspark-rmq",
             width=min(100, console.width),
         )
@@ -212,7 +212,7 @@ def introduce() -> None:
 
 
 def heading(text: str) -> None:
-    """Begin a step."""
+    """Print the heading of a step."""
     console.print()
     console.rule(f"[bold]{text}", align="left")
 
@@ -223,7 +223,7 @@ def say(text: str) -> None:
 
 
 def show(function: Callable[..., Any]) -> None:
-    """Print what is about to run: the function's own source."""
+    """Print the source of the function that runs next."""
     source = inspect.getsource(function).replace("  # fmt: skip", "").rstrip()
     console.print(Padding(Syntax(source, "python", background_color="default", word_wrap=True), (1, 0, 1, 2)))
 
@@ -233,7 +233,7 @@ def print_rows(frame: DataFrame, limit: int = 20) -> None:
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     for name, kind in frame.dtypes:
         is_number = kind in ("int", "bigint", "double")
-        # Rich narrows only columns that may wrap: the last one. Its text would rather be cut than wrapped.
+        # Rich narrows only columns that may wrap: here the last one. Its text is cut, not wrapped.
         table.add_column(name, justify="right" if is_number else "left", no_wrap=name != frame.columns[-1])
     for row in frame.limit(limit).collect():
         table.add_row(*(_cell(value) for value in row))
@@ -250,7 +250,7 @@ def _cell(value: object) -> Text:
 
 
 def rmq(work: Path, *arguments: str) -> None:
-    """Run the `rmq` command of this environment in `work`, and print what it says."""
+    """Run the `rmq` command of this environment in `work`, and print its output."""
     run = [sys.executable, "-c", "from rmq_store.cli import main; main()", *arguments]
     output = subprocess.run(run, check=True, capture_output=True, text=True, cwd=work).stdout
     console.print(Padding(Text(f"$ rmq {' '.join(arguments)}", style="bold"), (1, 0, 0, 2)))
@@ -263,7 +263,7 @@ def fingerprint(root: Path) -> set[tuple[str, int, int]]:
     return {(str(path), state.st_size, state.st_mtime_ns) for path, state in states}
 
 
-# -- Around it ---------------------------------------------------------------------------------------------------------
+# -- Set-up and clean-up -----------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -274,7 +274,7 @@ def quiet_spark(work: Path) -> Iterator[SparkSession]:
     # Spark's workers use the `python3` of PATH unless told otherwise.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    # Spark warns of versions of packages that are not used here, and logs how Ctrl-C interrupts it.
+    # Spark warns about versions of packages that are not used here, and logs the interruption by Ctrl-C.
     warnings.simplefilter("ignore")
     logging.disable(logging.ERROR)
     builder = SparkSession.builder.master("local[2]").appName("pyspark-rmq demo")
@@ -300,7 +300,7 @@ def quiet_spark(work: Path) -> Iterator[SparkSession]:
 
 @contextlib.contextmanager
 def standard_error_to(path: Path) -> Iterator[None]:
-    """Processes that are started meanwhile keep writing their standard error to the file: here, the JVM."""
+    """Redirect the standard error of processes started meanwhile (here the JVM) to a file, for their whole life."""
     kept = os.dup(2)
     try:
         with path.open("wb") as file:
@@ -335,7 +335,7 @@ def main() -> int:
         console.print("Stopped.")
         return 130
     except Exception as error:
-        # Spark's message may hold stack traces of hundreds of lines. What went wrong in Python is the last line of one.
+        # Spark's message may hold stack traces of hundreds of lines. The Python error is the last line of one.
         lines = str(error).splitlines() or [""]
         causes = [line for line in lines if re.match(r"[\w.]+Error: ", line)]
         reason = causes[-1] if causes else f"{type(error).__name__}: {lines[0]}"
@@ -347,7 +347,7 @@ def main() -> int:
         return 1
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    say("\nThat was all; the temporary directory is gone. README.md says what is guaranteed, and what is not.")
+    say("\nThe demo has ended, and its temporary directory is deleted. README.md lists the guarantees and the limits.")
     return 0
 
 
