@@ -13,11 +13,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "doc
 SOURCES = {"rmq_store": ROOT / "storage", "pyspark_rmq": ROOT / "connector"}
 
 # Pages whose turn has not come; conformance.md holds the words of the tests.
-NOT_MENDED = {
-    "CONTRIBUTING.md", "README.md", "SECURITY.md", "clients.md", "columns.md", "conformance.md", "cookbook.md",
-    "kafka.md", "metrics.md", "operations.md", "options.md", "performance.md", "python.md", "reliability.md",
-    "reliable.md",
-}  # fmt: skip
+NOT_MENDED: frozenset[str] = frozenset()
 
 _CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _CELL_ENDS = re.compile(r"(?<!\\)\|")

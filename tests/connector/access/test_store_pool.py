@@ -271,17 +271,17 @@ import sys, types
 from pathlib import Path
 sys.modules["__main__"].__spec__ = types.SimpleNamespace(name="pyspark.daemon")
 import pyarrow as pa
-from pyspark_rmq import sink_home
+from pyspark_rmq.access import store_writer
 from pyspark_rmq.options.options import SinkOptions
 from rmq_store import StagingArea
-sink_home._COMMIT_HOME_KEPT_S = 600.0
+store_writer._COMMIT_HOME_KEPT_S = 600.0
 path = Path(sys.argv[1])
 with StagingArea.for_task(path, "write-1", 0, 0, topic="Orders") as area:
     area.write(pa.record_batch({"body": pa.array([b"the last one"])}))
     staged = area.finish()
 keeps_open = sys.argv[2] == "stream"
 options = SinkOptions(str(path), topic="Orders")
-assert sink_home.commit_staged(options, [staged], None, lambda: (path / "swept").touch(), keeps_open=keeps_open)
+assert store_writer.commit_staged(options, [staged], None, lambda: (path / "swept").touch(), keeps_open=keeps_open)
 print("committed", flush=True)
 sys.stdin.read()
 """

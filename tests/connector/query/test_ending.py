@@ -20,7 +20,7 @@ Make = Callable[..., Path]
 PROCESS = """
 import sys, types
 sys.modules["__main__"].__spec__ = types.SimpleNamespace(name=sys.argv[2])
-from pyspark_rmq import ending
+from pyspark_rmq.query import ending
 from pyspark_rmq.options.options import source_options
 from pyspark_rmq.schema.schema import SOURCE_SCHEMA
 from pyspark_rmq.read.stream_reader import RmqStreamReader

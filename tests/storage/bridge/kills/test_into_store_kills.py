@@ -55,7 +55,7 @@ def in_two(self, topics, partition, position, batches=(), **how):
         time.sleep(0.5)
     return advance(self, topics, partition, position, [], **how)
 StorePositions.advance = in_two
-from rmq_store.bridge.mirror import queue_tail
+from rmq_store.bridge.positions import queue_tail
 queue_tail.last_source_offset = lambda store, route: None
 from rmq_store.cli import main
 main()

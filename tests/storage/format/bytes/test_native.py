@@ -36,7 +36,7 @@ from rmq_store.format.text.ids import UniqueIdGenerator
 
 FORMAT_TESTS = Path(__file__).parents[1]
 # What the extension has a part in.
-REPRESENTATIVE = ("test_crc.py", "test_hashing.py")
+REPRESENTATIVE = ("frames/test_crc.py", "text/test_hashing.py")
 
 ZERO = np.zeros(1, np.int64)
 
@@ -60,7 +60,7 @@ def test_an_extension_that_was_built_for_other_parameters_is_not_used() -> None:
     program = (
         "import sys, types, rmq_store; rmq_store._native = sys.modules['rmq_store._native'] = types.ModuleType('old');"
         "[sys.modules.pop(name) for name in list(sys.modules) if name == 'rmq_store.format.bytes.native'];"
-        "from rmq_store.format import native; import importlib; print(importlib.reload(native).LOADED)"
+        "from rmq_store.format.bytes import native; import importlib; print(importlib.reload(native).LOADED)"
     )
     found = subprocess.run(
         [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -71,7 +71,7 @@ def test_an_extension_that_was_built_for_other_parameters_is_not_used() -> None:
 
 def test_the_environment_can_switch_the_extension_off() -> None:
     found = subprocess.run(
-        [sys.executable, "-c", "from rmq_store.format import native; print(native.LOADED)"],
+        [sys.executable, "-c", "from rmq_store.format.bytes import native; print(native.LOADED)"],
         env={**os.environ, "RMQ_PURE": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
