@@ -143,7 +143,8 @@ def test_found_after_installing_a_wheel(environment: Environment, project: Path,
     assert wheel.name.startswith(f"pyspark_rmq-{__version__}-cp311-abi3-")
     with zipfile.ZipFile(wheel) as packed:
         names = packed.namelist()
-    assert {name.split("/")[0] for name in names} == {"pyspark_rmq", "rmq_store", f"pyspark_rmq-{__version__}.dist-info"}
+    tops = {name.split("/")[0] for name in names}
+    assert tops == {"pyspark_rmq", "rmq_store", f"pyspark_rmq-{__version__}.dist-info"}
     assert not [name for name in names if name.endswith((".xz", ".jsonl"))]
     environment.install(wheel)
     check(environment.look_up(), environment.path)

@@ -155,7 +155,7 @@ def test_it_stops_at_the_first_one_that_stays(shop: Any) -> None:
 
 
 def test_nothing_but_a_run_deletes(shop: Any) -> None:
-    """docs/broker-design.md section 3: a copy that is a year old, opened, read, sent to and committed, on a full disk."""
+    """docs/broker-design.md section 3: a copy a year old, opened, read, sent to and committed, on a full disk."""
     with shop.open() as store:
         shop.fill(store, 6)
     copy = shop.root.with_name("copy")

@@ -1,4 +1,4 @@
-"""What units say outlives the segments that hold it; what waits in a segment keeps it (docs/broker-design.md section 3)."""
+"""Units outlive the segments that hold them; waiting messages keep their segment (docs/broker-design.md section 3)."""
 
 from __future__ import annotations
 
