@@ -45,6 +45,11 @@ CHUNK_BYTES = 64 << 20
 
 # ScheduleMessageService.java: between two writes of delayOffset.json.
 SAVE_INTERVAL_MS = 10_000
+# ScheduleMessageService.java (DELAY_FOR_A_PERIOD): after a failure, until a queue is tried again.
+TRY_AGAIN_MS = 10_000
+
+_REPAIR = "run `rmq repair --queues`"
+_MEND_ENTRY = "mend that entry"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +64,27 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """Nothing was due at `now_ms` in the log that ended at `end`, and nothing of it will be until `due_ms`."""
+    """Nothing was due at `now_ms` in the log that ended at `end`, and nothing of it will be until `due_ms`; a queue
+    that failed is tried again at `again_ms`.
+    """
 
     end: int = -1
     now_ms: int = 0
     due_ms: int | None = None
+    again_ms: int | None = None
 
     def holds(self, end: int, now_ms: int) -> bool:
-        return end == self.end and self.now_ms <= now_ms and (self.due_ms is None or now_ms < self.due_ms)
+        until = [time for time in (self.due_ms, self.again_ms) if time is not None]
+        return end == self.end and self.now_ms <= now_ms and all(now_ms < time for time in until)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """A queue failed at `at_ms`, and `remedy` was logged. `is_delivery`: what waits in it was read, and not put."""
+
+    at_ms: int
+    remedy: str
+    is_delivery: bool
 
 
 @checked_methods()
@@ -90,7 +108,7 @@ class Schedule:
             **{level: self._queue(SCHEDULE_TOPIC, level.level - 1) for level in self._levels},
             **{timer: self._queue(PYRMQ_TIMER_TOPIC, queue_id) for queue_id, timer in enumerate(self._timers)},
         }
-        self._unreadable: set[Path] = set()
+        self._failed: dict[Path, _Failure] = {}
         self._closed_targets: set[QueueKey] = set()  # those that were named in the log
         self._lock = OfdLock(log.own / "delay.lock")
         # The first one in it delivers. A dict, because to leave it is one step that no signal handler can come between.
@@ -114,8 +132,8 @@ class Schedule:
             StoreFullError, StoreLockedError: what was not delivered still waits.
             StoreFailedError, StoreReplacedError: as `Store.send`; no message can come twice.
             CorruptionError: config/delayOffset.json or the unit topic is unreadable. An unreadable queue of a level or
-                timer is logged, once, as an error; the others go on. So is a queue that takes no messages: those for
-                it are put off, by PUT_OFF_MS each time.
+                timer is logged, once, as an error, and tried again every TRY_AGAIN_MS; the others go on. So is a queue
+                that takes no messages: those for it are put off, by PUT_OFF_MS each time.
         """
         if limit is not None and limit < 1:
             raise UsageError(f"limit={limit}: deliver at least one message")
@@ -177,7 +195,8 @@ class Schedule:
                 delivered = self._deliver(end, now_ms, limit)
             end, now_ms = self._look_now()
             due = self._next_due_ms(end, now_ms)
-        self._look = _Look(end, now_ms, due)
+        failed_ms = [failure.at_ms for failure in list(self._failed.values())]
+        self._look = _Look(end, now_ms, due, min(failed_ms) + TRY_AGAIN_MS if failed_ms else None)
         return Delivery(delivered, due)
 
     def _look_now(self) -> tuple[int, int]:
@@ -206,32 +225,52 @@ class Schedule:
         return self._ask(queue, lambda: self._log.queue_max(SCHEDULE_TOPIC, queue_id, end), 0)
 
     def _ask(self, queue: Path, question: Callable[[], T], otherwise: T) -> T:
-        """Ask about one queue. One that cannot be read holds up no other: it is named once, and left alone."""
-        if queue in self._unreadable:
+        """Ask about one queue. One that cannot be read holds up no other: it is named once, and tried again later."""
+        failure = self._failed.get(queue)
+        if failure is not None and abs(self._log.clock() - failure.at_ms) < TRY_AGAIN_MS:
             return otherwise
+        if failure is not None and failure.remedy == _MEND_ENTRY:
+            if not self._has_progress(queue):
+                return otherwise
+            self._works_again(queue)
+            self._correct_progress()
         try:
-            return question()
+            answer = question()
         except (CorruptionError, NotAStoreError) as error:
             if queue not in (Path(error.path), *Path(error.path).parents):
                 raise
             self._leave(queue, error)
             return otherwise
+        if failure is not None and not failure.is_delivery:
+            self._works_again(queue)
+        return answer
 
-    def _leave(self, queue: Path, error: Exception, remedy: str = "run `rmq repair --queues`") -> None:
-        self._unreadable.add(queue)
-        _LOG.error(
-            "%s: what waits in queue %s of %s is not delivered, other queues are: %s. Close the store and %s",
-            self._log.root, queue.name, queue.parent.name, error, remedy,
-        )  # fmt: skip
+    def _leave(self, queue: Path, error: Exception, remedy: str = _REPAIR, *, is_delivery: bool = False) -> None:
+        is_named = queue in self._failed
+        self._failed[queue] = _Failure(self._log.clock(), remedy, is_delivery)
+        if not is_named:
+            _LOG.error(
+                "%s: what waits in queue %s of %s is not delivered, other queues are: %s. Close the store and %s",
+                self._log.root, queue.name, queue.parent.name, error, remedy,
+            )  # fmt: skip
+
+    def _works_again(self, queue: Path) -> None:
+        if self._failed.pop(queue, None) is not None:
+            _LOG.warning("%s: queue %s of %s works again", self._log.root, queue.name, queue.parent.name)
 
     def _leave_levels_without_progress(self) -> None:
         """A level whose entry in the table cannot be used: nobody knows what a broker has delivered of it."""
-        known = self._offsets.all()
         for level in self._levels:
-            try:
-                known.get(level.level)
-            except CorruptConfigError as error:
-                self._leave(self._lanes[level], error, "mend that entry")
+            self._has_progress(self._lanes[level])
+
+    def _has_progress(self, queue: Path) -> bool:
+        """Whether the table's entry for the level that waits in `queue` can be used; otherwise the queue is left."""
+        try:
+            self._offsets.all().get(int(queue.name) + 1)
+        except CorruptConfigError as error:
+            self._leave(queue, error, _MEND_ENTRY)
+            return False
+        return True
 
     def _deliver(self, end: int, now_ms: int, limit: int | None) -> int:
         """Unit by unit, the levels and timer queues in turn: what was due at `now_ms`. What comes due meanwhile is left
@@ -254,6 +293,7 @@ class Schedule:
                 if count is None:
                     continue  # somebody else was faster, or the lane is left: look again where it is now
                 lane.delivered(chunk)
+                self._works_again(self._lanes[lane])
                 self._is_unsaved = True
                 delivered += count
                 if limit is not None and delivered >= limit:
@@ -274,7 +314,7 @@ class Schedule:
             return self._append(self._reader.restore(chunk.rows, PutOff(closed, due_ms)), chunk)
         except (CorruptionError, NotAStoreError, UsageError) as error:
             # They have no room for another time to wait for, or the timer queue takes none either.
-            self._leave(queue, error)
+            self._leave(queue, error, is_delivery=True)
             return None
 
     def _append(self, restored: Restored, chunk: Chunk) -> int | None:
@@ -311,5 +351,5 @@ class Schedule:
         ends = {level: self._end_of(level - 1) for level in known if 0 < level < 1 << 31}
         self._offsets.cut_back({
             level: last for level, last in ends.items()
-            if known[level] > last and self._queue(SCHEDULE_TOPIC, level - 1) not in self._unreadable
+            if known[level] > last and self._queue(SCHEDULE_TOPIC, level - 1) not in self._failed
         })  # fmt: skip

@@ -13,7 +13,7 @@ import pytest
 
 from rmq_store import CorruptionError, Message, Store, StoreConfig
 from rmq_store.broker.delay.due_copies import PUT_OFF_MS
-from rmq_store.broker.delay.scheduler import Delivery
+from rmq_store.broker.delay.scheduler import TRY_AGAIN_MS, Delivery
 from rmq_store.format.text.names import SCHEDULE_TOPIC
 from rmq_store.verify import verify_store
 
@@ -66,6 +66,43 @@ def test_an_unreadable_level_does_not_hold_up_the_others_and_is_named_once(
     assert len(said) == 1
     assert "queue 1 of SCHEDULE_TOPIC_XXXX" in said[0]
     assert "rmq repair --queues" in said[0]
+
+
+@pytest.mark.parametrize("damage", [make_a_file, cut_its_file, make_a_link, make_a_directory])
+def test_a_level_whose_queue_is_put_back_is_delivered_again_by_the_same_process(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None]
+) -> None:
+    """It was left alone for as long as the store was open: `rmq broker run` had to be started anew."""
+    now = NOW
+    config = StoreConfig(mapped_file_size_commit_log=1 << 16, mapped_file_size_consume_queue=200, max_hash_slot_num=16,
+                         max_index_num=64)  # fmt: skip
+    with Store.open(tmp_path / "store", create=True, config=config, clock=lambda: now) as store:
+        store.create_topic("Alpha", 1)
+        for level in (1, 2):
+            store.send(Message("Alpha", b"level %d" % level, delay_level=level))
+        queue = tmp_path / "store" / "consumequeue" / SCHEDULE_TOPIC / "1"
+        shutil.copytree(queue, tmp_path / "sound")
+        damage(queue)
+        store._log.files.clear()
+        now += 60_000
+        with caplog.at_level(logging.WARNING):
+            assert store.schedule.deliver_due() == Delivery(1, None)
+            shutil.rmtree(queue, ignore_errors=True)
+            queue.unlink(missing_ok=True)
+            shutil.copytree(tmp_path / "sound", queue)
+            now += TRY_AGAIN_MS - 1
+            assert store.schedule.deliver_due().delivered == 0, "it is not asked at each look"
+            now += 1
+            assert store.schedule.deliver_due() == Delivery(1, None)
+        assert [r["body"] for b in store.read("Alpha", 0, 0, 2) for r in b.to_pylist()] == [b"level 1", b"level 2"]
+        assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+        assert "queue 1 of SCHEDULE_TOPIC_XXXX works again" in caplog.text
+        damage(queue)
+        store._log.files.clear()
+        now += 60_000
+        store.send(Message("Alpha", b"more", queue_id=0))
+        store.schedule.deliver_due()
+    assert caplog.text.count("is not delivered, other queues are") == 2, "a second failure is named anew"
 
 
 def test_names_that_are_no_queues_are_passed_over(tmp_path: Path) -> None:
@@ -141,13 +178,21 @@ def test_a_message_that_has_no_room_to_wait_on_stops_its_level_and_no_other(
         place = store.send(Message("T", b"newest of T-0", queue_id=0)).commit_log_offset
         parking.park(store, 1, [b"full"], properties={"big": "x" * 32_666})
         parking.park(store, 2, [b"other"], queue_id=1)
-        spoil(store, "T", 0, 0, place.to_bytes(8, "big"), b"\x7f" * 8)
+        at = spoil(store, "T", 0, 0, place.to_bytes(8, "big"), b"\x7f" * 8)
         parking.now_ms += 10_000
         with caplog.at_level(logging.ERROR):
             assert store.schedule.deliver_due().delivered == 1
-            assert store.schedule.deliver_due().delivered == 0
+            for _ in range(3):
+                assert store.schedule.deliver_due().delivered == 0
+                parking.now_ms += TRY_AGAIN_MS
         assert parking.bodies(store, "T", 1) == [b"x", b"other"]
         assert store.last_unit("delay", "1") is None
+        assert len(caplog.records) == 2, "each is named once, however often it is tried"
+        with store._log.segments.path(0).open("r+b") as file:
+            file.seek(at)
+            file.write(place.to_bytes(8, "big"))
+        assert store.schedule.deliver_due() == Delivery(1, None)
+        assert parking.bodies(store, "T", 0) == [b"newest of T-0", b"full"]
     assert [text in caplog.text for text in ("T-0 waits on", "queue 0 of SCHEDULE_TOPIC_XXXX is not")] == [True, True]
 
 

@@ -156,3 +156,33 @@ def test_a_level_whose_progress_cannot_be_used_waits_and_the_others_are_delivere
     path.write_text('{"offsetTable":{2:0,1:1,3:1}}')
     with Store.open(root, clock=lambda: now) as store:
         assert store.schedule.deliver_due().delivered == 1
+
+
+def test_a_level_whose_progress_is_mended_goes_on_while_the_store_is_open(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was left alone until the store was opened again."""
+    now = NOW
+    root = tmp_path / "store"
+    with Store.open(root, create=True, config=CONFIG, clock=lambda: now) as store:
+        for level in (1, 2):
+            store.send(Message("Alpha", b"level %d" % level, delay_level=level))
+    path = root / "config" / "delayOffset.json"
+    path.write_text('{"offsetTable":{2:"x"}}')
+    with caplog.at_level(logging.ERROR), Store.open(root, clock=lambda: now) as store:
+        now += 60_000
+        assert store.schedule.deliver_due().delivered == 1
+        for _ in range(3):
+            store.schedule.save_progress()
+            now += 60_000
+            assert store.schedule.deliver_due().delivered == 0
+        assert loads(path.read_bytes())["offsetTable"] == {1: 1, 2: "x"}
+        assert caplog.text.count("level 2: 'x' is no 64-bit integer") == 1
+        # More than the queue has, as if a power cut had taken messages that a broker had delivered: it is cut back.
+        path.write_text('{"offsetTable":{2:7,1:1}}')
+        now += 60_000
+        assert store.schedule.deliver_due().delivered == 0
+        assert loads(path.read_bytes())["offsetTable"] == {1: 1, 2: 1}
+        store.send(Message("Alpha", b"level 2 again", delay_level=2))
+        now += 60_000
+        assert store.schedule.deliver_due().delivered == 1
