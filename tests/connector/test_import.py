@@ -82,7 +82,10 @@ def test_register_makes_a_session_know_the_source(
 
 @pytest.mark.spark
 @pytest.mark.filterwarnings("default")
-def test_register_works_in_a_session_that_has_found_it_already(spark: object) -> None:
+def test_register_works_in_a_session_that_has_found_it_already(spark: Any, make_store: Callable[..., Path]) -> None:
     import pyspark_rmq
 
-    pyspark_rmq.register(spark)  # type: ignore[arg-type]
+    reader = spark.read.format("rmq").options(path=str(make_store(Orders=3)), subscribe="Orders")
+    assert reader.load().count() == 3
+    pyspark_rmq.register(spark)
+    assert reader.load().count() == 3

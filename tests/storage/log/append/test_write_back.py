@@ -115,12 +115,16 @@ def test_a_slow_disk_does_not_hold_an_append_up(run: SegmentRun, hints: Hints) -
 
 
 def test_no_hint_fails_an_append(run: SegmentRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
     def refuse(run: SegmentRun, base: int) -> OpenFile:
+        asked.append(base)
         raise StoreFailedError("no descriptor is left") from OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(SegmentRun, "open", refuse)
     with WriteBack(run, 0, wanted=True) as back:
         back.written(500)
+    assert asked == [0], "the hint was not even tried"
 
 
 def test_a_hint_changes_no_byte(run: SegmentRun) -> None:
