@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -481,3 +482,44 @@ def test_a_forked_child_cannot_use_the_store_of_its_parent(root: Path) -> None:
         with os.fdopen(told) as answer:
             assert answer.read() == f"UsageError: {root} is closed in this process; open it again"
         store.send(Message(TOPIC, b"x"))
+
+
+def test_the_settings_of_a_store_are_its_own(scratch: Path, small: StoreConfig) -> None:
+    with Store.open(scratch / "s", create=True, config=replace(small, flush_disk_type="SYNC_FLUSH")) as store:
+        identity = store.identity
+    with Store.open(scratch / "s", config=StoreConfig(max_hash_slot_num=small.max_hash_slot_num)) as store:
+        assert (store.config.flush_disk_type, store.identity) == ("SYNC_FLUSH", identity)
+    with pytest.raises(UsageError, match="enabled_append_prop_crc"):
+        Store.open(scratch / "s", config=StoreConfig(enabled_append_prop_crc=False))
+
+
+def test_a_send_after_another_thread_has_closed_the_store_writes_nothing(scratch: Path, small: StoreConfig) -> None:
+    root = scratch / "s"
+    at_the_clock, go_on = threading.Event(), threading.Event()
+    outcome: list[BaseException] = []
+
+    def clock() -> int:
+        if threading.current_thread() is sender:
+            at_the_clock.set()
+            go_on.wait(10)
+        return 1_700_000_000_000
+
+    def send() -> None:
+        with contextlib.suppress(UsageError):
+            try:
+                store.send(Message("T", b"late"))
+            except UsageError as error:
+                outcome.append(error)
+                raise
+
+    sender = threading.Thread(target=send)
+    store = Store.open(root, create=True, config=small, clock=clock)
+    store.create_topic("T", queue_count=1)
+    sender.start()
+    assert at_the_clock.wait(10)
+    store.close()
+    go_on.set()
+    sender.join()
+    assert "closed" in str(outcome[0])
+    with Store.open(root, read_only=True) as reader:
+        assert reader.queue_range("T", 0).max_offset == 0

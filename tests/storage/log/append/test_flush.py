@@ -402,3 +402,40 @@ def test_an_older_progress_record_never_replaces_a_newer_one(lab: Lab, monkeypat
         save_progress(first._log)
         assert first._log.progress.load() == newer
         monkeypatch.undo()
+
+
+def test_running_out_of_descriptors_does_not_poison_the_store(lab: Lab) -> None:
+    with lab.open() as store:
+        store.send(Message("Alpha", b"x", queue_id=0))
+
+        def no_descriptor(operation: str, path: str) -> None:
+            if operation == "open" and "commitlog" in path:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        store._log.files.clear()
+        durable.hook = no_descriptor
+        with pytest.raises(StoreFailedError):
+            store.flush()
+        durable.hook = None
+        store.flush()
+        assert store.send(Message("Alpha", b"y", queue_id=0)).queue_offset == 1
+
+
+def test_an_interrupt_during_an_fsync_makes_the_next_flush_write_the_range_again(lab: Lab) -> None:
+    with lab.open() as store:
+        store.send(Message("Alpha", b"x"))
+        operations: list[str] = []
+
+        def interrupt(operation: str, path: str) -> None:
+            operations.append(operation)
+            if operation == "fsync" and operations.count("fsync") == 1:
+                raise KeyboardInterrupt
+
+        durable.hook = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            store.flush()
+        operations.clear()
+        operations.append("fsync")
+        store.flush()
+        assert "write" in operations
+        assert store._log.writing_page.poison == 0

@@ -474,3 +474,44 @@ def test_saved_progress_writes_rocketmqs_checkpoint_atomically(lab: Lab) -> None
         written = [operation for operation, name in operations[synced:] if name.startswith("checkpoint")]
         assert written[-4:] == ["open", "write", "fsync", "rename"]
         assert operations.index(("rename", "checkpoint")) > synced
+
+
+def test_a_message_that_is_stored_but_not_flushed_in_time_is_not_reported_as_refused(lab: Lab) -> None:
+    """A retryable error would make the caller send it twice."""
+    lab.config = replace(lab.config, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=20)
+    with lab.open() as store:
+        store.create_topic("T", queue_count=1)
+        other = OfdLock(store.path / "pyrmq" / "flush.lock")
+        with other.exclusive(1000):
+            result = store.send(Message("T", b"once"))
+            assert result.status is SendStatus.FLUSH_DISK_TIMEOUT
+        assert store.send(Message("T", b"twice")).status is SendStatus.SEND_OK
+        assert store.queue_range("T", 0).max_offset == 2
+
+
+@pytest.mark.statement("G11")
+def test_the_flush_thread_survives_an_error_that_is_none_of_the_stores(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    lab.config = replace(lab.config, flush_interval_commit_log=5, flush_commit_log_least_pages=0)
+    with lab.open() as store:
+        failed = threading.Event()
+
+        def fail_once(operation: str, path: str) -> None:
+            if operation == "fsync" and threading.current_thread().name == "rmq-flush" and not failed.is_set():
+                failed.set()
+                raise RuntimeError("a surprise")
+
+        durable.hook = fail_once
+        for _ in range(1000):  # where the thread gets no turn for some intervals, the sender flushes in its place
+            end = store.send(Message("Alpha", b"x")).commit_log_offset + 1
+            if failed.wait(0.01):
+                break
+        assert failed.is_set()
+        waited = threading.Event()
+        for _ in range(500):
+            if store._log.writing_page.flushed_end >= end:
+                break
+            waited.wait(0.01)
+        assert store._log.writing_page.flushed_end >= end
+    assert "a surprise" in caplog.text

@@ -18,6 +18,7 @@ import pytest
 from rmq_store import Message, Store
 from rmq_store.broker.backup.backup import backup
 from rmq_store.errors import CorruptionError, CorruptRecordError
+from rmq_store.log.append.flush import save_progress
 from rmq_store.verify import verify_store
 
 if TYPE_CHECKING:
@@ -307,3 +308,19 @@ def test_errors_name_the_message_that_is_damaged(lab: Lab) -> None:
     lab.reboot()
     with pytest.raises(CorruptRecordError, match=r"message 7 of Alpha-0.*`rmq repair`"):
         Store.open(lab.root)
+
+
+def test_a_damaged_record_in_an_unclean_copy_is_refused_and_not_cut(lab: Lab, tmp_path: Path) -> None:
+    with lab.open() as store:
+        for number in range(50):
+            store.send(Message("Alpha", b"body %d" % number))
+        store.flush()
+        save_progress(store._log)
+        shutil.copytree(lab.root, tmp_path / "copy")
+    segment = min((tmp_path / "copy" / "commitlog").iterdir())
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"body 10")] ^= 1
+    segment.write_bytes(data)
+    with pytest.raises(CorruptRecordError):
+        Store.open(tmp_path / "copy")
+    assert segment.read_bytes() == bytes(data)

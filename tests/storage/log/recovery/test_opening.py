@@ -8,14 +8,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from rmq_store import Store
+from rmq_store import Message, Store
 from rmq_store.errors import StoreError, StoreLockedError, StoreReplacedError
 from rmq_store.files import durable
 from rmq_store.files.locks.lock import OfdLock
@@ -344,3 +344,27 @@ def test_a_closer_leaves_no_files_that_were_made_ahead(lab: Lab, monkeypatch: py
     assert lab.verify().status == "clean"
     with lab.open() as store:
         assert lab.numbers(store) == list(range(120))
+
+
+def test_a_refused_open_for_writing_has_not_touched_a_brokers_index(
+    golden_small: Path, working_copy: Callable[[Path], Path]
+) -> None:
+    root = working_copy(golden_small / "normal")
+    (index,) = (root / "index").iterdir()
+    before = index.stat()
+    with broker(root) as pid, pytest.raises(StoreLockedError, match=str(pid)):
+        Store.open(root)
+    after = index.stat()
+    assert (after.st_mtime_ns, after.st_ctime_ns, after.st_size) == (
+        before.st_mtime_ns,
+        before.st_ctime_ns,
+        before.st_size,
+    )
+
+
+def test_close_flushes_while_others_have_the_store_open(lab: Lab) -> None:
+    with lab.open() as store:
+        with lab.open() as other:
+            other.send(Message("Alpha", b"x"))
+        page = store._log.writing_page
+        assert page.flushed_end == page.appended_end > 0

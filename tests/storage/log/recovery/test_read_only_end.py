@@ -366,3 +366,25 @@ def test_a_reader_does_not_wait_for_a_writers_lock(lab: Lab) -> None:
         store.append(lab.batch(5))
         with append_lock(store._log), lab.open(read_only=True) as reader:
             assert lab.numbers(reader) == list(range(5))
+
+
+def test_a_reader_of_a_brokers_store_forgets_entries_once_the_files_have_them(
+    golden_crash: Path, working_copy: Callable[[Path], Path]
+) -> None:
+    """In the broker's store one record has no queue entry yet; when the broker has written it, we must let ours go."""
+    root = working_copy(golden_crash / "store")
+    with Store.open(root, read_only=True) as reader:
+        end = reader.log_range()[1]
+        peeked = reader._queues._peeked
+        ((key, (first, entries)),) = peeked.missing.items()  # type: ignore[union-attr]
+        queue_file = root / "consumequeue" / key[0] / str(key[1]) / f"{(first * 20) // 12000 * 12000:020d}"
+        with queue_file.open("r+b") as file:
+            file.seek(first * 20 % 12000)
+            file.write(entries.tobytes())
+        segment = root / "commitlog" / f"{end // (1 << 20) * (1 << 20):020d}"
+        with segment.open("r+b") as file:
+            file.seek(end % (1 << 20))
+            file.write(b"\0\0\0\1")  # the broker begins its next record
+        reader.refresh()
+        assert reader._queues._peeked.missing == {}  # type: ignore[union-attr]
+        assert reader.queue_range(*key).max_offset == first + 1
